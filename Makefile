@@ -1,0 +1,49 @@
+# The same words for a person and for CI. Tool settings are in pyproject.toml.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test lint types layers unit integration bench lock clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/stoker run examples/images/train.py --epochs 2
+
+# Cheap checks first; the last line is pytest's.
+test: lint types layers unit integration
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: setup
+	$(BIN)/pyright
+
+layers: setup
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/python -m pytest -q -n 2 -m "not integration"
+
+# One at a time: these start workers, measure and kill, and would disturb each other.
+integration: setup
+	$(BIN)/python -m pytest -q -m integration
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+# After changing dependencies: resolve afresh in the environment, then pin what was tested.
+lock: setup
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^stoker' > constraints.txt.new
+	sed -n '/^#/p' constraints.txt | cat - constraints.txt.new > constraints.txt.tmp
+	mv constraints.txt.tmp constraints.txt && rm constraints.txt.new
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
