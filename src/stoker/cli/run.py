@@ -1,0 +1,117 @@
+"""`stoker run [options] script.py [args…]`: reads stoker's own options and hands the rest, untouched, to python."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from stoker.core.config import KEYS, Key
+from stoker.core.config_sources import resolve
+from stoker.core.errors import ConfigError
+from stoker.run.launch import launch
+
+USAGE = "stoker run [options] script.py [args…]\n       stoker run [options] -m module [args…]"
+_HELP_COMMAND = "stoker run --help"
+
+_HELP = {
+    "workers": ("auto|N", "data workers of each loader; auto scales with the job (default), 0 loads in the program"),
+    "max-workers": ("N", "most data workers at any time"),
+    "cpu-budget": ("CORES", "CPU cores that all data workers together may keep busy"),
+    "worker-memory": ("SIZE", "private memory at which a data worker is recycled, such as 4GiB"),
+    "slot-memory": ("SIZE", "memory of all slots together, such as 2GiB"),
+    "random": ("keep|sample", "keep the program's random streams where they matter, or seed each sample by itself"),
+    "tier": ("auto|pinned|process", "how loaders are served: found for each, like torch's workers, or in the program"),
+    "off": ("", "run the program without stoker"),
+    "quiet": ("", "print nothing but errors"),
+    "run-dir": ("DIR", "folder for the records of the run (default: a new one under stoker-runs)"),
+    "on-bad-sample": ("raise|skip|replace", "what to do with a sample that killed its data worker twice"),
+    "bad-sample-cap": ("N", "most samples that may be skipped or replaced"),
+    "stall-timeout": ("TIME", "silence after which a data worker counts as stuck, such as 60s"),
+    "replay": ("SPEC", "compute one work item again in the program, as an error message named it"),
+}
+"""What `--help` prints beside each option; an empty value name marks a switch. Rules are those of `KEYS`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Becomes the program; returns only when there is nothing to run: 0 after `--help`, 2 for a wrong command line."""
+    try:
+        chosen, program = split(sys.argv[2:] if argv is None else argv)
+        if "help" in chosen:
+            print(help_text())
+            return 0
+        launch(resolve(chosen).settings, program)
+    except ConfigError as error:
+        print(f"stoker run: {error}", file=sys.stderr)
+        return 2
+
+
+def split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Divides a command line into stoker's options, as texts by key name, and the program with its own arguments.
+
+    Stoker's options end at the script, at ``-m module``, ``-c command`` or ``-``, or after ``--``.
+
+    Raises:
+        ConfigError: An option is unknown, lacks its value or has one too many, or there is no program.
+    """
+    chosen: dict[str, str] = {}
+    words = list(argv)
+    while words:
+        word = words[0]
+        if word == "--":
+            words.pop(0)
+            break
+        if word in ("-h", "--help"):
+            return {"help": ""}, []
+        if not word.startswith("-") or word == "-" or word[:2] in ("-m", "-c"):
+            break
+        words.pop(0)
+        key, value = _option(word)
+        chosen[key.name] = _value(key, value, words)
+    if not words or words in (["-m"], ["-c"]):
+        raise ConfigError(
+            f"`script.py` or `-m module` must follow stoker's options, got {words}; see `{_HELP_COMMAND}`"
+        )
+    return chosen, words
+
+
+def _option(word: str) -> tuple[Key, str | None]:
+    name, equals, value = word.partition("=")
+    for key in KEYS:
+        if name == f"--{key.name}":
+            return key, value if equals else None
+    options = [f"--{key.name}" for key in KEYS]
+    near = get_close_matches(name, options, n=1)
+    if near:
+        remedy = f"did you mean `{near[0]}`?"
+    elif name.startswith("--"):
+        remedy = "options of the program go after the script; `stoker run --help` lists stoker's own"
+    else:
+        remedy = f"options of python go before: `python {word} -m stoker run …`"
+    raise ConfigError(f"`{name}` is not an option of `stoker run`; {remedy}")
+
+
+def _value(key: Key, given: str | None, rest: list[str]) -> str:
+    if not _HELP[key.name][0]:
+        if given is not None:
+            raise ConfigError(f"`--{key.name}` takes no value, got {given!r}")
+        return "true"
+    if given is not None:
+        return given
+    if not rest:
+        raise ConfigError(f"`--{key.name}` must be followed by {key.rule}, got nothing")
+    return rest.pop(0)
+
+
+def help_text() -> str:
+    """Returns what `stoker run --help` prints."""
+    lines = [f"usage: {USAGE}", "", "Runs a PyTorch program, unchanged, with its data loaders served by stoker.", ""]
+    for key in KEYS:
+        form, text = _HELP[key.name]
+        lines.append(f"  {f'--{key.name} {form}'.strip():<34} {text}")
+    lines += [
+        "",
+        "Everything after the script or module belongs to the program. Each option can also be set as STOKER_<NAME>",
+        "in the environment or in [tool.stoker] of pyproject.toml; `stoker config show` says which one wins.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""`stoker run`: assembles feed, telemetry and reports around an unmodified program."""

@@ -1,0 +1,50 @@
+"""What a served process knows about its run: written by the launcher, read by the hook, handed to the session."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stoker import __version__
+from stoker.core.config import Settings
+from stoker.core.errors import ConfigError
+from stoker.run.hook import ACTIVE_ENV
+
+
+@dataclass(frozen=True, kw_only=True)
+class Active:
+    """The run that this process belongs to."""
+
+    settings: Settings
+    """Settings of the run, already merged from the command line, the environment and files."""
+    run_dir: str
+    """Absolute path of the run folder; made by the first training process that writes to it. All ranks share it."""
+    argv: tuple[str, ...] = ()
+    """``sys.argv`` of this process: the program and its arguments, without stoker's own."""
+
+    def to_environment(self) -> str:
+        """Returns the value of ``STOKER_ACTIVE`` that carries this run to the program and its children."""
+        settings = json.loads(self.settings.to_json())
+        return json.dumps({"stoker": __version__, "run_dir": self.run_dir, "settings": settings})
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Active:
+        """Reads ``STOKER_ACTIVE``.
+
+        Raises:
+            ConfigError: it is malformed, or another version of stoker wrote it.
+        """
+        text = environ.get(ACTIVE_ENV, "")
+        try:
+            fields = json.loads(text)
+            version, run_dir, settings = fields["stoker"], fields["run_dir"], json.dumps(fields["settings"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError(f"`{ACTIVE_ENV}` must hold what `stoker run` wrote, got {text[:80]!r}") from error
+        if version != __version__:
+            raise ConfigError(
+                f"`stoker` must be {version} as in the process that started this one, got {__version__} in {sys.prefix}"
+            )
+        return cls(settings=Settings.from_json(settings), run_dir=run_dir, argv=tuple(sys.argv))

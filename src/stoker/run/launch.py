@@ -1,0 +1,173 @@
+"""Replaces this process by plain python running the user's program, with the hook on its way in.
+
+Owns the command line, the environment and the run folder's name. The program is never run inside stoker's interpreter:
+under `runpy`, spawned children were unserved, and late threads and exit handlers saw a foreign ``__main__``. Errors of
+the program's name (no such file, no ``__main__``) are left to python, whose words and exit status they then have.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from stoker.core.config import Settings
+from stoker.core.errors import ConfigError
+from stoker.run.active import Active
+from stoker.run.hook import ACTIVE_ENV
+
+SITE_DIR = str(Path(__file__).resolve().parent / "site")
+"""Holds the ``sitecustomize`` that arms the hook; goes to the front of ``PYTHONPATH``."""
+RUNS_DIR = "stoker-runs"
+"""Where run folders are made, below the current directory, unless the user names one."""
+
+
+def launch(settings: Settings, program: Sequence[str]) -> NoReturn:
+    """Becomes ``python [flags] program…``; process id, standard streams and signals stay those of this process.
+
+    Args:
+        settings: Merged settings of the run; ``off`` runs the program without stoker.
+        program: What python would be given: a script or ``-m module``, then the program's arguments.
+
+    Raises:
+        ConfigError: Python was started in a way that cannot carry the hook to the program.
+    """
+    environ = plain_environment(os.environ)
+    if not settings.off:
+        _check_interpreter()
+        active = Active(settings=settings, run_dir=run_folder(settings.run_dir, program, environ))
+        environ = served_environment(environ, active)
+    command = [sys.executable, *interpreter_flags(sys.orig_argv), *program]
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # exec drops what is still in buffers
+    os.execve(sys.executable, command, environ)
+
+
+def interpreter_flags(orig_argv: Sequence[str]) -> list[str]:
+    """Returns python's own options of a command line, verbatim, so that the program runs under the same ones.
+
+    Taken from the command line rather than from ``sys.flags``, which lacks ``-u`` and ``-i`` and mixes ``-W`` with
+    ``PYTHONWARNINGS``.
+    """
+    flags: list[str] = []
+    words = iter(orig_argv[1:])
+    for word in words:
+        if word in ("-", "--") or not word.startswith("-"):
+            break
+        if word.startswith("--"):
+            flags += [word, next(words, "")]  # --check-hash-based-pycs MODE, the only long one that runs a program
+            continue
+        end = _first_with_argument(word)
+        if end < len(word) and word[end] in "cm":
+            return [*flags, word[:end]] if end > 1 else flags
+        flags.append(word)
+        if end == len(word) - 1:
+            flags.append(next(words, ""))
+    return flags
+
+
+def _first_with_argument(word: str) -> int:
+    """Position in a cluster of short options (``-uW``) of the one that takes an argument, else its length."""
+    return next((at for at, letter in enumerate(word) if at and letter in "cmWX"), len(word))
+
+
+def plain_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment as the program would have it without stoker, an outer `stoker run` included."""
+    plain = dict(environ)
+    plain.pop(ACTIVE_ENV, None)
+    _set_path(plain, _other_path(plain))
+    if "LC_CTYPE" in plain and _coerced_locale():
+        # Python adds it in the C locale, and a program started with it would no longer see the C locale (PEP 538):
+        # another `sys.flags.utf8_mode` than under plain python.
+        del plain["LC_CTYPE"]
+    return plain
+
+
+def served_environment(environ: Mapping[str, str], active: Active) -> dict[str, str]:
+    """Returns the environment that makes the program and its child interpreters arm the hook."""
+    served = dict(environ)
+    served[ACTIVE_ENV] = active.to_environment()
+    _set_path(served, [SITE_DIR, *_other_path(served)])
+    return served
+
+
+def _other_path(environ: Mapping[str, str]) -> list[str]:
+    path = environ.get("PYTHONPATH", "")
+    return [entry for entry in path.split(os.pathsep) if entry != SITE_DIR] if path else []
+
+
+def _set_path(environ: dict[str, str], entries: Sequence[str]) -> None:
+    # An empty entry between separators means the current directory, an empty variable means none at all.
+    if entries:
+        environ["PYTHONPATH"] = os.pathsep.join(entries)
+    else:
+        environ.pop("PYTHONPATH", None)
+
+
+def _coerced_locale() -> bool:
+    """True where python itself, at the start of this process, added ``LC_CTYPE`` to the environment."""
+    try:
+        at_start = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return False  # no such file system: keep what is there
+    return not any(entry.startswith(b"LC_CTYPE=") for entry in at_start.split(b"\0"))
+
+
+def run_folder(chosen: str | None, program: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Returns the absolute path of the run folder, which is not made here; the ranks of one torchrun share it."""
+    if chosen:
+        return os.path.abspath(os.path.expanduser(chosen))
+    pid, started_unix_s = os.getpid(), time.time()
+    if "TORCHELASTIC_RUN_ID" in environ and "LOCAL_RANK" in environ:
+        pid = os.getppid()
+        started_unix_s = _started_unix_s(pid) or started_unix_s
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_unix_s))
+    return os.path.abspath(os.path.join(RUNS_DIR, f"{stamp}-{program_name(program)}-{pid}"))
+
+
+def program_name(program: Sequence[str]) -> str:
+    """Returns a short name of a program, fit for a file name: the script without ``.py``, or the module."""
+    head, rest = program[0], program[1:]
+    if head == "-m" and rest:
+        name = rest[0]
+    elif head.startswith("-m"):
+        name = head[2:]
+    elif head.startswith("-"):
+        name = "stdin" if head == "-" else "command"
+    else:
+        path = Path(os.path.abspath(head))
+        name = path.stem if path.suffix in (".py", ".pyw", ".pyz", ".zip", ".pyc") else path.name
+    return re.sub(r"[^\w.-]+", "_", name).strip("._")[:60] or "program"
+
+
+def _started_unix_s(pid: int) -> float | None:
+    """When a process started, or None where `/proc` does not say (proc(5), field 22 of stat, and btime)."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+        return int(boot.split()[1]) + int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
+def _check_interpreter() -> None:
+    """Raises where the program's interpreter would not find the hook, rather than running it unserved in silence."""
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        raise ConfigError(
+            "`python` must not ignore its environment or its site module (-I, -E, -S): the hook reaches the program "
+            "through them; leave the option out, or run without stoker by `--off`"
+        )
+    root = str(Path(__file__).resolve().parents[2])
+    if sys.path[0] == root and not sys.flags.safe_path and root not in sys.path[1:] and not _is_installed(root):
+        raise ConfigError(
+            f"`stoker` must be importable by the program, but was found only in the current directory {root}; "
+            f"install it, or set PYTHONPATH={root}"
+        )
+
+
+def _is_installed(root: str) -> bool:
+    return os.path.basename(root) in ("site-packages", "dist-packages")
