@@ -1,0 +1,15 @@
+"""How a command ends when stoker itself refuses: one line on standard error and exit status 2."""
+
+from __future__ import annotations
+
+import sys
+
+from stoker.core.errors import StokerError
+
+USAGE_STATUS = 2
+
+
+def refuse(error: StokerError | str) -> int:
+    """Prints the error for a person and returns the exit status that says "not run"."""
+    print(f"stoker: error: {error}", file=sys.stderr)
+    return USAGE_STATUS

@@ -1,0 +1,101 @@
+"""The ``stoker`` command: finds the subcommand's module and hands it the remaining arguments untouched.
+
+Each module has ``main(argv: list[str]) -> int``, parses its own arguments, and is imported only when it is chosen, so
+that help is instant and `stoker run` puts nothing into a program's process that the program did not ask for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stoker._version import __version__
+from stoker.cli.errors import refuse
+from stoker.core.errors import StokerError
+
+
+@dataclass(frozen=True)
+class Command:
+    """One subcommand: what it is called, where it lives, what help says of it."""
+
+    name: str
+    module: str
+    help: str
+    runs_program: bool = False
+    """The user's program may run inside: its exceptions, signals and broken pipes are its own business."""
+
+
+COMMANDS = (
+    Command("run", "stoker.cli.run", "run a PyTorch program with stoker's data workers", runs_program=True),
+    Command("explain", "stoker.cli.explain", "say how each loader is served, and why", runs_program=True),
+    Command("report", "stoker.cli.report", "say where the time of a run went"),
+    Command("config", "stoker.cli.config_show", "show the settings and where each comes from"),
+    Command("doctor", "stoker.cli.doctor", "check this machine: memory, descriptors, cores, torch"),
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns the exit status.
+
+    Args:
+        argv: Arguments without the program's name; those of this process by default.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    command = next((command for command in COMMANDS if arguments[:1] == [command.name]), None)
+    if command is None:
+        return _without_command(arguments)
+    entry = importlib.import_module(command.module).main
+    if command.runs_program:
+        return entry(arguments[1:])
+    return _guarded(entry, arguments[1:])
+
+
+def _guarded(entry: Callable[[list[str]], int], arguments: list[str]) -> int:
+    """Runs a command that only talks to a person: errors are one line, a closed pipe is no error."""
+    try:
+        status = entry(arguments)
+        sys.stdout.flush()
+    except StokerError as error:
+        return refuse(error)
+    except BrokenPipeError:
+        # `stoker report | head` is done when head is; the interpreter must not flush into the closed pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except KeyboardInterrupt:
+        return 128 + 2
+    return status
+
+
+def _without_command(arguments: list[str]) -> int:
+    """Help, version, or the error for a word that is no command."""
+    if arguments and not arguments[0].startswith("-"):
+        return refuse(f"`{arguments[0]}` is not a command; {_suggestion(arguments[0])}")
+    parser = argparse.ArgumentParser(
+        prog="stoker",
+        usage="stoker COMMAND [arguments]",
+        description="Keeps accelerators busy: elastic data workers for unmodified PyTorch programs.",
+        epilog="\n".join(["commands:", *(f"  {command.name:<9}{command.help}" for command in COMMANDS)])
+        + "\n\n`stoker COMMAND --help` says more. Start with: stoker run train.py",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"stoker {__version__}")
+    parser.parse_args(arguments)
+    parser.print_help(sys.stderr)
+    return 2
+
+
+def _suggestion(word: str) -> str:
+    names = [command.name for command in COMMANDS]
+    if word.endswith(".py"):
+        return f"to run a program: stoker run {word}"
+    close = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean `{close[0]}`?" if close else f"known are {', '.join(names)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
