@@ -117,7 +117,9 @@ def cut_photographs(work_dir: Path | None, count: int) -> Path:
     try:
         from sklearn.datasets import load_sample_image
     except ImportError:
-        raise SystemExit("the built-in photographs need scikit-learn: pip install scikit-learn, or use --data DIR") from None
+        raise SystemExit(
+            "the photographs come from scikit-learn: pip install scikit-learn, or use --data DIR"
+        ) from None
     rng = np.random.default_rng(0)
     photographs = {name: load_sample_image(f"{name}.jpg") for name in ("china", "flower")}
     root.mkdir(parents=True, exist_ok=True)

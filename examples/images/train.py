@@ -58,7 +58,7 @@ def make_loaders(args: argparse.Namespace) -> tuple[DataLoader, DataLoader, int]
         num_workers=args.workers,
         pin_memory=pin,
     )
-    print(f"{len(train_samples)} training and {len(val_samples)} validation photographs, {len(classes)} classes: {folder}")
+    print(f"{len(train_samples)} training, {len(val_samples)} validation photographs, {len(classes)} classes: {folder}")
     return train, val, len(classes)
 
 
