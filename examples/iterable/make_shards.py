@@ -1,4 +1,4 @@
-"""Make compressed shards of a stream of signals: each line a JSON object with a noisy wave and the name of its shape."""
+"""Make compressed shards of a stream of signals: a JSON object a line, with a noisy wave and the name of its shape."""
 
 import argparse
 import gzip
