@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from stoker.cli.errors import refuse
 from stoker.core.config import KEYS, Key
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError
@@ -33,17 +33,16 @@ _HELP = {
 """What `--help` prints beside each option; an empty value name marks a switch. Rules are those of `KEYS`."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """Becomes the program; returns only when there is nothing to run: 0 after `--help`, 2 for a wrong command line."""
     try:
-        chosen, program = split(sys.argv[2:] if argv is None else argv)
+        chosen, program = split(argv)
         if "help" in chosen:
             print(help_text())
             return 0
         launch(resolve(chosen).settings, program)
     except ConfigError as error:
-        print(f"stoker run: {error}", file=sys.stderr)
-        return 2
+        return refuse(error)
 
 
 def split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -69,9 +68,8 @@ def split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         key, value = _option(word)
         chosen[key.name] = _value(key, value, words)
     if not words or words in (["-m"], ["-c"]):
-        raise ConfigError(
-            f"`script.py` or `-m module` must follow stoker's options, got {words}; see `{_HELP_COMMAND}`"
-        )
+        found = f"`{words[0]}` alone" if words else "nothing"
+        raise ConfigError(f"`script.py` or `-m module` must follow the options, got {found}; see `{_HELP_COMMAND}`")
     return chosen, words
 
 
@@ -81,7 +79,7 @@ def _option(word: str) -> tuple[Key, str | None]:
         if name == f"--{key.name}":
             return key, value if equals else None
     options = [f"--{key.name}" for key in KEYS]
-    near = get_close_matches(name, options, n=1)
+    near = get_close_matches(name, options, n=1, cutoff=0.7)
     if near:
         remedy = f"did you mean `{near[0]}`?"
     elif name.startswith("--"):
