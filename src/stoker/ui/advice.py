@@ -1,0 +1,151 @@
+"""What limits a job at the end of its run, and the next command that helps. Pure rules over measured shares."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+import msgspec
+
+from stoker.ui.figures import write_percent, write_plural
+from stoker.ui.windows import Window
+
+INPUT_FRAC = 0.05
+"""From this share of the step time on, input wait is called the limit."""
+CORES_FULL_FRAC = 0.85
+"""Workers that use this share of the cores leave no room for another: the program needs some as well."""
+WAITING_CPU_FRAC = 0.5
+"""Work items with less CPU time than this per wall time wait on storage for most of it."""
+IDLE_FRAC = 0.3
+"""Workers idle for this share of their time are not what is short."""
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """The resource that limits the job."""
+
+    kind: str
+    """``input-tier``, ``input-cpu``, ``input-storage``, ``input-order``, ``input-workers``, ``input-growing``,
+    ``compute``, ``copy``, ``other``, ``unknown`` or ``none``."""
+    text: str
+    """One sentence with the figures that show it."""
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """The next useful command."""
+
+    command: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What the rules look at."""
+
+    program: list[str]
+    run: str
+    """The run folder, as a person would type it."""
+    cores: float
+    """Cores for this rank."""
+    config: dict[str, object]
+    tier: str
+    """Tier of the main loader; empty where the program used none."""
+    reason: str
+    window: Window | None
+    """The main loader at the end of the run."""
+    window_missing: str
+    growing: bool
+    """Workers were added too late for the window to show it."""
+
+
+def find_limit(situation: Situation) -> Limit:
+    """Names the limiting resource, or says why it cannot be named."""
+    if not situation.tier:
+        return Limit(kind="none", text="no DataLoader of torch was used, so there was nothing to feed")
+    window = situation.window
+    if window is None:
+        return Limit(kind="unknown", text=situation.window_missing or "no batch was recorded")
+    if window.split.input_wait_frac < INPUT_FRAC:
+        return _program_limit(window)
+    return _input_limit(situation, window)
+
+
+def advise(situation: Situation, limit: Limit) -> Advice:
+    """The next command for a limit."""
+    program = shlex.join(situation.program) or "train.py"
+    run = shlex.quote(situation.run)
+    match limit.kind:
+        case "none":
+            return Advice(command="stoker doctor", why="checks that stoker and torch find each other")
+        case "unknown":
+            return Advice(command=f"stoker run {program}", why="a longer run shows where the time goes")
+        case "input-tier":
+            return Advice(command=f"stoker explain {run}", why="what keeps this loader from more workers")
+        case "input-cpu":
+            return _advise_cpu(situation, program)
+        case "input-storage" | "input-workers":
+            count = 2 * max(1, situation.window.workers if situation.window else 1)
+            return Advice(
+                command=f"stoker run --max-workers {count} {program}", why="lets the number of workers grow further"
+            )
+        case "input-growing":
+            return Advice(command=f"stoker run {program}", why="a longer run settles the number of workers")
+        case _:
+            return Advice(command=f"stoker report {run} --html report.html", why="the same over time, with plots")
+
+
+def _program_limit(window: Window) -> Limit:
+    """Input is no limit: the largest of the program's own parts is."""
+    split = window.split
+    kinds = {"copy": split.h2d_frac, "compute": split.compute_frac, "other": split.other_frac}
+    kind = max(kinds, key=lambda name: kinds[name])
+    share = write_percent(kinds[kind])
+    text = {
+        "compute": f"compute: the model's own steps take {share} of the time",
+        "copy": f"copies to the accelerator take {share} of the time",
+        "other": f"the rest of the program's loop (logging, metrics, checkpoints) takes {share} of the time",
+    }[kind]
+    served = f"{write_plural(window.workers, 'worker')} keep" if window.workers != 1 else "1 worker keeps"
+    waiting = f"input wait at {write_percent(split.input_wait_frac)}"
+    return Limit(kind=kind, text=f"{text}; {served} {waiting}" if window.workers else f"{text}; {waiting}")
+
+
+def _input_limit(situation: Situation, window: Window) -> Limit:
+    """Input is the limit: says what the data workers themselves are short of."""
+    share = write_percent(window.split.input_wait_frac)
+    workers = write_plural(window.workers, "worker")
+    waits = f"the program waits for batches {share} of the time"
+    if situation.tier not in {"elastic", "pinned"}:
+        place = "torch's own workers" if situation.tier == "stock" else "the training process"
+        return Limit(kind="input-tier", text=f"input: {waits}; batches are made in {place}")
+    if situation.growing:
+        return Limit(kind="input-growing", text=f"input: {waits}; workers were still being added when the run ended")
+    if window.cores_used >= CORES_FULL_FRAC * _budget(situation):
+        used = f"{window.cores_used:.1f} of {_budget(situation):g} cores"
+        return Limit(kind="input-cpu", text=f"input: {waits}; {workers} saturate the CPU ({used})")
+    if situation.tier == "pinned":
+        return Limit(kind="input-tier", text=f"input: {waits}; the loader is pinned to its {workers}")
+    if window.worker_busy_frac is not None and window.worker_busy_frac < 1 - IDLE_FRAC:
+        idle = write_percent(1 - window.worker_busy_frac)
+        text = f"input: {waits} though workers are idle {idle} of theirs: single slow items hold back the order"
+        return Limit(kind="input-order", text=text)
+    if window.worker_cpu_frac is not None and window.worker_cpu_frac < WAITING_CPU_FRAC:
+        text = f"input: {waits}; {workers} wait on storage, {write_percent(window.worker_cpu_frac)} of an item is CPU"
+        return Limit(kind="input-storage", text=text)
+    return Limit(kind="input-workers", text=f"input: {waits}; {workers} are busy and cores are free")
+
+
+def _advise_cpu(situation: Situation, program: str) -> Advice:
+    if _budget(situation) < situation.cores:
+        return Advice(
+            command=f"stoker run --cpu-budget {situation.cores:g} {program}",
+            why="the CPU budget is below the cores of this machine",
+        )
+    return Advice(command="stoker doctor", why="shows the cores stoker may use; beyond them only cheaper items help")
+
+
+def _budget(situation: Situation) -> float:
+    """Cores that data workers may use."""
+    budget = situation.config.get("cpu_budget")
+    if isinstance(budget, int | float) and not isinstance(budget, bool) and 0 < budget < situation.cores:
+        return float(budget)
+    return max(situation.cores, 0.1)

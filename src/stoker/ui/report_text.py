@@ -1,0 +1,257 @@
+"""The report as one screen of text: at most 24 lines of 100 columns, readable without colour and without Unicode."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from dataclasses import dataclass
+
+from stoker.core.units import format_seconds
+from stoker.ui.figures import shorten, shorten_start, write_clock, write_count, write_percent, write_plural, write_rate
+from stoker.ui.summary import LoaderSummary, Summary
+from stoker.ui.windows import Split, Window
+
+LABEL_WIDTH = 12
+MAX_LINES = 24
+_LOADERS_SHOWN = 4
+_INCIDENTS_SHOWN = 3
+
+PARTS = ("input wait", "copy to device", "compute", "other")
+"""Names of a split's parts, in its order."""
+_COLOURS = (33, 36, 32, 90)
+_BAR = {True: "█▓▒░", False: "#=-."}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """What the terminal can show."""
+
+    width: int = 100
+    color: bool = False
+    unicode: bool = True
+
+    def paint(self, text: str, code: int) -> str:
+        """The text in an ANSI style, where colour is wanted."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color and text else text
+
+    def ascii(self, text: str) -> str:
+        """The text without characters that the terminal cannot show."""
+        if self.unicode:
+            return text
+        for fancy, plain in (("·", "|"), ("→", "->"), ("…", "..."), ("×", "x"), ("─", "-"), ("—", "-")):
+            text = text.replace(fancy, plain)
+        return text.encode("ascii", "replace").decode("ascii")
+
+
+def render_text(summary: Summary, style: Style | None = None) -> str:
+    """The report, lines joined by newlines, the last one ended by one."""
+    style = style or Style()
+    main = summary.main_loader()
+    blocks = [_heading(summary, style)]
+    if main:
+        blocks += [_throughput(main, style), _split_bars(main, style), _workers(main, style)]
+    blocks += [_ranks(summary, style), _incidents(summary, style), _verdict(summary, style)]
+    used = sum(len(block) for block in blocks)
+    blocks.insert(-2, _loaders(summary, style, MAX_LINES - used))
+    return "\n".join(_join([block for block in blocks if block])) + "\n"
+
+
+def _join(blocks: list[list[str]]) -> list[str]:
+    """The blocks' lines, with blank lines between them as far as the screen has room: the verdict's first."""
+    spare = MAX_LINES - sum(len(block) for block in blocks)
+    gaps = range(len(blocks) - 1, 1, -1)
+    airy = set(list(gaps)[: max(0, spare)])
+    lines: list[str] = []
+    for number, block in enumerate(blocks):
+        lines += ["", *block] if number in airy else block
+    return lines
+
+
+def _row(label: str, text: str, style: Style, code: int = 0) -> str:
+    """A labelled line, cut to the width before it is painted."""
+    body = shorten(style.ascii(text), style.width - LABEL_WIDTH)
+    return (style.paint(f"{label:<{LABEL_WIDTH}}", 1) + (style.paint(body, code) if code else body)).rstrip()
+
+
+def _rows(label: str, text: str, style: Style, most: int = 2) -> list[str]:
+    """A labelled paragraph of at most ``most`` lines."""
+    width = style.width - LABEL_WIDTH
+    # "%" stays on the line of its number.
+    text = style.ascii(text).replace(" %", "\u00a0%")
+    wrapped = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    if len(wrapped) > most:
+        wrapped = [*wrapped[: most - 1], " ".join(wrapped[most - 1 :])]
+    wrapped = [line.replace("\u00a0", " ") for line in wrapped]
+    return [_row(label if number == 0 else "", line, style) for number, line in enumerate(wrapped)]
+
+
+def _heading(summary: Summary, style: Style) -> list[str]:
+    outcome = summary.outcome or "no end record"
+    ended = "finished" if outcome == "finished" else f"ended by {outcome}" if summary.outcome else outcome
+    facts = [f"{ended} after {format_seconds(summary.duration_s)}", f"{summary.cores:g} cores"]
+    facts.append(summary.accelerator or "no accelerator")
+    if summary.world_size > 1:
+        facts.append(f"rank {summary.rank} of {summary.world_size}")
+    text = " · ".join(facts)
+    program = shorten(shlex.join(summary.argv), max(20, style.width - len(text) - 13))
+    title = style.ascii(shorten(f"stoker · {program} · {text}", style.width))
+    return [style.paint(title, 1), style.paint(style.ascii("─" * style.width), 90)]
+
+
+def _throughput(loader: LoaderSummary, style: Style) -> list[str]:
+    if loader.overall is None:
+        return [_row("Throughput", loader.end_missing, style)]
+    total = f"{write_count(loader.batches)} batches" + (
+        f", {write_count(loader.samples)} samples" if loader.samples else ""
+    )
+    place = shorten_start(loader.site, 40)
+    lines = [_row("Throughput", f"{_rate(loader.overall):<17} {total} of {place}", style)]
+    start = loader.start
+    if start:
+        batches = f"batches {start.first_batch + 1}-{start.first_batch + start.batches}"
+        # Said so because it is no measurement of torch's own loader: the batches came through our slots already.
+        declared = f"{write_plural(loader.declared_workers, 'declared worker')}, {batches}, our transport"
+        place = declared if loader.declared_workers else f"in process, {batches}"
+        lines.append(_row("  at start", f"{_pace(start)}   {place}", style))
+    else:
+        lines.append(_row("  at start", loader.start_missing, style))
+    end = loader.end
+    if end:
+        gain = f", {loader.speedup:.2f}x the start" if loader.speedup else ""
+        place = write_plural(end.workers, "worker") if end.workers else "in process"
+        last = f"   {place}, last {write_count(end.batches)} batches"
+        lines.append(_row("  at end", _pace(end) + last + gain, style))
+    elif start or loader.end_missing != loader.start_missing:
+        lines.append(_row("  at end", loader.end_missing, style))
+    return lines
+
+
+def _rate(window: Window) -> str:
+    if window.samples_per_s is None:
+        return f"{write_rate(window.batches_per_s)} batches/s"
+    return f"{write_rate(window.samples_per_s)} samples/s"
+
+
+def _pace(window: Window) -> str:
+    return f"{_rate(window):<17} input wait {write_percent(window.split.input_wait_frac):>6}"
+
+
+def _split_bars(loader: LoaderSummary, style: Style) -> list[str]:
+    """The step split at the start and at the end, as bars over one legend."""
+    windows = [("Step, start", loader.start), ("Step, end", loader.end)]
+    if not loader.start and not loader.end:
+        windows = [("Step", loader.overall)]
+    lines: list[str] = []
+    for label, window in windows:
+        if window:
+            shares = "  ".join(f"{write_percent(part)[:-2]:>4}" for part in window.split.parts())
+            bar = draw_bar(window.split, 40, style)
+            lines.append(style.paint(f"{label:<{LABEL_WIDTH}}", 1) + f"{bar}  {shares} %")
+    if lines:
+        lines.append(" " * LABEL_WIDTH + _legend(style))
+    return lines
+
+
+def draw_bar(split: Split, width: int, style: Style) -> str:
+    """The split as ``width`` cells; glyphs differ as well as colours."""
+    cells = _apportion(split.parts(), width)
+    glyphs = _BAR[style.unicode]
+    return "".join(
+        style.paint(glyph * count, code) for glyph, count, code in zip(glyphs, cells, _COLOURS, strict=True)
+    )
+
+
+def _apportion(parts: tuple[float, ...], width: int) -> list[int]:
+    """Whole cells that sum to ``width``, by largest remainder."""
+    exact = [part * width for part in parts]
+    cells = [int(value) for value in exact]
+    by_rest = sorted(range(len(parts)), key=lambda number: cells[number] - exact[number])
+    for number in by_rest[: width - sum(cells)]:
+        cells[number] += 1
+    return cells
+
+
+def _legend(style: Style) -> str:
+    names = zip(_BAR[style.unicode], PARTS, _COLOURS, strict=True)
+    return "   ".join(f"{style.paint(glyph * 2, code)} {name}" for glyph, name, code in names)
+
+
+def _workers(loader: LoaderSummary, style: Style) -> list[str]:
+    if not loader.workers_max:
+        return [_row("Workers", "none: batches are made in the training process", style)]
+    steps = [loader.declared_workers, *(change.workers for change in loader.changes)]
+    if len(steps) == 1:
+        return [_row("Workers", f"{loader.workers_last} throughout", style)]
+    shown = steps if len(steps) <= 12 else [*steps[:6], *steps[-5:]]
+    words = [str(number) for number in shown]
+    if len(steps) > 12:
+        words.insert(6, "…")
+    last = loader.changes[-1]
+    text = f"{' → '.join(words)} (since {write_clock(last.t_s)}): {loader.settled_reason}"
+    return _rows("Workers", text, style)
+
+
+def _ranks(summary: Summary, style: Style) -> list[str]:
+    rates = [rank.samples_per_s for rank in summary.ranks if rank.samples_per_s is not None]
+    waits = [rank.input_wait_frac for rank in summary.ranks if rank.input_wait_frac is not None]
+    if not rates or not waits:
+        return []
+    span = f"{write_percent(min(waits))} to {write_percent(max(waits))}"
+    text = f"{write_rate(sum(rates))} samples/s over {len(summary.ranks)} ranks, input wait {span} (`--rank N` for one)"
+    return [_row("All ranks", text, style)]
+
+
+def _loaders(summary: Summary, style: Style, room: int) -> list[str]:
+    """One loader in two lines, as many as there is room for, the busiest first."""
+    most = max(1, min(_LOADERS_SHOWN, (room - 1) // 2 if len(summary.loaders) * 2 > room else room // 2))
+    busiest = sorted(
+        summary.loaders, key=lambda loader: (loader.overall.active_s if loader.overall else 0.0), reverse=True
+    )
+    lines: list[str] = []
+    said: set[str] = set()
+    for loader in busiest[:most]:
+        label = "Loaders" if not lines else ""
+        lines.append(_row(label, _loader_line(loader, style), style))
+        if loader.reason not in said:
+            lines.append(_row("", f"  {loader.reason}", style, 90))
+        said.add(loader.reason)
+    if len(busiest) > most:
+        lines.append(_row("", f"and {len(busiest) - most} more (`--json` and `--html` list them all)", style))
+    return lines
+
+
+def _loader_line(loader: LoaderSummary, style: Style) -> str:
+    workers = f"{loader.declared_workers} → {loader.workers_last} workers"
+    if not loader.workers_last or loader.declared_workers == loader.workers_last:
+        workers = write_plural(loader.workers_last, "worker") if loader.workers_last else "in process"
+    window = loader.end or loader.overall
+    wait = f"input wait {write_percent(window.split.input_wait_frac)}" if window else "not measured"
+    site = shorten_start(loader.site, max(16, style.width - 80))
+    words = [f"{loader.tier:<7}", site, loader.dataset, f"{write_count(loader.batches)} batches", workers, wait]
+    return " · ".join(words)
+
+
+def _incidents(summary: Summary, style: Style) -> list[str]:
+    texts: list[str] = []
+    for lost in summary.lost_workers[:_INCIDENTS_SHOWN]:
+        items = f"{write_plural(lost.released, 'item')} issued again, no sample lost"
+        texts.append(f"{write_plural(lost.count, 'worker')} lost: {lost.cause}; {items}")
+    if len(summary.lost_workers) > _INCIDENTS_SHOWN:
+        texts.append(f"and {len(summary.lost_workers) - _INCIDENTS_SHOWN} more causes of lost workers")
+    if summary.quarantined:
+        first = summary.quarantined[0]
+        name = f"index {first.index}" + (f" ({first.path})" if first.path else "")
+        done = {"skip": "skipped", "replace": "replaced"}.get(first.action, first.action)
+        texts.append(f"{write_plural(len(summary.quarantined), 'sample')} {done} for killing workers: {name}")
+    texts += summary.caveats
+    return [_row("Incidents" if number == 0 else "", text, style, 33) for number, text in enumerate(texts)]
+
+
+def _verdict(summary: Summary, style: Style) -> list[str]:
+    command = style.ascii(summary.advice.command)
+    return [
+        *_rows("Limit now", summary.limit.text, style),
+        # A command is for copying: it is never cut.
+        style.paint(f"{'Next':<{LABEL_WIDTH}}", 1) + style.paint(command, 36),
+        _row("", f"  {summary.advice.why}", style, 90),
+    ]
