@@ -18,8 +18,8 @@ QUICK = {"epochs": 1, "steps": 6, "batch_size": 16, "size": 64, "images": 128}
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of JPEGs; default: cut from scikit-learn's photographs")
-    parser.add_argument("--work-dir", type=Path, help="where the cut photographs are kept; default: the temp folder")
+    parser.add_argument("--data", type=Path, help="folder of JPEGs instead of cuts from scikit-learn's photographs")
+    parser.add_argument("--work-dir", type=Path, help="where the cut photographs are kept, instead of the temp folder")
     parser.add_argument("--images", type=int, default=1024, help="how many photographs to cut")
     parser.add_argument("--size", type=int, default=224, help="side of the training images in pixels")
     parser.add_argument("--epochs", type=int, default=5)

@@ -52,7 +52,7 @@ def make_shards(work_dir: Path | None, shards: int, records: int, seed: int = 0)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--work-dir", type=Path, help="where the folder is made; default: the temp folder")
+    parser.add_argument("--work-dir", type=Path, help="where the folder is made, instead of the temp folder")
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--records", type=int, default=1000, help="signals of a shard")
     parser.add_argument("--seed", type=int, default=0)

@@ -84,8 +84,8 @@ class SignalNet(nn.Sequential):
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of .jsonl.gz shards; default: made by make_shards.py")
-    parser.add_argument("--work-dir", type=Path, help="where the made shards are kept; default: the temp folder")
+    parser.add_argument("--data", type=Path, help="folder of .jsonl.gz shards instead of those from make_shards.py")
+    parser.add_argument("--work-dir", type=Path, help="where the made shards are kept, instead of the temp folder")
     parser.add_argument("--shards", type=int, default=16, help="how many shards to make")
     parser.add_argument("--records", type=int, default=1000, help="signals of each made shard")
     parser.add_argument("--epochs", type=int, default=3)

@@ -62,7 +62,7 @@ def make_data(work_dir: Path | None, rows: int, seed: int = 0, files: int = 4) -
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--work-dir", type=Path, help="where the folder is made; default: the temp folder")
+    parser.add_argument("--work-dir", type=Path, help="where the folder is made, instead of the temp folder")
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

@@ -93,8 +93,8 @@ class DLRM(nn.Module):
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of Parquet files; default: rows made by make_data.py")
-    parser.add_argument("--work-dir", type=Path, help="where the made rows are kept; default: the temp folder")
+    parser.add_argument("--data", type=Path, help="folder of Parquet files instead of rows from make_data.py")
+    parser.add_argument("--work-dir", type=Path, help="where the made rows are kept, instead of the temp folder")
     parser.add_argument("--rows", type=int, default=100_000, help="how many rows to make")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--steps", type=int, help="stop after this many training steps")

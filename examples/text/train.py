@@ -36,7 +36,7 @@ class LanguageModel(nn.Module):
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of text files; default: Python's standard library")
+    parser.add_argument("--data", type=Path, help="folder of text files instead of Python's standard library")
     parser.add_argument("--files", type=int, help="use only this many files")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--steps", type=int, help="stop after this many training steps")
