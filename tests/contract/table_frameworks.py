@@ -1,0 +1,347 @@
+"""Cases on loaders as frameworks use them: subclasses, wrappers, look-ahead in the program, private attributes."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
+
+from .datasets import EpochRows, Rows, Stream
+from .registry import case
+from .transcript import Transcript
+
+
+class Doubling(DataLoader[Any]):
+    """Overrides ``__iter__``."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        for x, y in super().__iter__():
+            yield x * 2, y
+
+
+class Longer(DataLoader[Any]):
+    """Overrides ``__len__``."""
+
+    def __len__(self) -> int:
+        return 3
+
+
+class WithArguments(DataLoader[Any]):
+    """Has a constructor of its own, and attributes set before the parent's."""
+
+    def __init__(self, name: str, length: int) -> None:
+        self.name = name
+        super().__init__(Rows(length), batch_size=4, shuffle=True, num_workers=2)
+
+
+@case("frameworks")
+def subclasses() -> Transcript:
+    t = Transcript()
+    for workers in (0, 2):
+        for kind in (Doubling, Longer):
+            loader = kind(Rows(10), batch_size=2, shuffle=True, num_workers=workers)
+            t.epochs(loader)
+    loader = WithArguments("mine", 9)
+    t.epochs(loader)
+    t.event("name", loader.name)
+    return t
+
+
+class OwnIterator(DataLoader[Any]):
+    """Makes torch's iterators itself, past ``_get_iterator``."""
+
+    def __iter__(self) -> _BaseDataLoaderIter:
+        return _MultiProcessingDataLoaderIter(self) if self.num_workers else _SingleProcessDataLoaderIter(self)
+
+
+class OverridingGetIterator(DataLoader[Any]):
+    """Overrides ``_get_iterator``, as StatefulDataLoader does."""
+
+    def _get_iterator(self) -> Any:
+        return iter([f"own {i}" for i in range(3)])
+
+
+@case("frameworks", served=False)
+def iterators_of_the_programs_own() -> Transcript:
+    t = Transcript()
+    for workers in (0, 2):
+        t.epochs(OwnIterator(Rows(10), batch_size=2, shuffle=True, num_workers=workers))
+        t.epochs(OverridingGetIterator(Rows(10), batch_size=2, num_workers=workers))
+    return t
+
+
+class RepeatSampler:
+    """Ultralytics' endless batch sampler."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from iter(self.sampler)
+
+
+class InfiniteDataLoader(DataLoader[Any]):
+    """Ultralytics' loader: builds its iterator at once, keeps it for all epochs, resets and ends it by hand."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", RepeatSampler(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+    def __del__(self) -> None:
+        try:
+            if not hasattr(self.iterator, "_workers"):
+                return
+            for worker in self.iterator._workers:
+                if worker.is_alive():
+                    worker.terminate()
+            self.iterator._shutdown_workers()
+        except Exception:  # noqa: S110 - as in the original, which must not fail at interpreter exit
+            pass
+
+    def reset(self) -> None:
+        self.iterator = self._get_iterator()
+
+
+@case("frameworks")
+def infinite_loader() -> Transcript:
+    t = Transcript()
+    for workers in (0, 2):
+        dataset = EpochRows(10)
+        own = torch.Generator().manual_seed(6148914691236517205)
+        loader = InfiniteDataLoader(dataset, batch_size=3, shuffle=True, num_workers=workers, generator=own)
+        t.served(loader.iterator, loader)
+        for epoch in range(4):
+            dataset.set_epoch(epoch)
+            if epoch == 2:
+                loader.reset()
+                t.served(loader.iterator, loader)
+            t.epoch(loader, own, draw=True)
+        del loader
+        t.rng("deleted", own)
+    return t
+
+
+@case("frameworks")
+def lightning_shutdown() -> Transcript:
+    """Lightning ends workers through private methods, between epochs and in the middle of one."""
+    t = Transcript()
+    for options in ({}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}):
+        loader = DataLoader(Rows(12), batch_size=2, shuffle=True, **options)
+        for stop in (-1, 2, -1):
+            iterator = t.open(loader)
+            t.take(iterator, stop=stop)
+            if hasattr(iterator, "_shutdown_workers"):
+                iterator._shutdown_workers()
+                iterator._shutdown_workers()
+            loader._iterator = None
+            t.rng("shut down")
+    return t
+
+
+class Shard(DataLoader[Any]):
+    """Accelerate's loader: one batch ahead, and ``set_epoch`` on whatever has it."""
+
+    iteration = 0
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        for owner in (self.sampler, self.dataset):
+            if hasattr(owner, "set_epoch"):
+                owner.set_epoch(self.iteration)
+        iterator = super().__iter__()
+        try:
+            current = next(iterator)
+        except StopIteration:
+            return
+        while True:
+            try:
+                following = next(iterator)
+            except StopIteration:
+                yield "last", current
+                break
+            yield "more", current
+            current = following
+        self.iteration += 1
+
+
+@case("frameworks")
+def accelerate_one_ahead() -> Transcript:
+    t = Transcript()
+    for options in ({}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}):
+        dataset = EpochRows(11)
+        sampler = DistributedSampler(dataset, num_replicas=2, rank=0)
+        t.epochs(Shard(dataset, batch_size=2, sampler=sampler, **options), num=3, draw=True)
+        t.epochs(Shard(Rows(7), batch_size=2, shuffle=True, **options), num=2, draw=True)
+    return t
+
+
+class BatchSamplerShard:
+    """Accelerate's split of a batch sampler over processes: this one takes every second batch."""
+
+    def __init__(self, batch_sampler: Any) -> None:
+        self.batch_sampler = batch_sampler
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler) // 2
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from itertools.islice(self.batch_sampler, 1, None, 2)
+
+
+@case("frameworks")
+def accelerate_sharded_batches() -> Transcript:
+    t = Transcript()
+    own = torch.Generator().manual_seed(2)
+    plain = DataLoader(Rows(24), batch_size=3, sampler=RandomSampler(range(24), generator=own))
+    loader = DataLoader(Rows(24), batch_sampler=BatchSamplerShard(plain.batch_sampler), num_workers=2)
+    t.epochs(loader, own, num=2)
+    return t
+
+
+@case("frameworks")
+def trainer_takes_several_ahead() -> Transcript:
+    """Hugging Face Trainer takes as many batches as it accumulates, then trains on them."""
+    t = Transcript()
+    loader = DataLoader(Rows(22), batch_size=2, shuffle=True, num_workers=2)
+    for _ in range(2):
+        iterator = t.open(loader)
+        while taken := list(itertools.islice(iterator, 4)):
+            t.event("taken", taken)
+            t.rng("taken")
+            t.event("loop", torch.rand(1))
+    return t
+
+
+class Wrapper:
+    """timm's loader: an object around a loader that hands attributes through."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        first, held = True, None
+        for x, y in self.loader:
+            x = x.float().sub_(1.0).div_(2.0)
+            if not first:
+                yield held
+            first, held = False, (x, y)
+        yield held
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    @property
+    def sampler(self) -> Any:
+        return self.loader.sampler
+
+
+@case("frameworks")
+def wrapped_loader() -> Transcript:
+    t = Transcript()
+    loader = Wrapper(DataLoader(Rows(9), batch_size=2, shuffle=True, num_workers=2))
+    t.epochs(loader, draw=True)
+    t.event("sampler", type(loader.sampler).__name__)
+    return t
+
+
+@case("frameworks")
+def combined_loaders() -> Transcript:
+    """The longest of several, the shorter ones started again, as Lightning combines them."""
+    t = Transcript()
+    long = DataLoader(Rows(12), batch_size=2, shuffle=True, num_workers=2)
+    short = DataLoader(Rows(5), batch_size=2, shuffle=True, num_workers=1)
+    stream = DataLoader(Stream(stop=40), batch_size=2)
+    for a, b, c in zip(long, itertools.cycle(short), stream, strict=False):
+        t.event("batches", [a, b, c])
+        t.rng("step")
+    return t
+
+
+@case("frameworks")
+def copied_and_pickled_loaders() -> Transcript:
+    t = Transcript()
+    loader = DataLoader(Rows(9), batch_size=2, shuffle=True, num_workers=2)
+    t.epoch(loader)
+    for other in (copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):  # noqa: S301
+        t.event("type", type(other).__qualname__)
+        t.epoch(other)
+    t.epoch(loader)
+    return t
+
+
+@case("frameworks")
+def iterator_is_not_picklable() -> Transcript:
+    t = Transcript()
+    for workers in (0, 2):
+        iterator = iter(DataLoader(Rows(4), num_workers=workers))
+        try:
+            pickle.dumps(iterator)
+        except Exception as error:
+            t.event("refused", type(error).__name__ in {"NotImplementedError", "TypeError"})
+        t.event("own iterator", iter(iterator) is iterator)
+    return t
+
+
+@case("frameworks")
+def loader_in_a_thread() -> Transcript:
+    t = Transcript()
+    for options in ({}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}):
+        loader = DataLoader(Rows(9), batch_size=2, shuffle=True, **options)
+        for _ in range(2):
+            thread = threading.Thread(target=t.epoch, args=(loader,))
+            thread.start()
+            thread.join()
+        t.epoch(loader)
+    return t
+
+
+@case("frameworks")
+def made_here_taken_in_a_thread() -> Transcript:
+    """A prefetching thread of the program's own takes from an iterator that the main thread made."""
+    t = Transcript()
+    iterator = t.open(DataLoader(Rows(9), batch_size=2, shuffle=True, num_workers=2))
+    thread = threading.Thread(target=t.take, args=(iterator,), kwargs={"stop": 3})
+    thread.start()
+    thread.join()
+    t.take(iterator)
+    return t
+
+
+@case("frameworks")
+def two_threads_at_once() -> Transcript:
+    """Each thread has its loader; the sums are what each program checks, main streams are shared and not recorded."""
+    t = Transcript()
+    sums = [0.0, 0.0]
+
+    def consume(which: int) -> None:
+        own = torch.Generator().manual_seed(which)
+        loader = DataLoader(Rows(40), batch_size=3, shuffle=True, num_workers=1, generator=own)
+        for number, (x, _) in enumerate(loader):
+            sums[which] += float(x.sum()) * (number + 1)
+
+    threads = [threading.Thread(target=consume, args=(which,)) for which in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    t.event("sums", sums)
+    return t
