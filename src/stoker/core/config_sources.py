@@ -157,9 +157,10 @@ def _add(values: _Values, key: Key, raw: object, origin: str) -> None:
 
 
 def _unknown(name: str, origin: str, known: Iterable[str]) -> ConfigError:
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean `{close[0]}`?" if close else f"known are {', '.join(names)}"
+    # Without the prefix that all variables share, or everything would look alike.
+    names = {full.removeprefix(PREFIX): full for full in sorted(known)}
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), names, n=1)
+    hint = f"did you mean `{names[close[0]]}`?" if close else f"known are {', '.join(names.values())}"
     return ConfigError(f"`{name}` is not a setting of stoker (in {origin}); {hint}", key=name, origin=origin)
 
 

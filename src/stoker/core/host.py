@@ -119,7 +119,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
     return {
         name: int(fields[0]) * 1024
         for name, _, rest in (line.partition(":") for line in text.splitlines())
-        if len(fields := rest.split()) == 2 and fields[1] == "kB"
+        if len(fields := rest.split()) == 2 and fields[1] == "kB" and fields[0].isdecimal()
     }
 
 

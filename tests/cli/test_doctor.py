@@ -1,0 +1,100 @@
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoker.cli import doctor
+from stoker.core.host import Host, read_host
+
+HEALTHY = dataclasses.replace(
+    read_host(),
+    cores=4.0,
+    cores_of_machine=64,
+    memory_limit_bytes=16 << 30,
+    memory_available_bytes=8 << 30,
+    open_files=65536,
+    open_files_max=65536,
+    shm_free_bytes=8 << 30,
+)
+TORCH = {"version": "2.13.0+cpu", "cuda": None, "devices": [], "threads": 4}
+
+
+@pytest.mark.integration
+def test_the_command_examines_this_machine(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "doctor", "--json"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    result = json.loads(done.stdout)
+    assert result["healthy"] is (done.returncode == 0)
+    by_name = {check["name"]: check for check in result["checks"]}
+    assert by_name["torch"]["status"] == "ok"
+    assert by_name["slots"]["status"] == "ok"
+    assert {"python", "cores", "memory", "shm", "descriptors", "start method", "accelerator"} <= by_name.keys()
+
+
+@pytest.mark.integration
+def test_it_fails_in_lines_that_say_what_to_do(tmp_path: Path) -> None:
+    command = f"ulimit -n 100 && {sys.executable} -m stoker doctor"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    index = next(number for number, line in enumerate(lines) if line.startswith("fail  descriptors"))
+    assert "100 open files" in lines[index]
+    assert lines[index + 1].strip().startswith("so: ")
+    assert lines[index + 2].strip().startswith("do: ulimit -n 100")
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "status", "remedy"),
+    [
+        ({"cores": 1.0}, doctor.check_cores, "warn", "2 cores"),
+        ({"memory_available_bytes": 1 << 20}, doctor.check_memory, "warn", "STOKER_SLOT_MEMORY"),
+        ({"shm_free_bytes": 64 << 20}, doctor.check_shm, "warn", "--shm-size"),
+        ({"open_files": 256}, doctor.check_open_files, "warn", "ulimit -n 65536"),
+        ({"open_files": 64, "open_files_max": 64}, doctor.check_open_files, "fail", "raising the hard limit"),
+    ],
+)
+def test_each_shortage_has_its_remedy(change: dict[str, object], check: object, status: str, remedy: str) -> None:
+    assert callable(check)
+    assert check(HEALTHY).status == "ok"
+    found = check(dataclasses.replace(HEALTHY, **change))
+    assert found.status == status
+    assert remedy in found.remedy
+    assert found.consequence
+
+
+def statuses(probe: dict[str, object] | str, *, gpu_driver: bool = False, host: Host = HEALTHY) -> dict[str, str]:
+    return {check.name: check.status for check in doctor.check_torch(probe, host, gpu_driver=gpu_driver)}
+
+
+def test_torch() -> None:
+    assert statuses(TORCH) == {"torch": "ok", "accelerator": "ok", "threads": "ok"}
+    assert statuses(TORCH | {"version": "2.5.1"})["torch"] == "fail"
+    assert statuses(TORCH | {"version": "3.0.0a0+git12"})["torch"] == "ok"
+    assert statuses(TORCH, gpu_driver=True)["accelerator"] == "warn"
+    assert statuses(TORCH | {"devices": ["H200"], "cuda": "13.0"}, gpu_driver=True)["accelerator"] == "ok"
+    assert statuses(TORCH | {"threads": 64})["threads"] == "warn"
+
+
+def test_torch_that_is_missing_or_broken() -> None:
+    (missing,) = doctor.check_torch("ModuleNotFoundError: No module named 'torch'", HEALTHY, gpu_driver=False)
+    assert (missing.status, "stoker[torch]" in missing.remedy) == ("fail", True)
+    (broken,) = doctor.check_torch("OSError: libcudart.so.13: cannot open", HEALTHY, gpu_driver=False)
+    assert (broken.status, "import torch" in broken.remedy) == ("fail", True)
+
+
+def test_the_probe_reports_why_python_failed(tmp_path: Path) -> None:
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\necho 'ImportError: libfoo.so: not found' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    assert doctor.probe_torch(str(fake)) == "ImportError: libfoo.so: not found"
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [((3, 10), "fail"), ((3, 11), "ok"), ((3, 14), "ok"), ((3, 15), "warn")]
+)
+def test_python(version: tuple[int, int], status: str) -> None:
+    assert doctor.check_python(version).status == status

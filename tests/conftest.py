@@ -1,0 +1,82 @@
+"""What every test gets: a clean environment, reproducible hypothesis, and a check that nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Timing on shared machines is noise: pytest-timeout bounds a test, hypothesis need not.
+# Derandomised, so that a check that passed passes again; `--hypothesis-profile=explore` looks further.
+settings.register_profile(
+    "checks", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("checks")
+
+GRACE_S = 5.0
+"""How long children may take to end after an integration test; ends as soon as they have."""
+
+_HELPERS_OF_PYTHON = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu_items and not _has_gpu():
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU that torch can use"))
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Settings of the person who runs the tests do not reach the tests."""
+    for name in [name for name in os.environ if name.startswith("STOKER_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-config"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running(request: pytest.FixtureRequest) -> Iterator[None]:
+    """An integration test fails when a child process outlives it."""
+    if request.node.get_closest_marker("integration") is None:
+        yield
+        return
+    before = _children()
+    yield
+    deadline_s = time.monotonic() + GRACE_S
+    while (left := _children() - before) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not left, f"left running: {[(pid, _command(pid)) for pid in sorted(left)]}"
+
+
+def _children() -> set[int]:
+    """Processes below this one, at any depth, except those that multiprocessing keeps until the end."""
+    found: set[int] = set()
+    waiting = [os.getpid()]
+    while waiting:
+        for task in Path(f"/proc/{waiting.pop()}/task").glob("*"):
+            children = {int(pid) for pid in _read(task / "children").split()} - found
+            found |= children
+            waiting.extend(children)
+    return {pid for pid in found if not any(helper in _command(pid) for helper in _HELPERS_OF_PYTHON)}
+
+
+def _command(pid: int) -> bytes:
+    return _read(Path(f"/proc/{pid}/cmdline")).replace(b"\0", b" ").strip()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

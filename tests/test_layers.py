@@ -1,0 +1,74 @@
+"""The layers hold, and the check that says so can fail."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the check on the package below ``root/src``."""
+    command = Path(sys.executable).with_name("lint-imports")
+    environ = os.environ | {"PYTHONPATH": str(root / "src")}
+    return subprocess.run(
+        [str(command), "--no-cache"], cwd=root, env=environ, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "src/stoker", tmp_path / "src/stoker", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def test_the_layers_hold() -> None:
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "link"),
+    [
+        ("core/planted.py", "import stoker.feed.scaling\n", "stoker.core.planted -> stoker.feed.scaling"),
+        (
+            "core/planted.py",
+            "def late():\n    from stoker.feed import scaling\n    return scaling\n",
+            "core.planted -> ",
+        ),
+        ("feed/planted.py", "from stoker.scale import planted_target\n", "stoker.feed.planted -> stoker.scale"),
+        ("ui/planted.py", "import stoker.cli.main\n", "stoker.ui.planted -> stoker.cli.main"),
+        ("core/planted.py", "def late():\n    import torch\n    return torch\n", "stoker.core.planted -> torch"),
+        # Through the package's own front door, which may import everything.
+        ("core/planted.py", "import stoker\n", "stoker.core.planted -> stoker (l."),
+    ],
+)
+def test_a_planted_import_is_found(copy: Path, module: str, source: str, link: str) -> None:
+    (copy / "src/stoker/scale/planted_target.py").write_text("")
+    with (copy / "src/stoker/__init__.py").open("a") as front:
+        front.write("\nimport stoker.feed.scaling\n")
+    (copy / "src/stoker" / module).write_text(source)
+    done = lint_imports(copy)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert link in done.stdout
+
+
+def test_core_scale_ui_and_cli_work_without_torch() -> None:
+    folders = [ROOT / "src/stoker" / name for name in ("core", "scale", "ui", "cli")]
+    modules = [
+        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+        for folder in folders
+        for path in sorted(folder.rglob("*.py"))
+    ]
+    probe = (
+        "import sys, importlib; sys.modules['torch'] = None\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe, "stoker", *modules], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
