@@ -33,6 +33,7 @@ and the session could import hardly anything of torch at that moment."""
 _lock = allocate_lock()
 _finder: _Finder | None = None
 _fired = False
+_disarmed = False
 _helper = False
 
 
@@ -46,7 +47,8 @@ class _Finder:
         if name not in _TARGETS:
             return None
         for finder in sys.meta_path[_position(self) + 1 :]:
-            spec = finder.find_spec(name, path, target)
+            find = getattr(finder, "find_spec", None)  # very old finders have another interface
+            spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 _watch(spec)
                 return spec
@@ -63,7 +65,7 @@ def arm() -> None:
     if "multiprocessing.resource_tracker" in command or os.environ.get(WORKER_ENV):
         return
     with _lock:
-        if _finder is not None:
+        if _finder is not None or _disarmed:
             return
         _finder = _Finder()
         sys.meta_path.insert(0, _finder)
@@ -76,7 +78,7 @@ def arm() -> None:
 
 def is_armed() -> bool:
     """True once :func:`arm` has taken effect in this process, before and after the session is installed."""
-    return _finder is not None
+    return _finder is not None and not _disarmed
 
 
 def is_installed() -> bool:
@@ -85,10 +87,10 @@ def is_installed() -> bool:
 
 
 def disarm() -> None:
-    """Stops waiting; for processes that serve the program and must never be served (data workers)."""
-    global _fired
+    """Stops waiting, for good; for forks that serve the program and must never be served (data workers)."""
+    global _disarmed
     with _lock:
-        _fired = True
+        _disarmed = True
         _remove_finder()
 
 
@@ -138,7 +140,7 @@ def _fire() -> None:
     """Installs the session, once; a failure costs the program a line on stderr, never more."""
     global _fired
     with _lock:
-        if _fired or _finder is None:
+        if _fired or _disarmed or _finder is None:
             return
         _fired = True
         _remove_finder()

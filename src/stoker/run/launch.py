@@ -43,7 +43,8 @@ def launch(settings: Settings, program: Sequence[str]) -> NoReturn:
         environ = served_environment(environ, active)
     command = [sys.executable, *interpreter_flags(sys.orig_argv), *program]
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # exec drops what is still in buffers
+        if stream is not None:  # None: closed before python started
+            stream.flush()  # exec drops what is still in buffers
     os.execve(sys.executable, command, environ)
 
 

@@ -44,7 +44,7 @@ def import_torch():
 
 if "early" in sys.argv:
     hook.disarm()
-    hook._finder, hook._fired = None, False  # as in an interpreter that nothing has armed
+    hook._finder, hook._disarmed = None, False  # as in an interpreter that nothing has armed
     import_torch()
 
 print("before", hook.is_armed(), hook.is_installed(), len(calls))
