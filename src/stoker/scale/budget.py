@@ -1,0 +1,102 @@
+"""Who may use how many CPU cores: ranks of a host, and the loaders that are alive in one process.
+
+Pure functions, and one small ledger in which the loaders of a process meet. A loader that nobody reads at the moment
+(a validation loader during training) asks for nothing and so costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from threading import Lock
+
+FORGET_S = 5.0
+"""A loader that has not been heard for this long is idle: its iteration ended or its program is elsewhere."""
+
+
+def rank_cores(host_cores: float, local_world_size: int = 1) -> float:
+    """Cores that each rank of a host may use, with ``local_world_size`` ranks on it."""
+    if host_cores <= 0.0:
+        raise ValueError(f"`host_cores` must be positive, got {host_cores}")
+    if local_world_size < 1:
+        raise ValueError(f"`local_world_size` must be at least 1, got {local_world_size}")
+    return host_cores / local_world_size
+
+
+def rank_bytes(host_bytes: int, local_world_size: int = 1) -> int:
+    """Bytes that each rank of a host may use."""
+    if local_world_size < 1:
+        raise ValueError(f"`local_world_size` must be at least 1, got {local_world_size}")
+    return host_bytes // local_world_size
+
+
+def local_world_size(environ: Mapping[str, str]) -> int:
+    """Ranks on this host as launchers announce them (``LOCAL_WORLD_SIZE``); 1 without a launcher."""
+    text = environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, int(text)) if text.strip().isdigit() else 1
+
+
+def fair_shares(total: float, demands: Sequence[float]) -> list[float]:
+    """Max-min fair division of ``total`` among ``demands``, in their order.
+
+    Nobody gets more than its demand; what small demands leave is divided equally among the larger ones. A demand may
+    be infinite.
+    """
+    if total < 0.0 or any(demand < 0.0 or math.isnan(demand) for demand in demands):
+        raise ValueError(f"`total` and `demands` must not be negative, got {total} and {list(demands)}")
+    shares = [0.0] * len(demands)
+    left = total
+    order = sorted(range(len(demands)), key=lambda i: demands[i])
+    for position, index in enumerate(order):
+        shares[index] = min(demands[index], left / (len(order) - position))
+        left -= shares[index]
+    return shares
+
+
+class CpuLedger:
+    """The CPU budget of one process, shared by its live loaders; safe to use from several threads."""
+
+    def __init__(self, total_cores: float) -> None:
+        if total_cores <= 0.0:
+            raise ValueError(f"`total_cores` must be positive, got {total_cores}")
+        self._total = total_cores
+        self._demands: dict[int, tuple[float, float]] = {}
+        self._next = 0
+        self._lock = Lock()
+
+    def join(self) -> CpuShare:
+        """A share for one more loader."""
+        with self._lock:
+            self._next += 1
+            return CpuShare(self, self._next)
+
+    def ask(self, member: int, demand_cores: float, now_s: float) -> float:
+        """Cores that ``member`` may use now, given what it could use and what the others last asked for.
+
+        What the others leave is its own to grow into: one that is alone gets the whole budget whatever it asks for.
+        """
+        with self._lock:
+            self._demands[member] = (demand_cores, now_s)
+            others = [d for m, (d, at) in self._demands.items() if m != member and d > 0.0 and now_s - at <= FORGET_S]
+            return fair_shares(self._total, [*others, math.inf])[-1]
+
+    def leave(self, member: int) -> None:
+        """Forgets a loader that was closed."""
+        with self._lock:
+            self._demands.pop(member, None)
+
+
+class CpuShare:
+    """One loader's part of a :class:`CpuLedger`."""
+
+    def __init__(self, ledger: CpuLedger, member: int) -> None:
+        self._ledger = ledger
+        self._member = member
+
+    def cores(self, demand_cores: float, now_s: float) -> float:
+        """Cores this loader may use now; says what it could use (0.0 when idle, infinite when it takes all)."""
+        return self._ledger.ask(self._member, demand_cores, now_s)
+
+    def close(self) -> None:
+        """Gives the share back."""
+        self._ledger.leave(self._member)

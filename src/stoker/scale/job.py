@@ -1,0 +1,447 @@
+"""Decides how many data workers one loader has, from the state of its queue: pure, time is in the observations.
+
+The rule is GoldMiner's: the program starves and no worker is blocked: add; workers are blocked and nobody starves:
+drain; both: deepen. Where the queue alone would crawl, conservation of work gives the number to jump to; where a model
+would overshoot (CPU or a remote store is saturated), each growth is a trial that must raise the delivered rate.
+
+Source: GoldMiner (SIGMOD 2023), section on the job scaler; the conservation estimate and the trials are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from stoker.feed.scaling import Decision, Observation
+from stoker.scale.evidence import History, View
+from stoker.scale.limits import (
+    CPU_MARGIN,
+    Footprint,
+    JobScalingConfig,
+    Limit,
+    cpu_limit,
+    fitting_depth,
+    hard_limit,
+)
+
+LITTLE_WAIT = 0.02
+"""Input wait below this is not worth a worker."""
+NO_WAIT = 0.01
+"""Workers are only taken away while input wait is below this."""
+MUCH_WAIT = 0.2
+"""Above this a second of evidence is enough; between, several seconds are taken."""
+SPARE = 0.1
+"""Workers above the need that stay, as a share of it (one worker at most): costs vary."""
+WORTH_IT = 0.03
+"""The last worker added must bring this share of the rate."""
+LOADING_LOOP_STEP_S = 0.001
+"""A program with shorter steps does nothing but load: it has no rate that would be sufficient."""
+CPU_FULL = 0.95
+"""Share of the CPU budget from which it counts as used up."""
+NEW_CONDITIONS = 1.5
+"""What was learned is forgotten when the cost of items or steps changes by this factor."""
+
+
+class CoreShare(Protocol):
+    """Where several loaders of a process share one CPU budget (``stoker.scale.budget.CpuShare``)."""
+
+    def cores(self, demand_cores: float, now_s: float) -> float:
+        """Cores this loader may use now, given those it could use."""
+        ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A change that is being watched: what was delivered before it."""
+
+    workers: int
+    rate: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Search:
+    """Fewer workers are tried because more did not help: the rate to keep and the number known to give it."""
+
+    rate: float
+    enough: int
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What an item and a step cost under some number of workers, when that was first known well."""
+
+    step_s: float
+    wall_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What trials have shown under the present conditions."""
+
+    ceiling: Limit | None = None
+    """More than this brought nothing."""
+    floor: int = 1
+    """Fewer than this starved the program."""
+    wall_per_cpu: float = math.inf
+    """Smallest wall over CPU time of an item: what it is without contention for cores."""
+
+
+class JobAutoscaler:
+    """The scaling policy of one loader over all its iterations (a ``ScalingPolicy``).
+
+    Deterministic: the same observations give the same decisions. Not thread-safe.
+    """
+
+    def __init__(self, config: JobScalingConfig, share: CoreShare | None = None) -> None:
+        self.config = config
+        self._share = share
+        self._cores = config.cpu_budget_cores
+        self._history = History()
+        self._footprint = Footprint()
+        self._workers = 0
+        self._depth = 1
+        self._reason = ""
+        self._iteration = 0
+        self._held_steps = 0
+        self._held_from_s: float | None = None
+        self._holding = True
+        self._trial: Trial | None = None
+        self._search: Search | None = None
+        self._learned = Learned()
+        self._seen: dict[int, Conditions] = {}
+        self._rates: dict[int, float] = {}
+        self._drained = False
+
+    def start(self, declared_workers: int, prefetch_factor: int) -> Decision:
+        """The first decision of an iteration: the declared workers, or those that the last iteration ended with."""
+        self._iteration += 1
+        if self._iteration == 1:
+            self._depth = max(1, prefetch_factor)
+            wanted = self.config.fixed_workers or max(1, declared_workers)
+            self._go(wanted, self._depth, self._hold_reason(declared_workers), None)
+            if self._workers < wanted and self.config.fixed_workers is None:
+                limit = hard_limit(self.config, self._footprint, self._depth)
+                self._reason = _count(self._workers, limit.reason)
+        else:
+            self._holding = False
+        self._trial = self._search = None
+        self._history.restart(self._workers)
+        return self._decision()
+
+    def decide(self, observation: Observation) -> Decision:
+        """The decision for the time after this window."""
+        self._footprint = self._footprint.larger(observation.batch_bytes, observation.worker_bytes)
+        self._history.observe(observation)
+        self._cores = self._allowed_cores(observation)
+        if not self._hold(observation):
+            view = self._history.view()
+            if self.config.fixed_workers is not None:
+                self._fixed(view, observation.now_s)
+            elif view is None or not view.items:
+                self._blind(observation)
+            else:
+                self._remember(view)
+                self._act(view, observation.now_s)
+        self._fit(observation.now_s)
+        return self._decision()
+
+    # What is known
+
+    def _hold(self, observation: Observation) -> bool:
+        """Whether the first iteration still measures its baseline with the declared workers."""
+        if not self._holding:
+            return False
+        if self._held_from_s is None:
+            self._held_from_s = observation.now_s
+        self._held_steps += observation.steps
+        late = observation.now_s - self._held_from_s >= self.config.hold_s
+        self._holding = not (late or self._held_steps >= self.config.hold_steps)
+        return self._holding
+
+    def _allowed_cores(self, observation: Observation) -> float:
+        if self._share is None:
+            return self.config.cpu_budget_cores
+        whole = self._history.whole()
+        demand = 0.0
+        if self._history.silent_s < 2.0:
+            step_s = whole.step.mean if whole else 0.0
+            demand = whole.cpu_s / step_s if whole and step_s > LOADING_LOOP_STEP_S else math.inf
+        return min(self.config.cpu_budget_cores, self._share.cores(demand, observation.now_s))
+
+    def _remember(self, view: View) -> None:
+        """Keeps what this number of workers achieves; forgets everything learned under other conditions."""
+        if view.items < 16 or view.steps < 8:
+            return
+        now = Conditions(view.step.mean, view.wall.mean, view.cpu_s)
+        known = self._seen.setdefault(self._workers, now)
+        doubt = 1.0 + 2.0 * max(view.step.error_frac, view.wall.error_frac)
+        if _other(known, now, NEW_CONDITIONS * doubt):
+            same_cpu = not _differ(known.cpu_s, now.cpu_s, NEW_CONDITIONS)
+            self._learned = Learned(wall_per_cpu=self._learned.wall_per_cpu if same_cpu else math.inf)
+            self._seen = {self._workers: now}
+            self._rates.clear()
+            self._trial = self._search = None
+        if view.cpu_s > 0.0:
+            ratio = min(self._learned.wall_per_cpu, view.wall.mean / view.cpu_s)
+            self._learned = replace(self._learned, wall_per_cpu=ratio)
+        if view.span_s >= 0.7:
+            self._rates[self._workers] = view.rate
+
+    def _needed(self, view: View) -> tuple[float, float]:
+        """Workers that the program needs, and the relative error of that number."""
+        error = max(view.wall.error_frac, view.step.error_frac)
+        whole = self._history.whole()
+        if error > 0.15 and whole is not None and whole.step.mean > 0.0:
+            all_error = max(whole.wall.error_frac, whole.step.error_frac)
+            if all_error < error:
+                return whole.wall.mean / whole.step.mean, all_error
+        return view.needed, error
+
+    def _limit(self, view: View) -> Limit:
+        """The lowest ceiling for growth: hard bounds, trials, CPU."""
+        limit = hard_limit(self.config, self._footprint, self._depth)
+        learned = self._learned.ceiling
+        if learned is not None and learned.workers < limit.workers:
+            limit = learned
+        cpu = self._cpu_ceiling(view)
+        return cpu if cpu.workers < limit.workers else limit
+
+    def _cpu_ceiling(self, view: View) -> Limit:
+        """The CPU budget's ceiling; one worker beyond it may be tried while measured use leaves room."""
+        workers = cpu_limit(self._cores, view)
+        used = view.cores
+        reason = f"all {self._cores:.1f} cores of the CPU budget are in use"
+        if used < CPU_FULL * self._cores:
+            reason = f"{used:.1f} of {self._cores:.1f} cores of the CPU budget are in use"
+            workers = max(workers, self._workers + 1)
+            if used >= 0.5 * self._cores:
+                uncontended = math.floor(self._cores * CPU_MARGIN * self._learned.wall_per_cpu)
+                workers = min(workers, max(1, uncontended) + 1)
+        return Limit(workers, reason)
+
+    # What is done about it: the first rule that applies wins
+
+    def _act(self, view: View, now_s: float) -> None:
+        if self._over_cpu(view, now_s) or self._judge(view, now_s) or self._searching(view, now_s):
+            return
+        if view.wait_frac > LITTLE_WAIT:
+            self._starved(view, now_s)
+        else:
+            self._sufficient(view, now_s)
+
+    def _over_cpu(self, view: View, now_s: float) -> bool:
+        """Takes workers back when a share of the budget went to another loader, or too many were declared."""
+        if view.cores <= 1.1 * self._cores or not _enough(view, span_s=1.0, items=8):
+            return False
+        workers = max(self.config.min_workers, min(cpu_limit(self._cores, view), self._workers - 1))
+        if workers >= self._workers:
+            return False
+        self._change(workers, now_s, f"the CPU budget is {self._cores:.1f} cores", None)
+        return True
+
+    def _judge(self, view: View, now_s: float) -> bool:
+        """Ends a trial: growth that did not raise the rate is taken back and remembered."""
+        trial = self._trial
+        if trial is None:
+            return False
+        grown = self._workers - trial.workers
+        if not _enough(view, span_s=0.75 if grown > 1 else 3.0, items=max(8, 2 * self._workers)):
+            return True
+        self._trial = None
+        gain = view.rate / trial.rate if trial.rate > 0.0 else math.inf
+        each = (1.0 - 1.0 / gain) / grown if gain > 0.0 else -1.0
+        efficient = not _loading(view) and gain - 1.0 >= 0.5 * grown / trial.workers
+        if view.wait_frac <= LITTLE_WAIT or each >= WORTH_IT or efficient:
+            return False
+        best = max(rate / workers for workers, rate in {**self._rates, trial.workers: trial.rate}.items())
+        back = min(max(trial.workers, math.ceil(view.rate / best * 0.99)), self._workers - 1)
+        reason = f"{self._workers} brought {100 * (gain - 1):+.0f} %; {_bottleneck(view, self._cores)}"
+        self._learned = replace(self._learned, ceiling=Limit(back, reason))
+        if back > trial.workers:
+            self._search = Search(max(view.rate, trial.rate), self._workers)
+        self._change(back, now_s, reason, None)
+        return True
+
+    def _searching(self, view: View, now_s: float) -> bool:
+        """After stepping back: the rate must be kept, else half of the step is undone."""
+        search = self._search
+        if search is None:
+            return self._too_many(view, now_s)
+        if not _enough(view, span_s=1.5, items=max(16, 2 * self._workers)):
+            return True
+        self._search = None
+        middle = (self._workers + search.enough + 1) // 2
+        kept = view.wait_frac <= LITTLE_WAIT or view.rate * (1.0 + view.wall.error_frac) >= 0.97 * search.rate
+        ceiling = Limit(self._workers if kept else middle, _bottleneck(view, self._cores))
+        self._learned = replace(self._learned, ceiling=ceiling)
+        if kept:
+            return False
+        if middle < search.enough:
+            self._search = search
+        self._change(middle, now_s, ceiling.reason, None)
+        return True
+
+    def _too_many(self, view: View, now_s: float) -> bool:
+        """Starts a search when the CPU is used up by more workers than it has cores (too many were declared)."""
+        fewer = max(self.config.min_workers, math.floor(self._cores * CPU_MARGIN))
+        full = view.cores >= CPU_FULL * self._cores and view.wait_frac > LITTLE_WAIT
+        if not full or fewer + 1 >= self._workers or self._learned.ceiling is not None:
+            return False
+        if not _enough(view, span_s=1.5, items=2 * self._workers):
+            return True
+        self._search = Search(view.rate, self._workers)
+        self._change(fewer, now_s, f"all {self._cores:.1f} cores of the CPU budget are in use", None)
+        return True
+
+    def _starved(self, view: View, now_s: float) -> None:
+        """The program waits: more workers when they are all busy, deeper queues when some were blocked meanwhile."""
+        needed, error = self._needed(view)
+        loading = _loading(view)
+        much = view.wait_frac >= MUCH_WAIT
+        span_s, items = (0.7, max(4, self._workers)) if much else (3.0, max(32, 4 * self._workers))
+        if not _enough(view, span_s=span_s, items=items):
+            return
+        short = loading or needed * (1.0 - (0.0 if much else error)) * (1.0 - LITTLE_WAIT) > self._workers
+        if short and view.blocked_frac <= 0.5:
+            self._grow(view, self._goal(needed, error, loading), loading, now_s)
+        elif view.blocked_frac > 0.0 and self._deepen(view, now_s):
+            return
+        elif view.wait_frac > 0.05 and self._learned.ceiling is None and error < 0.1:
+            self._grow(view, self._workers + 1, loading, now_s)
+        else:
+            self._reason = _count(self._workers, f"items vary; input wait is {100 * view.wait_frac:.0f} %")
+
+    def _goal(self, needed: float, error: float, loading: bool) -> int:
+        """Where to grow to: the model's number when it is well known, else at most twice as many."""
+        if loading:
+            return min(2 * self._workers, math.floor(1.0 / WORTH_IT))
+        goal = math.ceil(min(needed * (1.0 - LITTLE_WAIT), 1e6))
+        return max(self._workers + 1, goal if error < 0.15 else min(goal, 2 * self._workers))
+
+    def _grow(self, view: View, goal: int, loading: bool, now_s: float) -> None:
+        limit = self._limit(view)
+        workers = min(goal, limit.workers)
+        if workers > self._workers:
+            if self._drained:
+                self._learned = replace(self._learned, floor=self._workers + 1)
+            reason = f"input wait is {100 * view.wait_frac:.0f} %"
+            if view.cpu_frac < 0.5:
+                reason += f" and items mostly wait ({100 * view.cpu_frac:.0f} % CPU)"
+            self._change(workers, now_s, reason, Trial(self._workers, view.rate, reason))
+        elif loading and goal <= self._workers and limit.workers > self._workers:
+            self._reason = _count(self._workers, f"one more would bring less than {100 * WORTH_IT:.0f} %")
+        else:
+            self._reason = _count(self._workers, limit.reason)
+
+    def _deepen(self, view: View, now_s: float) -> bool:
+        """Doubles the queue of each worker where that is possible: an item that takes long then holds up fewer."""
+        depth = fitting_depth(self.config, self._footprint, self._workers, 2 * self._depth)
+        if depth <= self._depth:
+            return False
+        self._go(self._workers, depth, _count(self._workers, f"{depth} batches each: items vary"), now_s)
+        return True
+
+    def _sufficient(self, view: View, now_s: float) -> None:
+        """The program does not wait: give back what is not needed, and say so."""
+        if _enough(view, span_s=1.0, items=8):
+            under = 1 if view.wait_frac <= 0.01 else 2
+            keep = "keeps" if self._workers == 1 else "keep"
+            self._reason = f"{_workers(self._workers)} {keep} input wait under {under} %"
+        if view.wait_frac > NO_WAIT or view.blocked_frac <= 0.0 or view.windows < 10:
+            return
+        if not _enough(view, span_s=3.0, items=16):
+            return
+        needed, error = self._needed(view)
+        high = needed * (1.0 + 2.0 * error)
+        workers = min(math.ceil(high * (1.0 + SPARE)), math.ceil(high - 1e-3) + 1)
+        workers = max(workers, self._learned.floor, self.config.min_workers)
+        if workers < self._workers:
+            reason = f"enough; {self._workers} were idle {100 * view.blocked_frac:.0f} % of the time"
+            self._go(workers, self._depth, _count(workers, reason), now_s)
+            self._drained = True
+
+    def _fixed(self, view: View | None, now_s: float) -> None:
+        """The number of workers is the user's; only the depth follows the queue."""
+        self._reason = _count(self._workers, "as asked for")
+        if view is None or not _enough(view, span_s=3.0, items=max(32, 4 * self._workers)):
+            return
+        if view.wait_frac > LITTLE_WAIT and view.blocked_frac > 0.02 and view.needed < self._workers:
+            self._deepen(view, now_s)
+
+    def _blind(self, observation: Observation) -> None:
+        """Nothing was produced since the hold ended: the first items take long; use the cores there are."""
+        goal = min(2 * self._workers, math.floor(self._cores))
+        nothing = self._history.whole() is None or not observation.items
+        if self._iteration == 1 and observation.waiting and nothing and goal > self._workers and not self._seen:
+            self._go(goal, self._depth, _count(goal, "no item has been finished yet"), observation.now_s)
+
+    # Acting
+
+    def _change(self, workers: int, now_s: float, why: str, trial: Trial | None) -> None:
+        self._trial = trial
+        self._drained = False
+        self._go(workers, self._depth, _count(workers, why), now_s)
+
+    def _fit(self, now_s: float) -> None:
+        """Keeps the hard bounds at all times, also when sizes become known late."""
+        depth = fitting_depth(self.config, self._footprint, self._workers, self._depth)
+        limit = hard_limit(self.config, self._footprint, depth)
+        if self.config.fixed_workers is None and self._workers > limit.workers:
+            self._go(limit.workers, self._depth, _count(limit.workers, limit.reason), now_s)
+        elif depth < self._depth:
+            self._go(self._workers, depth, self._reason, now_s)
+
+    def _go(self, workers: int, depth: int, reason: str, now_s: float | None) -> None:
+        if self.config.fixed_workers is None:
+            limit = hard_limit(self.config, self._footprint, depth).workers
+            workers = min(max(workers, self.config.min_workers), limit)
+        self._workers = workers
+        self._depth = fitting_depth(self.config, self._footprint, workers, depth)
+        self._reason = reason
+        self._history.expect(workers, now_s)
+
+    def _decision(self) -> Decision:
+        return Decision(workers=self._workers, depth=self._depth, reason=self._reason)
+
+    def _hold_reason(self, declared: int) -> str:
+        if self.config.fixed_workers is not None:
+            return _count(self.config.fixed_workers, "as asked for")
+        how = "as declared" if declared >= 1 else "at first"
+        return _count(max(1, declared), f"{how}: the baseline is measured over {self.config.hold_steps} batches")
+
+
+def _enough(view: View, *, span_s: float, items: int) -> bool:
+    """Whether there is evidence to act: that long and that many items, or four times as long and a few."""
+    return view.span_s >= span_s and (view.items >= items or (view.span_s >= 4.0 * span_s and view.items >= 4))
+
+
+def _loading(view: View) -> bool:
+    return view.step.mean < LOADING_LOOP_STEP_S
+
+
+def _differ(a: float, b: float, factor: float) -> bool:
+    return max(a, b) > factor * min(a, b)
+
+
+def _other(known: Conditions, now: Conditions, factor: float) -> bool:
+    """Whether conditions changed; costs below a millisecond are noise."""
+    tiny = LOADING_LOOP_STEP_S
+    pairs = ((known.step_s, now.step_s), (known.wall_s, now.wall_s), (known.cpu_s, now.cpu_s))
+    return any(max(a, b) > 2.0 * tiny and _differ(a, b, factor) for a, b in pairs)
+
+
+def _bottleneck(view: View, cores: float) -> str:
+    if view.cores >= 0.75 * cores:
+        return f"{view.cores:.1f} of {cores:.1f} cores are in use"
+    return f"what items wait for gives no more ({100 * view.cpu_frac:.0f} % CPU)"
+
+
+def _workers(number: int) -> str:
+    return f"{number} worker" if number == 1 else f"{number} workers"
+
+
+def _count(number: int, why: str) -> str:
+    return f"{_workers(number)}: {why}"
