@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(BIN)/stoker run examples/images/train.py --epochs 2
+	$(BIN)/stoker run examples/images/train.py --images 512 --size 160 --epochs 3
 
 # Cheap checks first; the last line is pytest's.
 test: lint types layers unit integration
