@@ -21,7 +21,7 @@ settings.load_profile("checks")
 GRACE_S = 5.0
 """How long children may take to end after an integration test; ends as soon as they have."""
 
-_HELPERS_OF_PYTHON = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
+_KEPT_BY_PYTHON = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,7 +62,7 @@ def _children() -> set[int]:
             children = {int(pid) for pid in _read(task / "children").split()} - found
             found |= children
             waiting.extend(children)
-    return {pid for pid in found if not any(helper in _command(pid) for helper in _HELPERS_OF_PYTHON)}
+    return {pid for pid in found if not any(name in _command(pid) for name in _KEPT_BY_PYTHON)}
 
 
 def _command(pid: int) -> bytes:
