@@ -11,7 +11,7 @@ import pytest
 
 from stoker.core.errors import RunFolderError
 from stoker.core.events import FORMAT, Event, Notice, RunEnded, RunHeader, WorkersChanged
-from stoker.core.runlog import RunLog, find_run, latest_run, new_run_folder, read_ranks, read_run
+from stoker.core.runlog import RunLog, find_run, latest_run, read_ranks, read_run
 
 
 def make_header(run_id: str = "r1", *, rank: int = 0, started: float = 1.7e9) -> RunHeader:
@@ -70,7 +70,9 @@ def test_header_may_be_made_at_the_first_event(tmp_path: Path) -> None:
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("tail", [b'{"type":"notice","t_s":2.0,"te', b'{"type":"from_the_future","t_s":2.0}\n', b"\xff\n"])
+@pytest.mark.parametrize(
+    "tail", [b'{"type":"notice","t_s":2.0,"te', b'{"type":"from_the_future","t_s":2.0}\n', b"\xff\n"]
+)
 def test_torn_and_unknown_lines_are_counted_not_raised(tmp_path: Path, tail: bytes) -> None:
     folder = make_run(tmp_path / "run")
     with (folder / "events.jsonl").open("ab") as file:
@@ -122,6 +124,18 @@ def test_second_run_in_the_same_folder_sets_the_first_aside(tmp_path: Path) -> N
     assert run.events == [Notice(t_s=1.0, text="new")]
     assert run.ranks == (0,)
     assert (folder / "earlier-first-events.jsonl").exists()
+
+
+def test_second_process_of_a_rank_stays_silent(tmp_path: Path) -> None:
+    said: list[str] = []
+    first = RunLog(tmp_path / "run", make_header())
+    second = RunLog(tmp_path / "run", make_header(), notify=said.append)
+    first.on_event(Notice(t_s=0.0, text="first"))
+    second.on_event(Notice(t_s=0.0, text="second"))
+    first.close()
+    second.close()
+    assert read_run(tmp_path / "run").events == [Notice(t_s=0.0, text="first")]
+    assert not said
 
 
 def test_full_disk_makes_the_log_quiet_after_one_notice(tmp_path: Path) -> None:
@@ -179,11 +193,9 @@ def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
 
 def test_run_is_found_by_path_name_or_as_the_latest(tmp_path: Path) -> None:
     root = tmp_path / "stoker-runs"
-    old = make_run(new_run_folder(root, "b/train.py", 1.7e9), header=make_header(started=1.0))
-    new = make_run(new_run_folder(root, "b/train.py", 1.7e9), header=make_header(started=2.0))
-    assert old != new
-    assert old.name.endswith("-train")
-    assert new.name.endswith("-train-2")
+    old = make_run(root / "a", header=make_header(started=2.0e9))
+    new = make_run(root / "b", header=make_header(started=2.1e9))
+    os.utime(old / "run.json")
     assert latest_run(root) == new
     assert find_run(None, root) == new
     assert find_run(old.name, root) == old

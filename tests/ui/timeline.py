@@ -199,11 +199,7 @@ def saturated_run() -> Run:
     course.add(opened(0))
     for _ in range(2):
         course.iterate(train, 150)
-    course.add(
-        SampleQuarantined(
-            t_s=9.0, loader=0, index="1234", path="photos/broken.jpg", seed=99, action="skip"
-        )
-    )
+    course.add(SampleQuarantined(t_s=9.0, loader=0, index="1234", path="photos/broken.jpg", seed=99, action="skip"))
     course.add(RunEnded(t_s=course.now_s, outcome="KeyboardInterrupt"))
     return Run(header=make_header(cores=2.0), events=course.events)
 
@@ -234,9 +230,7 @@ def many_loaders_run() -> Run:
         site = f"a/rather/long/path/to/some/package/data_{number}.py:{40 + number}"
         workers = 0 if tier == "process" else 2
         dataset = f"Dataset{number}"
-        course.add(
-            opened(number, site=site, tier=tier, reason=reason, dataset=dataset, declared_workers=workers)
-        )
+        course.add(opened(number, site=site, tier=tier, reason=reason, dataset=dataset, declared_workers=workers))
         if tier != "stock":
             course.iterate(Loader(number, item_s=0.05, step_s=0.04, workers=workers), 60)
     course.add(RunEnded(t_s=course.now_s, outcome="RuntimeError"))

@@ -8,11 +8,11 @@ of a run carry the same ``run_id``. This module owns the files; what the records
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,33 +45,11 @@ def events_name(rank: int) -> str:
     return "events.jsonl" if rank == 0 else f"events.rank{rank}.jsonl"
 
 
-def new_run_folder(root: Path, program: str, started_unix_s: float) -> Path:
-    """Creates a folder of its own under ``root``, named after the local time and the program.
-
-    Raises:
-        OSError: ``root`` cannot be written.
-    """
-    stem = re.sub(r"[^\w-]+", "_", Path(program).stem or "run")[:40]
-    name = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_unix_s)) + f"-{stem}"
-    root.mkdir(parents=True, exist_ok=True)
-    ignore = root / ".gitignore"
-    if not ignore.exists():
-        # Runs hold arguments and paths of this machine: they stay out of the user's repository unless asked in.
-        ignore.write_text("*\n", encoding="utf-8")
-    for attempt in range(1, 1000):
-        folder = root / (name if attempt == 1 else f"{name}-{attempt}")
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        return folder
-    raise FileExistsError(f"`{root}` holds 999 runs named {name}")
-
-
 class RunLog:
     """Writes the records of one process into a run folder; a sink of events.
 
-    Nothing is created before the first event. No method raises for a file's sake: the training program must not die
+    Nothing is created before the first event. Where another process of the same rank (a child of the program, say)
+    already writes to the folder, this one stays silent: two sets of counters in one file would be neither's. No method raises for a file's sake: the training program must not die
     of a full disk, so after the first failure the log says so once and goes quiet.
 
     Note:
@@ -130,10 +108,14 @@ class RunLog:
                 return
             header = self._header() if callable(self._header) else self._header
             self.folder.mkdir(parents=True, exist_ok=True)
+            _keep_out_of_git(self.folder.parent)
             _set_aside(self.folder, header)
+            fd = _open_alone(self.folder / events_name(header.rank))
+            if fd is None:
+                self._stopped = True
+                return
+            self._fd = fd
             _write_whole(self.folder / header_name(header.rank), msgspec.json.format(msgspec.json.encode(header)))
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._fd = os.open(self.folder / events_name(header.rank), flags, 0o644)
 
     def _append(self, event: Event) -> None:
         fd = self._fd
@@ -157,6 +139,28 @@ def _say_on_stderr(text: str) -> None:
         sys.stderr.write(f"stoker: {text}\n")
     except (OSError, ValueError, AttributeError):
         return
+
+
+def _keep_out_of_git(runs: Path) -> None:
+    """Runs hold arguments and paths of this machine: they stay out of the user's repository unless asked in."""
+    ignore = runs / ".gitignore"
+    if runs.name == RUNS_FOLDER and not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+
+
+def _open_alone(path: Path) -> int | None:
+    """A descriptor for appending that no other process holds; None where one does."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        # The kernel drops this lock with the last descriptor: nothing to clean up after kill -9.
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except OSError:
+        # A file system without locks: nothing says that there is another writer.
+        return fd
+    return fd
 
 
 def _set_aside(folder: Path, header: RunHeader) -> None:

@@ -18,7 +18,8 @@ _INCIDENTS_SHOWN = 3
 
 PARTS = ("input wait", "copy to device", "compute", "other")
 """Names of a split's parts, in its order."""
-_COLOURS = (33, 36, 32, 90)
+SPLIT_COLOURS = (33, 36, 32, 90)
+"""ANSI styles of a split's parts, in its order."""
 _BAR = {True: "█▓▒░", False: "#=-."}
 
 
@@ -38,7 +39,7 @@ class Style:
         """The text without characters that the terminal cannot show."""
         if self.unicode:
             return text
-        for fancy, plain in (("·", "|"), ("→", "->"), ("…", "..."), ("×", "x"), ("─", "-"), ("—", "-")):
+        for fancy, plain in (("·", "|"), ("→", "->"), ("…", "..."), ("─", "-")):
             text = text.replace(fancy, plain)
         return text.encode("ascii", "replace").decode("ascii")
 
@@ -157,7 +158,7 @@ def draw_bar(split: Split, width: int, style: Style) -> str:
     cells = _apportion(split.parts(), width)
     glyphs = _BAR[style.unicode]
     return "".join(
-        style.paint(glyph * count, code) for glyph, count, code in zip(glyphs, cells, _COLOURS, strict=True)
+        style.paint(glyph * count, code) for glyph, count, code in zip(glyphs, cells, SPLIT_COLOURS, strict=True)
     )
 
 
@@ -172,7 +173,7 @@ def _apportion(parts: tuple[float, ...], width: int) -> list[int]:
 
 
 def _legend(style: Style) -> str:
-    names = zip(_BAR[style.unicode], PARTS, _COLOURS, strict=True)
+    names = zip(_BAR[style.unicode], PARTS, SPLIT_COLOURS, strict=True)
     return "   ".join(f"{style.paint(glyph * 2, code)} {name}" for glyph, name, code in names)
 
 
@@ -205,7 +206,7 @@ def _loaders(summary: Summary, style: Style, room: int) -> list[str]:
     """One loader in two lines, as many as there is room for, the busiest first."""
     most = max(1, min(_LOADERS_SHOWN, (room - 1) // 2 if len(summary.loaders) * 2 > room else room // 2))
     busiest = sorted(
-        summary.loaders, key=lambda loader: (loader.overall.active_s if loader.overall else 0.0), reverse=True
+        summary.loaders, key=lambda loader: loader.overall.active_s if loader.overall else 0.0, reverse=True
     )
     lines: list[str] = []
     said: set[str] = set()

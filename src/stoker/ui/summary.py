@@ -268,9 +268,7 @@ def _changes(run: Run, opened: LoaderOpened) -> list[WorkerChange]:
     workers = opened.declared_workers
     for event in _of(run, WorkersChanged, opened.loader):
         if event.workers != workers:
-            changes.append(
-                WorkerChange(t_s=event.t_s, workers=event.workers, depth=event.depth, reason=event.reason)
-            )
+            changes.append(WorkerChange(t_s=event.t_s, workers=event.workers, depth=event.depth, reason=event.reason))
         workers = event.workers
     return changes
 

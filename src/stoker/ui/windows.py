@@ -83,10 +83,7 @@ def monotone(records: Sequence[Progress]) -> list[Progress]:
 def between(first: Progress | None, last: Progress) -> Window | None:
     """The window from ``first`` (or the start of the run) to ``last``; None where nothing was delivered or timed."""
     batches = last.batches - (first.batches if first else 0)
-    parts = [
-        max(0.0, new - old)
-        for new, old in zip(_times(last), _times(first) if first else (0.0,) * 4, strict=True)
-    ]
+    parts = [max(0.0, new - old) for new, old in zip(_times(last), _times(first) if first else (0.0,) * 4, strict=True)]
     active_s = sum(parts)
     if batches <= 0 or active_s < _SHORTEST_S:
         return None
@@ -102,9 +99,7 @@ def between(first: Progress | None, last: Progress) -> Window | None:
         active_s=active_s,
         batches_per_s=batches / active_s,
         samples_per_s=samples / active_s if samples else None,
-        split=Split(
-            input_wait_frac=shares[0], h2d_frac=shares[1], compute_frac=shares[2], other_frac=shares[3]
-        ),
+        split=Split(input_wait_frac=shares[0], h2d_frac=shares[1], compute_frac=shares[2], other_frac=shares[3]),
         starved_frac=_clamp((last.starved_steps - (first.starved_steps if first else 0)) / batches),
         workers=last.workers,
         worker_busy_frac=busy / (busy + idle) if busy + idle > 0 else None,

@@ -1,0 +1,127 @@
+"""The live line: a sink of events that tells a person how the run goes, without getting in the program's way."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TextIO, cast
+
+from stoker.core.events import Event, Progress, RunEnded, WorkerLost
+from stoker.ui.live_line import LiveState, announce
+from stoker.ui.report_text import Style
+from stoker.ui.terminal import Mode, StatusLine, choose_mode, style_for, terminal_width
+
+REDRAW_S = 0.25
+"""At most four updates a second."""
+PLAIN_S = 30.0
+"""Between two plain lines, where there is no live one."""
+
+
+class LiveLine:
+    """Shows progress on a terminal as one line that changes, elsewhere as a plain line every 30 seconds.
+
+    It has no thread: it draws when an event comes, and not more often than four times a second.
+
+    Note:
+        Any thread may call. It never raises for the stream's sake, and does nothing in a forked child.
+    """
+
+    def __init__(
+        self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, mode: Mode, style: Style
+    ) -> None:
+        """Starts to watch what the program writes to the terminal; nothing is written yet.
+
+        Make it before the program's first output: where the cursor was left before that is unknown.
+
+        Args:
+            stream: where to talk to the person, usually standard error.
+            clock: monotonic seconds.
+            mode: see :func:`stoker.ui.terminal.choose_mode`.
+            style: what the stream can show; its width is asked anew at each drawing.
+        """
+        self._stream = stream
+        self._clock = clock
+        self._mode: Mode = mode
+        self._style = style
+        self._state = LiveState()
+        self._status = StatusLine(stream) if mode == "line" else None
+        self._lock = threading.RLock()
+        self._owner = os.getpid()
+        self._drawn_s = -REDRAW_S
+        # The first plain line comes after one full period: short runs stay silent until their report.
+        self._said_s = clock()
+        self._lost = 0
+
+    @classmethod
+    def on(cls, stream: TextIO, environ: Mapping[str, str], *, quiet: bool = False, rank: int = 0) -> LiveLine:
+        """The live line that suits a stream and an environment."""
+        return cls(stream, mode=choose_mode(stream, environ, quiet=quiet, rank=rank), style=style_for(stream, environ))
+
+    def on_event(self, event: Event) -> None:
+        """Takes in one record and shows what it changes."""
+        if self._mode == "off" or os.getpid() != self._owner:
+            return
+        with self._lock:
+            if isinstance(event, RunEnded):
+                self.close()
+                return
+            self._state.add(event)
+            text = announce(event, self._lost)
+            self._lost += isinstance(event, WorkerLost)
+            if text:
+                self._say(f"stoker: {text}")
+            if isinstance(event, Progress):
+                self._refresh()
+
+    __call__ = on_event
+
+    def close(self) -> None:
+        """Clears the line; later events show nothing."""
+        with self._lock:
+            self._mode = "off"
+            if self._status is not None and os.getpid() == self._owner:
+                self._status.close()
+            self._status = None
+
+    def _refresh(self) -> None:
+        now_s = self._clock()
+        if self._mode == "line" and now_s - self._drawn_s >= REDRAW_S:
+            # Less one column: a terminal that is written full may have wrapped already.
+            text = self._state.render(replace(self._style, width=terminal_width(self._stream) - 1))
+            if text and self._status is not None and self._status.draw(text):
+                self._drawn_s = self._said_s = now_s
+        if now_s - self._said_s >= PLAIN_S:
+            self._say(self._state.render(replace(self._style, width=200, color=False), bar=False))
+            self._said_s = now_s
+
+    def _say(self, text: str) -> None:
+        if not text or _say_beside_bars(text, self._stream):
+            return
+        if self._status is not None:
+            self._status.say(text)
+            return
+        try:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            # Nobody can read it any more.
+            self._mode = "off"
+
+
+def _say_beside_bars(text: str, stream: TextIO) -> bool:
+    """Lets tqdm write the line where the program shows bars of it: it clears them and draws them again.
+
+    The program's tqdm is used only if the program has imported it; stoker never does.
+    """
+    bar: Any = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    if bar is None or not getattr(bar, "_instances", None):
+        return False
+    try:
+        cast("Callable[..., None]", bar.write)(text, file=stream)
+    except Exception:  # a foreign library's trouble with its bars must not become the program's
+        return False
+    return True
