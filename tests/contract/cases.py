@@ -14,6 +14,6 @@ from . import (  # noqa: F401
     table_values,
     table_workers,
 )
-from .registry import CASES, groups
+from .registry import CASES, by_process
 
-__all__ = ["CASES", "groups"]
+__all__ = ["CASES", "by_process"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .registry import CASES, Case, groups
+from .registry import CASES, Case, by_process
 from .transcript import BATCH, NOTE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,8 +163,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="cases or groups; all of them when left out")
     options = parser.parse_args()
     failed, walls = 0, dict[str, float]()
-    for group, members in groups().items():
-        chosen = [c for c in members if not options.names or {c.name, group} & set(options.names)]
+    for process, members in by_process().items():
+        wanted = set(options.names)
+        chosen = [c for c in members if not wanted or {c.name, c.group, process} & wanted]
         if not chosen:
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -173,8 +174,8 @@ def main() -> int:
         bad = {name: text for name, text in found.items() if text}
         failed += len(bad)
         walls |= plain.wall_s
-        print(f"{group}: {len(chosen) - len(bad)} of {len(chosen)} equal, {sum(plain.wall_s.values()):.1f} s plain, "
-              f"{sum(other.wall_s.values()):.1f} s {options.against}")
+        times = f"{sum(plain.wall_s.values()):.1f} s plain, {sum(other.wall_s.values()):.1f} s {options.against}"
+        print(f"{process}: {len(chosen) - len(bad)} of {len(chosen)} equal, {times}", flush=True)
         for name, text in bad.items():
             print(f"- {name}: {text}")
     for name in sorted(walls, key=walls.__getitem__, reverse=True)[: options.slowest]:

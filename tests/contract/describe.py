@@ -10,6 +10,8 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from enum import Enum
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,8 @@ class _Describer:
             out["values"] = [self.value(v) for v in value]
             if hasattr(value, "_fields"):
                 out["fields"] = list(value._fields)
+        elif isinstance(value, Enum | PurePath | type):
+            out["repr"] = repr(value)
         elif dataclasses.is_dataclass(value):
             out["fields"] = {f.name: self.value(getattr(value, f.name)) for f in dataclasses.fields(value)}
         elif hasattr(type(value), "__slots__") and not hasattr(value, "__dict__"):
@@ -73,13 +77,16 @@ class _Describer:
         return out
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
-        out: dict[str, Any] = {"type": _name(tensor), "dtype": str(tensor.dtype), "shape": list(tensor.shape)}
+        out: dict[str, Any] = {"type": _name(tensor), "dtype": str(tensor.dtype)}
         out["grad"] = [tensor.requires_grad, tensor.is_leaf, tensor.is_inference()]
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and vars(tensor):
             out["state"] = {k: self.value(v) for k, v in sorted(vars(tensor).items())}
-        plain = tensor.detach().as_subclass(torch.Tensor)
+        plain = tensor.detach()
+        if type(plain) is not torch.Tensor:
+            plain = plain.as_subclass(torch.Tensor)
         if tensor.is_nested:
             return out | {"nested": [self.value(part) for part in plain.unbind()]}
+        out["shape"] = list(tensor.shape)
         if tensor.layout == torch.sparse_coo:
             parts = (plain._indices(), plain._values())
             return out | {"coalesced": tensor.is_coalesced(), "parts": [self.value(part) for part in parts]}

@@ -18,7 +18,7 @@ class Case:
     name: str
     """The function's name; unique."""
     group: str
-    """Cases of one group run in one process, in order of definition."""
+    """What it is about; ``PROCESSES`` says which groups share a process."""
     equal: Equal
     """exact: every event. unordered: batches as a multiset, the rest in order. streams: all but the batches' values."""
     warnings: bool
@@ -30,6 +30,16 @@ class Case:
 
 CASES: dict[str, Case] = {}
 
+PROCESSES: dict[str, tuple[str, ...]] = {
+    "order": ("order", "lazy", "random"),
+    "values": ("values", "sizes", "lifetime"),
+    "options": ("options", "change", "frameworks"),
+    "streams": ("iterable", "datapipes"),
+    "errors": ("errors",),
+    "context": ("context",),
+}
+"""Groups by the process that runs them: starting python and torch costs more than most groups."""
+
 
 def case(
     group: str, *, equal: Equal = "exact", warnings: bool = True, served: bool = True
@@ -40,17 +50,20 @@ def case(
         name = program.__name__
         if name in CASES:
             raise ValueError(f"`{name}` is registered twice, in {CASES[name].group} and {group}")
-        CASES[name] = Case(
-            name=name, group=group, equal=equal, warnings=warnings, served=served, program=program
-        )
+        CASES[name] = Case(name=name, group=group, equal=equal, warnings=warnings, served=served, program=program)
         return program
 
     return register
 
 
-def groups() -> dict[str, list[Case]]:
-    """Cases by group, both in order of definition."""
-    found: dict[str, list[Case]] = {}
+def process_of(group: str) -> str:
+    """The name of the process that runs a group."""
+    return next(name for name, members in PROCESSES.items() if group in members)
+
+
+def by_process() -> dict[str, list[Case]]:
+    """Cases by process, in order of definition."""
+    found: dict[str, list[Case]] = {name: [] for name in PROCESSES}
     for entry in CASES.values():
-        found.setdefault(entry.group, []).append(entry)
+        found[process_of(entry.group)].append(entry)
     return found

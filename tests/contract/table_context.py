@@ -27,38 +27,24 @@ def context_fork() -> Transcript:
     return t
 
 
-def by_context(t: Transcript, name: str) -> None:
-    """Facts, a set epoch and random values in two persistent workers of a start method."""
+def by_context(name: str) -> Transcript:
+    """Random values and a changed copy in two persistent workers of a start method, over two epochs."""
+    t = Transcript()
     options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": name, "persistent_workers": True}
-    dataset = EpochRows()
-    dataset.set_epoch(4)
-    t.epochs(DataLoader(dataset, batch_size=3, shuffle=True, **options))
+    t.epochs(DataLoader(AugmentedCounting(), batch_size=3, shuffle=True, **options), draw=True)
+    return t
 
 
 @case("context")
 def context_spawn() -> Transcript:
-    t = Transcript()
-    by_context(t, "spawn")
-    return t
+    return by_context("spawn")
 
 
 @case("context")
-def context_spawn_random() -> Transcript:
-    t = Transcript()
-    t.epoch(DataLoader(AugmentedCounting(), batch_size=3, num_workers=1, multiprocessing_context="spawn"))
-    return t
-
-
-@case("forkserver")
 def context_forkserver() -> Transcript:
-    t = Transcript()
-    by_context(t, "forkserver")
-    return t
-
-
-@case("forkserver")
-def context_forkserver_stream() -> Transcript:
-    t = Transcript()
+    """The server loads torch once, so that its workers start fast."""
+    multiprocessing.set_forkserver_preload(["torch"])
+    t = by_context("forkserver")
     t.epoch(DataLoader(Stream(), batch_size=3, num_workers=2, multiprocessing_context="forkserver"))
     return t
 

@@ -127,8 +127,11 @@ def failure_seen(kind: str) -> Transcript:
             original = make_error(kind)
             first = str(original).splitlines()[0]
             t.event("type", isinstance(error, type(original) | RuntimeError))
-            t.event("tells the message", first in str(error) or first in "".join(map(str, getattr(error, "__notes__", []))))
+            t.event(
+                "tells the message", first in str(error) or first in "".join(map(str, getattr(error, "__notes__", [])))
+            )
             t.note(f"{type(error).__name__}: {error}")
+            error.__traceback__ = None
         t.take(iterator)
     return t
 
@@ -160,6 +163,8 @@ def traceback_names_the_users_code() -> Transcript:
                 frames.append(traceback.tb_frame.f_code.co_name)
                 traceback = traceback.tb_next
             t.event("shown", "__getitem__" in frames or "__getitem__" in str(error))
+            del traceback
+            t.raised(error)
     return t
 
 

@@ -202,7 +202,9 @@ class StreamFacts(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        seen = None if info is None else [info.id, info.num_workers, str(info.seed - info.id), torch.initial_seed() == info.seed]
+        seen = None
+        if info is not None:
+            seen = [info.id, info.num_workers, str(info.seed - info.id), torch.initial_seed() == info.seed]
         for i in range(3):
             yield [i, seen]
 

@@ -1,4 +1,4 @@
-"""Cases on random transforms: in full where the loader stays with stock's seeds, as streams where samples are seeded."""
+"""Cases on random transforms: equal in full with stock's seeds, equal in order and streams with seeds per sample."""
 
 from __future__ import annotations
 

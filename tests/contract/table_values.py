@@ -141,8 +141,8 @@ def batch_size_none_converts() -> Transcript:
 def odd_sample(index: int) -> list[Any]:
     return [
         None, True, 2**70, float("nan"), -0.0, 1j, "text ü", b"bytes", bytearray(b"more"), Decimal("1.5"), Path("a/b"),
-        Colour.RED, {1, 2}, frozenset({3}), deque([index, 2]), range(3), slice(1, 2), (), [], {}, ..., int, torch.float16,
-        torch.Size([2, 3]), torch.device("cpu"), OrderedDict(b=1, a=2), MyDict(z=index), Pair(index, "r"),
+        Colour.RED, {1, 2}, frozenset({3}), deque([index, 2]), range(3), slice(1, 2), (), [], {}, ..., int,
+        torch.float16, torch.Size([2, 3]), torch.device("cpu"), OrderedDict(b=1, a=2), MyDict(z=index), Pair(index, "r"),
     ]  # fmt: skip
 
 

@@ -190,11 +190,20 @@ def worker_init_seeds_numpy() -> Transcript:
     return t
 
 
+class DefaultDtype(Rows):
+    """Makes tensors of the default dtype."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(2), index
+
+
 @case("options")
 def worker_init_lambda_and_global_effect() -> Transcript:
+    """Samples are of the default dtype of their worker."""
     t = Transcript()
-    loader = DataLoader(Rows(6), batch_size=2, num_workers=2, worker_init_fn=lambda _: torch.set_default_dtype(torch.float64))
-    t.epoch(loader)
+    init = lambda _: torch.set_default_dtype(torch.float64)  # noqa: E731 - lambdas are what scripts pass here
+    for function in (None, init):
+        t.epoch(DataLoader(DefaultDtype(6), batch_size=2, num_workers=2, worker_init_fn=function, collate_fn=as_is))
     t.event("default dtype", str(torch.get_default_dtype()))
     return t
 

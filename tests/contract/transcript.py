@@ -43,7 +43,12 @@ class Transcript:
         self.events.append((f"rng {where}", rng_state(*generators)))
 
     def raised(self, error: BaseException) -> None:
-        """Records an exception: its type and first line; which worker it came from is not part of the contract."""
+        """Records an exception: its type and first line; which worker it came from is not part of the contract.
+
+        The traceback is dropped: torch's ``ExceptionWrapper.reraise`` makes a cycle of it that holds the iterator, and
+        an iterator with workers that the cycle collector ends waits 5 s for each (its pipes are closed before it).
+        """
+        error.__traceback__ = None
         lines = str(error).splitlines() or [""]
         first = re.sub(r"worker process \d+", "worker process N", lines[0])
         first = re.sub(r"0x[0-9a-f]+", "0x", first)
