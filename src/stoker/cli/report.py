@@ -1,0 +1,80 @@
+"""`stoker report [RUN]`: the report of a run as text, JSON or an HTML page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from stoker.core.errors import RunFolderError
+from stoker.core.runlog import RUNS_FOLDER, Run, find_run, read_ranks, read_run
+from stoker.ui.report_html import render_html
+from stoker.ui.report_text import render_text
+from stoker.ui.summary import Summary, summarise
+from stoker.ui.terminal import style_for
+
+_EPILOG = f"""\
+RUN is a run folder, the name of one under `{RUNS_FOLDER}`, or `{RUNS_FOLDER}` itself for the latest in it.
+examples:
+  stoker report                              the latest run, on the terminal
+  stoker report --html report.html           the same as a page with plots
+  stoker report {RUNS_FOLDER}/NAME --json    its figures for other programs"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Shows a report; returns 0, 1 where there is no such run, 2 for a wrong command line."""
+    arguments = _parser().parse_args(sys.argv[2:] if argv is None else argv)
+    try:
+        folder = find_run(arguments.run)
+        run = read_run(folder, arguments.rank)
+        summary = summarise(run, read_ranks(folder) if len(run.ranks) > 1 else ())
+        _show(run, summary, as_json=arguments.json, html=arguments.html)
+    except RunFolderError as error:
+        print(f"stoker report: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader of a pipe (`| head`) has seen enough; the interpreter must not complain at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="stoker report",
+        description="Shows where the time of a run went, and what to do next.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN", nargs="?", help="which run (default: the latest)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print all figures as JSON")
+    form.add_argument("--html", metavar="FILE", help="write one self-contained page; `-` prints it")
+    parser.add_argument("--rank", type=int, metavar="N", help="report this rank (default: the lowest)")
+    return parser
+
+
+def _show(run: Run, summary: Summary, *, as_json: bool, html: str | None) -> None:
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n")
+    elif html == "-":
+        sys.stdout.write(render_html(run, summary))
+    elif html:
+        _write_page(Path(html), render_html(run, summary))
+    else:
+        sys.stdout.write(render_text(summary, style_for(sys.stdout, os.environ)))
+    sys.stdout.flush()
+
+
+def _write_page(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise RunFolderError(
+            f"`--html` must name a file that can be written, got `{path}`: {error.strerror}"
+        ) from error
+    print(f"wrote {path} ({len(page.encode()) / 1000:.0f} kB)")

@@ -1,0 +1,290 @@
+"""The report as one HTML page that needs nothing else: no script, no network, light and dark by the reader's system."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterable
+from html import escape
+
+from stoker.core.runlog import Run
+from stoker.core.units import format_bytes, format_seconds
+from stoker.ui.figures import write_clock, write_count, write_percent, write_plural, write_rate
+from stoker.ui.report_plots import Figure, draw_loader
+from stoker.ui.report_style import STYLE_SHEET
+from stoker.ui.report_text import PARTS
+from stoker.ui.summary import LoaderSummary, Summary
+from stoker.ui.windows import Split, Window
+
+MAX_PLOTTED = 6
+"""Loaders with plots; a program with more is better read as JSON."""
+_LABELLED_FRAC = 0.07
+"""A part of a bar narrower than this has no room for its figure."""
+
+
+def render_html(run: Run, summary: Summary) -> str:
+    """The page, for one rank's records and their summary."""
+    program = shlex.join(summary.argv) or summary.run_id
+    body = "\n".join(part for part in _parts(run, summary, program) if part)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        # The page may hold paths and names of the user's: it must not be able to send them anywhere.
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        f"<title>{escape(program)} · stoker report</title>\n<style>{STYLE_SHEET}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _parts(run: Run, summary: Summary, program: str) -> Iterable[str]:
+    main = summary.main_loader()
+    yield _header(summary, program)
+    yield _verdict(summary)
+    for caveat in summary.caveats:
+        yield f'<div class="card caveat">{escape(caveat)}</div>'
+    if main:
+        yield _tiles(summary, main)
+        yield _splits(main)
+        yield _plots(run, summary, main)
+    yield _ranks(summary)
+    yield _loaders(summary)
+    yield _incidents(summary)
+    yield _facts(summary)
+
+
+def _header(summary: Summary, program: str) -> str:
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary.started_unix_s))
+    outcome = summary.outcome or "no end record"
+    ended = f"ended by {outcome}" if summary.outcome not in ("", "finished") else outcome
+    facts = [f"{ended} after {format_seconds(summary.duration_s)}", f"started {started}"]
+    facts += [f"{summary.cores:g} cores", summary.accelerator or "no accelerator"]
+    if summary.world_size > 1:
+        facts.append(f"rank {summary.rank} of {summary.world_size}")
+    words = escape(" · ".join(facts))
+    return f'<header><p class="brand">stoker report</p><h1>{escape(program)}</h1><p class="soft">{words}</p></header>'
+
+
+def _verdict(summary: Summary) -> str:
+    kind = summary.limit.kind.split("-")[0]
+    return (
+        f'<section class="card verdict {escape(kind)}"><div><p class="soft small">What limits the job now</p>'
+        f'<p class="text">{escape(_capital(summary.limit.text))}</p></div>'
+        f'<div><p class="soft small">Next useful command</p><code>{escape(summary.advice.command)}</code>'
+        f'<p class="soft small">{escape(summary.advice.why)}</p></div></section>'
+    )
+
+
+def _tiles(summary: Summary, loader: LoaderSummary) -> str:
+    last = loader.end or loader.overall
+    if last is None:
+        return ""
+    first = loader.start if loader.end else None
+    unit = "samples/s" if last.samples_per_s is not None else "batches/s"
+    gain = f"{loader.speedup:.2f}x the start" if loader.speedup else "mean of the run" if not loader.end else ""
+    before = f"{write_percent(first.split.input_wait_frac)} at the start" if first else "mean of the run"
+    began = f"{loader.declared_workers} declared"
+    volume = f"{write_count(loader.samples)} samples" if loader.samples else f"{write_count(loader.batches)} batches"
+    tiles = [
+        ("Throughput at the end" if loader.end else "Throughput", write_rate(_pace(last)), unit, gain),
+        ("Input wait at the end" if loader.end else "Input wait", *_value(last.split.input_wait_frac), before),
+        ("Data workers at the end", str(loader.workers_last), "", began),
+        ("Delivered", volume.split()[0], volume.split()[1], f"{format_bytes(loader.bytes)} of batches"),
+    ]
+    cards = "".join(
+        f'<div class="card tile"><p class="name">{escape(name)}</p><p class="value">{escape(value)} '
+        f'<small>{escape(unit)}</small></p><p class="soft small">{escape(note)}</p></div>'
+        for name, value, unit, note in tiles
+    )
+    return f'<section class="tiles">{cards}</section>'
+
+
+def _value(frac: float) -> tuple[str, str]:
+    number, _, unit = write_percent(frac).partition(" ")
+    return number, unit
+
+
+def _pace(window: Window) -> float:
+    return window.batches_per_s if window.samples_per_s is None else window.samples_per_s
+
+
+def _splits(loader: LoaderSummary) -> str:
+    """The step split at the start and at the end as two bars, with what they were measured on."""
+    rows = [("Start", loader.start, loader.start_missing), ("End", loader.end, loader.end_missing)]
+    if not loader.start and not loader.end:
+        rows = [("Whole run", loader.overall, ""), *((name, None, missing) for name, _, missing in rows)]
+    cells = "".join(
+        f"<div>{escape(name)}</div>"
+        + (_bar(window.split) if window else f'<div class="soft small">{escape(missing)}</div>')
+        for name, window, missing in rows
+    )
+    return (
+        f'<section><h2>Where a step&#8217;s time goes</h2><div class="card">{_legend(_part_names())}'
+        f'<div class="bars">{cells}</div><p class="soft small" style="margin-top:12px">{escape(_basis(loader))}</p>'
+        "</div></section>"
+    )
+
+
+def _basis(loader: LoaderSummary) -> str:
+    """What the two windows are, so that nobody takes the start for a measurement of torch's own loader."""
+    sentences: list[str] = [f"Loader {loader.site}."]
+    if loader.start:
+        batches = f"batches {loader.start.first_batch + 1} to {loader.start.first_batch + loader.start.batches}"
+        if loader.declared_workers:
+            declared = write_plural(loader.declared_workers, "worker")
+            sentences.append(
+                f"Start: {batches}, with exactly the {declared} that the program declares, already on stoker's "
+                "transport; torch's own loader was not measured."
+            )
+        else:
+            sentences.append(f"Start: {batches}, in the training process, as the program declares.")
+    if loader.end:
+        workers = write_plural(loader.end.workers, "worker") if loader.end.workers else "no workers"
+        sentences.append(f"End: the last {write_count(loader.end.batches)} batches, with {workers}.")
+    return " ".join(sentences)
+
+
+def _bar(split: Split) -> str:
+    spans = "".join(
+        f'<span class="s{number}" style="flex:{part:.5f} 1 0" title="{escape(name)} {write_percent(part)}">'
+        f"{write_percent(part) if part >= _LABELLED_FRAC else ''}</span>"
+        for number, (name, part) in enumerate(zip(PARTS, split.parts(), strict=True))
+        if part > 0
+    )
+    return f'<div class="bar">{spans}</div>'
+
+
+def _part_names() -> list[tuple[str, str]]:
+    return [(f"s{number}", name) for number, name in enumerate(PARTS)]
+
+
+def _legend(entries: list[tuple[str, str]]) -> str:
+    items = "".join(f'<span><i class="{kind}"></i>{escape(name)}</span>' for kind, name in entries)
+    return f'<div class="legend">{items}</div>' if entries else ""
+
+
+def _plots(run: Run, summary: Summary, main: LoaderSummary) -> str:
+    others = [loader for loader in summary.loaders if loader is not main]
+    sections = [_plots_of(run, main, summary.duration_s, shown=True, named=bool(others))]
+    sections += [_plots_of(run, loader, summary.duration_s) for loader in others[: MAX_PLOTTED - 1]]
+    if not any(sections):
+        return '<p class="soft" style="margin-top:20px">The run is too short for plots over time.</p>'
+    return "".join(sections)
+
+
+def _plots_of(run: Run, loader: LoaderSummary, end_s: float, *, shown: bool = False, named: bool = True) -> str:
+    figures = draw_loader(run, loader, end_s)
+    if not figures:
+        return ""
+    grid = f'<div class="grid">{"".join(map(_figure, figures))}</div>'
+    name = f" · {loader.site}" if named else ""
+    if shown:
+        return f"<section><h2>Over time{escape(name)}</h2>{grid}</section>"
+    return f'<details style="margin-top:14px"><summary>Over time{escape(name)}</summary><br>{grid}</details>'
+
+
+def _figure(figure: Figure) -> str:
+    return (
+        f'<figure class="card" style="margin:0"><div class="figure-head"><h3>{escape(figure.title)} '
+        f'<span class="unit small">{escape(figure.unit)}</span></h3>{_legend(figure.legend)}</div>'
+        f'<div class="canvas">{figure.drawing}</div></figure>'
+    )
+
+
+def _ranks(summary: Summary) -> str:
+    if not summary.ranks:
+        return ""
+    rows = "".join(
+        f'<tr><td>{rank.rank}</td><td class="n">{_optional(rank.samples_per_s, write_rate)}</td>'
+        f'<td class="n">{_optional(rank.input_wait_frac, write_percent)}</td><td class="n">{rank.workers}</td></tr>'
+        for rank in summary.ranks
+    )
+    return (
+        '<section><h2>Ranks</h2><div class="card"><table><thead><tr><th>rank</th><th class="n">samples/s</th>'
+        f'<th class="n">input wait</th><th class="n">workers</th></tr></thead><tbody>{rows}</tbody></table>'
+        '<p class="soft small" style="margin-top:8px">The busiest loader of each rank, over the whole run.</p>'
+        "</div></section>"
+    )
+
+
+def _optional(value: float | None, write: Callable[[float], str]) -> str:
+    return "–" if value is None else write(value)
+
+
+def _loaders(summary: Summary) -> str:
+    if not summary.loaders:
+        return ""
+    bodies = "".join(map(_loader_rows, summary.loaders))
+    names = ("batches", "samples/s", "input wait", "workers")
+    head = "".join(f'<th class="n">{name}</th>' for name in names)
+    return (
+        '<section><h2>Loaders</h2><div class="card"><table class="loaders"><thead><tr><th>loader</th><th>dataset</th>'
+        f"<th>tier</th>{head}</tr></thead>{bodies}</table></div></section>"
+    )
+
+
+def _loader_rows(loader: LoaderSummary) -> str:
+    window = loader.end or loader.overall
+    workers = str(loader.workers_last) if loader.workers_last else "in process"
+    if loader.workers_last and loader.workers_last != loader.declared_workers:
+        workers = f"{loader.declared_workers} → {loader.workers_last}"
+    rate = write_rate(window.samples_per_s) if window and window.samples_per_s is not None else "–"
+    wait = write_percent(window.split.input_wait_frac) if window else "–"
+    cells = [
+        ("batches", write_count(loader.batches)),
+        ("samples/s", rate),
+        ("input wait", wait),
+        ("workers", workers),
+    ]
+    numbers = "".join(f'<td class="n" data-name="{name}">{escape(text)}</td>' for name, text in cells)
+    evidence = "".join(f"<li>{escape(line)}</li>" for line in loader.evidence)
+    more = f"<details><summary>evidence</summary><ul>{evidence}</ul></details>" if evidence else ""
+    return (
+        f'<tbody><tr class="head"><td><code>{escape(loader.site)}</code></td><td>{escape(loader.dataset)}</td>'
+        f'<td><span class="tier {escape(loader.tier)}">{escape(loader.tier)}</span></td>{numbers}</tr>'
+        f'<tr><td class="why" colspan="7">{escape(_capital(loader.reason))}{more}</td></tr></tbody>'
+    )
+
+
+def _incidents(summary: Summary) -> str:
+    rows: list[tuple[float, str, str]] = []
+    for lost in summary.lost_workers:
+        items = write_plural(lost.released, "item")
+        text = f"{write_plural(lost.count, 'worker')} lost: {lost.cause}; {items} issued again, no sample lost"
+        rows.append((lost.first_s, text, lost.stack))
+    for sample in summary.quarantined:
+        done = {"skip": "skipped", "replace": "replaced"}.get(sample.action, sample.action)
+        place = f" ({sample.path})" if sample.path else ""
+        rows.append((sample.t_s, f"Sample {done}: index {sample.index}{place}, seed {sample.seed}", ""))
+    for notice in summary.notices:
+        times = f" ({notice.count} times)" if notice.count > 1 else ""
+        rows.append((notice.t_s, notice.text + times, ""))
+    if not rows:
+        return '<section><h2>Incidents and notices</h2><div class="card soft">None.</div></section>'
+    body = "".join(
+        f'<tr><td class="t">{write_clock(t_s)}</td><td>{escape(_capital(text))}'
+        + (f"<details><summary>stack</summary><pre>{escape(stack)}</pre></details>" if stack else "")
+        + "</td></tr>"
+        for t_s, text, stack in sorted(rows, key=lambda row: row[0])
+    )
+    return (
+        '<section><h2>Incidents and notices</h2><div class="card"><table><thead><tr><th>time</th><th>what</th></tr>'
+        f"</thead><tbody>{body}</tbody></table></div></section>"
+    )
+
+
+def _facts(summary: Summary) -> str:
+    versions = " · ".join(f"{name} {version}" for name, version in summary.versions.items() if version)
+    settings = ", ".join(f"{name} = {value}" for name, value in summary.config.items() if value is not None)
+    facts = [
+        ("run", summary.run_id),
+        ("folder", summary.folder),
+        ("host", f"{summary.hostname}, {summary.cores:g} cores, {format_bytes(summary.memory_bytes)} memory"),
+        ("versions", versions),
+        ("settings", settings or "defaults"),
+    ]
+    items = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts if text)
+    return f'<section><h2>This run</h2><div class="card"><dl>{items}</dl></div></section>'
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
