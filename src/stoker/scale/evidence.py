@@ -20,7 +20,7 @@ STEP_CLIP = 5.0
 PAUSE_S = 1.0
 """A silence shorter than this is never a pause."""
 SHIFT_RATIO = 1.4
-SHIFT_SIGMAS = 4.0
+SHIFT_SIGMAS = 5.0
 RECENT_WINDOWS = 4
 UNKNOWN_CV = 0.5
 """Assumed variation of single values while fewer than three windows have been seen."""
@@ -61,11 +61,13 @@ class View:
     workers: float
     """Mean number of data workers."""
     span_s: float
+    total_s: float
+    """Time that the program waited or worked; long pauses left out."""
     windows: int
     steps: int
     items: int
     wait_frac: float
-    """Time the program waited for batches, over that plus the time of its own steps; pauses left out."""
+    """Share of ``total_s`` that the program waited for batches."""
     blocked_frac: float
     step: Estimate
     wall: Estimate
@@ -73,11 +75,14 @@ class View:
     """Mean CPU time of an item."""
 
     @property
+    def step_s(self) -> float:
+        """Time of the program between two batches apart from waiting: its steps, and the loader's own overhead."""
+        return self.total_s * (1.0 - self.wait_frac) / self.steps if self.steps else 0.0
+
+    @property
     def rate(self) -> float:
         """Batches delivered per second while the program is not pausing."""
-        busy_s = self.steps * self.step.mean
-        total_s = busy_s / (1.0 - self.wait_frac) if self.wait_frac < 1.0 else self.span_s
-        return self.steps / total_s if total_s > 0.0 else self.steps / max(self.span_s, 1e-9)
+        return self.steps / self.total_s
 
     @property
     def cores(self) -> float:
@@ -97,7 +102,7 @@ class View:
         effective item time (leases and transport included) to step needs no clock in the workers.
         """
         if self.wait_frac >= 0.9 or self.items == 0:
-            return self.wall.mean / self.step.mean if self.step.mean > 0.0 else math.inf
+            return self.wall.mean / self.step_s if self.step_s > 0.0 else math.inf
         return self.workers * (1.0 - self.blocked_frac) / (1.0 - self.wait_frac)
 
 
@@ -135,7 +140,7 @@ class History:
         if window.silent:
             self._pending.append(window)
             return
-        self._windows += self._unless_pause() + [window]
+        self._windows += [*self._unless_pause(), window]
         self._pending.clear()
         self._trim()
 
@@ -237,15 +242,16 @@ def _view(windows: Sequence[Window]) -> View | None:
     worker_s = sum(w.length_s * max(w.observation.workers, 1) for w in windows)
     blocked_s = sum(w.length_s * max(w.observation.workers, 1) * w.observation.blocked_frac for w in windows)
     wait_s = sum(w.length_s * w.observation.input_wait_frac for w in windows)
-    total_s = wait_s + step.mean * step.count
     span_s = sum(w.length_s for w in windows)
+    total_s = max(span_s, wait_s + step.mean * step.count)
     return View(
         workers=worker_s / span_s,
         span_s=span_s,
+        total_s=total_s,
         windows=len(windows),
         steps=step.count,
         items=wall.count,
-        wait_frac=wait_s / total_s if total_s > 0.0 else 0.0,
+        wait_frac=wait_s / total_s,
         blocked_frac=blocked_s / worker_s,
         step=step,
         wall=wall,

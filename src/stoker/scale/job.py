@@ -39,6 +39,10 @@ LOADING_LOOP_STEP_S = 0.001
 """A program with shorter steps does nothing but load: it has no rate that would be sufficient."""
 CPU_FULL = 0.95
 """Share of the CPU budget from which it counts as used up."""
+CPU_BUSY = 0.75
+"""Share from which more workers than cores are suspected to be in each other's way; the program uses some as well."""
+RETRY_S = 300.0
+"""A ceiling is tried again after this long, then after twice as long: what limited the job may have gone."""
 NEW_CONDITIONS = 1.5
 """What was learned is forgotten when the cost of items or steps changes by this factor."""
 
@@ -57,7 +61,6 @@ class Trial:
 
     workers: int
     rate: float
-    why: str
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class Conditions:
     step_s: float
     wall_s: float
     cpu_s: float
+    sure: bool = False
+    """Known from enough items to be kept as the measure."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,11 @@ class Learned:
 
     ceiling: Limit | None = None
     """More than this brought nothing."""
+    until_s: float = math.inf
+    """When the ceiling is to be tried again."""
+    retry_s: float = RETRY_S
+    cores: float = math.inf
+    """Share of the CPU budget under which the ceiling was found; with more it is void."""
     floor: int = 1
     """Fewer than this starved the program."""
     wall_per_cpu: float = math.inf
@@ -113,7 +123,8 @@ class JobAutoscaler:
         self._learned = Learned()
         self._seen: dict[int, Conditions] = {}
         self._rates: dict[int, float] = {}
-        self._drained = False
+        self._direction = 0
+        self._reversals = 0
 
     def start(self, declared_workers: int, prefetch_factor: int) -> Decision:
         """The first decision of an iteration: the declared workers, or those that the last iteration ended with."""
@@ -143,7 +154,7 @@ class JobAutoscaler:
             elif view is None or not view.items:
                 self._blind(observation)
             else:
-                self._remember(view)
+                self._remember(view, observation.now_s)
                 self._act(view, observation.now_s)
         self._fit(observation.now_s)
         return self._decision()
@@ -171,33 +182,45 @@ class JobAutoscaler:
             demand = whole.cpu_s / step_s if whole and step_s > LOADING_LOOP_STEP_S else math.inf
         return min(self.config.cpu_budget_cores, self._share.cores(demand, observation.now_s))
 
-    def _remember(self, view: View) -> None:
+    def _remember(self, view: View, now_s: float) -> None:
         """Keeps what this number of workers achieves; forgets everything learned under other conditions."""
-        if view.items < 16 or view.steps < 8:
+        if self._learned.ceiling is not None and self._cores > 1.1 * self._learned.cores:
+            self._learned = replace(self._learned, ceiling=None, until_s=math.inf)
+        if now_s >= self._learned.until_s:
+            again_s = 2.0 * self._learned.retry_s
+            self._learned = replace(self._learned, ceiling=None, until_s=math.inf, retry_s=again_s)
+        if view.items < 16 or view.steps < 8 or view.windows < 3:
             return
-        now = Conditions(view.step.mean, view.wall.mean, view.cpu_s)
+        now = Conditions(view.step_s, view.wall.mean, view.cpu_s)
         known = self._seen.setdefault(self._workers, now)
-        doubt = 1.0 + 2.0 * max(view.step.error_frac, view.wall.error_frac)
+        doubt = 1.0 + 3.0 * max(view.step.error_frac, view.wall.error_frac)
         if _other(known, now, NEW_CONDITIONS * doubt):
             same_cpu = not _differ(known.cpu_s, now.cpu_s, NEW_CONDITIONS)
             self._learned = Learned(wall_per_cpu=self._learned.wall_per_cpu if same_cpu else math.inf)
             self._seen = {self._workers: now}
             self._rates.clear()
             self._trial = self._search = None
+            self._reversals = 0
+        elif view.wall.error_frac < 0.05:
+            self._seen[self._workers] = known if known.sure else replace(now, sure=True)
         if view.cpu_s > 0.0:
             ratio = min(self._learned.wall_per_cpu, view.wall.mean / view.cpu_s)
             self._learned = replace(self._learned, wall_per_cpu=ratio)
         if view.span_s >= 0.7:
             self._rates[self._workers] = view.rate
 
+    def _set_ceiling(self, workers: int, reason: str, now_s: float) -> None:
+        until_s = now_s + self._learned.retry_s
+        self._learned = replace(self._learned, ceiling=Limit(workers, reason), until_s=until_s, cores=self._cores)
+
     def _needed(self, view: View) -> tuple[float, float]:
         """Workers that the program needs, and the relative error of that number."""
         error = max(view.wall.error_frac, view.step.error_frac)
         whole = self._history.whole()
-        if error > 0.15 and whole is not None and whole.step.mean > 0.0:
+        if error > 0.15 and whole is not None and whole.step_s > 0.0:
             all_error = max(whole.wall.error_frac, whole.step.error_frac)
             if all_error < error:
-                return whole.wall.mean / whole.step.mean, all_error
+                return whole.wall.mean / whole.step_s, all_error
         return view.needed, error
 
     def _limit(self, view: View) -> Limit:
@@ -210,7 +233,10 @@ class JobAutoscaler:
         return cpu if cpu.workers < limit.workers else limit
 
     def _cpu_ceiling(self, view: View) -> Limit:
-        """The CPU budget's ceiling; one worker beyond it may be tried while measured use leaves room."""
+        """The CPU budget's ceiling; beyond it some may be tried one by one while use leaves room.
+
+        One for items that only compute, up to twice as many for items that mostly wait: those collide at random.
+        """
         workers = cpu_limit(self._cores, view)
         used = view.cores
         reason = f"all {self._cores:.1f} cores of the CPU budget are in use"
@@ -218,8 +244,10 @@ class JobAutoscaler:
             reason = f"{used:.1f} of {self._cores:.1f} cores of the CPU budget are in use"
             workers = max(workers, self._workers + 1)
             if used >= 0.5 * self._cores:
-                uncontended = math.floor(self._cores * CPU_MARGIN * self._learned.wall_per_cpu)
-                workers = min(workers, max(1, uncontended) + 1)
+                ratio = min(self._learned.wall_per_cpu, 1.0 / max(view.cpu_frac, 1e-6))
+                uncontended = max(1, math.floor(self._cores * CPU_MARGIN * ratio))
+                beyond = max(1, math.ceil(uncontended * (1.0 - 1.0 / ratio) - 0.25)) if ratio > 1.0 else 1
+                workers = min(workers, uncontended + beyond)
         return Limit(workers, reason)
 
     # What is done about it: the first rule that applies wins
@@ -239,7 +267,8 @@ class JobAutoscaler:
         workers = max(self.config.min_workers, min(cpu_limit(self._cores, view), self._workers - 1))
         if workers >= self._workers:
             return False
-        self._change(workers, now_s, f"the CPU budget is {self._cores:.1f} cores", None)
+        self._set_ceiling(workers, f"{self._workers} would use {view.cores:.1f} cores of {self._cores:.1f}", now_s)
+        self._change(workers, now_s, f"the CPU budget is {self._cores:.1f} cores")
         return True
 
     def _judge(self, view: View, now_s: float) -> bool:
@@ -247,23 +276,39 @@ class JobAutoscaler:
         trial = self._trial
         if trial is None:
             return False
-        grown = self._workers - trial.workers
-        if not _enough(view, span_s=0.75 if grown > 1 else 3.0, items=max(8, 2 * self._workers)):
+        items = max(8, 2 * self._workers)
+        if not _enough(view, span_s=0.75, items=items):
             return True
-        self._trial = None
+        grown = self._workers - trial.workers
         gain = view.rate / trial.rate if trial.rate > 0.0 else math.inf
         each = (1.0 - 1.0 / gain) / grown if gain > 0.0 else -1.0
-        efficient = not _loading(view) and gain - 1.0 >= 0.5 * grown / trial.workers
-        if view.wait_frac <= LITTLE_WAIT or each >= WORTH_IT or efficient:
+        least = 0.7 if _loading(view) else 0.5
+        efficient = gain - 1.0 >= least * grown / trial.workers
+        efficient = efficient or (each >= WORTH_IT and gain > 1.1 + 3.0 * view.wall.error_frac)
+        sure = view.span_s >= (1.5 if grown > 1 else 3.0) and (view.wall.error_frac < 0.03 or view.span_s >= 15.0)
+        if not efficient and not sure:
+            return True
+        self._trial = None
+        if efficient or each >= WORTH_IT or view.wait_frac <= LITTLE_WAIT:
+            self._learned = replace(self._learned, floor=max(self._learned.floor, trial.workers + 1))
             return False
-        best = max(rate / workers for workers, rate in {**self._rates, trial.workers: trial.rate}.items())
-        back = min(max(trial.workers, math.ceil(view.rate / best * 0.99)), self._workers - 1)
-        reason = f"{self._workers} brought {100 * (gain - 1):+.0f} %; {_bottleneck(view, self._cores)}"
-        self._learned = replace(self._learned, ceiling=Limit(back, reason))
-        if back > trial.workers:
-            self._search = Search(max(view.rate, trial.rate), self._workers)
-        self._change(back, now_s, reason, None)
+        self._take_back(view, trial, gain, now_s)
         return True
+
+    def _take_back(self, view: View, trial: Trial, gain: float, now_s: float) -> None:
+        """Goes to the number of workers that would give the reached rate if none was in another's way."""
+        reason = f"{self._workers} brought {100 * (gain - 1):+.0f} %; {_bottleneck(view, self._cores)}"
+        enough = trial.workers if gain <= 1.0 + WORTH_IT else self._workers
+        back = trial.workers
+        if self._workers > trial.workers + 1:
+            rates = {**self._rates, trial.workers: trial.rate}
+            best = max(rate / workers for workers, rate in rates.items())
+            back = min(math.ceil(0.99 * max(view.rate, trial.rate) / best), self._workers - 1)
+        back = max(back, self._learned.floor)
+        self._set_ceiling(back, reason, now_s)
+        self._change(back, now_s, reason)
+        if back != trial.workers:
+            self._search = Search(max(view.rate, trial.rate), max(back, enough))
 
     def _searching(self, view: View, now_s: float) -> bool:
         """After stepping back: the rate must be kept, else half of the step is undone."""
@@ -274,26 +319,28 @@ class JobAutoscaler:
             return True
         self._search = None
         middle = (self._workers + search.enough + 1) // 2
-        kept = view.wait_frac <= LITTLE_WAIT or view.rate * (1.0 + view.wall.error_frac) >= 0.97 * search.rate
-        ceiling = Limit(self._workers if kept else middle, _bottleneck(view, self._cores))
-        self._learned = replace(self._learned, ceiling=ceiling)
+        kept = view.rate * (1.0 + view.wall.error_frac) >= 0.97 * search.rate or middle <= self._workers
+        reason = _bottleneck(view, self._cores)
+        self._set_ceiling(self._workers if kept else middle, reason, now_s)
         if kept:
             return False
+        self._learned = replace(self._learned, floor=max(self._learned.floor, self._workers + 1))
+        self._change(middle, now_s, reason)
         if middle < search.enough:
             self._search = search
-        self._change(middle, now_s, ceiling.reason, None)
         return True
 
     def _too_many(self, view: View, now_s: float) -> bool:
-        """Starts a search when the CPU is used up by more workers than it has cores (too many were declared)."""
+        """Starts a search when more workers than there are cores keep the CPU busy and fewer were never tried."""
         fewer = max(self.config.min_workers, math.floor(self._cores * CPU_MARGIN))
-        full = view.cores >= CPU_FULL * self._cores and view.wait_frac > LITTLE_WAIT
-        if not full or fewer + 1 >= self._workers or self._learned.ceiling is not None:
+        busy = view.cores >= CPU_BUSY * self._cores and fewer + 1 < self._workers
+        if not busy or self._learned.ceiling is not None or any(n < self._workers for n in self._rates):
             return False
         if not _enough(view, span_s=1.5, items=2 * self._workers):
             return True
-        self._search = Search(view.rate, self._workers)
-        self._change(fewer, now_s, f"all {self._cores:.1f} cores of the CPU budget are in use", None)
+        rate, workers = view.rate, self._workers
+        self._change(fewer, now_s, f"{view.cores:.1f} of {self._cores:.1f} cores are in use; trying fewer workers")
+        self._search = Search(rate, workers)
         return True
 
     def _starved(self, view: View, now_s: float) -> None:
@@ -302,22 +349,33 @@ class JobAutoscaler:
         loading = _loading(view)
         much = view.wait_frac >= MUCH_WAIT
         span_s, items = (0.7, max(4, self._workers)) if much else (3.0, max(32, 4 * self._workers))
-        if not _enough(view, span_s=span_s, items=items):
+        patience = self._patience(1)
+        if not _enough(view, span_s=span_s * patience, items=items * patience):
             return
         short = loading or needed * (1.0 - (0.0 if much else error)) * (1.0 - LITTLE_WAIT) > self._workers
         if short and view.blocked_frac <= 0.5:
             self._grow(view, self._goal(needed, error, loading), loading, now_s)
-        elif view.blocked_frac > 0.0 and self._deepen(view, now_s):
+        elif view.blocked_frac > 0.0 and self._deepen(now_s):
             return
-        elif view.wait_frac > 0.05 and self._learned.ceiling is None and error < 0.1:
+        elif self._may_hedge(view, needed, error):
             self._grow(view, self._workers + 1, loading, now_s)
         else:
             self._reason = _count(self._workers, f"items vary; input wait is {100 * view.wait_frac:.0f} %")
 
+    def _may_hedge(self, view: View, needed: float, error: float) -> bool:
+        """Whether to add a worker against items that vary, beyond the mean need: long evidence, within half as many."""
+        lasting = view.wait_frac > 0.05 and error < 0.1 and view.span_s >= 10.0
+        return lasting and self._learned.ceiling is None and self._workers + 1 <= math.ceil(1.5 * needed)
+
+    def _patience(self, direction: int) -> int:
+        """How many times the usual evidence a change needs: twice as much for each earlier change of mind."""
+        return 2 ** min(self._reversals, 3) if direction != self._direction else 1
+
     def _goal(self, needed: float, error: float, loading: bool) -> int:
         """Where to grow to: the model's number when it is well known, else at most twice as many."""
         if loading:
-            return min(2 * self._workers, math.floor(1.0 / WORTH_IT))
+            most = math.floor(1.0 / WORTH_IT)
+            return min(2 * self._workers, most) if 1.1 * self._workers < most else self._workers
         goal = math.ceil(min(needed * (1.0 - LITTLE_WAIT), 1e6))
         return max(self._workers + 1, goal if error < 0.15 else min(goal, 2 * self._workers))
 
@@ -325,18 +383,18 @@ class JobAutoscaler:
         limit = self._limit(view)
         workers = min(goal, limit.workers)
         if workers > self._workers:
-            if self._drained:
-                self._learned = replace(self._learned, floor=self._workers + 1)
             reason = f"input wait is {100 * view.wait_frac:.0f} %"
             if view.cpu_frac < 0.5:
                 reason += f" and items mostly wait ({100 * view.cpu_frac:.0f} % CPU)"
-            self._change(workers, now_s, reason, Trial(self._workers, view.rate, reason))
+            trial = Trial(self._workers, view.rate)
+            self._change(workers, now_s, reason)
+            self._trial = trial
         elif loading and goal <= self._workers and limit.workers > self._workers:
             self._reason = _count(self._workers, f"one more would bring less than {100 * WORTH_IT:.0f} %")
         else:
             self._reason = _count(self._workers, limit.reason)
 
-    def _deepen(self, view: View, now_s: float) -> bool:
+    def _deepen(self, now_s: float) -> bool:
         """Doubles the queue of each worker where that is possible: an item that takes long then holds up fewer."""
         depth = fitting_depth(self.config, self._footprint, self._workers, 2 * self._depth)
         if depth <= self._depth:
@@ -352,7 +410,8 @@ class JobAutoscaler:
             self._reason = f"{_workers(self._workers)} {keep} input wait under {under} %"
         if view.wait_frac > NO_WAIT or view.blocked_frac <= 0.0 or view.windows < 10:
             return
-        if not _enough(view, span_s=3.0, items=16):
+        patience = self._patience(-1)
+        if not _enough(view, span_s=3.0 * patience, items=16 * patience):
             return
         needed, error = self._needed(view)
         high = needed * (1.0 + 2.0 * error)
@@ -360,8 +419,7 @@ class JobAutoscaler:
         workers = max(workers, self._learned.floor, self.config.min_workers)
         if workers < self._workers:
             reason = f"enough; {self._workers} were idle {100 * view.blocked_frac:.0f} % of the time"
-            self._go(workers, self._depth, _count(workers, reason), now_s)
-            self._drained = True
+            self._change(workers, now_s, reason)
 
     def _fixed(self, view: View | None, now_s: float) -> None:
         """The number of workers is the user's; only the depth follows the queue."""
@@ -369,7 +427,7 @@ class JobAutoscaler:
         if view is None or not _enough(view, span_s=3.0, items=max(32, 4 * self._workers)):
             return
         if view.wait_frac > LITTLE_WAIT and view.blocked_frac > 0.02 and view.needed < self._workers:
-            self._deepen(view, now_s)
+            self._deepen(now_s)
 
     def _blind(self, observation: Observation) -> None:
         """Nothing was produced since the hold ended: the first items take long; use the cores there are."""
@@ -380,9 +438,11 @@ class JobAutoscaler:
 
     # Acting
 
-    def _change(self, workers: int, now_s: float, why: str, trial: Trial | None) -> None:
-        self._trial = trial
-        self._drained = False
+    def _change(self, workers: int, now_s: float, why: str) -> None:
+        direction = 1 if workers > self._workers else -1
+        self._reversals += direction == -self._direction
+        self._direction = direction
+        self._trial = self._search = None
         self._go(workers, self._depth, _count(workers, why), now_s)
 
     def _fit(self, now_s: float) -> None:

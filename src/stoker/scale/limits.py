@@ -41,7 +41,9 @@ class JobScalingConfig:
         if self.min_workers < 1:
             raise ValueError(f"`min_workers` must be at least 1, got {self.min_workers}")
         if self.max_workers < self.min_workers:
-            raise ValueError(f"`max_workers` must be at least `min_workers` ({self.min_workers}), got {self.max_workers}")
+            raise ValueError(
+                f"`max_workers` must be at least `min_workers` ({self.min_workers}), got {self.max_workers}"
+            )
         if self.fixed_workers is not None and self.fixed_workers < 1:
             raise ValueError(f"`fixed_workers` must be at least 1, got {self.fixed_workers}")
         if self.max_depth < 1:

@@ -7,6 +7,7 @@ store, are shared: what exceeds them slows everything down equally. The policy i
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import deque
@@ -53,6 +54,8 @@ class Job:
     pauses: tuple[tuple[float, float], ...] = ()
     """``(at_s, length_s)``: the program is busy elsewhere (evaluation, checkpoint)."""
     seed: int = 0
+    start_s: float = 0.0
+    """What the clock in the observations shows at the start; later iterations of a loader start later."""
 
     def __post_init__(self) -> None:
         starts = [cost.from_s for cost in self.costs]
@@ -104,7 +107,7 @@ class Timeline:
     def changes(self, from_s: float, to_s: float) -> int:
         """How often the decided number of workers changed."""
         numbers = self.workers(from_s, to_s)
-        return sum(a != b for a, b in zip(numbers, numbers[1:], strict=False))
+        return sum(a != b for a, b in itertools.pairwise(numbers))
 
     def settled_s(self) -> float:
         """When the number of workers changed for the last time."""
@@ -299,7 +302,7 @@ class _Queue:
             window.wait_s += now_s - max(self._waiting_since_s, window.start_s)
         steps, items = max(window.steps, 1), max(window.items, 1)
         return Observation(
-            now_s=now_s,
+            now_s=self._job.start_s + now_s,
             workers=sum(worker.started for worker in live),
             depth=self._decision.depth,
             steps=window.steps,
