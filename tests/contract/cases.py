@@ -9,6 +9,7 @@ from . import (  # noqa: F401
     table_frameworks,
     table_iterable,
     table_lifetime,
+    table_objects,
     table_order,
     table_random,
     table_values,

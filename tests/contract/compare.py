@@ -155,7 +155,7 @@ def _short(event: Event) -> str:
 
 
 def main() -> int:
-    from . import cases as _cases  # noqa: F401, PLC0415 - fills the register; the pytest module does the same
+    from . import cases as _cases  # noqa: F401 - fills the register; the pytest module does the same
 
     parser = argparse.ArgumentParser(prog="tests.contract.compare")
     parser.add_argument("--against", choices=("stoker", "plain"), default="stoker")

@@ -22,7 +22,7 @@ class Case:
     equal: Equal
     """exact: every event. unordered: batches as a multiset, the rest in order. streams: all but the batches' values."""
     warnings: bool
-    """Whether the categories of warnings must be equal too."""
+    """Whether the warnings must be equal too, by category and first words."""
     served: bool
     """Whether stoker must serve every loader with workers; False where the program brings its own iterator."""
     program: Callable[[], Transcript]
@@ -32,7 +32,7 @@ CASES: dict[str, Case] = {}
 
 PROCESSES: dict[str, tuple[str, ...]] = {
     "order": ("order", "lazy", "random"),
-    "values": ("values", "sizes", "lifetime"),
+    "values": ("values", "objects", "sizes", "lifetime"),
     "options": ("options", "change", "frameworks"),
     "streams": ("iterable", "datapipes"),
     "errors": ("errors",),

@@ -59,11 +59,16 @@ def _run(case: Case) -> dict[str, Any]:
             transcript = Transcript()
             transcript.event("case failed", f"{type(error).__name__}: {error}")
         gc.collect()
-    categories = {w.category.__name__ for w in seen if not issubclass(w.category, IGNORED_WARNINGS)}
+    told = {_warning(w) for w in seen if not issubclass(w.category, IGNORED_WARNINGS)}
     transcript.rng("case end")
     if case.warnings:
-        transcript.event("warnings", sorted(categories))
+        transcript.event("warnings", sorted(told))
     return {"case": case.name, "wall_s": time.perf_counter() - start_s, "events": transcript.events}
+
+
+def _warning(warning: warnings.WarningMessage) -> str:
+    """Its category and first words: enough to tell torch's warnings apart, without their numbers."""
+    return f"{warning.category.__name__}: {' '.join(str(warning.message).split()[:3])}"
 
 
 def seed(name: str) -> None:

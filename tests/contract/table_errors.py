@@ -127,9 +127,8 @@ def failure_seen(kind: str) -> Transcript:
             original = make_error(kind)
             first = str(original).splitlines()[0]
             t.event("type", isinstance(error, type(original) | RuntimeError))
-            t.event(
-                "tells the message", first in str(error) or first in "".join(map(str, getattr(error, "__notes__", [])))
-            )
+            told = [str(error), *getattr(error, "__notes__", [])]
+            t.event("tells the message", any(first in text for text in told))
             t.note(f"{type(error).__name__}: {error}")
             error.__traceback__ = None
         t.take(iterator)

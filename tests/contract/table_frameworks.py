@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import itertools
+import multiprocessing
+import os
 import pickle
+import random
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -115,7 +118,7 @@ class InfiniteDataLoader(DataLoader[Any]):
                 if worker.is_alive():
                     worker.terminate()
             self.iterator._shutdown_workers()
-        except Exception:  # noqa: S110 - as in the original, which must not fail at interpreter exit
+        except Exception:
             pass
 
     def reset(self) -> None:
@@ -281,7 +284,7 @@ def copied_and_pickled_loaders() -> Transcript:
     t = Transcript()
     loader = DataLoader(Rows(9), batch_size=2, shuffle=True, num_workers=2)
     t.epoch(loader)
-    for other in (copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):  # noqa: S301
+    for other in (copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
         t.event("type", type(other).__qualname__)
         t.epoch(other)
     t.epoch(loader)
@@ -344,4 +347,47 @@ def two_threads_at_once() -> Transcript:
     for thread in threads:
         thread.join()
     t.event("sums", sums)
+    return t
+
+
+@case("frameworks")
+def foreign_fork_in_mid_epoch() -> Transcript:
+    """The program forks for its own purposes while an iterator is alive; the child just ends."""
+    t = Transcript()
+    iterator = t.open(DataLoader(Rows(12), batch_size=2, shuffle=True, num_workers=2))
+    t.take(iterator, stop=2)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    process = multiprocessing.get_context("fork").Process(target=int)
+    process.start()
+    process.join()
+    t.take(iterator)
+    return t
+
+
+def epochs_in_child(connection: Any) -> None:
+    """A child process with a loader of its own; a daemonic one may not have workers. Python reseeds it at the fork."""
+    random.seed(3)
+    t = Transcript()
+    for workers in (0, 2):
+        t.attempt(
+            lambda workers=workers: t.epochs(DataLoader(Rows(6), batch_size=2, shuffle=True, num_workers=workers))
+        )
+    connection.send(t.events)
+
+
+@case("frameworks")
+def loader_in_a_child_process() -> Transcript:
+    t = Transcript()
+    loader = DataLoader(Rows(6), batch_size=2, num_workers=2)
+    t.epoch(loader)
+    for daemon in (False, True):
+        here, there = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=epochs_in_child, args=(there,), daemon=daemon)
+        process.start()
+        t.events += here.recv()
+        process.join()
+    t.epoch(loader)
     return t

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import itertools
 from typing import Any
 
@@ -136,7 +137,7 @@ def loader_iterated_by_everything() -> Transcript:
     t.event("enumerate", list(enumerate(loader, 5)))
     t.event("islice", list(itertools.islice(loader, 2)))
     t.event("sorted", sorted(float(x.sum()) for x, _ in loader))
-    t.event("dict", {i: batch for i, batch in enumerate(loader)})
+    t.event("dict", dict(enumerate(loader)))
     t.event("chain", list(itertools.chain(loader, loader)))
     t.event("comprehension", [y for _, y in loader])
     a, b, c, *rest = loader
@@ -227,7 +228,6 @@ def batch_saved_for_backward_later() -> Transcript:
 @case("lifetime")
 def batches_moved_to_shared_memory_and_saved() -> Transcript:
     """What programs do with tensors of a batch: share, save, clone, pin to NumPy, convert."""
-    import io  # noqa: PLC0415
 
     t = Transcript()
     for x, y in DataLoader(Rows(8), **W2):

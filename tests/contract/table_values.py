@@ -142,7 +142,8 @@ def odd_sample(index: int) -> list[Any]:
     return [
         None, True, 2**70, float("nan"), -0.0, 1j, "text ü", b"bytes", bytearray(b"more"), Decimal("1.5"), Path("a/b"),
         Colour.RED, {1, 2}, frozenset({3}), deque([index, 2]), range(3), slice(1, 2), (), [], {}, ..., int,
-        torch.float16, torch.Size([2, 3]), torch.device("cpu"), OrderedDict(b=1, a=2), MyDict(z=index), Pair(index, "r"),
+        torch.float16, torch.Size([2, 3]), torch.device("cpu"), OrderedDict(b=1, a=2), MyDict(z=index),
+        Pair(index, "r"),
     ]  # fmt: skip
 
 
@@ -285,7 +286,7 @@ def derived_sample(index: int) -> torch.Tensor:
 
 @case("values")
 def non_leaf_tensor() -> Transcript:
-    """Stock refuses to send a tensor with a history from a worker."""
+    """Only without workers: torch cannot send a tensor with a history, its worker fails to and the program waits."""
     t = Transcript()
     t.epoch(DataLoader(Made(derived_sample), batch_size=None, collate_fn=as_is))
     return t

@@ -90,14 +90,14 @@ class Blocking(Dataset[Any]):
 
     def __getitem__(self, index: int) -> int:
         if index == 2:
-            threading.Event().wait(1.0)
+            threading.Event().wait(2.5)
         return index
 
 
 @case("options")
 def timeout_reached() -> Transcript:
     t = Transcript()
-    iterator = t.open(DataLoader(Blocking(), batch_size=1, num_workers=1, timeout=0.25))
+    iterator = t.open(DataLoader(Blocking(), batch_size=1, num_workers=1, timeout=1.5))
     t.take(iterator)
     return t
 
