@@ -245,3 +245,24 @@ def test_constant_costs_settle_near_the_best_rate(job: Job):
     assert timeline.changes(40.0, 60.0) <= 1
     sufficient = max(best * (costs.item_cpu_s + costs.item_wait_s), 1.0)
     assert timeline.ticks[-1].decision.workers <= 1.25 * sufficient + 2
+
+
+def test_a_feed_that_observes_only_in_next_is_scaled_the_same():
+    timeline = run(Job(costs=(READS,), observed_in_next=True, pauses=((15.0, 10.0), (40.0, 2.0)), duration_s=70.0))
+    assert timeline.ticks[-1].decision.workers in (6, 7)
+    assert timeline.changes(10.0, 70.0) == 0
+
+
+def test_slow_steps_are_scaled_too():
+    costs = Costs(step_s=2.0, item_cpu_s=0.5, item_wait_s=7.0)
+    timeline = run(Job(costs=(costs,), observed_in_next=True, duration_s=240.0))
+    assert timeline.rate(120.0, 240.0) >= 0.9 / costs.step_s
+    assert timeline.ticks[-1].decision.workers in (4, 5)
+
+
+def test_a_change_is_followed_when_observed_in_next():
+    first = Costs(step_s=0.3, item_cpu_s=0.01, item_wait_s=1.8)
+    second = dataclasses.replace(first, from_s=80.0, step_s=0.9)
+    timeline = run(Job(costs=(first, second), observed_in_next=True, duration_s=160.0))
+    assert timeline.rate(60.0, 80.0) >= 0.9 / first.step_s
+    assert timeline.ticks[-1].decision.workers in (2, 3, 4)

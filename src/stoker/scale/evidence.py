@@ -234,6 +234,7 @@ def _shift(series: Sequence[tuple[int, float, int]]) -> int:
 
 
 def _view(windows: Sequence[Window]) -> View | None:
+    windows = _without_pauses(windows)
     if not windows:
         return None
     seen = [w.observation for w in windows]
@@ -257,6 +258,13 @@ def _view(windows: Sequence[Window]) -> View | None:
         wall=wall,
         cpu_s=sum(o.item_cpu_s * o.items for o in seen) / max(wall.count, 1),
     )
+
+
+def _without_pauses(windows: Sequence[Window]) -> list[Window]:
+    """The windows without those that a pause filled: a feed that observes inside ``next()`` reports it as a step."""
+    steps = [w.observation.step_s for w in windows if w.observation.steps]
+    longest_s = max(PAUSE_S, STEP_CLIP * statistics.median(steps)) if steps else math.inf
+    return [w for w in windows if w.length_s <= PAUSE_S or w.observation.step_s * w.observation.steps <= longest_s]
 
 
 def _steps(seen: Sequence[Observation]) -> Estimate:

@@ -10,7 +10,7 @@ Source: GoldMiner (SIGMOD 2023), section on the job scaler; the conservation est
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from stoker.feed.scaling import Decision, Observation
@@ -24,6 +24,7 @@ from stoker.scale.limits import (
     fitting_depth,
     hard_limit,
 )
+from stoker.scale.memory import Memory
 
 LITTLE_WAIT = 0.02
 """Input wait below this is not worth a worker."""
@@ -41,10 +42,6 @@ CPU_FULL = 0.95
 """Share of the CPU budget from which it counts as used up."""
 CPU_BUSY = 0.75
 """Share from which more workers than cores are suspected to be in each other's way; the program uses some as well."""
-RETRY_S = 300.0
-"""A ceiling is tried again after this long, then after twice as long: what limited the job may have gone."""
-NEW_CONDITIONS = 1.5
-"""What was learned is forgotten when the cost of items or steps changes by this factor."""
 
 
 class CoreShare(Protocol):
@@ -71,34 +68,6 @@ class Search:
     enough: int
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """What an item and a step cost under some number of workers, when that was first known well."""
-
-    step_s: float
-    wall_s: float
-    cpu_s: float
-    sure: bool = False
-    """Known from enough items to be kept as the measure."""
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What trials have shown under the present conditions."""
-
-    ceiling: Limit | None = None
-    """More than this brought nothing."""
-    until_s: float = math.inf
-    """When the ceiling is to be tried again."""
-    retry_s: float = RETRY_S
-    cores: float = math.inf
-    """Share of the CPU budget under which the ceiling was found; with more it is void."""
-    floor: int = 1
-    """Fewer than this starved the program."""
-    wall_per_cpu: float = math.inf
-    """Smallest wall over CPU time of an item: what it is without contention for cores."""
-
-
 class JobAutoscaler:
     """The scaling policy of one loader over all its iterations (a ``ScalingPolicy``).
 
@@ -120,9 +89,7 @@ class JobAutoscaler:
         self._holding = True
         self._trial: Trial | None = None
         self._search: Search | None = None
-        self._learned = Learned()
-        self._seen: dict[int, Conditions] = {}
-        self._rates: dict[int, float] = {}
+        self._memory = Memory()
         self._direction = 0
         self._reversals = 0
 
@@ -183,35 +150,13 @@ class JobAutoscaler:
         return min(self.config.cpu_budget_cores, self._share.cores(demand, observation.now_s))
 
     def _remember(self, view: View, now_s: float) -> None:
-        """Keeps what this number of workers achieves; forgets everything learned under other conditions."""
-        if self._learned.ceiling is not None and self._cores > 1.1 * self._learned.cores:
-            self._learned = replace(self._learned, ceiling=None, until_s=math.inf)
-        if now_s >= self._learned.until_s:
-            again_s = 2.0 * self._learned.retry_s
-            self._learned = replace(self._learned, ceiling=None, until_s=math.inf, retry_s=again_s)
-        if view.items < 16 or view.steps < 8 or view.windows < 3:
-            return
-        now = Conditions(view.step_s, view.wall.mean, view.cpu_s)
-        known = self._seen.setdefault(self._workers, now)
-        doubt = 1.0 + 3.0 * max(view.step.error_frac, view.wall.error_frac)
-        if _other(known, now, NEW_CONDITIONS * doubt):
-            same_cpu = not _differ(known.cpu_s, now.cpu_s, NEW_CONDITIONS)
-            self._learned = Learned(wall_per_cpu=self._learned.wall_per_cpu if same_cpu else math.inf)
-            self._seen = {self._workers: now}
-            self._rates.clear()
+        """Takes in what this number of workers achieves; under new conditions nothing tried before counts."""
+        if self._memory.refresh(view, self._workers, self._cores, now_s):
             self._trial = self._search = None
             self._reversals = 0
-        elif view.wall.error_frac < 0.05:
-            self._seen[self._workers] = known if known.sure else replace(now, sure=True)
-        if view.cpu_s > 0.0:
-            ratio = min(self._learned.wall_per_cpu, view.wall.mean / view.cpu_s)
-            self._learned = replace(self._learned, wall_per_cpu=ratio)
-        if view.span_s >= 0.7:
-            self._rates[self._workers] = view.rate
 
     def _set_ceiling(self, workers: int, reason: str, now_s: float) -> None:
-        until_s = now_s + self._learned.retry_s
-        self._learned = replace(self._learned, ceiling=Limit(workers, reason), until_s=until_s, cores=self._cores)
+        self._memory.set_ceiling(Limit(workers, reason), self._cores, now_s)
 
     def _needed(self, view: View) -> tuple[float, float]:
         """Workers that the program needs, and the relative error of that number."""
@@ -226,9 +171,9 @@ class JobAutoscaler:
     def _limit(self, view: View) -> Limit:
         """The lowest ceiling for growth: hard bounds, trials, CPU."""
         limit = hard_limit(self.config, self._footprint, self._depth)
-        learned = self._learned.ceiling
-        if learned is not None and learned.workers < limit.workers:
-            limit = learned
+        ceiling = self._memory.ceiling
+        if ceiling is not None and ceiling.limit.workers < limit.workers:
+            limit = ceiling.limit
         cpu = self._cpu_ceiling(view)
         return cpu if cpu.workers < limit.workers else limit
 
@@ -244,7 +189,7 @@ class JobAutoscaler:
             reason = f"{used:.1f} of {self._cores:.1f} cores of the CPU budget are in use"
             workers = max(workers, self._workers + 1)
             if used >= 0.5 * self._cores:
-                ratio = min(self._learned.wall_per_cpu, 1.0 / max(view.cpu_frac, 1e-6))
+                ratio = min(self._memory.wall_per_cpu, 1.0 / max(view.cpu_frac, 1e-6))
                 uncontended = max(1, math.floor(self._cores * CPU_MARGIN * ratio))
                 beyond = max(1, math.ceil(uncontended * (1.0 - 1.0 / ratio) - 0.25)) if ratio > 1.0 else 1
                 workers = min(workers, uncontended + beyond)
@@ -290,7 +235,7 @@ class JobAutoscaler:
             return True
         self._trial = None
         if efficient or each >= WORTH_IT or view.wait_frac <= LITTLE_WAIT:
-            self._learned = replace(self._learned, floor=max(self._learned.floor, trial.workers + 1))
+            self._memory.raise_floor(trial.workers + 1)
             return False
         self._take_back(view, trial, gain, now_s)
         return True
@@ -301,10 +246,10 @@ class JobAutoscaler:
         enough = trial.workers if gain <= 1.0 + WORTH_IT else self._workers
         back = trial.workers
         if self._workers > trial.workers + 1:
-            rates = {**self._rates, trial.workers: trial.rate}
+            rates = {**self._memory.rates, trial.workers: trial.rate}
             best = max(rate / workers for workers, rate in rates.items())
             back = min(math.ceil(0.99 * max(view.rate, trial.rate) / best), self._workers - 1)
-        back = max(back, self._learned.floor)
+        back = max(back, self._memory.floor)
         self._set_ceiling(back, reason, now_s)
         self._change(back, now_s, reason)
         if back != trial.workers:
@@ -324,7 +269,7 @@ class JobAutoscaler:
         self._set_ceiling(self._workers if kept else middle, reason, now_s)
         if kept:
             return False
-        self._learned = replace(self._learned, floor=max(self._learned.floor, self._workers + 1))
+        self._memory.raise_floor(self._workers + 1)
         self._change(middle, now_s, reason)
         if middle < search.enough:
             self._search = search
@@ -334,7 +279,7 @@ class JobAutoscaler:
         """Starts a search when more workers than there are cores keep the CPU busy and fewer were never tried."""
         fewer = max(self.config.min_workers, math.floor(self._cores * CPU_MARGIN))
         busy = view.cores >= CPU_BUSY * self._cores and fewer + 1 < self._workers
-        if not busy or self._learned.ceiling is not None or any(n < self._workers for n in self._rates):
+        if not busy or self._memory.ceiling is not None or any(n < self._workers for n in self._memory.rates):
             return False
         if not _enough(view, span_s=1.5, items=2 * self._workers):
             return True
@@ -365,7 +310,7 @@ class JobAutoscaler:
     def _may_hedge(self, view: View, needed: float, error: float) -> bool:
         """Whether to add a worker against items that vary, beyond the mean need: long evidence, within half as many."""
         lasting = view.wait_frac > 0.05 and error < 0.1 and view.span_s >= 10.0
-        return lasting and self._learned.ceiling is None and self._workers + 1 <= math.ceil(1.5 * needed)
+        return lasting and self._memory.ceiling is None and self._workers + 1 <= math.ceil(1.5 * needed)
 
     def _patience(self, direction: int) -> int:
         """How many times the usual evidence a change needs: twice as much for each earlier change of mind."""
@@ -416,7 +361,7 @@ class JobAutoscaler:
         needed, error = self._needed(view)
         high = needed * (1.0 + 2.0 * error)
         workers = min(math.ceil(high * (1.0 + SPARE)), math.ceil(high - 1e-3) + 1)
-        workers = max(workers, self._learned.floor, self.config.min_workers)
+        workers = max(workers, self._memory.floor, self.config.min_workers)
         if workers < self._workers:
             reason = f"enough; {self._workers} were idle {100 * view.blocked_frac:.0f} % of the time"
             self._change(workers, now_s, reason)
@@ -433,7 +378,7 @@ class JobAutoscaler:
         """Nothing was produced since the hold ended: the first items take long; use the cores there are."""
         goal = min(2 * self._workers, math.floor(self._cores))
         nothing = self._history.whole() is None or not observation.items
-        if self._iteration == 1 and observation.waiting and nothing and goal > self._workers and not self._seen:
+        if self._iteration == 1 and observation.waiting and nothing and goal > self._workers and not self._memory.known:
             self._go(goal, self._depth, _count(goal, "no item has been finished yet"), observation.now_s)
 
     # Acting
@@ -480,17 +425,6 @@ def _enough(view: View, *, span_s: float, items: int) -> bool:
 
 def _loading(view: View) -> bool:
     return view.step.mean < LOADING_LOOP_STEP_S
-
-
-def _differ(a: float, b: float, factor: float) -> bool:
-    return max(a, b) > factor * min(a, b)
-
-
-def _other(known: Conditions, now: Conditions, factor: float) -> bool:
-    """Whether conditions changed; costs below a millisecond are noise."""
-    tiny = LOADING_LOOP_STEP_S
-    pairs = ((known.step_s, now.step_s), (known.wall_s, now.wall_s), (known.cpu_s, now.cpu_s))
-    return any(max(a, b) > 2.0 * tiny and _differ(a, b, factor) for a, b in pairs)
 
 
 def _bottleneck(view: View, cores: float) -> str:

@@ -49,6 +49,8 @@ class Job:
     """Length of the epoch; None: endless."""
     worker_start_s: float = 0.03
     window_s: float = 0.25
+    observed_in_next: bool = False
+    """The policy is only called while the program asks for a batch, as by a feed without a thread of its own."""
     batch_bytes: int = 0
     worker_bytes: int = 0
     pauses: tuple[tuple[float, float], ...] = ()
@@ -178,13 +180,14 @@ class _Queue:
         self._cursor = 0
         self._ready: dict[int, _Worker] = {}
         self._waiting_since_s: float | None = None
+        self._step_begun_s: float | None = None
         self._window = _Window()
         self._decision = policy.start(job.declared_workers, job.prefetch_factor)
 
     def run(self) -> Timeline:
         self._apply(self._decision)
         self._ask()
-        self._clock.after(self._job.window_s, self._tick)
+        self._timer()
         self._clock.run(self._job.duration_s)
         return self._timeline
 
@@ -263,7 +266,13 @@ class _Queue:
     def _ask(self) -> None:
         if self._pauses and self._pauses[0][0] <= self._clock.now_s:
             self._clock.after(self._pauses.popleft()[1], self._ask)
-        elif self._cursor in self._ready:
+            return
+        if self._step_begun_s is not None:
+            self._window.step_s += self._clock.now_s - self._step_begun_s
+            self._step_begun_s = None
+        if self._job.observed_in_next:
+            self._tick_if_due()
+        if self._cursor in self._ready:
             self._deliver()
         else:
             self._waiting_since_s = self._clock.now_s
@@ -280,10 +289,21 @@ class _Queue:
         self._clock.after(costs.step_s, lambda: self._cpu.work(costs.step_cpu_s, lambda: self._stepped(begin_s)))
 
     def _stepped(self, begin_s: float) -> None:
-        self._window.step_s += self._clock.now_s - begin_s
+        self._step_begun_s = begin_s
         self._ask()
 
     # The policy
+
+    def _timer(self) -> None:
+        """Looks for a window that is over; exactly at its end where the policy may be called at any time."""
+        often = 5 if self._job.observed_in_next else 1
+        if self._waiting_since_s is not None or not self._job.observed_in_next:
+            self._tick_if_due()
+        self._clock.after(self._job.window_s / often, self._timer)
+
+    def _tick_if_due(self) -> None:
+        if self._clock.now_s - self._window.start_s >= self._job.window_s - 1e-9:
+            self._tick()
 
     def _tick(self) -> None:
         observation = self._observe()
@@ -291,7 +311,6 @@ class _Queue:
         self._timeline.ticks.append(Tick(self._clock.now_s, observation, decision))
         self._window = _Window(start_s=self._clock.now_s)
         self._apply(decision)
-        self._clock.after(self._job.window_s, self._tick)
 
     def _observe(self) -> Observation:
         now_s, window, live = self._clock.now_s, self._window, self._live()
