@@ -21,7 +21,7 @@ from .registry import CASES, Case, by_process
 from .transcript import BATCH, NOTE
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUP_LIMIT_S = 100.0
+GROUP_LIMIT_S = 60.0
 MAX_RESTARTS = 3
 """A process that ends inside a case is started again with the cases after it, at most so often."""
 
@@ -78,6 +78,11 @@ class SideRun:
                 return self._result
             self._start()
 
+    def close(self) -> None:
+        """Ends the process, if a failure or Ctrl-C has left it running."""
+        self._process.kill()
+        self._process.wait()
+
     def _collect(self, ended: str) -> None:
         running = self._left[0]
         lines = self._out.read_text().splitlines() if self._out.exists() else []
@@ -105,7 +110,11 @@ def run_both(names: Sequence[str], against: Side, folder: Path) -> tuple[GroupRe
     first.mkdir()
     second.mkdir()
     plain, other = SideRun("plain", names, first), SideRun(against, names, second)
-    return plain.wait(), other.wait()
+    try:
+        return plain.wait(), other.wait()
+    finally:
+        plain.close()
+        other.close()
 
 
 def difference(case: Case, plain: GroupResult, other: GroupResult) -> str | None:

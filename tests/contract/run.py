@@ -11,7 +11,6 @@ import faulthandler
 import gc
 import json
 import random
-import sys
 import time
 import traceback
 import warnings
@@ -55,9 +54,8 @@ def _run(case: Case) -> dict[str, Any]:
         try:
             transcript = case.program()
         except Exception as error:
-            traceback.print_exc(file=sys.stderr)
             transcript = Transcript()
-            transcript.event("case failed", f"{type(error).__name__}: {error}")
+            transcript.event("case failed", "".join(traceback.format_exception(error))[-1500:])
         gc.collect()
     told = {_warning(w) for w in seen if not issubclass(w.category, IGNORED_WARNINGS)}
     transcript.rng("case end")

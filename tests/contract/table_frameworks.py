@@ -378,8 +378,9 @@ def epochs_in_child(connection: Any) -> None:
     connection.send(t.events)
 
 
-@case("frameworks")
+@case("frameworks", served=False)
 def loader_in_a_child_process() -> Transcript:
+    """Not all served by stoker: it stays out of processes that the program forks."""
     t = Transcript()
     loader = DataLoader(Rows(6), batch_size=2, num_workers=2)
     t.epoch(loader)
