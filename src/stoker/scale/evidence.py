@@ -19,6 +19,8 @@ STEP_CLIP = 5.0
 """A window's mean step counts at most this many times the median: a checkpoint or an evaluation is no step."""
 PAUSE_S = 1.0
 """A silence shorter than this is never a pause."""
+GAP_S = 0.1
+"""Time between two windows that is no part of an iteration."""
 SHIFT_RATIO = 1.4
 SHIFT_SIGMAS = 5.0
 RECENT_WINDOWS = 4
@@ -120,8 +122,8 @@ class History:
 
     def restart(self, workers: int) -> None:
         """A new iteration begins: its first batches come late whatever the number of workers is."""
-        self._last_s = None
         self._delivered = False
+        self._last_s = None
         self._pending.clear()
         self.expect(workers, None)
 
@@ -132,11 +134,14 @@ class History:
     def observe(self, observation: Observation) -> None:
         """Adds a window; the first of an iteration only sets the clock."""
         last_s, self._last_s = self._last_s, observation.now_s
+        if last_s is not None and observation.window_s and observation.now_s - observation.window_s > last_s + GAP_S:
+            self.restart(self._asked)
         self._delivered = self._delivered or observation.steps > 0
-        if last_s is None or observation.now_s <= last_s:
+        length_s = observation.window_s or (observation.now_s - last_s if last_s is not None else 0.0)
+        if length_s <= 0.0:
             return
         self._settle(observation)
-        window = Window(observation, observation.now_s - last_s)
+        window = Window(observation, length_s)
         if window.silent:
             self._pending.append(window)
             return

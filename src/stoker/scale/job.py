@@ -10,7 +10,7 @@ Source: GoldMiner (SIGMOD 2023), section on the job scaler; the conservation est
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from stoker.feed.scaling import Decision, Observation
@@ -112,6 +112,8 @@ class JobAutoscaler:
     def decide(self, observation: Observation) -> Decision:
         """The decision for the time after this window."""
         self._footprint = self._footprint.larger(observation.batch_bytes, observation.worker_bytes)
+        if observation.max_in_flight != self.config.max_in_flight and observation.max_in_flight:
+            self.config = replace(self.config, max_in_flight=observation.max_in_flight)
         self._history.observe(observation)
         self._cores = self._allowed_cores(observation)
         if not self._hold(observation):
