@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .registry import CASES, Case, by_process
+from .registry import CASES, Case, by_process, process_of
 from .transcript import BATCH, NOTE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,6 +171,9 @@ def main() -> int:
     parser.add_argument("--slowest", type=int, default=0, help="show so many of the slowest cases")
     parser.add_argument("names", nargs="*", help="cases or groups; all of them when left out")
     options = parser.parse_args()
+    known = {name for c in CASES.values() for name in (c.name, c.group, process_of(c.group))}
+    if unknown := set(options.names) - known:
+        parser.error(f"no case, group or process is called {', '.join(sorted(unknown))}")
     failed, walls = 0, dict[str, float]()
     for process, members in by_process().items():
         wanted = set(options.names)
