@@ -73,7 +73,7 @@ class LiveLine:
             text = announce(event, self._lost)
             self._lost += isinstance(event, WorkerLost)
             if text:
-                self._say(f"stoker: {text}")
+                self._say(f"stoker: {self._style.clean(text)}")
             if isinstance(event, Progress):
                 self._refresh()
 

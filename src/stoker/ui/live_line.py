@@ -50,7 +50,7 @@ class LiveState:
         window = between(recent[0] if len(recent) > 1 else None, recent[-1]) or between(None, recent[-1])
         if window is None:
             return ""
-        site = self._sites.get(self._current, "") if len(self._recent) > 1 else ""
+        site = style.clean(self._sites.get(self._current, "")) if len(self._recent) > 1 else ""
         return _fullest(window, recent[-1], site, style, bar=bar)
 
 

@@ -9,16 +9,19 @@ from html import escape
 
 from stoker.core.runlog import Run
 from stoker.core.units import format_bytes, format_seconds
-from stoker.ui.figures import write_clock, write_count, write_percent, write_plural, write_rate
-from stoker.ui.report_plots import Figure, draw_loader
+from stoker.ui.advice import Advice
+from stoker.ui.figures import shorten, write_clock, write_count, write_percent, write_plural, write_rate
+from stoker.ui.report_plots import Figure, draw_loader, has_gaps
 from stoker.ui.report_style import STYLE_SHEET
-from stoker.ui.report_text import PARTS
+from stoker.ui.report_text import PARTS, write_workers
 from stoker.ui.summary import LoaderSummary, Summary
 from stoker.ui.windows import Split, Window
 
 MAX_PLOTTED = 6
 """Loaders with plots; a program with more is better read as JSON."""
-_LABELLED_FRAC = 0.07
+MAX_TITLE = 160
+"""Longer command lines are cut in the heading; the facts at the end hold all of it."""
+_LABELLED_FRAC = 0.15
 """A part of a bar narrower than this has no room for its figure."""
 
 
@@ -61,16 +64,22 @@ def _header(summary: Summary, program: str) -> str:
     if summary.world_size > 1:
         facts.append(f"rank {summary.rank} of {summary.world_size}")
     words = escape(" · ".join(facts))
-    return f'<header><p class="brand">stoker report</p><h1>{escape(program)}</h1><p class="soft">{words}</p></header>'
+    title = escape(shorten(program, MAX_TITLE))
+    return f'<header><p class="brand">stoker report</p><h1>{title}</h1><p class="soft">{words}</p></header>'
 
 
 def _verdict(summary: Summary) -> str:
     kind = summary.limit.kind.split("-")[0]
+    advice = summary.advice
+    if "--html" in advice.command:
+        # The reader has this page open already.
+        run = shlex.quote(summary.folder or summary.run_id)
+        advice = Advice(command=f"stoker explain {run}", why="each loader, how it is served and why")
     return (
         f'<section class="card verdict {escape(kind)}"><div><p class="soft small">What limits the job now</p>'
         f'<p class="text">{escape(_capital(summary.limit.text))}</p></div>'
-        f'<div><p class="soft small">Next useful command</p><code>{escape(summary.advice.command)}</code>'
-        f'<p class="soft small">{escape(summary.advice.why)}</p></div></section>'
+        f'<div><p class="soft small">Next useful command</p><code>{escape(advice.command)}</code>'
+        f'<p class="soft small">{escape(advice.why)}</p></div></section>'
     )
 
 
@@ -82,7 +91,7 @@ def _tiles(summary: Summary, loader: LoaderSummary) -> str:
     unit = "samples/s" if last.samples_per_s is not None else "batches/s"
     gain = f"{loader.speedup:.2f}x the start" if loader.speedup else "mean of the run" if not loader.end else ""
     before = f"{write_percent(first.split.input_wait_frac)} at the start" if first else "mean of the run"
-    began = f"{loader.declared_workers} declared"
+    began = f"{loader.declared_workers} declared" if loader.workers_last else "made in the training process"
     volume = f"{write_count(loader.samples)} samples" if loader.samples else f"{write_count(loader.batches)} batches"
     tiles = [
         ("Throughput at the end" if loader.end else "Throughput", write_rate(_pace(last)), unit, gain),
@@ -113,15 +122,28 @@ def _splits(loader: LoaderSummary) -> str:
     if not loader.start and not loader.end:
         rows = [("Whole run", loader.overall, ""), *((name, None, missing) for name, _, missing in rows)]
     cells = "".join(
-        f"<div>{escape(name)}</div>"
+        f'<div class="soft small">{escape(name)}</div>'
         + (_bar(window.split) if window else f'<div class="soft small">{escape(missing)}</div>')
         for name, window, missing in rows
     )
+    measured = [(name, window.split) for name, window, _ in rows if window]
     return (
-        f'<section><h2>Where a step&#8217;s time goes</h2><div class="card">{_legend(_part_names())}'
-        f'<div class="bars">{cells}</div><p class="soft small" style="margin-top:12px">{escape(_basis(loader))}</p>'
-        "</div></section>"
+        "<section><h2>Where a step&#8217;s time goes</h2>"
+        f'<div class="card"><div class="bars">{cells}</div>{_split_table(measured)}'
+        f'<p class="soft small">{escape(_basis(loader))}</p></div></section>'
     )
+
+
+def _split_table(splits: list[tuple[str, Split]]) -> str:
+    """The bars' figures, the smallest parts included; its head is the bars' legend."""
+    head = "".join(f'<th class="n"><i class="{kind}"></i>{escape(name)}</th>' for kind, name in _part_names())
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td>"
+        + "".join(f'<td class="n">{write_percent(part)}</td>' for part in split.parts())
+        + "</tr>"
+        for name, split in splits
+    )
+    return f'<table class="split"><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>'
 
 
 def _basis(loader: LoaderSummary) -> str:
@@ -159,7 +181,7 @@ def _part_names() -> list[tuple[str, str]]:
 
 def _legend(entries: list[tuple[str, str]]) -> str:
     items = "".join(f'<span><i class="{kind}"></i>{escape(name)}</span>' for kind, name in entries)
-    return f'<div class="legend">{items}</div>' if entries else ""
+    return f'<div class="legend">{items}</div>'
 
 
 def _plots(run: Run, summary: Summary, main: LoaderSummary) -> str:
@@ -167,7 +189,7 @@ def _plots(run: Run, summary: Summary, main: LoaderSummary) -> str:
     sections = [_plots_of(run, main, summary.duration_s, shown=True, named=bool(others))]
     sections += [_plots_of(run, loader, summary.duration_s) for loader in others[: MAX_PLOTTED - 1]]
     if not any(sections):
-        return '<p class="soft" style="margin-top:20px">The run is too short for plots over time.</p>'
+        return '<p class="soft foot">The run is too short for plots over time.</p>'
     return "".join(sections)
 
 
@@ -177,15 +199,17 @@ def _plots_of(run: Run, loader: LoaderSummary, end_s: float, *, shown: bool = Fa
         return ""
     grid = f'<div class="grid">{"".join(map(_figure, figures))}</div>'
     name = f" · {loader.site}" if named else ""
+    gaps = "Gaps: the program was not iterating this loader. " if has_gaps(run, loader) else ""
+    grid += f'<p class="soft small foot">{gaps}Point at a plot for its figures.</p>'
     if shown:
         return f"<section><h2>Over time{escape(name)}</h2>{grid}</section>"
-    return f'<details style="margin-top:14px"><summary>Over time{escape(name)}</summary><br>{grid}</details>'
+    return f'<details class="course"><summary>Over time{escape(name)}</summary>{grid}</details>'
 
 
 def _figure(figure: Figure) -> str:
     return (
-        f'<figure class="card" style="margin:0"><div class="figure-head"><h3>{escape(figure.title)} '
-        f'<span class="unit small">{escape(figure.unit)}</span></h3>{_legend(figure.legend)}</div>'
+        f'<figure class="card"><h3>{escape(figure.title)} <span class="unit small">{escape(figure.unit)}</span></h3>'
+        f"{_legend(figure.legend)}"
         f'<div class="canvas">{figure.drawing}</div></figure>'
     )
 
@@ -201,7 +225,7 @@ def _ranks(summary: Summary) -> str:
     return (
         '<section><h2>Ranks</h2><div class="card"><table><thead><tr><th>rank</th><th class="n">samples/s</th>'
         f'<th class="n">input wait</th><th class="n">workers</th></tr></thead><tbody>{rows}</tbody></table>'
-        '<p class="soft small" style="margin-top:8px">The busiest loader of each rank, over the whole run.</p>'
+        '<p class="soft small foot">The busiest loader of each rank, over the whole run.</p>'
         "</div></section>"
     )
 
@@ -214,7 +238,7 @@ def _loaders(summary: Summary) -> str:
     if not summary.loaders:
         return ""
     bodies = "".join(map(_loader_rows, summary.loaders))
-    names = ("batches", "samples/s", "input wait", "workers")
+    names = ("batches", "samples/s", "input wait", "made by")
     head = "".join(f'<th class="n">{name}</th>' for name in names)
     return (
         '<section><h2>Loaders</h2><div class="card"><table class="loaders"><thead><tr><th>loader</th><th>dataset</th>'
@@ -224,16 +248,13 @@ def _loaders(summary: Summary) -> str:
 
 def _loader_rows(loader: LoaderSummary) -> str:
     window = loader.end or loader.overall
-    workers = str(loader.workers_last) if loader.workers_last else "in process"
-    if loader.workers_last and loader.workers_last != loader.declared_workers:
-        workers = f"{loader.declared_workers} → {loader.workers_last}"
     rate = write_rate(window.samples_per_s) if window and window.samples_per_s is not None else "–"
     wait = write_percent(window.split.input_wait_frac) if window else "–"
     cells = [
         ("batches", write_count(loader.batches)),
         ("samples/s", rate),
         ("input wait", wait),
-        ("workers", workers),
+        ("made by", write_workers(loader)),
     ]
     numbers = "".join(f'<td class="n" data-name="{name}">{escape(text)}</td>' for name, text in cells)
     evidence = "".join(f"<li>{escape(line)}</li>" for line in loader.evidence)
@@ -276,6 +297,7 @@ def _facts(summary: Summary) -> str:
     versions = " · ".join(f"{name} {version}" for name, version in summary.versions.items() if version)
     settings = ", ".join(f"{name} = {value}" for name, value in summary.config.items() if value is not None)
     facts = [
+        ("program", shlex.join(summary.argv)),
         ("run", summary.run_id),
         ("folder", summary.folder),
         ("host", f"{summary.hostname}, {summary.cores:g} cores, {format_bytes(summary.memory_bytes)} memory"),
@@ -287,4 +309,5 @@ def _facts(summary: Summary) -> str:
 
 
 def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """The text as a sentence begins; names of code keep their case."""
+    return text[:1].upper() + text[1:] if text.split(" ")[0].rstrip(":,").isalpha() else text

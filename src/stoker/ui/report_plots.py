@@ -13,6 +13,9 @@ from stoker.ui.series import Point, pieces, worker_steps
 from stoker.ui.summary import LoaderSummary
 from stoker.ui.svg import Pair, Plot, count_ticks, nice_ticks
 
+MIN_POINTS = 4
+"""Fewer spans than this are no course."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
@@ -28,14 +31,18 @@ class Figure:
 def draw_loader(run: Run, loader: LoaderSummary, end_s: float) -> list[Figure]:
     """The plots of one loader; none where its records show no course."""
     stretches = pieces(run, loader.loader)
-    if sum(len(stretch) for stretch in stretches) < 2:
+    if sum(len(stretch) for stretch in stretches) < MIN_POINTS:
         return []
     figures = [_throughput(stretches, end_s), _split(stretches, end_s)]
     if loader.workers_max:
-        figures.append(_workers(run, loader, stretches, end_s))
-    if any(point.capacity for stretch in stretches for point in stretch):
-        figures.append(_queue(stretches, end_s))
+        # In the training process there is neither a worker nor a queue.
+        figures += [_workers(run, loader, stretches, end_s), _queue(stretches, end_s)]
     return figures
+
+
+def has_gaps(run: Run, loader: LoaderSummary) -> bool:
+    """Whether the program left the loader alone for a while, so that its plots are broken."""
+    return len(pieces(run, loader.loader)) > 1
 
 
 def _plot(title: str, end_s: float, ticks: list[float], percent: bool = False) -> Plot:

@@ -25,7 +25,7 @@ header { margin-bottom: 20px; }
 .brand { color: var(--soft); font-size: 13px; letter-spacing: .02em; }
 h1 { margin: 4px 0; overflow-wrap: anywhere; }
 h1 { font: 600 22px/1.3 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
-h2 { font-size: 17px; font-weight: 600; margin: 32px 0 12px; }
+h2 { overflow-wrap: anywhere; font-size: 17px; font-weight: 600; margin: 32px 0 12px; }
 h3 { font-size: 14px; font-weight: 600; margin: 0; }
 p { margin: 0; }
 .soft { color: var(--soft); }
@@ -35,36 +35,38 @@ code { font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; 
 .grid { display: grid; gap: 14px; grid-template-columns: repeat(2, minmax(0, 1fr)); }
 .tiles { display: grid; gap: 14px; grid-template-columns: repeat(4, minmax(0, 1fr)); margin-top: 14px; }
 .tile .name { color: var(--soft); font-size: 13px; }
+.tile .value { white-space: nowrap; }
 .tile .value { font-size: 27px; font-weight: 600; line-height: 1.25; font-variant-numeric: tabular-nums; }
-.tile .value small { font-size: 14px; font-weight: 400; color: var(--soft); }
+.tile .value small { margin-left: -.15em; font-size: 14px; font-weight: 400; color: var(--soft); }
 .verdict { border-left: 4px solid var(--s1); display: grid; gap: 8px 28px; grid-template-columns: 3fr 2fr; }
 .verdict.input { border-left-color: var(--s0); }
 .verdict.compute, .verdict.copy { border-left-color: var(--good); }
 .verdict .text { font-size: 17px; font-weight: 600; line-height: 1.4; }
 .verdict code { display: block; background: var(--code); border-radius: 6px; padding: 7px 10px; margin: 3px 0; }
 .caveat { margin-top: 14px; border-left: 4px solid var(--s0); }
-.bars { margin-top: 14px; display: grid; gap: 8px 14px; align-items: center; }
+.bars { display: grid; gap: 8px 14px; align-items: center; }
 .bars { grid-template-columns: max-content minmax(0, 1fr); }
 .bar { display: flex; height: 26px; border-radius: 5px; overflow: hidden; gap: 1px; background: var(--card); }
 .bar span { display: block; min-width: 0; overflow: hidden; white-space: nowrap; color: #fff; text-align: center; }
 .bar span { font-size: 12px; line-height: 26px; font-variant-numeric: tabular-nums; }
 @media (prefers-color-scheme: dark) { .bar span { color: #121417; } }
-.legend { display: flex; flex-wrap: wrap; gap: 2px 16px; color: var(--soft); font-size: 13px; }
-.legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 6px; }
+.legend { min-height: 20px; display: flex; flex-wrap: wrap; gap: 2px 16px; color: var(--soft); font-size: 13px; }
+.legend i, .split i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 6px; }
 i.s0, .bar .s0 { background: var(--s0); } i.s1, .bar .s1 { background: var(--s1); }
 i.s2, .bar .s2 { background: var(--s2); } i.s3, .bar .s3 { background: var(--s3); }
 .legend i.limit { width: 14px; height: 0; }
 .legend i.limit { border-top: 2px dashed var(--soft); border-radius: 0; vertical-align: middle; }
 .legend i.m-change { border-radius: 50%; background: var(--s1); }
 .legend i.m-lost { border-radius: 50%; background: var(--bad); }
-.figure-head { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 2px 16px; }
-.figure-head .unit { color: var(--soft); font-weight: 400; }
+figure { margin: 0; }
+h3 .unit { color: var(--soft); font-weight: 400; }
+.foot { margin-top: 10px; }
+details.course { margin-top: 14px; } details.course > .grid { margin-top: 12px; }
 .canvas { height: 190px; margin: 14px 6px 26px 44px; }
 svg { display: block; overflow: visible; }
-svg.data { overflow: hidden; }
 svg text { fill: var(--soft); font-size: 12px; font-variant-numeric: tabular-nums; }
 svg text.y { text-anchor: end; }
-.grid-line, line.grid { stroke: var(--grid); stroke-width: 1; }
+line.grid { stroke: var(--grid); stroke-width: 1; }
 line.axis { stroke: var(--soft); stroke-width: 1; opacity: .6; }
 .line { fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; stroke-linejoin: round; }
 .line.s1 { stroke: var(--s1); } .line.s2 { stroke: var(--s2); }
@@ -80,6 +82,8 @@ th { text-align: left; font-weight: 500; color: var(--soft); font-size: 13px; pa
 td { border-top: 1px solid var(--rule); padding: 9px 14px 9px 0; vertical-align: top; }
 th.n, td.n { text-align: right; white-space: nowrap; }
 th:last-child, td:last-child { padding-right: 0; }
+table.split { table-layout: fixed; width: min(100%, 620px); margin: 12px 0; font-size: 14px; }
+table.split td { padding-top: 3px; padding-bottom: 3px; }
 td.why { border-top: 0; padding-top: 0; color: var(--soft); font-size: 13.5px; }
 td.t { white-space: nowrap; color: var(--soft); }
 .tier { display: inline-block; border: 1px solid var(--rule); border-radius: 20px; padding: 0 9px; font-size: 12.5px; }
@@ -90,19 +94,25 @@ ul { margin: 4px 0 0; padding-left: 18px; }
 pre { font: 12px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-x: auto; margin: 6px 0 0; }
 dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 4px 18px; margin: 0; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 1000px) { .tile .value { font-size: 22px; } }
 @media (max-width: 800px) {
+  h1 { font-size: 17px; }
   main { padding: 18px 12px 32px; }
   .grid { grid-template-columns: minmax(0, 1fr); }
   .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 10px; }
-  .tile .value { font-size: 22px; }
   .card { padding: 13px 14px; }
+  table.split th { white-space: normal; font-size: 12px; line-height: 1.25; padding-right: 8px; }
+  table.split td { padding-right: 8px; }
+  table.split i { display: block; margin: 0 0 3px auto; }
   .verdict { grid-template-columns: minmax(0, 1fr); }
+  table.loaders, table.loaders tbody, table.loaders tr { display: block; }
   table.loaders thead { display: none; }
-  table.loaders tr { display: block; } table.loaders tr.head { border-top: 1px solid var(--rule); padding: 9px 0 2px; }
-  table.loaders tbody:first-of-type tr.head { border-top: 0; padding-top: 0; }
-  table.loaders td { display: inline; border: 0; padding: 0 10px 0 0; text-align: left; }
+  table.loaders tr.head { display: flex; flex-wrap: wrap; gap: 0 14px; padding: 8px 0 3px; }
+  table.loaders tbody + tbody { border-top: 1px solid var(--rule); }
+  table.loaders td { display: block; border: 0; padding: 0; text-align: left; min-width: 0; }
   table.loaders td.n::before { content: attr(data-name) " "; color: var(--soft); }
-  table.loaders td.why { display: block; padding-bottom: 10px; }
+  table.loaders td.why { padding-bottom: 10px; }
+  dl { grid-template-columns: minmax(0, 1fr); gap: 0; } dd { margin-bottom: 8px; }
 }
 @media print { body { background: #fff; } .card { break-inside: avoid; } }
 """

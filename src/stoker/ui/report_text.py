@@ -35,13 +35,18 @@ class Style:
         """The text in an ANSI style, where colour is wanted."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.color and text else text
 
-    def ascii(self, text: str) -> str:
-        """The text without characters that the terminal cannot show."""
+    def clean(self, text: str) -> str:
+        """The text without what the terminal cannot show, or must not: names of files may hold control characters."""
+        text = "".join(character if character.isprintable() else " " for character in text)
         if self.unicode:
             return text
         for fancy, plain in (("·", "|"), ("→", "->"), ("…", "..."), ("─", "-")):
             text = text.replace(fancy, plain)
         return text.encode("ascii", "replace").decode("ascii")
+
+    def cut(self, text: str, width: int) -> str:
+        """The text as the terminal can show it, in at most ``width`` columns."""
+        return shorten(self.clean(text), width, ellipsis="…" if self.unicode else "...")
 
 
 def render_text(summary: Summary, style: Style | None = None) -> str:
@@ -70,7 +75,7 @@ def _join(blocks: list[list[str]]) -> list[str]:
 
 def _row(label: str, text: str, style: Style, code: int = 0) -> str:
     """A labelled line, cut to the width before it is painted."""
-    body = shorten(style.ascii(text), style.width - LABEL_WIDTH)
+    body = style.cut(text, style.width - LABEL_WIDTH)
     return (style.paint(f"{label:<{LABEL_WIDTH}}", 1) + (style.paint(body, code) if code else body)).rstrip()
 
 
@@ -78,7 +83,7 @@ def _rows(label: str, text: str, style: Style, most: int = 2) -> list[str]:
     """A labelled paragraph of at most ``most`` lines."""
     width = style.width - LABEL_WIDTH
     # "%" stays on the line of its number.
-    text = style.ascii(text).replace(" %", "\u00a0%")
+    text = style.clean(text).replace(" %", "\u00a0%")
     wrapped = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
     if len(wrapped) > most:
         wrapped = [*wrapped[: most - 1], " ".join(wrapped[most - 1 :])]
@@ -95,8 +100,8 @@ def _heading(summary: Summary, style: Style) -> list[str]:
         facts.append(f"rank {summary.rank} of {summary.world_size}")
     text = " · ".join(facts)
     program = shorten(shlex.join(summary.argv), max(20, style.width - len(text) - 13))
-    title = style.ascii(shorten(f"stoker · {program} · {text}", style.width))
-    return [style.paint(title, 1), style.paint(style.ascii("─" * style.width), 90)]
+    title = style.cut(f"stoker · {program} · {text}", style.width)
+    return [style.paint(title, 1), style.paint(style.clean("─" * style.width), 90)]
 
 
 def _throughput(loader: LoaderSummary, style: Style) -> list[str]:
@@ -146,7 +151,7 @@ def _split_bars(loader: LoaderSummary, style: Style) -> list[str]:
     for label, window in windows:
         if window:
             shares = "  ".join(f"{write_percent(part)[:-2]:>4}" for part in window.split.parts())
-            bar = draw_bar(window.split, 40, style)
+            bar = draw_bar(window.split, max(8, min(40, style.width - LABEL_WIDTH - 26)), style)
             lines.append(style.paint(f"{label:<{LABEL_WIDTH}}", 1) + f"{bar}  {shares} %")
     if lines:
         lines.append(" " * LABEL_WIDTH + _legend(style))
@@ -173,7 +178,9 @@ def _apportion(parts: tuple[float, ...], width: int) -> list[int]:
 
 
 def _legend(style: Style) -> str:
-    names = zip(_BAR[style.unicode], PARTS, SPLIT_COLOURS, strict=True)
+    # The first word of a part's name stands for it where the line is narrow.
+    parts = PARTS if style.width >= 80 else [part.split()[0] for part in PARTS]
+    names = zip(_BAR[style.unicode], parts, SPLIT_COLOURS, strict=True)
     return "   ".join(f"{style.paint(glyph * 2, code)} {name}" for glyph, name, code in names)
 
 
@@ -222,14 +229,29 @@ def _loaders(summary: Summary, style: Style, room: int) -> list[str]:
 
 
 def _loader_line(loader: LoaderSummary, style: Style) -> str:
-    workers = f"{loader.declared_workers} → {loader.workers_last} workers"
-    if not loader.workers_last or loader.declared_workers == loader.workers_last:
-        workers = write_plural(loader.workers_last, "worker") if loader.workers_last else "in process"
     window = loader.end or loader.overall
     wait = f"input wait {write_percent(window.split.input_wait_frac)}" if window else "not measured"
     site = shorten_start(loader.site, max(16, style.width - 80))
-    words = [f"{loader.tier:<7}", site, loader.dataset, f"{write_count(loader.batches)} batches", workers, wait]
+    words = [
+        f"{loader.tier:<7}",
+        site,
+        loader.dataset,
+        f"{write_count(loader.batches)} batches",
+        write_workers(loader),
+        wait,
+    ]
     return " · ".join(words)
+
+
+def write_workers(loader: LoaderSummary) -> str:
+    """Who makes a loader's batches: ``2 workers``, ``2 → 6 workers``, ``in process``, ``torch``."""
+    if loader.tier == "stock":
+        return "torch"
+    if not loader.workers_last:
+        return "in process"
+    if loader.declared_workers == loader.workers_last:
+        return write_plural(loader.workers_last, "worker")
+    return f"{loader.declared_workers} → {write_plural(loader.workers_last, 'worker')}"
 
 
 def _incidents(summary: Summary, style: Style) -> list[str]:
@@ -249,7 +271,7 @@ def _incidents(summary: Summary, style: Style) -> list[str]:
 
 
 def _verdict(summary: Summary, style: Style) -> list[str]:
-    command = style.ascii(summary.advice.command)
+    command = style.clean(summary.advice.command)
     return [
         *_rows("Limit now", summary.limit.text, style),
         # A command is for copying: it is never cut.

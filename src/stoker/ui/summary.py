@@ -25,7 +25,7 @@ from stoker.core.events import (
 from stoker.core.runlog import Run
 from stoker.ui.advice import Advice, Limit, Situation, advise, find_limit
 from stoker.ui.figures import write_plural
-from stoker.ui.windows import MIN_END_BATCHES, Window, between, end_window, monotone, start_window
+from stoker.ui.windows import MIN_END_BATCHES, MIN_START_BATCHES, Window, between, end_window, monotone, start_window
 
 MAX_LISTED = 200
 """Notices and incidents beyond this are counted, not kept: a report is for reading."""
@@ -162,7 +162,7 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
     """
     header = run.header
     loaders = [_loader(run, opened) for opened in _first_openings(run)]
-    main = max(loaders, key=lambda loader: loader.overall.active_s if loader.overall else 0.0, default=None)
+    main = max(loaders, key=_weight, default=None)
     ended = _of(run, RunEnded)
     situation = Situation(
         program=list(header.argv),
@@ -208,6 +208,11 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
     )
 
 
+def _weight(loader: LoaderSummary) -> tuple[float, int]:
+    """What makes a loader the main one: its time, or its batches where too few of them were timed."""
+    return loader.overall.active_s if loader.overall else 0.0, loader.batches
+
+
 def _of(run: Run, kind: type[_E], loader: int | None = None) -> list[_E]:
     """The records of one class, of one loader if asked."""
     found = [event for event in run.events if isinstance(event, kind)]
@@ -246,7 +251,7 @@ def _loader(run: Run, opened: LoaderOpened) -> LoaderSummary:
         batches=last.batches if last else 0,
         samples=last.samples if last else 0,
         bytes=last.bytes if last else 0,
-        overall=between(None, last) if last else None,
+        overall=between(None, last) if last and last.batches >= MIN_START_BATCHES else None,
         start=start,
         start_missing=start_missing,
         end=end,

@@ -131,7 +131,7 @@ class Plot:
                 continue
             place = 100 * self._x(time_s) / _UNIT
             # A label centred at the very end would be cut off by the edge of the page.
-            anchor = "start" if place < 2 else "end" if place > 97 else "middle"
+            anchor = "end" if place > 97 else "middle"
             parts.append(
                 f'<line class="tick" x1="{place:.2f}%" x2="{place:.2f}%" y1="100%" y2="100%"/>'
                 f'<text class="x" x="{place:.2f}%" y="100%" dy="1.5em" text-anchor="{anchor}">'

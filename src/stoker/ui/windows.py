@@ -102,8 +102,8 @@ def between(first: Progress | None, last: Progress) -> Window | None:
         split=Split(input_wait_frac=shares[0], h2d_frac=shares[1], compute_frac=shares[2], other_frac=shares[3]),
         starved_frac=_clamp((last.starved_steps - (first.starved_steps if first else 0)) / batches),
         workers=last.workers,
-        worker_busy_frac=busy / (busy + idle) if busy + idle > 0 else None,
-        worker_cpu_frac=cpu / busy if busy > 0 else None,
+        worker_busy_frac=busy / (busy + idle) if busy + idle > _SHORTEST_S else None,
+        worker_cpu_frac=cpu / busy if busy > _SHORTEST_S else None,
         cores_used=cpu / active_s,
     )
 

@@ -1,0 +1,308 @@
+"""Figures of a run: right on known courses, silent where data are missing, sound on any records."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.events import (
+    AnyEvent,
+    IterationStarted,
+    Notice,
+    Progress,
+    RunEnded,
+    SampleQuarantined,
+    WorkerLost,
+    WorkersChanged,
+)
+from stoker.core.runlog import Run
+from stoker.ui.report_html import render_html
+from stoker.ui.report_text import MAX_LINES, Style, render_text
+from stoker.ui.series import pieces, worker_steps
+from stoker.ui.summary import LoaderSummary, Summary, summarise
+from stoker.ui.windows import Split, between, monotone
+from tests.ui.timeline import (
+    Course,
+    Loader,
+    growth_run,
+    make_header,
+    many_loaders_run,
+    opened,
+    saturated_run,
+    short_run,
+    unused_run,
+)
+
+
+def loader_of(run: Run, number: int = 0) -> LoaderSummary:
+    return next(loader for loader in summarise(run).loaders if loader.loader == number)
+
+
+def course_of(loader: Loader, batches: int, **fields: object) -> Course:
+    course = Course()
+    course.add(opened(0, **fields))
+    course.iterate(loader, batches)
+    return course
+
+
+def run_of(course: Course, **header: object) -> Run:
+    return Run(header=make_header(**header), events=course.events)
+
+
+def test_start_is_the_first_twenty_batches_with_the_declared_workers() -> None:
+    start = loader_of(growth_run()).start
+    assert start is not None
+    # The first batch waits for the workers to start: a record after it lets it be left out.
+    assert (start.first_batch, start.batches, start.workers) == (1, 19, 2)
+    assert start.split.input_wait_frac == pytest.approx(0.6, abs=0.03)
+    assert start.samples_per_s == pytest.approx(64 / 0.31, rel=0.05)
+
+
+def test_end_is_the_last_fifth_with_the_workers_found() -> None:
+    loader = loader_of(growth_run())
+    assert loader.end is not None
+    assert loader.end.workers == loader.workers_last == 6
+    assert loader.end.batches == pytest.approx(0.2 * loader.batches, rel=0.05)
+    assert loader.end.split.input_wait_frac < 0.01
+    assert loader.speedup == pytest.approx(2.5, rel=0.1)
+    assert [change.workers for change in loader.changes] == [3, 4, 5, 6]
+
+
+def test_busiest_loader_makes_the_headline() -> None:
+    summary = summarise(growth_run())
+    assert summary.main == 0
+    assert [loader.loader for loader in summary.loaders] == [0, 1]
+
+
+def test_short_runs_give_no_figures_they_cannot_support() -> None:
+    loader = loader_of(short_run(3))
+    assert (loader.overall, loader.start, loader.end, loader.speedup) == (None, None, None, None)
+    assert loader.start_missing == loader.end_missing == "run too short: 3 batches"
+    seven = loader_of(short_run(7))
+    assert seven.start is not None
+    assert seven.end_missing == "run too short: 7 batches"
+    assert summarise(short_run(1)).limit.text == "run too short: 1 batch"
+
+
+def test_start_with_other_workers_than_declared_is_not_called_a_start() -> None:
+    course = course_of(Loader(0, item_s=0.2, step_s=0.1, workers=4), 100)
+    loader = loader_of(run_of(course))
+    assert loader.start is None
+    assert loader.start_missing == "not measured: the run began with 4 workers, the program declares 2"
+
+
+def test_change_within_the_first_batches_leaves_no_start() -> None:
+    course = Course()
+    train = Loader(0, item_s=0.2, step_s=0.1)
+    course.add(opened(0))
+    course.iterate(train, 100, lambda batch: course.change(train, 5, "starved") if batch == 3 else None)
+    assert "changed within the first batches" in loader_of(run_of(course)).start_missing
+
+
+def test_killed_run_says_so() -> None:
+    summary = summarise(growth_run(end=""))
+    assert summary.outcome == ""
+    assert any("no end record" in caveat for caveat in summary.caveats)
+
+
+def test_lost_workers_are_grouped_and_notices_counted() -> None:
+    course = course_of(Loader(0, item_s=0.2, step_s=0.1), 10)
+    for worker in range(4):
+        cause = "killed by signal 9" if worker < 3 else "silent for 60 s"
+        course.add(
+            WorkerLost(t_s=1.0, loader=0, worker=worker, pid=1, cause=cause, released=2, stack="f.py:1" * worker)
+        )
+        course.add(Notice(t_s=1.0, text="same"))
+    summary = summarise(run_of(course))
+    assert [(lost.cause, lost.count, lost.released) for lost in summary.lost_workers] == [
+        ("killed by signal 9", 3, 6),
+        ("silent for 60 s", 1, 2),
+    ]
+    assert summary.lost_workers[0].stack == "f.py:1"
+    assert [(notice.text, notice.count) for notice in summary.notices] == [("same", 4)]
+
+
+@pytest.mark.parametrize(
+    ("loader", "fields", "header", "kind", "command"),
+    [
+        ({"item_s": 0.05, "step_s": 0.1}, {}, {}, "compute", "stoker report"),
+        ({"item_s": 0.05, "step_s": 0.01, "h2d_s": 0.1}, {}, {}, "copy", "stoker report"),
+        ({"item_s": 0.05, "step_s": 0.01, "other_s": 0.1}, {}, {}, "other", "stoker report"),
+        ({"item_s": 0.5, "step_s": 0.05}, {}, {"cores": 2.0}, "input-cpu", "stoker doctor"),
+        (
+            {"item_s": 0.5, "step_s": 0.05},
+            {},
+            {"config": {"cpu_budget": 2.0}},
+            "input-cpu",
+            "stoker run --cpu-budget 8 train.py",
+        ),
+        ({"item_s": 0.5, "step_s": 0.05}, {"tier": "pinned"}, {}, "input-tier", "stoker explain"),
+        ({"item_s": 0.5, "step_s": 0.05, "workers": 0}, {"tier": "process"}, {}, "input-tier", "stoker explain"),
+        ({"item_s": 0.5, "step_s": 0.05}, {}, {}, "input-workers", "stoker run --max-workers 4 train.py"),
+        (
+            {"item_s": 0.5, "step_s": 0.05, "cpu_frac": 0.1},
+            {},
+            {},
+            "input-storage",
+            "stoker run --max-workers 4 train.py",
+        ),
+    ],
+)
+def test_limit_and_advice(
+    loader: dict[str, float], fields: dict[str, object], header: dict[str, object], kind: str, command: str
+) -> None:
+    course = course_of(Loader(0, **loader), 200, **fields)  # type: ignore[arg-type]
+    summary = summarise(run_of(course, **{"argv": ["train.py"], **header}))
+    assert summary.limit.kind == kind, summary.limit.text
+    assert summary.advice.command.startswith(command)
+
+
+def test_ranks_of_one_host_share_its_cores() -> None:
+    course = course_of(Loader(0, item_s=0.5, step_s=0.05), 200)
+    summary = summarise(run_of(course, cores=4.0, world_size=2, local_world_size=2))
+    assert summary.limit.kind == "input-cpu"
+
+
+def test_growth_until_the_end_is_said() -> None:
+    course = Course()
+    train = Loader(0, item_s=1.0, step_s=0.05)
+    course.add(opened(0))
+    course.iterate(train, 100, lambda batch: course.change(train, 3, "starved") if batch == 95 else None)
+    assert summarise(run_of(course)).limit.kind == "input-growing"
+
+
+def test_no_loader_at_all() -> None:
+    summary = summarise(unused_run())
+    assert (summary.main, summary.loaders, summary.limit.kind) == (None, [], "none")
+
+
+def test_headlines_of_all_ranks_are_listed() -> None:
+    one = growth_run()
+    two = Run(header=make_header(rank=1, world_size=2), events=saturated_run().events)
+    summary = summarise(one, [one, two])
+    assert [rank.rank for rank in summary.ranks] == [0, 1]
+    assert summary.ranks[1].input_wait_frac == pytest.approx(0.67, abs=0.02)
+    assert "2 ranks" in render_text(summary)
+    assert summarise(one, [one]).ranks == []
+
+
+def test_workers_gone_at_the_end_of_an_iteration_are_no_change() -> None:
+    course = course_of(Loader(0, item_s=0.2, step_s=0.1), 100)
+    last = course.events[-1]
+    assert isinstance(last, Progress)
+    course.events[-1] = msgspec.structs.replace(last, workers=0)
+    run = run_of(course)
+    assert loader_of(run).workers_last == 2
+    assert [step.workers for step in worker_steps(run, 0)] == [2]
+
+
+def test_json_twin_comes_back_the_same() -> None:
+    summary = summarise(growth_run())
+    assert msgspec.json.decode(msgspec.json.encode(summary), type=Summary) == summary
+
+
+FRACTION = st.floats(0, 1e7, allow_nan=False)
+COUNT = st.integers(0, 10**9)
+SMALL = st.integers(0, 3)
+TEXT = st.text(max_size=30)
+
+
+def progress() -> st.SearchStrategy[Progress]:
+    seconds = ("input_wait_s", "h2d_s", "compute_s", "other_s", "worker_busy_s", "worker_idle_s", "worker_cpu_s")
+    counts = ("batches", "samples", "bytes", "starved_steps")
+    return st.builds(
+        Progress,
+        t_s=FRACTION,
+        loader=SMALL,
+        iteration=SMALL,
+        workers=SMALL,
+        ready=SMALL,
+        capacity=SMALL,
+        **dict.fromkeys(seconds, FRACTION),
+        **dict.fromkeys(counts, COUNT),
+    )
+
+
+def events() -> st.SearchStrategy[list[AnyEvent]]:
+    one = st.one_of(
+        progress(),
+        st.builds(opened, SMALL, t_s=FRACTION, declared_workers=SMALL, reason=TEXT, site=TEXT),
+        st.builds(WorkersChanged, t_s=FRACTION, loader=SMALL, workers=SMALL, depth=SMALL, reason=TEXT),
+        st.builds(IterationStarted, t_s=FRACTION, loader=SMALL, iteration=SMALL, workers=SMALL, start_s=FRACTION),
+        st.builds(WorkerLost, t_s=FRACTION, loader=SMALL, worker=SMALL, pid=SMALL, cause=TEXT, released=SMALL),
+        st.builds(SampleQuarantined, t_s=FRACTION, loader=SMALL, index=TEXT, path=TEXT, seed=SMALL, action=TEXT),
+        st.builds(Notice, t_s=FRACTION, text=TEXT),
+        st.builds(RunEnded, t_s=FRACTION, outcome=TEXT),
+    )
+    return st.lists(one, max_size=40).map(lambda found: sorted(found, key=lambda event: event.t_s))
+
+
+def check_split(split: Split) -> None:
+    assert all(0 <= part <= 1 for part in split.parts())
+    assert sum(split.parts()) == pytest.approx(1.0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(events())
+def test_any_records_give_sound_reports(found: list[AnyEvent]) -> None:
+    run = Run(header=make_header(), events=found)
+    summary = summarise(run, [run, run])
+    for loader in summary.loaders:
+        for window in (loader.overall, loader.start, loader.end):
+            if window is not None:
+                check_split(window.split)
+                assert window.batches > 0
+                assert math.isfinite(window.batches_per_s)
+                assert 0 <= window.starved_frac <= 1
+        for stretch in pieces(run, loader.loader):
+            assert all(point.from_s <= point.to_s for point in stretch)
+    assert len(render_text(summary).splitlines()) <= MAX_LINES
+    assert render_html(run, summary).endswith("</html>\n")
+    assert msgspec.json.decode(msgspec.json.encode(summary), type=Summary) == summary
+
+
+@given(st.lists(progress(), max_size=20))
+def test_counters_that_fall_are_left_out(found: list[Progress]) -> None:
+    kept = monotone(found)
+    for first, last in pairwise(kept):
+        assert last.batches >= first.batches
+        assert last.t_s >= first.t_s
+        window = between(first, last)
+        assert window is None or window.batches == last.batches - first.batches
+
+
+@given(st.integers(1, 60), st.floats(0.01, 2.0), st.floats(0.01, 2.0), st.integers(1, 8))
+@settings(max_examples=40, deadline=None)
+def test_course_is_cut_without_losing_a_batch(batches: int, item_s: float, step_s: float, workers: int) -> None:
+    course = course_of(Loader(0, item_s=item_s, step_s=step_s, workers=workers), batches)
+    points = [point for stretch in pieces(run_of(course), 0) for point in stretch]
+    assert sum(point.window.batches for point in points) == batches
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("unicode", [True, False])
+@pytest.mark.parametrize("make", [growth_run, saturated_run, short_run, unused_run, many_loaders_run])
+def test_text_fits_one_screen(make: object, unicode: bool, width: int) -> None:
+    summary = summarise(make())  # type: ignore[operator]
+    text = render_text(summary, Style(width=width, unicode=unicode))
+    lines = text.splitlines()
+    assert len(lines) <= 24
+    # The next command is for copying and never cut.
+    assert all(len(line) <= width for line in lines if summary.advice.command not in line)
+    assert "\x1b" not in text
+    assert unicode or text.isascii()
+    assert summary.advice.command in text
+
+
+def test_colour_changes_no_word() -> None:
+    import re
+
+    summary = summarise(growth_run())
+    coloured = render_text(summary, Style(color=True))
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == render_text(summary)
+    assert coloured != render_text(summary)
