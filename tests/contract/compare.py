@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,8 @@ from .registry import CASES, Case, by_process, process_of
 from .transcript import BATCH, NOTE
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUP_LIMIT_S = 60.0
+SIDE_LIMIT_S = 200.0
+"""For all cases of a process on one side, restarts included."""
 MAX_RESTARTS = 3
 """A process that ends inside a case is started again with the cases after it, at most so often."""
 
@@ -46,6 +48,7 @@ class SideRun:
         self._folder = folder
         self._left = list(names)
         self._starts = 0
+        self._deadline_s = time.monotonic() + SIDE_LIMIT_S
         self._result = GroupResult()
         self._start()
 
@@ -65,16 +68,18 @@ class SideRun:
         """The result, once every case has run or its process could not be kept alive."""
         while True:
             try:
-                ended = f"process ended with {self._process.wait(GROUP_LIMIT_S)}"
+                ended = f"process ended with {self._process.wait(max(1.0, self._deadline_s - time.monotonic()))}"
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-                ended = f"process did not end in {GROUP_LIMIT_S} s"
+                ended = f"process did not end in {SIDE_LIMIT_S} s"
             self._collect(ended)
             if not self._left:
                 return self._result
-            if self._starts > MAX_RESTARTS:
-                self._result.failures |= dict.fromkeys(self._left, "not run: the process ended in too many cases")
+            if self._starts > MAX_RESTARTS or time.monotonic() > self._deadline_s:
+                self._result.failures |= dict.fromkeys(
+                    self._left, "not run: too many cases ended or outlasted their process"
+                )
                 return self._result
             self._start()
 

@@ -31,12 +31,9 @@ class Case:
 CASES: dict[str, Case] = {}
 
 PROCESSES: dict[str, tuple[str, ...]] = {
-    "order": ("order", "lazy", "random"),
-    "values": ("values", "objects", "sizes", "lifetime"),
-    "options": ("options", "change", "frameworks"),
-    "streams": ("iterable", "datapipes"),
-    "errors": ("errors",),
-    "context": ("context",),
+    "order": ("order", "lazy", "random", "options", "change"),
+    "batches": ("values", "objects", "sizes", "lifetime", "frameworks"),
+    "streams": ("iterable", "datapipes", "errors", "context"),
 }
 """Groups by the process that runs them: starting python and torch costs more than most groups."""
 
