@@ -21,10 +21,11 @@ from stoker.core.events import (
     WorkersChanged,
 )
 from stoker.core.runlog import Run
+from stoker.ui.loaders import LoaderSummary
 from stoker.ui.report_html import render_html
 from stoker.ui.report_text import MAX_LINES, Style, render_text
 from stoker.ui.series import pieces, worker_steps
-from stoker.ui.summary import LoaderSummary, Summary, summarise
+from stoker.ui.summary import Summary, summarise
 from stoker.ui.windows import Split, between, monotone
 from tests.ui.timeline import (
     Course,

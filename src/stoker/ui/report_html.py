@@ -11,10 +11,11 @@ from stoker.core.runlog import Run
 from stoker.core.units import format_bytes, format_seconds
 from stoker.ui.advice import Advice
 from stoker.ui.figures import shorten, write_clock, write_count, write_percent, write_plural, write_rate
+from stoker.ui.loaders import LoaderSummary
 from stoker.ui.report_plots import Figure, draw_loader, has_gaps
 from stoker.ui.report_style import STYLE_SHEET
 from stoker.ui.report_text import PARTS, write_workers
-from stoker.ui.summary import LoaderSummary, Summary
+from stoker.ui.summary import Summary
 from stoker.ui.windows import Split, Window
 
 MAX_PLOTTED = 6

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from stoker.core.events import WorkerLost
 from stoker.core.runlog import Run
 from stoker.ui.figures import write_clock, write_percent, write_plural, write_rate
+from stoker.ui.loaders import LoaderSummary
 from stoker.ui.report_text import PARTS
 from stoker.ui.series import Point, pieces, worker_steps
-from stoker.ui.summary import LoaderSummary
 from stoker.ui.svg import Pair, Plot, count_ticks, nice_ticks
 
 MIN_POINTS = 4

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from stoker.core.units import format_seconds
 from stoker.ui.figures import shorten, shorten_start, write_clock, write_count, write_percent, write_plural, write_rate
-from stoker.ui.summary import LoaderSummary, Summary
+from stoker.ui.loaders import LoaderSummary
+from stoker.ui.summary import Summary
 from stoker.ui.windows import Split, Window
 
 LABEL_WIDTH = 12

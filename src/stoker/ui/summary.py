@@ -7,74 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeVar
 
 import msgspec
 
-from stoker.core.events import (
-    Event,
-    IterationStarted,
-    LoaderOpened,
-    Notice,
-    Progress,
-    RunEnded,
-    SampleQuarantined,
-    WorkerLost,
-    WorkersChanged,
-)
+from stoker.core.events import Notice, Progress, RunEnded, SampleQuarantined, WorkerLost
 from stoker.core.runlog import Run
 from stoker.ui.advice import Advice, Limit, Situation, advise, find_limit
 from stoker.ui.figures import write_plural
-from stoker.ui.windows import MIN_END_BATCHES, MIN_START_BATCHES, Window, between, end_window, monotone, start_window
+from stoker.ui.loaders import LoaderSummary, first_openings, records_of, still_growing, summarise_loader
+from stoker.ui.windows import between, monotone
 
 MAX_LISTED = 200
 """Notices and incidents beyond this are counted, not kept: a report is for reading."""
-
-_E = TypeVar("_E", bound=Event)
-
-
-class WorkerChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy chose another number of data workers."""
-
-    t_s: float
-    workers: int
-    depth: int
-    reason: str
-
-
-class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One loader of the program."""
-
-    loader: int
-    site: str
-    dataset: str
-    tier: str
-    reason: str
-    evidence: list[str]
-    length: int | None
-    batch_size: int | None
-    declared_workers: int
-    iterations: int
-    batches: int
-    samples: int
-    bytes: int
-    overall: Window | None
-    start: Window | None
-    """The first batches with exactly the declared workers, already on stoker's transport."""
-    start_missing: str
-    end: Window | None
-    end_missing: str
-    speedup: float | None
-    """Rate at the end over rate at the start."""
-    workers_last: int
-    workers_max: int
-    changes: list[WorkerChange]
-    settled_reason: str
-    """What the policy said last about the number of workers."""
-    lost: int
-    released: int
-    """Work items issued again after a worker was lost."""
-    quarantined: int
 
 
 class LostWorkers(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,9 +105,9 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
         others: all ranks of the run (this one may be among them); their headline figures are listed.
     """
     header = run.header
-    loaders = [_loader(run, opened) for opened in _first_openings(run)]
+    loaders = [summarise_loader(run, opened) for opened in first_openings(run)]
     main = max(loaders, key=_weight, default=None)
-    ended = _of(run, RunEnded)
+    ended = records_of(run, RunEnded)
     situation = Situation(
         program=list(header.argv),
         run=str(run.folder) if run.folder else header.run_id,
@@ -173,7 +117,7 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
         reason=main.reason if main else "",
         window=main.end if main else None,
         window_missing=main.end_missing if main else "",
-        growing=main is not None and _still_growing(main),
+        growing=main is not None and still_growing(main),
     )
     limit = find_limit(situation)
     return Summary(
@@ -213,126 +157,9 @@ def _weight(loader: LoaderSummary) -> tuple[float, int]:
     return loader.overall.active_s if loader.overall else 0.0, loader.batches
 
 
-def _of(run: Run, kind: type[_E], loader: int | None = None) -> list[_E]:
-    """The records of one class, of one loader if asked."""
-    found = [event for event in run.events if isinstance(event, kind)]
-    return found if loader is None else [event for event in found if getattr(event, "loader", None) == loader]
-
-
-def _first_openings(run: Run) -> list[LoaderOpened]:
-    first: dict[int, LoaderOpened] = {}
-    for opened in _of(run, LoaderOpened):
-        first.setdefault(opened.loader, opened)
-    return [first[number] for number in sorted(first)]
-
-
-def _loader(run: Run, opened: LoaderOpened) -> LoaderSummary:
-    records = monotone(_of(run, Progress, opened.loader))
-    changes = _changes(run, opened)
-    iterations = _of(run, IterationStarted, opened.loader)
-    lost = _of(run, WorkerLost, opened.loader)
-    last = records[-1] if records else None
-    away = [change.t_s for change in changes if change.workers != opened.declared_workers]
-    start, start_missing = _start(opened, records, iterations, away[0] if away else None)
-    used = start.first_batch + start.batches if start else 0
-    end = end_window(records, changes[-1].t_s if changes else None, used)
-    seen = [*(record.workers for record in records), *(started.workers for started in iterations)]
-    return LoaderSummary(
-        loader=opened.loader,
-        site=opened.site,
-        dataset=opened.dataset,
-        tier=opened.tier,
-        reason=opened.reason,
-        evidence=list(opened.evidence),
-        length=opened.length,
-        batch_size=opened.batch_size,
-        declared_workers=opened.declared_workers,
-        iterations=len(iterations),
-        batches=last.batches if last else 0,
-        samples=last.samples if last else 0,
-        bytes=last.bytes if last else 0,
-        overall=between(None, last) if last and last.batches >= MIN_START_BATCHES else None,
-        start=start,
-        start_missing=start_missing,
-        end=end,
-        end_missing="" if end else _end_missing(opened, last.batches if last else 0),
-        speedup=_speedup(start, end),
-        workers_last=next((number for number in reversed(seen[: len(records)]) if number), 0),
-        workers_max=max(seen, default=0),
-        changes=changes,
-        settled_reason=next((event.reason for event in reversed(_of(run, WorkersChanged, opened.loader))), ""),
-        lost=len(lost),
-        released=sum(event.released for event in lost),
-        quarantined=len(_of(run, SampleQuarantined, opened.loader)),
-    )
-
-
-def _changes(run: Run, opened: LoaderOpened) -> list[WorkerChange]:
-    """Decisions that changed the number of workers; those that moved only the depth are left out."""
-    changes: list[WorkerChange] = []
-    workers = opened.declared_workers
-    for event in _of(run, WorkersChanged, opened.loader):
-        if event.workers != workers:
-            changes.append(WorkerChange(t_s=event.t_s, workers=event.workers, depth=event.depth, reason=event.reason))
-        workers = event.workers
-    return changes
-
-
-def _start(
-    opened: LoaderOpened,
-    records: list[Progress],
-    iterations: list[IterationStarted],
-    changed_s: float | None,
-) -> tuple[Window | None, str]:
-    """The start window, or why there is none."""
-    if not records or not records[-1].batches:
-        return None, _unmeasured(opened)
-    if iterations and iterations[0].workers != opened.declared_workers:
-        began = write_plural(iterations[0].workers, "worker")
-        return None, f"not measured: the run began with {began}, the program declares {opened.declared_workers}"
-    window = start_window(records, changed_s)
-    if window:
-        return window, ""
-    if changed_s is not None:
-        return None, "not measured: the number of workers changed within the first batches"
-    return None, _too_short(records[-1].batches)
-
-
-def _end_missing(opened: LoaderOpened, batches: int) -> str:
-    if not batches:
-        return _unmeasured(opened)
-    if batches < 2 * MIN_END_BATCHES:
-        return _too_short(batches)
-    return "not measured: too few records after the start"
-
-
-def _too_short(batches: int) -> str:
-    return f"run too short: {write_plural(batches, 'batch', 'batches')}"
-
-
-def _unmeasured(opened: LoaderOpened) -> str:
-    return "not measured: left to torch" if opened.tier == "stock" else "no batch was recorded"
-
-
-def _speedup(start: Window | None, end: Window | None) -> float | None:
-    if start is None or end is None:
-        return None
-    if start.samples_per_s and end.samples_per_s:
-        return end.samples_per_s / start.samples_per_s
-    return end.batches_per_s / start.batches_per_s
-
-
-def _still_growing(loader: LoaderSummary) -> bool:
-    """Whether workers were added so late that the end window does not show their effect."""
-    if len(loader.changes) < 1 or loader.end is None:
-        return False
-    before = loader.changes[-2].workers if len(loader.changes) > 1 else loader.declared_workers
-    return loader.changes[-1].workers > before and loader.changes[-1].t_s > loader.end.from_s
-
-
 def _lost(run: Run) -> list[LostWorkers]:
     by_cause: dict[str, list[WorkerLost]] = {}
-    for event in _of(run, WorkerLost):
+    for event in records_of(run, WorkerLost):
         by_cause.setdefault(event.cause, []).append(event)
     return [
         LostWorkers(
@@ -356,13 +183,13 @@ def _quarantined(run: Run) -> list[QuarantinedSample]:
             seed=event.seed,
             action=event.action,
         )
-        for event in _of(run, SampleQuarantined)[:MAX_LISTED]
+        for event in records_of(run, SampleQuarantined)[:MAX_LISTED]
     ]
 
 
 def _notices(run: Run) -> list[NoticeLine]:
     """Each line once, in the order of first appearance."""
-    notices = _of(run, Notice)
+    notices = records_of(run, Notice)
     counts = Counter(event.text for event in notices)
     first: dict[str, float] = {}
     for event in notices:
@@ -374,12 +201,12 @@ def _rank(run: Run) -> RankSummary:
     """The busiest loader of a rank in four figures."""
     windows = {
         opened.loader: between(None, records[-1])
-        for opened in _first_openings(run)
-        if (records := monotone(_of(run, Progress, opened.loader)))
+        for opened in first_openings(run)
+        if (records := monotone(records_of(run, Progress, opened.loader)))
     }
     known = [(number, window) for number, window in windows.items() if window]
     number, window = max(known, key=lambda pair: pair[1].active_s, default=(None, None))
-    workers = [record.workers for record in _of(run, Progress, number) if record.workers] if window else []
+    workers = [record.workers for record in records_of(run, Progress, number) if record.workers] if window else []
     return RankSummary(
         rank=run.header.rank,
         samples_per_s=window.samples_per_s if window else None,
@@ -390,7 +217,7 @@ def _rank(run: Run) -> RankSummary:
 
 def _caveats(run: Run) -> list[str]:
     caveats: list[str] = []
-    if not _of(run, RunEnded):
+    if not records_of(run, RunEnded):
         caveats.append("no end record: killed or still running; figures end at the last record")
     if run.skipped:
         caveats.append(f"{write_plural(run.skipped, 'line')} of the run folder could not be read")

@@ -1,0 +1,193 @@
+"""One loader's records as figures: its windows, its workers, and why a figure is missing."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from stoker.core.events import (
+    Event,
+    IterationStarted,
+    LoaderOpened,
+    Progress,
+    SampleQuarantined,
+    WorkerLost,
+    WorkersChanged,
+)
+from stoker.core.runlog import Run
+from stoker.ui.figures import write_plural
+from stoker.ui.windows import (
+    MIN_END_BATCHES,
+    MIN_START_BATCHES,
+    Window,
+    between,
+    end_window,
+    monotone,
+    start_window,
+)
+
+_E = TypeVar("_E", bound=Event)
+
+
+class WorkerChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy chose another number of data workers."""
+
+    t_s: float
+    workers: int
+    depth: int
+    reason: str
+
+
+class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One loader of the program."""
+
+    loader: int
+    site: str
+    dataset: str
+    tier: str
+    reason: str
+    evidence: list[str]
+    length: int | None
+    batch_size: int | None
+    declared_workers: int
+    iterations: int
+    batches: int
+    samples: int
+    bytes: int
+    overall: Window | None
+    start: Window | None
+    """The first batches with exactly the declared workers, already on stoker's transport."""
+    start_missing: str
+    end: Window | None
+    end_missing: str
+    speedup: float | None
+    """Rate at the end over rate at the start."""
+    workers_last: int
+    workers_max: int
+    changes: list[WorkerChange]
+    settled_reason: str
+    """What the policy said last about the number of workers."""
+    lost: int
+    released: int
+    """Work items issued again after a worker was lost."""
+    quarantined: int
+
+
+def records_of(run: Run, kind: type[_E], loader: int | None = None) -> list[_E]:
+    """The records of one class, of one loader if asked."""
+    found = [event for event in run.events if isinstance(event, kind)]
+    return found if loader is None else [event for event in found if getattr(event, "loader", None) == loader]
+
+
+def first_openings(run: Run) -> list[LoaderOpened]:
+    """How each loader was first served, by number."""
+    first: dict[int, LoaderOpened] = {}
+    for opened in records_of(run, LoaderOpened):
+        first.setdefault(opened.loader, opened)
+    return [first[number] for number in sorted(first)]
+
+
+def summarise_loader(run: Run, opened: LoaderOpened) -> LoaderSummary:
+    """The figures of a loader."""
+    records = monotone(records_of(run, Progress, opened.loader))
+    changes = _changes(run, opened)
+    iterations = records_of(run, IterationStarted, opened.loader)
+    lost = records_of(run, WorkerLost, opened.loader)
+    last = records[-1] if records else None
+    away = [change.t_s for change in changes if change.workers != opened.declared_workers]
+    start, start_missing = _start(opened, records, iterations, away[0] if away else None)
+    used = start.first_batch + start.batches if start else 0
+    end = end_window(records, changes[-1].t_s if changes else None, used)
+    seen = [*(record.workers for record in records), *(started.workers for started in iterations)]
+    return LoaderSummary(
+        loader=opened.loader,
+        site=opened.site,
+        dataset=opened.dataset,
+        tier=opened.tier,
+        reason=opened.reason,
+        evidence=list(opened.evidence),
+        length=opened.length,
+        batch_size=opened.batch_size,
+        declared_workers=opened.declared_workers,
+        iterations=len(iterations),
+        batches=last.batches if last else 0,
+        samples=last.samples if last else 0,
+        bytes=last.bytes if last else 0,
+        overall=between(None, last) if last and last.batches >= MIN_START_BATCHES else None,
+        start=start,
+        start_missing=start_missing,
+        end=end,
+        end_missing="" if end else _end_missing(opened, last.batches if last else 0),
+        speedup=_speedup(start, end),
+        workers_last=next((number for number in reversed(seen[: len(records)]) if number), 0),
+        workers_max=max(seen, default=0),
+        changes=changes,
+        settled_reason=next((event.reason for event in reversed(records_of(run, WorkersChanged, opened.loader))), ""),
+        lost=len(lost),
+        released=sum(event.released for event in lost),
+        quarantined=len(records_of(run, SampleQuarantined, opened.loader)),
+    )
+
+
+def _changes(run: Run, opened: LoaderOpened) -> list[WorkerChange]:
+    """Decisions that changed the number of workers; those that moved only the depth are left out."""
+    changes: list[WorkerChange] = []
+    workers = opened.declared_workers
+    for event in records_of(run, WorkersChanged, opened.loader):
+        if event.workers != workers:
+            changes.append(WorkerChange(t_s=event.t_s, workers=event.workers, depth=event.depth, reason=event.reason))
+        workers = event.workers
+    return changes
+
+
+def _start(
+    opened: LoaderOpened,
+    records: list[Progress],
+    iterations: list[IterationStarted],
+    changed_s: float | None,
+) -> tuple[Window | None, str]:
+    """The start window, or why there is none."""
+    if not records or not records[-1].batches:
+        return None, _unmeasured(opened)
+    if iterations and iterations[0].workers != opened.declared_workers:
+        began = write_plural(iterations[0].workers, "worker")
+        return None, f"not measured: the run began with {began}, the program declares {opened.declared_workers}"
+    window = start_window(records, changed_s)
+    if window:
+        return window, ""
+    if changed_s is not None:
+        return None, "not measured: the number of workers changed within the first batches"
+    return None, _too_short(records[-1].batches)
+
+
+def _end_missing(opened: LoaderOpened, batches: int) -> str:
+    if not batches:
+        return _unmeasured(opened)
+    if batches < 2 * MIN_END_BATCHES:
+        return _too_short(batches)
+    return "not measured: too few records after the start"
+
+
+def _too_short(batches: int) -> str:
+    return f"run too short: {write_plural(batches, 'batch', 'batches')}"
+
+
+def _unmeasured(opened: LoaderOpened) -> str:
+    return "not measured: left to torch" if opened.tier == "stock" else "no batch was recorded"
+
+
+def _speedup(start: Window | None, end: Window | None) -> float | None:
+    if start is None or end is None:
+        return None
+    if start.samples_per_s and end.samples_per_s:
+        return end.samples_per_s / start.samples_per_s
+    return end.batches_per_s / start.batches_per_s
+
+
+def still_growing(loader: LoaderSummary) -> bool:
+    """Whether workers were added so late that the end window does not show their effect."""
+    if len(loader.changes) < 1 or loader.end is None:
+        return False
+    before = loader.changes[-2].workers if len(loader.changes) > 1 else loader.declared_workers
+    return loader.changes[-1].workers > before and loader.changes[-1].t_s > loader.end.from_s
