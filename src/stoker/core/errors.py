@@ -1,0 +1,88 @@
+"""Every failure that stoker itself raises at run time: one base class, one class per story.
+
+Callers' mistakes are ``ValueError`` / ``TypeError`` at construction and live where they are found. Exceptions of the
+user's own code keep their type and never become one of these. All classes keep their fields and pickle cleanly, since
+they may cross a process.
+"""
+
+from __future__ import annotations
+
+
+class StokerError(Exception):
+    """Base of all run-time failures of stoker; catch this to catch them all."""
+
+    code = "STOKER1000"
+
+    def __init__(self, message: str, **fields: object) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args[0], self.fields)
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} [{self.code}]"
+
+
+def _rebuild(kind: type[StokerError], message: str, fields: dict[str, object]) -> StokerError:
+    return kind(message, **fields)
+
+
+class ConfigError(StokerError):
+    """A setting from the command line, the environment or a file is unknown or has a wrong value."""
+
+    code = "STOKER1001"
+
+
+class MissingExtraError(StokerError, ImportError):
+    """A feature needs an optional package that is not installed; the message holds the exact pip line."""
+
+    code = "STOKER1002"
+
+
+class WireError(StokerError):
+    """Bytes received from a data worker are not a well-formed message."""
+
+    code = "STOKER1101"
+
+
+class WorkerStartError(StokerError):
+    """No data worker could be started for a loader, and no tier below can serve it either."""
+
+    code = "STOKER1201"
+
+
+class WorkerLostError(StokerError):
+    """Data workers keep dying (or keep hanging) without any sample being the cause."""
+
+    code = "STOKER1202"
+
+
+class SampleKillsWorkerError(StokerError):
+    """One sample killed (or hung) its data worker twice. Fields: index, path, seed, replay."""
+
+    code = "STOKER1203"
+
+
+class StreamNotRepeatableError(StokerError):
+    """A shard of an iterable dataset was replayed after its worker died and gave other samples than before."""
+
+    code = "STOKER1204"
+
+
+class DifferentResultError(StokerError):
+    """A sample computed in a data worker differs from the same sample computed in the training process."""
+
+    code = "STOKER1205"
+
+
+class ResumeError(StokerError):
+    """A saved loader state does not fit the loader it is given to."""
+
+    code = "STOKER1301"
+
+
+class RunFolderError(StokerError):
+    """A run folder is missing, unreadable, or of a newer format than this stoker reads."""
+
+    code = "STOKER1401"

@@ -1,0 +1,163 @@
+"""The records of a run folder: what happened, in the order it happened, one JSON object a line.
+
+``events.jsonl`` holds these records tagged by ``type``; ``run.json`` holds one :class:`RunHeader`. Both carry
+``FORMAT``; a reader refuses a newer one rather than misread it. Counters are cumulative per loader, so that a rate is
+a difference of two records and a lost line costs resolution only.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+FORMAT = 1
+
+
+class RunHeader(msgspec.Struct, kw_only=True):
+    """Who ran what, where, with which settings; written once at the start (``run.json``)."""
+
+    format: int = FORMAT
+    run_id: str
+    started_unix_s: float
+    argv: list[str]
+    """The program and its arguments, without stoker's own."""
+    cwd: str
+    python: str
+    stoker: str
+    torch: str
+    numpy: str
+    hostname: str
+    cores: float
+    """CPU cores this process may use (affinity and cgroup)."""
+    memory_bytes: int
+    accelerator: str
+    """Name of the accelerator, or an empty string."""
+    rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    config: dict[str, object] = {}
+
+
+class Event(msgspec.Struct, kw_only=True, tag_field="type"):
+    """Base of all records."""
+
+    t_s: float
+    """Seconds since the run started (monotonic)."""
+
+
+class LoaderOpened(Event, tag="loader_opened"):
+    """A loader is iterated for the first time: how it is served and why."""
+
+    loader: int
+    """Number of the loader in this process, from 0 in the order of first use."""
+    site: str
+    """``file.py:line`` where the program made the loader."""
+    dataset: str
+    """Class name of the dataset."""
+    length: int | None
+    """Batches of an epoch, where the loader knows."""
+    batch_size: int | None
+    declared_workers: int
+    tier: str
+    """``elastic``, ``pinned``, ``process`` (in the training process) or ``stock`` (left to torch)."""
+    reason: str
+    """Why this tier, in one sentence, with file:line where code is the cause."""
+    evidence: list[str] = []
+    """Further findings, one sentence each."""
+
+
+class IterationStarted(Event, tag="iteration_started"):
+    """The program asked for an iterator over a loader."""
+
+    loader: int
+    iteration: int
+    workers: int
+    start_s: float
+    """Time inside ``iter()``."""
+
+
+class Progress(Event, tag="progress"):
+    """A loader's cumulative counters, about once a second and at the end of each iteration."""
+
+    loader: int
+    iteration: int
+    batches: int
+    """Batches delivered since the run started."""
+    samples: int
+    """Samples delivered, where a batch's size is known."""
+    bytes: int
+    """Bytes of the delivered batches, as laid out in slots."""
+    input_wait_s: float
+    """Time the training process spent waiting inside ``next()``."""
+    h2d_s: float
+    """Time in host-to-device copies issued by the program (0.0 where there is no accelerator)."""
+    compute_s: float
+    """Time from the batch's arrival to the end of the last optimizer step, without ``h2d_s``."""
+    other_s: float
+    """The rest of the step: from there to the next ``next()``."""
+    starved_steps: int
+    """Deliveries that found the next batch not ready."""
+    workers: int
+    """Data workers alive."""
+    ready: int
+    """Batches finished and waiting."""
+    capacity: int
+    """Batches that may be in flight (leases plus ready)."""
+    worker_busy_s: float
+    """Wall time data workers spent on work items."""
+    worker_idle_s: float
+    """Wall time data workers waited for something to do."""
+    worker_cpu_s: float
+    """CPU time of the work items."""
+
+
+class WorkersChanged(Event, tag="workers_changed"):
+    """The policy asked for another number of data workers or another depth."""
+
+    loader: int
+    workers: int
+    depth: int
+    reason: str
+
+
+class WorkerLost(Event, tag="worker_lost"):
+    """A data worker died, hung, was stopped or was recycled; its leases were issued again."""
+
+    loader: int
+    worker: int
+    pid: int
+    cause: str
+    released: int
+    """Work items issued again; none is lost."""
+    stack: str = ""
+    """Where the worker was, when it hung or was stopped."""
+
+
+class SampleQuarantined(Event, tag="sample_quarantined"):
+    """A sample that killed its data worker twice was left out or replaced."""
+
+    loader: int
+    index: str
+    path: str
+    seed: int
+    action: str
+    """``skip`` or ``replace``."""
+
+
+class Notice(Event, tag="notice"):
+    """One line that a person should see."""
+
+    text: str
+    loader: int = -1
+
+
+class RunEnded(Event, tag="run_ended"):
+    """The program ended; absent when it was killed."""
+
+    outcome: str
+    """``finished``, or the class name of the exception that ended it."""
+
+
+AnyEvent = (
+    LoaderOpened | IterationStarted | Progress | WorkersChanged | WorkerLost | SampleQuarantined | Notice | RunEnded
+)
+"""Every record that can stand in ``events.jsonl``."""

@@ -1,0 +1,83 @@
+"""The board: one small shared page on which each data worker keeps the sample it is working on.
+
+When a worker dies without a word, the training process reads there which sample to blame, and since when a silent
+worker has been at it. Written with plain stores, no locks: one writer a row, and a row is read only once its writer
+is dead or presumed so.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+
+from stoker.feed.slots import create_memory
+
+_ROW = struct.Struct("<qqd")  # seq (-1: none), position in the batch (-1: collate), monotonic seconds
+_ROW_BYTES = 64
+_POSITION = struct.Struct("<qd")
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """What a worker was doing when it last wrote."""
+
+    seq: int
+    """Work item, or -1 when it had none."""
+    position: int
+    """Sample in the batch, or -1 for the batch as a whole."""
+    since_s: float
+    """Monotonic time at which it began that sample."""
+
+
+class Board:
+    """All rows of one crew; made by the training process, inherited or mapped by the workers."""
+
+    def __init__(self, num_rows: int, fd: int | None = None) -> None:
+        self.num_rows = num_rows
+        self.fd = create_memory("stoker-board", num_rows * _ROW_BYTES) if fd is None else fd
+        self._map = mmap.mmap(self.fd, num_rows * _ROW_BYTES)
+
+    @classmethod
+    def inherit(cls, fd: int) -> Board:
+        """The same board in another process, from its descriptor."""
+        return cls(os.fstat(fd).st_size // _ROW_BYTES, fd)
+
+    def read(self, row: int) -> Whereabouts:
+        """The row as last written."""
+        return Whereabouts(*_ROW.unpack_from(self._map, row * _ROW_BYTES))
+
+    def reset(self, row: int) -> None:
+        """Empties a row before a new worker gets it."""
+        _ROW.pack_into(self._map, row * _ROW_BYTES, -1, -1, 0.0)
+
+    def writer(self, row: int) -> BoardWriter:
+        """The worker's side of one row."""
+        return BoardWriter(self._map, row * _ROW_BYTES)
+
+    def close(self) -> None:
+        """Unmaps and closes."""
+        self._map.close()
+        os.close(self.fd)
+
+
+class BoardWriter:
+    """Writes one row."""
+
+    def __init__(self, memory: mmap.mmap, offset: int) -> None:
+        self._memory = memory
+        self._offset = offset
+
+    def begin(self, seq: int) -> None:
+        """A work item begins."""
+        _ROW.pack_into(self._memory, self._offset, seq, -1, time.monotonic())
+
+    def at(self, position: int) -> None:
+        """A sample of it begins (-1: what concerns the batch as a whole)."""
+        _POSITION.pack_into(self._memory, self._offset + 8, position, time.monotonic())
+
+    def clear(self) -> None:
+        """The item is done."""
+        _ROW.pack_into(self._memory, self._offset, -1, -1, time.monotonic())

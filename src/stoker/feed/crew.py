@@ -1,0 +1,377 @@
+"""The processes that serve one loader: a template, its data workers, and what they report.
+
+Effects only: starts, kills, sends, polls. Which worker should make which item, and how many there should be, is
+decided elsewhere and told to the crew. Single-threaded: everything happens inside the training process's calls.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from stoker.core.errors import WireError
+from stoker.feed.board import Board, Whereabouts
+from stoker.feed.forks import abandon_in_children
+from stoker.feed.program import Iteration, Program, WorkerIdentity, WorkItem
+from stoker.feed.slots import Ring
+from stoker.feed.wire import Channel, Frame, Kind, LeaseHeader
+
+MAX_WORKERS = 256
+"""Rows of a crew's board; an upper bound for any policy."""
+
+
+class Template(Protocol):
+    """A process that forks data workers on request."""
+
+    channel: Channel
+    board: Board
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        ...
+
+    def spawn(self, identity: WorkerIdentity) -> Channel:
+        """Asks for a worker; returns our end of its socket."""
+        ...
+
+    def dump_stack(self, pid: int) -> str:
+        """Where a worker about to be killed is; empty when it does not answer."""
+        ...
+
+    def close(self) -> None:
+        """Ends the template and all its workers; returns when they are gone."""
+        ...
+
+
+class Backend(Protocol):
+    """Starts templates somewhere."""
+
+    def start(self, program: Program, context: Any, num_rows: int) -> Template:
+        """A template for ``program``; raises ``WorkerStartError``."""
+        ...
+
+
+@dataclass(slots=True)
+class Member:
+    """One data worker as the training process sees it."""
+
+    identity: WorkerIdentity
+    channel: Channel
+    started_s: float
+    pid: int = 0
+    """0 until the template has said."""
+    draining: bool = False
+    gone: bool = False
+    """Its socket is closed; it is only waited for."""
+    killed_for: str = ""
+    """Why we killed it, when we did."""
+    stack: str = ""
+    rings: set[int] = field(default_factory=set[int])
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A frame from a worker."""
+
+    worker: int
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A worker is gone for certain: its memory is no longer written by it."""
+
+    worker: int
+    pid: int
+    expected: bool
+    """It was told to stop (drained or recycled)."""
+    cause: str
+    whereabouts: Whereabouts
+    stack: str = ""
+
+
+class Crew:
+    """A template and its workers.
+
+    Args:
+        backend: where they run.
+        program: what they run.
+        context: ``multiprocessing`` context that starts the template.
+        iteration: constants that new workers get first.
+
+    Raises:
+        WorkerStartError: the template could not be started.
+    """
+
+    def __init__(self, backend: Backend, program: Program, context: Any, iteration: Iteration) -> None:
+        self._template = backend.start(program, context, MAX_WORKERS)
+        self._poller = select.epoll()
+        self._poller.register(self._template.channel.fileno(), select.EPOLLIN)
+        abandon_in_children(self)
+        self._by_fd: dict[int, int] = {}
+        self.members: dict[int, Member] = {}
+        self._free_rows = list(range(MAX_WORKERS - 1, -1, -1))
+        self._next_number = 0
+        self._iteration = iteration
+        self._rings: list[Ring] = []
+        self._arrived: list[Message | Departure] = []
+        self._fingerprint: bytes | None = None
+        self.template_lost = False
+
+    def abandon(self) -> None:
+        """Closes the poller in a forked child."""
+        self._poller.close()
+
+    @property
+    def template_pid(self) -> int:
+        """Process id of the template."""
+        return self._template.pid
+
+    def active(self) -> list[Member]:
+        """Workers that may get leases."""
+        return [m for m in self.members.values() if not (m.draining or m.gone)]
+
+    def spawn(self, worker_id: int) -> Member | None:
+        """A new worker, which can be given leases at once; None when the template is gone or the board is full."""
+        if self.template_lost or not self._free_rows:
+            return None
+        identity = WorkerIdentity(number=self._next_number, worker_id=worker_id, board_slot=self._free_rows[-1])
+        try:
+            channel = self._template.spawn(identity)
+        except OSError:
+            self.template_lost = True
+            return None
+        self._free_rows.pop()
+        self._next_number += 1
+        abandon_in_children(channel)
+        member = Member(identity, channel, time.monotonic())
+        self.members[identity.number] = member
+        self._by_fd[channel.fileno()] = identity.number
+        self._poller.register(channel.fileno(), select.EPOLLIN)
+        self._send(member, Kind.ITERATION, pickle.dumps(self._iteration))
+        for ring in self._rings:
+            self._share(member, ring)
+        return member
+
+    def begin(self, iteration: Iteration) -> None:
+        """Drops what workers still hold and gives them the constants of the next iteration."""
+        self._iteration = iteration
+        for member in self.active():
+            self._send(member, Kind.FORGET)
+            self._send(member, Kind.ITERATION, pickle.dumps(iteration))
+
+    def forget(self) -> None:
+        """Drops the leases that have not begun."""
+        for member in self.active():
+            self._send(member, Kind.FORGET)
+
+    def share(self, ring: Ring, *, only: bool = True) -> None:
+        """Makes a ring known to all workers, now and later; with ``only`` it replaces the earlier ones."""
+        self._rings = [ring] if only else [*self._rings, ring]
+        for member in self.active():
+            self._share(member, ring)
+
+    def _share(self, member: Member, ring: Ring) -> None:
+        self._send(member, Kind.RING, pickle.dumps((ring.generation, ring.slot_bytes, ring.num_slots)), (ring.fd,))
+        member.rings.add(ring.generation)
+
+    def lease(self, member: Member, header: LeaseHeader, work: WorkItem) -> None:
+        """Sends a lease."""
+        self._send(member, Kind.LEASE, header.pack(pickle.dumps(work, 5)))
+
+    def probe(self, member: Member, work: WorkItem) -> None:
+        """Asks a throwaway worker for the differential probe."""
+        self._send(member, Kind.PROBE, pickle.dumps(work, 5))
+
+    def stop(self, member: Member) -> None:
+        """Tells a worker to finish the leases it has and leave."""
+        member.draining = True
+        self._send(member, Kind.STOP)
+
+    def kill(self, member: Member, reason: str, *, with_stack: bool = False) -> None:
+        """Ends a worker at once; a :class:`Departure` follows when it is certainly dead."""
+        member.killed_for = reason
+        if not member.pid:
+            self._drain_template()
+        if member.pid:
+            try:
+                if with_stack:
+                    member.stack = self._template.dump_stack(member.pid)
+                os.kill(member.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def _send(self, member: Member, kind: Kind, body: bytes = b"", fds: tuple[int, ...] = ()) -> None:
+        try:
+            member.channel.send(kind, body, fds)
+        except OSError:
+            pass  # it is dying; its departure is reported by the poll
+
+    def poll(self, timeout_s: float) -> list[Message | Departure]:
+        """What has arrived; waits up to ``timeout_s`` for the first of it (0 does not wait)."""
+        for member in self.members.values():
+            if member.channel.unsent and not member.gone:
+                self._flush(member)
+        out: list[Message | Departure] = []
+        for fd, _ in self._poller.poll(timeout_s):
+            number = self._by_fd.get(fd)
+            if number is None:
+                self._drain_template()
+            else:
+                out += self._read(self.members[number])
+        out += self._arrived
+        self._arrived = []
+        return out
+
+    def _flush(self, member: Member) -> None:
+        try:
+            member.channel.flush()
+        except OSError:
+            pass
+
+    def _read(self, member: Member) -> list[Message | Departure]:
+        try:
+            frames = member.channel.receive()
+        except WireError as error:
+            self.kill(member, str(error))
+            frames = None
+        if frames is None:
+            self._lose_channel(member)
+            return []
+        number = member.identity.number
+        return [Message(number, frame) for frame in frames]
+
+    def _lose_channel(self, member: Member) -> None:
+        """The socket is closed; the process must be dead before its slots are used again."""
+        member.gone = True
+        fd = member.channel.fileno()
+        self._poller.unregister(fd)
+        del self._by_fd[fd]
+        member.channel.close()
+        if not member.killed_for and member.pid and not member.draining:
+            try:
+                os.kill(member.pid, signal.SIGKILL)  # it may have closed the socket and live on
+            except ProcessLookupError:
+                pass
+        if self.template_lost:
+            self._depart(member, "its template process died")
+
+    def _drain_template(self) -> None:
+        try:
+            frames = self._template.channel.receive()
+        except (WireError, OSError):
+            frames = None
+        if frames is None:
+            self._lose_template()
+            return
+        for frame in frames:
+            if frame.kind is Kind.SURVEYED:
+                self._fingerprint = frame.body
+                continue
+            number, value = pickle.loads(frame.body)
+            member = self.members.get(number)
+            if member is None:
+                continue
+            if frame.kind is Kind.SPAWNED:
+                member.pid = value
+            elif frame.kind is Kind.EXITED:
+                self._exited(member, value)
+
+    def _exited(self, member: Member, status: int) -> None:
+        number = member.identity.number
+        while not member.gone:  # what it sent before it died still counts
+            try:
+                frames = member.channel.receive()
+            except WireError:
+                frames = None
+            if not frames:
+                self._lose_channel(member)
+                break
+            self._arrived += [Message(number, frame) for frame in frames]
+        if number in self.members:
+            self._depart(member, member.killed_for or describe_exit(status))
+
+    def _depart(self, member: Member, cause: str) -> None:
+        row = member.identity.board_slot
+        del self.members[member.identity.number]
+        self._free_rows.append(row)
+        where = self._template.board.read(row)
+        self._arrived.append(
+            Departure(member.identity.number, member.pid, member.draining, cause, where, member.stack)
+        )
+
+    def _lose_template(self) -> None:
+        """The template died; the kernel kills its workers with it."""
+        if self.template_lost:
+            return
+        self.template_lost = True
+        self._poller.unregister(self._template.channel.fileno())
+        for member in list(self.members.values()):
+            if member.gone:
+                self._depart(member, "its template process died")
+
+    def ask_fingerprint(self) -> None:
+        """Has the template fingerprint its copy of the program, for :meth:`fingerprint` later."""
+        self._fingerprint = None
+        try:
+            self._template.channel.send(Kind.SURVEY)
+        except OSError:
+            self.template_lost = True
+
+    def fingerprint(self, timeout_s: float = 1.0) -> bytes:
+        """The fingerprint asked for; empty when there is none or the template does not answer in time."""
+        deadline = time.monotonic() + timeout_s
+        while self._fingerprint is None and not self.template_lost:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return b""
+            self._arrived += self.poll(left)
+        return self._fingerprint or b""
+
+    def whereabouts(self, member: Member) -> Whereabouts:
+        """What a worker is doing now."""
+        return self._template.board.read(member.identity.board_slot)
+
+    def close(self) -> None:
+        """Ends all processes; returns when they are gone."""
+        for member in self.members.values():
+            if not member.gone:
+                member.channel.close()
+        self._template.close()
+        self._poller.close()
+        self.members.clear()
+
+
+def describe_exit(status: int) -> str:
+    """A wait status in words."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        hint = " (the kernel's out-of-memory killer?)" if number == signal.SIGKILL else ""
+        return f"killed by {signal.Signals(number).name}{hint}"
+    code = os.waitstatus_to_exitcode(status)
+    return f"exited with status {code}"
+
+
+def process_state(pid: int) -> str:
+    """The kernel's one-letter state of a process (``T`` for stopped); empty when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used; 0.0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0

@@ -1,0 +1,619 @@
+"""One iteration over one loader: draws items, leases them, survives its workers, delivers in order.
+
+Single-threaded and without a clock of its own pace: everything happens inside the program's calls of ``next``. While
+the program computes, workers work on the leases they have; while it waits, the engine polls, watches and scales.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from stoker.core.errors import StreamNotRepeatableError, WorkerLostError, WorkerStartError
+from stoker.feed import probe
+from stoker.feed.crew import Crew, Departure, Member, Message
+from stoker.feed.leases import Item, LeaseTable, State
+from stoker.feed.order import Order
+from stoker.feed.pack import unpack
+from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.quarantine import Quarantine, path_of
+from stoker.feed.rings import Payload, SlotKeeper
+from stoker.feed.scaling import Decision, ScalingPolicy
+from stoker.feed.watch import Watch
+from stoker.feed.window import Counters, Window
+from stoker.feed.wire import Frame, Kind, LeaseFlag, LeaseHeader, unpack_lease, unpack_ready
+
+WINDOW_S = 0.25
+"""How often the policy is asked."""
+_POLL_S = 0.1
+"""Longest wait without looking at workers, policy and time limit."""
+_MAX_LOSSES = 12
+"""Workers lost in a row without one finished item: something is wrong with all of them."""
+
+
+class Listener(Protocol):
+    """Is told what happens to a loader."""
+
+    def notice(self, text: str) -> None:
+        """One line that a person should see."""
+        ...
+
+    def workers_changed(self, decision: Decision) -> None:
+        """The policy asked for another number of workers or another depth."""
+        ...
+
+    def worker_lost(self, departure: Departure, released: int) -> None:
+        """A worker is gone; ``released`` items are made again."""
+        ...
+
+    def sample_quarantined(self, index: object, path: str, seed: int, action: str) -> None:
+        """A sample was left out or replaced."""
+        ...
+
+    def tick(self) -> None:
+        """Called about four times a second while the loader is in use."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a loader's workers may use and put up with."""
+
+    worker_memory_bytes: int
+    stall_timeout_s: float
+    timeout_s: float = 0.0
+    """The loader's own time limit for one batch; 0 for none."""
+
+
+class FailedItem:
+    """Stands for a batch whose making raised: raises it again in the training process."""
+
+    def __init__(self, body: bytes, seq: int, work: WorkItem) -> None:
+        self._body = body
+        self._seq = seq
+        self._work = work
+
+    def reraise(self, dataset: Any) -> None:
+        """Raises the user's exception with its original type and a note that names the sample; never returns."""
+        wrapper, position = pickle.loads(self._body)
+        try:
+            wrapper.reraise()
+        except Exception as error:
+            indices = self._work.indices
+            if isinstance(indices, list) and position >= 0:
+                index = indices[position]
+                path = path_of(dataset, index)
+                where = f" ({path})" if path else ""
+                error.add_note(f"stoker: raised by sample {index!r}{where}, number {position} of batch {self._seq}")
+            raise
+
+
+class Engine:
+    """Runs one iteration.
+
+    Args:
+        program: what workers run.
+        crew: processes to run it; the engine drives them but does not close them.
+        iteration: constants of this pass.
+        order: the items; drawn in this process.
+        policy: how many workers, how deep; ignored by the pinned tier.
+        keeper: slots, kept from iteration to iteration.
+        counters: cumulative counters of the loader.
+        lookahead: most items that may be drawn and not delivered; None leaves it to the policy.
+        in_order: deliver by number; else whatever is ready.
+    """
+
+    def __init__(
+        self,
+        *,
+        program: Program,
+        crew: Crew,
+        iteration: Iteration,
+        order: Order,
+        policy: ScalingPolicy,
+        decision: Decision,
+        keeper: SlotKeeper,
+        counters: Counters,
+        limits: Limits,
+        quarantine: Quarantine,
+        listener: Listener,
+        lookahead: int | None,
+        in_order: bool,
+        first: int = 0,
+    ) -> None:
+        self.crew = crew
+        self._program = program
+        self.iteration = iteration
+        self._order = order
+        self._policy = policy
+        self.decision = decision
+        self._keeper = keeper
+        self._counters = counters
+        self._limits = limits
+        self._quarantine = quarantine
+        self._listener = listener
+        self._lookahead = lookahead
+        self._in_order = in_order
+        self._pinned = iteration.tier is Tier.PINNED
+        self._table = LeaseTable(program.declared_workers if self._pinned else 0, first)
+        self._first = first
+        self._history = _History() if self._pinned else None
+        self._watch = Watch(limits.stall_timeout_s)
+        self._window = Window(counters, time.monotonic())
+        self._held: dict[int, int] = {}  # worker -> leases it has not fulfilled
+        self._losses = 0
+        self._probing = False
+        self._prober = -1
+        self.evidence: dict[str, probe.Evidence] = {}
+        self.taken_ahead: set[int] = set()
+        """Items delivered beyond the cursor (``in_order=False``)."""
+        for member in crew.active():
+            self._welcome(member)
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    def staff(self) -> None:
+        """Starts or drains workers until there are as many as decided; raises ``WorkerStartError`` when none can be."""
+        if self._pinned:
+            self._staff_pinned()
+        else:
+            self._staff_elastic()
+
+    def _staff_pinned(self) -> None:
+        present = {m.identity.worker_id for m in self.crew.active()}
+        for worker_id in range(self._program.declared_workers):
+            if worker_id not in present:
+                member = self.crew.spawn(worker_id)
+                if member is not None:
+                    self._welcome(member)
+                    self._repeat_history(member)
+
+    def _staff_elastic(self) -> None:
+        active = self.crew.active()
+        for _ in range(self.decision.workers - len(active)):
+            number = max(self._program.declared_workers, 1)
+            member = self.crew.spawn(self._spare_id(number))
+            if member is None:
+                return
+            self._welcome(member)
+        surplus = len(active) - self.decision.workers
+        if surplus > 0:
+            for member in sorted(active, key=lambda m: self._held.get(m.identity.number, 0))[:surplus]:
+                self._dismiss(member)
+
+    def _spare_id(self, number: int) -> int:
+        taken = [m.identity.worker_id for m in self.crew.active()]
+        return min(range(number), key=taken.count)
+
+    def _welcome(self, member: Member) -> None:
+        number = member.identity.number
+        self._held[number] = 0
+        self._window.idle(number, time.monotonic())
+
+    def _dismiss(self, member: Member) -> None:
+        self._window.busy(member.identity.number, time.monotonic())
+        self.crew.stop(member)
+
+    def start_probe(self) -> None:
+        """Has the first batch accompanied by the differential probe."""
+        self._probing = True
+
+    # -- items -----------------------------------------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> int:
+        """Items that may be drawn and not delivered."""
+        if self._pinned:
+            return self._lookahead or self._program.declared_workers * 2
+        open_items = max(1, self.decision.workers) * self.decision.depth
+        if self._lookahead is not None:
+            open_items = min(open_items, self._lookahead)
+        return max(1, min(open_items, self._keeper.num_slots - 1))
+
+    @property
+    def num_ready(self) -> int:
+        """Batches made and not delivered."""
+        return self._table.num_ready
+
+    def fill(self) -> None:
+        """Draws and leases as much as may be in flight."""
+        while self._table.num_open < self.capacity and not self._order.exhausted:
+            if self._pinned and self._program.is_iterable and self._table.all_shards_ended:
+                break
+            if not self.draw_one():
+                break
+        self._lease_waiting()
+
+    def draw_one(self) -> bool:
+        """Draws one item, as torch's loader does once for every batch it hands out; False at the end."""
+        work = self._order.draw()
+        if work is None:
+            return False
+        self._table.add(work)
+        return True
+
+    def _lease_waiting(self) -> None:
+        depth = max(2, -(-self.capacity // max(1, len(self.crew.active())))) if self._pinned else self.decision.depth
+        members = [m for m in self.crew.active() if self._held.get(m.identity.number, 0) < depth]
+        while members:
+            members.sort(key=lambda m: self._held[m.identity.number])
+            progressed = False
+            for member in list(members):
+                item = self._table.next_waiting(member.identity.worker_id)
+                if item is None:
+                    members.remove(member)
+                    continue
+                self._lease(member, item)
+                progressed = True
+                if self._held[member.identity.number] >= depth:
+                    members.remove(member)
+            if not progressed:
+                return
+
+    def _lease(self, member: Member, item: Item) -> None:
+        ring, slot = self._keeper.take()
+        number = member.identity.number
+        generation = self._table.lease(item, number, ring, slot)
+        flags = LeaseFlag.NONE
+        if self._probing:
+            flags, self._probing = LeaseFlag.DIGEST, False
+            self._send_probe(item.work)
+        self.crew.lease(member, LeaseHeader(item.seq, generation, ring, slot, flags), item.work)
+        self._add_lease(number)
+
+    def _add_lease(self, number: int) -> None:
+        if self._held[number] == 0:
+            self._window.busy(number, time.monotonic())
+        self._held[number] += 1
+
+    def _send_probe(self, work: WorkItem) -> None:
+        # Another worker id than the first batch's, so that a dependence on it shows.
+        member = self.crew.spawn(min(1, max(0, self._program.declared_workers - 1)))
+        if member is not None:
+            self._prober = member.identity.number
+            self.crew.probe(member, work)
+            self.crew.stop(member)
+
+    # -- arrivals --------------------------------------------------------------------------------------------------
+
+    def pump(self, timeout_s: float = 0.0) -> None:
+        """Takes in what workers have sent; waits for the first of it up to ``timeout_s``."""
+        changed = False
+        for arrival in self.crew.poll(timeout_s):
+            changed = True
+            if isinstance(arrival, Departure):
+                self._on_departure(arrival)
+            else:
+                self._on_message(arrival)
+        ring = self._keeper.fit(self.capacity)
+        if ring is not None:
+            self.crew.share(ring)
+        if self.crew.template_lost and not self.crew.members:
+            raise WorkerStartError("the template process is gone, and with it all data workers")
+        if changed:
+            self._lease_waiting()
+
+    def restaff(self, crew: Crew) -> None:
+        """Goes on with other processes; what the lost ones had not finished is made again."""
+        self.crew = crew
+        self._held.clear()
+        if self._history is not None:
+            self._history.forget_repeats()
+        ring = self._keeper.current
+        if ring is not None:
+            crew.share(ring)
+        self.staff()
+        self._lease_waiting()
+
+    def await_evidence(self) -> tuple[probe.Evidence, probe.Evidence] | None:
+        """What both sides of the probe found; None when one of them never answers."""
+        deadline = time.monotonic() + self._limits.stall_timeout_s
+        while not {"beside", "apart"} <= self.evidence.keys():
+            alive = {m.identity.number for m in self.crew.members.values()}
+            lost = "apart" not in self.evidence and self._prober not in alive
+            if lost or time.monotonic() > deadline:
+                return None
+            if "beside" not in self.evidence and self._failed_to_begin():
+                return None
+            self.pump(_POLL_S)
+        return self.evidence["beside"], self.evidence["apart"]
+
+    def _failed_to_begin(self) -> bool:
+        head = self._table.head()
+        return head is not None and head.state is State.READY
+
+    def _on_message(self, message: Message) -> None:
+        frame = message.frame
+        if frame.kind is Kind.READY:
+            self._on_ready(message.worker, frame)
+        elif frame.kind is Kind.FAILED:
+            self._on_failed(message.worker, frame)
+        elif frame.kind is Kind.ENDED:
+            self._on_ended(message.worker, frame)
+        elif frame.kind is Kind.RETURNED:
+            header, _ = unpack_lease(frame.body)
+            self._return_lease(message.worker, time.monotonic())
+            self._keeper.give_back(header.ring, header.slot)
+        elif frame.kind is Kind.PROBED:
+            role, evidence = pickle.loads(frame.body)
+            self.evidence[role] = evidence
+
+    def _return_lease(self, worker: int, stamp: float) -> None:
+        if worker in self._held:
+            self._held[worker] = max(0, self._held[worker] - 1)
+            if self._held[worker] == 0 and worker in {m.identity.number for m in self.crew.active()}:
+                self._window.idle(worker, stamp)
+
+    def _on_ready(self, worker: int, frame: Frame) -> None:
+        header, rest = unpack_ready(frame.body)
+        self._return_lease(worker, header.stamp)
+        self._losses = 0
+        counters = self._counters
+        counters.items += 1
+        counters.worker_busy_s += header.wall_s
+        counters.worker_cpu_s += header.cpu_s
+        counters.private_bytes = max(counters.private_bytes, header.private_bytes)
+        if self._history is not None and self._history.is_repeat(header.seq):
+            self._on_repeated(worker, header.seq, header.check)
+            return
+        payload = self._keeper.arrive(header, rest, frame.fds)
+        item = self._table.accept(header.seq, header.generation, payload)
+        if item is None:
+            self._keeper.drop(payload)
+        elif self._history is not None:
+            self._history.made(item.seq, item.work, header.check)
+        self._recycle_if_large(worker, header.private_bytes)
+
+    def _on_failed(self, worker: int, frame: Frame) -> None:
+        header, body = unpack_lease(frame.body)
+        self._return_lease(worker, time.monotonic())
+        self._losses = 0
+        if self._history is not None and self._history.is_repeat(header.seq):
+            return
+        self._keeper.give_back(header.ring, header.slot)
+        found = self._table.get(header.seq)
+        if found is None:
+            return
+        result = FailedItem(bytes(body), header.seq, found.work)
+        item = self._table.accept(header.seq, header.generation, result)
+        if item is not None and self._history is not None:
+            self._history.made(item.seq, item.work, None)
+
+    def _on_ended(self, worker: int, frame: Frame) -> None:
+        header, _ = unpack_lease(frame.body)
+        self._return_lease(worker, time.monotonic())
+        self._keeper.give_back(header.ring, header.slot)
+        item = self._table.get(header.seq)
+        if item is None or item.generation != header.generation:
+            return
+        self._table.end_shard(header.seq, header.generation, self._table.owner(header.seq))
+
+    # -- losses ----------------------------------------------------------------------------------------------------
+
+    def _on_departure(self, departure: Departure) -> None:
+        now = time.monotonic()
+        self._window.busy(departure.worker, now)
+        self._held.pop(departure.worker, None)
+        leased = [i for i in self._table if i.state is State.LEASED and i.worker == departure.worker]
+        for item in leased:
+            self._keeper.give_back(item.ring, item.slot)
+        released = self._table.release(departure.worker)
+        if departure.expected and not released:
+            return
+        self._losses += 1
+        self._listener.worker_lost(departure, len(released))
+        self._blame(departure)
+        if self._losses >= _MAX_LOSSES:
+            raise WorkerLostError(
+                f"{self._losses} data workers were lost in a row without finishing an item, the last one "
+                f"{departure.cause}; run with --workers 0 to see the cause in the training process"
+            )
+        if not self.crew.template_lost:
+            self.staff()
+
+    def _blame(self, departure: Departure) -> None:
+        where = departure.whereabouts
+        item = self._table.get(where.seq)
+        if item is None or item.state is not State.WAITING or "SIGSTOP" in departure.cause:
+            return
+        item.deaths[where.position] = item.deaths.get(where.position, 0) + 1
+        if item.deaths[where.position] >= 2:
+            item.work = self._quarantine.judge(item, where.position, departure.cause, self.iteration)
+
+    def _repeat_history(self, member: Member) -> None:
+        """Has a new pinned worker make again what the lost one had made, so that its state is the same."""
+        assert self._history is not None
+        worker_id = member.identity.worker_id
+        for seq, work in self._history.of(worker_id, self._program.declared_workers):
+            self._history.expect(seq)
+            self.crew.lease(member, LeaseHeader(seq, 0, -1, -1, LeaseFlag.REPLAY), work)
+            self._add_lease(member.identity.number)
+
+    def _on_repeated(self, worker: int, seq: int, check: int) -> None:
+        assert self._history is not None
+        if not self._history.repeated(seq, check):
+            raise StreamNotRepeatableError(
+                f"item {seq} came out different when it was made again after data worker {worker}'s predecessor died; "
+                "the dataset depends on more than its arguments and seeds, so the batches already delivered can't be "
+                "told from those still due. Make the stream repeatable, or run with --tier process"
+            )
+
+    def _recycle_if_large(self, worker: int, private_bytes: int) -> None:
+        member = self.crew.members.get(worker)
+        if private_bytes <= self._limits.worker_memory_bytes or self._pinned or member is None or member.draining:
+            return
+        self._dismiss(member)
+        self._listener.notice(
+            f"data worker {worker} uses {private_bytes >> 20} MiB of its own, over its budget of "
+            f"{self._limits.worker_memory_bytes >> 20} MiB: replaced, no sample lost"
+        )
+        self.staff()
+
+    # -- delivery --------------------------------------------------------------------------------------------------
+
+    def next_item(self, *, refill: bool = True) -> Any:
+        """The next payload, to be built, or a :class:`FailedItem`; raises ``StopIteration`` at the end.
+
+        With ``refill`` another item is drawn for the one delivered, at the moment at which torch's loader draws it.
+        """
+        begun = time.monotonic()
+        self.pump()
+        item = self._find()
+        if item is None or item.state is not State.READY:
+            item = self._wait(begun, item)
+        now = time.monotonic()
+        self._counters.input_wait_s += now - begun
+        self._routine(now)
+        result = self._deliver(item)
+        if refill:
+            self.fill()
+        return result
+
+    @property
+    def has_ready_head(self) -> bool:
+        """Whether the next batch is there already (as far as the last poll knows)."""
+        item = self._find()
+        return item is not None and item.state is State.READY
+
+    def _find(self) -> Item | None:
+        head = self._table.head()
+        if self._in_order or (head is not None and head.state is State.READY):
+            return head
+        return self._table.first_ready() or head
+
+    def _wait(self, begun: float, item: Item | None) -> Item:
+        self._counters.starved_steps += 1
+        while True:
+            if item is None:
+                self.fill()
+                item = self._find()
+                if item is None:
+                    raise StopIteration
+            if item.state is State.READY:
+                return item
+            now = time.monotonic()
+            if self._limits.timeout_s and now - begun > self._limits.timeout_s:
+                raise RuntimeError(f"DataLoader timed out after {self._limits.timeout_s} seconds")
+            self._lease_waiting()
+            self.pump(_POLL_S)
+            self._routine(time.monotonic(), waiting=True)
+            item = self._find()
+
+    def _deliver(self, item: Item) -> Any:
+        if item.seq != self._table.cursor:
+            self.taken_ahead.add(item.seq)
+        result = self._table.deliver(item)
+        while self._table.cursor in self.taken_ahead:
+            self.taken_ahead.discard(self._table.cursor)
+            self._table.cursor += 1
+        self._counters.batches += 1
+        if isinstance(result, FailedItem):
+            return result
+        self._counters.samples += len(item.work.indices) - len(item.work.skip) if self._program.auto_collation else 1
+        self._counters.bytes += result.header.payload_bytes
+        return result
+
+    def build(self, payload: Payload) -> Any:
+        """The batch of a delivered payload."""
+        return unpack(payload.skeleton, self._keeper.memory_of(payload, reserve=len(self.crew.members)))
+
+    def _routine(self, now: float, *, waiting: bool = False) -> None:
+        """What is due from time to time: watching workers and asking the policy."""
+        holding = {number for number, leases in self._held.items() if leases}
+        for suspect in self._watch.look(self.crew, now, holding):
+            self.crew.kill(suspect.member, suspect.cause, with_stack=True)
+        if now - self._window.begun_s < WINDOW_S:
+            return
+        seen = self._window.close(
+            now,
+            workers=len(self.crew.active()),
+            depth=self.decision.depth,
+            batch_bytes=self._keeper.largest_bytes,
+            waiting=waiting,
+        )
+        if not self._pinned:
+            self._obey(self._policy.decide(seen))
+        self._listener.tick()
+
+    def _obey(self, decision: Decision) -> None:
+        changed = (decision.workers, decision.depth) != (self.decision.workers, self.decision.depth)
+        self.decision = decision
+        if changed:
+            self._listener.workers_changed(decision)
+            self.staff()
+            self.fill()
+
+    def abort(self) -> list[WorkItem]:
+        """Leaves the iteration: what is open is forgotten and returned; slots are freed once no worker writes them."""
+        items = self._table.forget_all()
+        for item in items:
+            if item.state is State.READY and isinstance(item.result, Payload):
+                self._keeper.drop(item.result)
+        self.crew.forget()
+        return [item.work for item in sorted(items, key=lambda item: item.seq)]
+
+    def first_work(self) -> WorkItem | None:
+        """The item that is delivered next, without waiting for it; None at the end."""
+        head = self._table.head()
+        return head.work if head is not None else None
+
+    def adopt(self, works: Sequence[WorkItem]) -> None:
+        """Takes over items that an earlier engine had drawn."""
+        for work in works:
+            self._table.add(work)
+
+    @property
+    def cursor(self) -> int:
+        """Items delivered without a gap."""
+        return self._table.cursor
+
+
+class _History:
+    """What pinned workers have made in this iteration: 8 bytes a sample and a check a batch."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Any, int, int | None]] = {}
+        self._repeating: set[int] = set()
+
+    def made(self, seq: int, work: WorkItem, check: int | None) -> None:
+        indices = work.indices
+        if isinstance(indices, list) and all(type(i) is int for i in indices):
+            indices = np.array(indices, np.int64)
+        elif isinstance(indices, list) and not any(i is not None for i in indices):
+            indices = -len(indices)
+        self._made[seq] = (indices, work.start, check)
+
+    def of(self, worker_id: int, num_workers: int) -> list[tuple[int, WorkItem]]:
+        return [
+            (seq, WorkItem(indices=_expand(indices), start=start))
+            for seq, (indices, start, _) in sorted(self._made.items())
+            if seq % num_workers == worker_id
+        ]
+
+    def expect(self, seq: int) -> None:
+        self._repeating.add(seq)
+
+    def forget_repeats(self) -> None:
+        self._repeating.clear()
+
+    def is_repeat(self, seq: int) -> bool:
+        return seq in self._repeating
+
+    def repeated(self, seq: int, check: int) -> bool:
+        self._repeating.discard(seq)
+        known = self._made[seq][2]
+        return known is None or known == check
+
+
+def _expand(indices: Any) -> Any:
+    if isinstance(indices, np.ndarray):
+        return indices.tolist()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+    if isinstance(indices, int) and indices < 0:
+        return [None] * -indices
+    return indices
+

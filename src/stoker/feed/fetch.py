@@ -1,0 +1,221 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (the user's dataset is untyped)
+"""Making one batch: runs the user's dataset and collate function under the seeds of a tier.
+
+Does not know processes or slots: the same fetchers run in a data worker and, with no workers, in the training
+process.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import _utils as torch_data
+
+from stoker.core import seeds
+from stoker.feed import streams
+from stoker.feed.program import Iteration, Program, Tier, WorkItem
+
+Progress = Callable[[int], None]
+"""Called with the position in the batch before each sample, so that a death can be blamed on a sample."""
+
+
+class ShardExhausted(Exception):  # noqa: N818 - an event, not an error
+    """An iterable dataset's shard has no further batch."""
+
+
+class SampleError(Exception):
+    """User code raised; the original is the cause and ``position`` is the sample's place in the batch, -1 beside it."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+class Fetcher(Protocol):
+    """Makes the batches of one worker."""
+
+    drew: bool
+    """Whether any sample drew from the global random streams so far (elastic tier only)."""
+
+    def fetch(self, seq: int, item: WorkItem, progress: Progress) -> Any:
+        """One collated batch; raises :class:`SampleError` or :class:`ShardExhausted`."""
+        ...
+
+
+def create_fetcher(program: Program, iteration: Iteration) -> Fetcher:
+    """The fetcher for a tier."""
+    if program.is_iterable:
+        return ShardFetcher(program)
+    if iteration.tier is Tier.ELASTIC:
+        return ElasticFetcher(program, iteration)
+    return PinnedFetcher(program)
+
+
+class PinnedFetcher:
+    """Map-style batches under whatever state the worker's random streams are in, as torch's fetcher."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.drew = False
+
+    def fetch(self, seq: int, item: WorkItem, progress: Progress) -> Any:
+        """One batch."""
+        return fetch_map_style(self._program, item, progress, _no_seed)
+
+
+def _no_seed(position: int, index: object) -> None:
+    pass
+
+
+class ElasticFetcher:
+    """Map-style batches in which every sample has its own seed, so that it does not matter who makes them.
+
+    As long as no sample draws random numbers, seeding each would be wasted (6 us a sample): the streams are seeded
+    once, compared after each batch, and the first batch that drew is made again with a seed for every sample.
+    """
+
+    def __init__(self, program: Program, iteration: Iteration) -> None:
+        self._program = program
+        self._iteration = iteration
+        self.drew = False
+        self._picture: tuple[Any, ...] | None = None
+
+    def fetch(self, seq: int, item: WorkItem, progress: Progress) -> Any:
+        """One batch; the same bytes for the same item in any process."""
+        if self.drew:
+            return self._fetch_seeded(seq, item, progress)
+        if self._picture is None:
+            streams.seed(seeds.batch_seed(self._iteration.base_seed, 0, 0))
+            self._picture = streams.mark()
+        batch, failure = None, None
+        try:
+            batch = fetch_map_style(self._program, item, progress, _no_seed)
+        except SampleError as error:
+            failure = error  # may depend on a draw: if there was one, it is made again with its seed
+        self.drew = streams.drawn_since(self._picture)
+        if self.drew:
+            return self._fetch_seeded(seq, item, progress)
+        if failure is not None:
+            raise failure
+        return batch
+
+    def _fetch_seeded(self, seq: int, item: WorkItem, progress: Progress) -> Any:
+        base, ordinal = self._iteration.base_seed, self._iteration.ordinal
+
+        def seed(position: int, index: object) -> None:
+            if position < 0:
+                streams.seed(seeds.batch_seed(base, ordinal, seq))
+            else:
+                streams.seed(seeds.sample_seed(base, ordinal, item.start + position, index))
+
+        return fetch_map_style(self._program, item, progress, seed)
+
+
+class ShardFetcher:
+    """Batches of one shard of an iterable dataset, as torch's fetcher makes them."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._stream = iter(program.dataset)
+        self._ended = False
+        self.drew = False
+
+    def fetch(self, seq: int, item: WorkItem, progress: Progress) -> Any:
+        """The next batch of the shard."""
+        if self._ended:
+            raise ShardExhausted
+        samples: Any = self._batch(len(item.indices), progress) if self._program.auto_collation else self._one(progress)
+        progress(-1)
+        return _guard(-1, self._program.collate_fn, samples)
+
+    def _one(self, progress: Progress) -> Any:
+        progress(0)
+        return _guard(0, self._next)
+
+    def _batch(self, size: int, progress: Progress) -> list[Any]:
+        samples: list[Any] = []
+        for position in range(size):
+            progress(position)
+            try:
+                samples.append(_guard(position, self._next))
+            except ShardExhausted:
+                self._ended = True
+                break
+        if not samples or (self._program.drop_last and len(samples) < size):
+            raise ShardExhausted
+        return samples
+
+    def _next(self) -> Any:
+        try:
+            return next(self._stream)
+        except StopIteration:
+            raise ShardExhausted from None
+
+
+def fetch_map_style(
+    program: Program, item: WorkItem, progress: Progress, seed: Callable[[int, object], None]
+) -> Any:
+    """A batch of a map-style dataset; ``seed(position, index)`` is called before each sample, with -1 for the batch."""
+    samples = fetch_samples(program, item, progress, seed)
+    progress(-1)
+    seed(-1, None)
+    return _guard(-1, program.collate_fn, samples)
+
+
+def fetch_samples(program: Program, item: WorkItem, progress: Progress, seed: Callable[[int, object], None]) -> Any:
+    """The samples of a batch before collation (a single one without automatic batching)."""
+    dataset, indices = program.dataset, item.indices
+    if not program.auto_collation:
+        progress(0)
+        seed(0, indices)
+        return _guard(0, operator.getitem, dataset, indices)
+    if getattr(dataset, "__getitems__", None):
+        progress(-1)
+        seed(-1, None)
+        if item.skip or item.replace:
+            indices = [indices[k] for k in item.sources()]
+        return _guard(-1, dataset.__getitems__, indices)
+    samples: list[Any] = []
+    order = range(len(indices)) if not (item.skip or item.replace) else item.sources()
+    for position in order:
+        progress(position)
+        index = indices[position]
+        seed(position, index)
+        try:
+            samples.append(dataset[index])
+        except Exception as error:
+            raise SampleError(position) from error
+    return samples
+
+
+def _guard(position: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except ShardExhausted:
+        raise
+    except Exception as error:
+        raise SampleError(position) from error
+
+
+def seed_as_torch(base_seed: int, worker_id: int) -> None:
+    """The seeds that torch gives worker ``worker_id`` at its start."""
+    value = base_seed + worker_id
+    random.seed(value)
+    torch.manual_seed(value)
+    np.random.seed(torch_data.worker._generate_state(base_seed, worker_id))
+
+
+def announce_worker(program: Program, worker_id: int, base_seed: int) -> None:
+    """Makes ``get_worker_info()`` say what it says in torch's worker ``worker_id``; None without declared workers."""
+    info = None
+    if program.declared_workers > 0:
+        info = torch_data.worker.WorkerInfo(
+            id=worker_id, num_workers=program.declared_workers, seed=base_seed + worker_id, dataset=program.dataset
+        )
+    torch_data.worker._worker_info = info

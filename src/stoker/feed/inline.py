@@ -1,0 +1,45 @@
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# (torch's worker info is set as torch's own workers set it)
+"""Making elastic items in the training process: no workers wanted, or none to be had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import _utils as torch_data
+
+from stoker.feed import fetch, streams
+from stoker.feed.program import Iteration, Program, WorkItem
+
+
+class InlineMaker:
+    """Makes the same batches as a data worker would, and leaves the program's random streams alone."""
+
+    def __init__(self, program: Program, iteration: Iteration) -> None:
+        self._program = program
+        self._iteration = iteration
+        self._fetcher = fetch.ElasticFetcher(program, iteration)
+        self._seeds: tuple[Any, ...] | None = None
+
+    def make(self, seq: int, work: WorkItem) -> Any:
+        """One batch; user exceptions come as they are, with a note that names the sample."""
+        info = torch_data.worker._worker_info
+        states = streams.save()
+        try:
+            fetch.announce_worker(self._program, 0, self._iteration.base_seed)
+            if self._seeds is None:
+                fetch.seed_as_torch(self._iteration.base_seed, 0)
+                if self._program.worker_init_fn is not None:
+                    self._program.worker_init_fn(0)
+            else:
+                streams.restore(self._seeds)
+            batch = self._fetcher.fetch(seq, work, lambda position: None)
+            self._seeds = streams.save()
+            return batch
+        except fetch.SampleError as error:
+            cause = error.__cause__
+            assert cause is not None
+            raise cause from None
+        finally:
+            streams.restore(states)
+            torch_data.worker._worker_info = info

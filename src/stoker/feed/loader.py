@@ -1,0 +1,266 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+# (reads torch's DataLoader, part of which is private)
+"""What stoker keeps for one DataLoader from iteration to iteration: its tier, its slots, and workers to use again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch.utils.data import DataLoader
+
+from stoker.feed import tiers
+from stoker.feed.crew import Backend, Crew
+from stoker.feed.engine import Engine, Limits, Listener
+from stoker.feed.order import Cursor, Order, draws_lazily
+from stoker.feed.probe import compare
+from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.quarantine import Quarantine
+from stoker.feed.rings import SlotKeeper
+from stoker.feed.scaling import Decision, ScalingPolicy
+from stoker.feed.tiers import Choice
+from stoker.feed.window import Counters
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedConfig:
+    """What a person may set about how loaders are fed."""
+
+    workers: int | None
+    tier: Literal["auto", "pinned", "process"]
+    random: Literal["keep", "sample"]
+    worker_memory_bytes: int
+    slot_memory_bytes: int
+    stall_timeout_s: float
+    on_bad_sample: Literal["raise", "skip", "replace"]
+    bad_sample_cap: int
+
+
+class LoaderListener(Listener, Protocol):
+    """Is told what happens to one loader."""
+
+    def opened(self, choice: Choice) -> None:
+        """The tier is settled (again, when the probe changed it)."""
+        ...
+
+    def iterating(self, ordinal: int, workers: int, start_s: float) -> None:
+        """An iteration has begun."""
+        ...
+
+
+class Services(Protocol):
+    """What the feed needs from the layers above it."""
+
+    config: FeedConfig
+    backend: Backend
+
+    def policy(self, max_in_flight: int) -> ScalingPolicy:
+        """A policy for one loader; ``max_in_flight`` bounds its items (0: no bound)."""
+        ...
+
+    def listener(self, feed: LoaderFeed, loader: DataLoader[Any]) -> LoaderListener:
+        """Who is told about a loader."""
+        ...
+
+
+class LoaderFeed:
+    """Serves one DataLoader."""
+
+    def __init__(self, loader: DataLoader[Any], services: Services, number: int) -> None:
+        self.number = number
+        self.batch_size = loader.batch_size
+        self.services = services
+        self.counters = Counters()
+        self.listener = services.listener(self, loader)
+        self.choice: Choice | None = None
+        self.ordinal = -1
+        self.engine: Engine | None = None
+        self._policy = services.policy(lookahead_of(loader, pinned=False) or 0)
+        self._keeper = SlotKeeper(services.config.slot_memory_bytes, self.listener.notice)
+        self._quarantine = Quarantine(
+            loader.dataset, number, services.config.on_bad_sample, services.config.bad_sample_cap, self.listener
+        )
+        self._verdict_for: tuple[int, ...] = ()
+        self._parked: Crew | None = None
+        self._decision: Decision | None = None
+        self._pid = os.getpid()
+
+    # -- describing the loader ---------------------------------------------------------------------------------------
+
+    @staticmethod
+    def program_of(loader: DataLoader[Any]) -> Program:
+        """What the loader's workers run."""
+        return Program(
+            dataset=loader.dataset,
+            collate_fn=loader.collate_fn,
+            worker_init_fn=loader.worker_init_fn,
+            is_iterable=loader._dataset_kind == 1,
+            auto_collation=loader._auto_collation,
+            drop_last=loader.drop_last,
+            declared_workers=loader.num_workers,
+        )
+
+    def choose(self, loader: DataLoader[Any]) -> Choice:
+        """The tier for the next iteration; a verdict of the probe holds as long as the loader's functions do."""
+        identity = (id(loader.dataset), id(loader.collate_fn), id(loader.worker_init_fn), loader.num_workers)
+        if self.choice is None or identity != self._verdict_for:
+            config = self.services.config
+            program = self.program_of(loader)
+            self.choice = tiers.choose(program, loader._index_sampler, wish=config.tier, random=config.random)
+            self._verdict_for = identity
+            if not self.choice.candidate:
+                self.listener.opened(self.choice)
+        return self.choice
+
+    # -- engines -----------------------------------------------------------------------------------------------------
+
+    def open(self, loader: DataLoader[Any], base_seed: int, order: Order, cursor: Cursor | None) -> Engine:
+        """An engine for the next iteration, with its workers started and its first leases given.
+
+        Raises:
+            WorkerStartError: no process could be started.
+        """
+        choice = self.choose(loader)
+        self.ordinal = cursor.iteration if cursor is not None else self.ordinal + 1
+        iteration = Iteration(ordinal=self.ordinal, base_seed=base_seed, tier=choice.tier)
+        return self.start_engine(loader, iteration, order, first=cursor.yielded if cursor is not None else 0)
+
+    def continue_engine(self, loader: DataLoader[Any], engine: Engine, base_seed: int, order: Order) -> Engine:
+        """An engine for the next iteration of a persistent loader, with the same workers."""
+        self.ordinal += 1
+        iteration = Iteration(ordinal=self.ordinal, base_seed=base_seed, tier=engine.iteration.tier)
+        engine.crew.begin(iteration)
+        return self.start_engine(loader, iteration, order, crew=engine.crew)
+
+    def start_engine(
+        self,
+        loader: DataLoader[Any],
+        iteration: Iteration,
+        order: Order,
+        *,
+        first: int = 0,
+        adopt: Sequence[WorkItem] = (),
+        crew: Crew | None = None,
+    ) -> Engine:
+        """An engine over ``order`` with the given crew, the parked one, or a new one."""
+        program = self.program_of(loader)
+        decision = self.decide_start(loader)
+        crew = crew or self._unpark(program, iteration) or self.new_crew(loader, iteration)
+        engine = Engine(
+            program=program,
+            crew=crew,
+            iteration=iteration,
+            order=order,
+            policy=self._policy,
+            decision=decision,
+            keeper=self._keeper,
+            counters=self.counters,
+            limits=self._limits(loader),
+            quarantine=self._quarantine,
+            listener=self.listener,
+            lookahead=lookahead_of(loader, pinned=iteration.tier is Tier.PINNED),
+            in_order=loader.in_order or loader.num_workers == 0,
+            first=first,
+        )
+        engine.adopt(adopt)
+        if self.choice is not None and self.choice.candidate:
+            engine.start_probe()
+        engine.staff()
+        self.engine = engine
+        return engine
+
+    def decide_start(self, loader: DataLoader[Any]) -> Decision:
+        """How many workers an iteration begins with: what the last one ended with, or what is declared."""
+        if self._decision is None:
+            self._decision = self._policy.start(max(loader.num_workers, 1), loader.prefetch_factor or 2)
+        elif self.engine is not None and self.engine.decision.workers > 0:
+            self._decision = self.engine.decision
+        return self._decision
+
+    def _limits(self, loader: DataLoader[Any]) -> Limits:
+        config = self.services.config
+        return Limits(
+            worker_memory_bytes=config.worker_memory_bytes,
+            stall_timeout_s=config.stall_timeout_s,
+            timeout_s=loader.timeout,
+        )
+
+    # -- the probe's verdict -----------------------------------------------------------------------------------------
+
+    def settle(self, engine: Engine, loader: DataLoader[Any]) -> bool:
+        """Waits for the probe and settles the tier; False when the elastic tier is refused."""
+        assert self.choice is not None
+        if not self.choice.candidate:  # settled by another iterator over the same loader
+            return self.choice.tier is Tier.ELASTIC
+        evidence = engine.await_evidence()
+        program = self.program_of(loader)
+        if evidence is None:
+            why = "the probe could not be finished"
+        else:
+            why = compare(*evidence)
+            drew = evidence[0].drew or evidence[1].drew
+            if not why and drew and program.declared_workers == 0 and self.services.config.random == "keep":
+                why = "its samples draw from the main random stream (`--random sample` gives each sample a seed instead)"
+            elif not why and drew:
+                note = "random transforms draw from a seed of each sample: the same for any number of workers"
+                self.choice = Choice(
+                    tier=Tier.ELASTIC, reason=self.choice.reason, evidence=(*self.choice.evidence, note)
+                )
+        if why:
+            self.choice = tiers.impure(program, why)
+        elif self.choice.candidate:
+            self.choice = Choice(tier=Tier.ELASTIC, reason=self.choice.reason, evidence=self.choice.evidence)
+        self.listener.opened(self.choice)
+        return not why
+
+    def refuse(self, loader: DataLoader[Any], why: str) -> None:
+        """Takes the elastic tier back for a loader that declares no workers."""
+        self.choice = tiers.impure(self.program_of(loader), why)
+        self.listener.opened(self.choice)
+
+    # -- crews -------------------------------------------------------------------------------------------------------
+
+    def new_crew(self, loader: DataLoader[Any], iteration: Iteration) -> Crew:
+        """A template with the dataset as the program sees it now; raises ``WorkerStartError``."""
+        context = loader.multiprocessing_context or torch.multiprocessing
+        return Crew(self.services.backend, self.program_of(loader), context, iteration)
+
+    def park(self, crew: Crew) -> None:
+        """Keeps a crew for the next iteration, where it is used if its copy of the dataset is still current."""
+        if self._parked is not None or crew.template_lost:
+            crew.close()
+        else:
+            crew.ask_fingerprint()
+            self._parked = crew
+
+    def _unpark(self, program: Program, iteration: Iteration) -> Crew | None:
+        crew, self._parked = self._parked, None
+        if crew is None:
+            return None
+        if iteration.tier is Tier.ELASTIC:
+            now = tiers.reuse_survey(program).fingerprint
+            if now is not None and crew.fingerprint() == now:
+                crew.begin(iteration)
+                return crew
+        crew.close()
+        return None
+
+    def close(self) -> None:
+        """Ends parked workers and frees slots."""
+        if self._pid != os.getpid():
+            return
+        if self._parked is not None:
+            self._parked.close()
+            self._parked = None
+        self._keeper.close()
+
+
+def lookahead_of(loader: DataLoader[Any], *, pinned: bool) -> int | None:
+    """Most items that may be drawn and not delivered; None for any number (within an epoch)."""
+    if pinned or draws_lazily(loader._index_sampler):
+        return max(1, loader.num_workers * (loader.prefetch_factor or 2))
+    return None

@@ -1,0 +1,311 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (walks arbitrary user objects)
+"""A bounded walk over what a dataset and its functions refer to: a fingerprint, and what stands in a move's way.
+
+Two uses. An unchanged complete fingerprint means that workers forked earlier hold what would be forked now, so they
+can be used again. And a loader that declares no workers may only be moved when the walk is complete, finds nothing
+that training changes (parameters, optimizers, accelerator tensors), and the fingerprint can be watched while it runs.
+Library code (anything under an installation directory) is taken as constant; user code is walked with the globals
+that it names.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import enum
+import functools
+import os
+import pathlib
+import random
+import re
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+
+_ATOMS = (
+    type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented), enum.Enum,
+    datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, pathlib.PurePath, re.Pattern,
+    np.dtype, np.generic, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
+)  # fmt: skip
+_PLAIN = frozenset({int, float, str, bool, bytes, type(None)})
+_LIBRARY_DIRS = tuple(
+    os.path.realpath(path) + os.sep
+    for path in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    if path
+)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Result of a walk."""
+
+    fingerprint: bytes | None
+    """Equal for an unchanged object graph; None when the walk was not complete."""
+    obstacles: tuple[str, ...]
+    """What was found that training may change, or that can't be looked into, as half sentences."""
+    num_objects: int
+
+
+@dataclass
+class _Walk:
+    max_objects: int
+    max_bytes: int
+    state: Any = field(default_factory=lambda: blake2b(digest_size=16))
+    seen: dict[int, int] = field(default_factory=dict[int, int])
+    keep: list[Any] = field(default_factory=list[Any])
+    obstacles: list[str] = field(default_factory=list[str])
+    num_objects: int = 0
+    num_bytes: int = 0
+    complete: bool = True
+
+
+def survey(roots: Iterable[tuple[str, Any]], *, max_objects: int = 50_000, max_bytes: int = 32 << 20) -> Survey:
+    """Walks from named roots.
+
+    Args:
+        roots: name (for messages) and object.
+        max_objects: objects looked at before the walk gives up.
+        max_bytes: array bytes hashed before it gives up.
+    """
+    walk = _Walk(max_objects, max_bytes)
+    for name, root in roots:
+        walk.state.update(name.encode())
+        _visit(walk, root, name)
+        if not walk.complete and walk.num_objects > max_objects:
+            break
+    fingerprint = walk.state.digest() if walk.complete else None
+    return Survey(fingerprint, tuple(walk.obstacles), walk.num_objects)
+
+
+def _note(walk: _Walk, obstacle: str) -> None:
+    if len(walk.obstacles) < 4 and obstacle not in walk.obstacles:
+        walk.obstacles.append(obstacle)
+
+
+def _give_up(walk: _Walk, why: str) -> None:
+    walk.complete = False
+    _note(walk, why)
+
+
+def _visit(walk: _Walk, root: Any, name: str) -> None:
+    """Depth first with an own stack: user graphs may be deeper than the recursion limit."""
+    stack: list[tuple[Any, str]] = [(root, name)]
+    while stack:
+        obj, path = stack.pop()
+        walk.num_objects += 1
+        if walk.num_objects > walk.max_objects:
+            _give_up(walk, f"`{name}` refers to more than {walk.max_objects} objects, too many to watch")
+            return
+        kind = type(obj)
+        if isinstance(obj, _ATOMS):
+            walk.state.update(f"{kind.__name__}:{obj!r};".encode(errors="backslashreplace"))
+            continue
+        known = walk.seen.get(id(obj))
+        if known is not None:
+            walk.state.update(f"again {known};".encode())
+            continue
+        walk.seen[id(obj)] = len(walk.seen)
+        walk.keep.append(obj)  # so that ids stay unique during the walk
+        walk.state.update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
+        stack.extend(reversed(list(_children(walk, obj, path))))
+
+
+def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
+    if isinstance(obj, torch.Tensor):
+        return _tensor(walk, obj, path)
+    if isinstance(obj, np.ndarray):
+        return _array(walk, obj, path)
+    if isinstance(obj, (list, tuple, set, frozenset, collections.deque)):
+        return _sequence(walk, obj, path)
+    if isinstance(obj, (dict, types.MappingProxyType)):
+        walk.state.update(f"{len(obj)};".encode())
+        return [pair for key, value in list(obj.items()) for pair in ((key, path), (value, f"{path}[{key!r:.40}]"))]
+    if isinstance(obj, types.FunctionType):
+        return _function(obj, path)
+    if isinstance(obj, types.MethodType):
+        return [(obj.__func__, path), (obj.__self__, path)]
+    if isinstance(obj, functools.partial):
+        return [(obj.func, path), (obj.args, path), (obj.keywords, path)]
+    if isinstance(obj, types.ModuleType) or _is_builtin(obj):
+        walk.state.update(f"{getattr(obj, '__module__', '')}.{getattr(obj, '__name__', '')};{id(obj)}".encode())
+        return []
+    if isinstance(obj, type):
+        return _class(obj, path)
+    if isinstance(obj, (staticmethod, classmethod)):
+        return [(obj.__func__, path)]
+    if isinstance(obj, property):
+        return [(part, path) for part in (obj.fget, obj.fset) if part is not None]
+    if isinstance(obj, (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)):
+        return [(_generator_state(obj), path)]
+    return _instance(walk, obj, path)
+
+
+def _is_builtin(obj: Any) -> bool:
+    kinds = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, np.ufunc)
+    return isinstance(obj, (*kinds, types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType))
+
+
+def _generator_state(obj: Any) -> Any:
+    if isinstance(obj, random.Random):
+        return repr(obj.getstate())
+    if isinstance(obj, np.random.Generator):
+        return repr(obj.bit_generator.state)
+    return repr(obj.get_state()) if isinstance(obj, np.random.RandomState) else obj.get_state().numpy().tobytes()
+
+
+def _hash_bytes(walk: _Walk, data: Any, size_bytes: int, path: str) -> None:
+    walk.num_bytes += size_bytes
+    if walk.num_bytes > walk.max_bytes:
+        _give_up(walk, f"`{path}` and others hold more than {walk.max_bytes >> 20} MiB, too much to watch")
+    else:
+        walk.state.update(data)
+
+
+def _tensor(walk: _Walk, tensor: torch.Tensor, path: str) -> Iterable[tuple[Any, str]]:
+    if isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad:
+        _note(walk, f"`{path}` is a parameter, which training changes")
+    if tensor.device.type != "cpu":
+        _give_up(walk, f"`{path}` is a tensor on {tensor.device}")
+        return []
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        _give_up(walk, f"`{path}` is a tensor of layout {tensor.layout}")
+        return []
+    walk.state.update(f"{tensor.dtype}{tuple(tensor.shape)};".encode())
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if walk.num_bytes + plain.nbytes > walk.max_bytes:
+        _hash_bytes(walk, b"", plain.nbytes, path)
+    else:
+        _hash_bytes(walk, plain.contiguous().view(-1).view(torch.uint8).numpy(), plain.nbytes, path)
+    return []
+
+
+def _array(walk: _Walk, array: Any, path: str) -> Iterable[tuple[Any, str]]:
+    walk.state.update(f"{array.dtype}{array.shape};".encode())
+    if isinstance(array, np.memmap) and array.mode in ("r", "c"):
+        stat = os.stat(array.filename) if array.filename else None
+        walk.state.update(f"{array.filename}{array.offset}{stat and (stat.st_mtime_ns, stat.st_size)}".encode())
+        return []
+    if array.dtype.hasobject:
+        return [(array.tolist(), path)]
+    if walk.num_bytes + array.nbytes > walk.max_bytes:
+        _hash_bytes(walk, b"", array.nbytes, path)
+    else:
+        _hash_bytes(walk, np.ascontiguousarray(array).view(np.uint8).reshape(-1), array.nbytes, path)
+    return []
+
+
+def _sequence(walk: _Walk, items: Any, path: str) -> Iterable[tuple[Any, str]]:
+    walk.state.update(f"{len(items)};".encode())
+    if len(items) > walk.max_objects - walk.num_objects:
+        walk.num_objects = walk.max_objects
+        return [(item, path) for item in list(items)[:1]] * 2
+    if isinstance(items, (list, tuple)) and all(type(item) in _PLAIN for item in items):
+        walk.num_objects += len(items)
+        walk.state.update(repr(items).encode(errors="backslashreplace"))
+        return []
+    return [(item, path) for item in items]
+
+
+def _function(function: types.FunctionType, path: str) -> Iterable[tuple[Any, str]]:
+    code = function.__code__
+    name = function.__qualname__
+    children: list[tuple[Any, str]] = [(id(code), path), (function.__defaults__, name), (function.__kwdefaults__, name)]
+    for cell, variable in zip(function.__closure__ or (), code.co_freevars, strict=True):
+        try:
+            children.append((cell.cell_contents, f"{name}'s {variable}"))
+        except ValueError:  # not yet bound
+            continue
+    if not is_library(code.co_filename):
+        children += [(value, variable) for variable, value in _named_globals(function, code)]
+    return children
+
+
+def _named_globals(function: types.FunctionType, code: types.CodeType) -> list[tuple[str, Any]]:
+    """Globals that a function's code (and the code nested in it) names, and members named of its user modules."""
+    names: set[str] = set()
+    pending = [code]
+    while pending:
+        current = pending.pop()
+        names |= set(current.co_names)
+        pending += [constant for constant in current.co_consts if isinstance(constant, types.CodeType)]
+    found: list[tuple[str, Any]] = []
+    for name in sorted(names):
+        if name not in function.__globals__:
+            continue
+        value = function.__globals__[name]
+        found.append((name, value))
+        if isinstance(value, types.ModuleType) and not is_library(getattr(value, "__file__", None) or ""):
+            found += [(f"{name}.{n}", vars(value)[n]) for n in sorted(names) if n in vars(value)]
+    return found
+
+
+def _class(kind: type, path: str) -> Iterable[tuple[Any, str]]:
+    module = sys.modules.get(kind.__module__)
+    filename = getattr(module, "__file__", None)
+    if kind.__module__ == "builtins" or (filename is None and kind.__module__ != "__main__"):
+        return []
+    if filename is not None and is_library(filename):
+        return []
+    members = [(value, f"{kind.__qualname__}.{name}") for name, value in vars(kind).items() if _own_member(name)]
+    return [*members, *((base, path) for base in kind.__bases__)]
+
+
+def _own_member(name: str) -> bool:
+    return name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "_abc_impl")
+
+
+def _instance(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
+    kind = type(obj)
+    if isinstance(obj, torch.optim.Optimizer):
+        _note(walk, f"`{path}` is an optimizer")
+    if isinstance(obj, torch.nn.Module) and (next(obj.parameters(), None) is not None or _has_buffer(obj)):
+        _note(walk, f"`{path}` is a module with parameters or buffers ({kind.__name__})")
+    parts: list[tuple[Any, str]] = [(kind, path)]
+    state = getattr(obj, "__dict__", None)
+    slots = [name for base in kind.__mro__ for name in _slot_names(base)]
+    if state is None and not slots:
+        _give_up(walk, f"`{path}` is a {kind.__module__}.{kind.__qualname__}, which can't be looked into")
+        return []
+    if _hides_state(kind):
+        _give_up(walk, f"`{path}` is a {kind.__module__}.{kind.__qualname__}, part of which can't be looked into")
+    if state is not None:
+        parts += [(value, f"{path}.{name}") for name, value in state.items()]
+    parts += [(getattr(obj, name), f"{path}.{name}") for name in slots if hasattr(obj, name)]
+    return parts
+
+
+def _has_buffer(module: torch.nn.Module) -> bool:
+    return next(module.buffers(), None) is not None
+
+
+def _slot_names(base: type) -> list[str]:
+    slots = vars(base).get("__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def _hides_state(kind: type) -> bool:
+    """Whether a class inherits from one implemented in C that is not a plain container."""
+    for base in kind.__mro__:
+        if base is object or base.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: made by a class statement (or the like)
+            continue
+        if base not in (list, dict, tuple, set, frozenset, collections.deque, collections.OrderedDict):
+            return not issubclass(base, torch.Generator) and base.__module__ not in ("builtins", "typing")
+    return False
+
+
+@functools.lru_cache(maxsize=4096)
+def is_library(filename: str) -> bool:
+    """Whether a source file is part of an installation rather than the user's program."""
+    if filename.startswith("<"):
+        return filename.startswith("<frozen")
+    return os.path.realpath(filename).startswith(_LIBRARY_DIRS)

@@ -1,0 +1,265 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (torch's storage API is untyped)
+"""Batches as a skeleton and buffers: one pickle pass that leaves the bytes of tensors and arrays out.
+
+Works for whatever pickles (dicts, named tuples, dataclasses, sparse tensors, user classes): the skeleton is a pickle
+in which tensors name an entry of a table instead of holding bytes. The buffers go to a slot, to a memory of their
+own, or behind the frame; the reader rebuilds views on them without a copy. Strides and overlaps (a view and its base
+in one batch) survive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import pickle
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stoker.core.errors import WireError
+from stoker.feed.slots import ALIGN, SlotWriter, align
+
+_SMALL_ARRAY_BYTES = 512
+"""NumPy arrays below this stay in the skeleton: a table entry would cost more."""
+_COUNT = struct.Struct("<II")
+_PLAIN_DTYPES = frozenset(
+    {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
+     torch.uint8, torch.bool, torch.complex64, torch.complex128}
+)  # fmt: skip
+"""What ``torch.frombuffer`` accepts; other types travel as bytes and are viewed back."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A range of memory that the batch refers to; ``owner`` keeps it alive until it is copied."""
+
+    address: int
+    size_bytes: int
+    owner: object
+
+    def head(self, limit_bytes: int) -> Any:
+        """The first bytes, without a copy."""
+        return (ctypes.c_char * min(self.size_bytes, limit_bytes)).from_address(self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A batch taken apart: where its buffers lie now, and the skeleton that refers to them."""
+
+    skeleton: bytes
+    entries: list[_Entry]
+    buffers: list[int]
+    """Entries that are pickle buffers (NumPy arrays), in the order in which unpickling asks for them."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """Room the buffers need in the worst case, alignment included."""
+        return sum(align(entry.size_bytes) + ALIGN for entry in self.entries)
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5, buffer_callback=self._take_buffer)
+        self.entries: list[_Entry] = []
+        self.buffer_entries: list[int] = []
+
+    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < _SMALL_ARRAY_BYTES:
+            return True
+        array = np.frombuffer(raw, np.uint8)
+        self.buffer_entries.append(len(self.entries))
+        self.entries.append(_Entry(int(array.ctypes.data), raw.nbytes, (buffer, array)))
+        return False
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is torch.Tensor and obj.layout is torch.strided and obj.device.type == "cpu":
+            return self._reduce_tensor(obj)
+        if kind is torch.Tensor and obj.device.type == "cpu" and obj.layout in _SPARSE:
+            return _reduce_sparse(obj)  # torch's own reduction keeps every rebuilt sparse tensor for later validation
+        if kind is torch.UntypedStorage and obj.device.type == "cpu":
+            self.entries.append(_Entry(obj.data_ptr(), obj.nbytes(), obj))
+            return _rebuild_storage, (len(self.entries) - 1, obj.nbytes())
+        if kind is torch.storage.TypedStorage and obj._untyped_storage.device.type == "cpu":
+            return _rebuild_typed_storage, (obj._untyped_storage, obj.dtype)
+        return NotImplemented
+
+    def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
+        if tensor.is_quantized or tensor.is_neg() or tensor.is_conj() or tensor.grad is not None:
+            return NotImplemented  # through its storage, by torch's own reduction
+        if tensor.requires_grad and not tensor.is_leaf:
+            raise RuntimeError(
+                "a tensor in the batch has requires_grad=True and is not a leaf; autograd does not cross processes, "
+                "so detach it in the dataset or collate function: `tensor.detach()`"
+            )
+        item = tensor.element_size()
+        extent = 0
+        if tensor.numel():
+            extent = item * (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)))
+        self.entries.append(_Entry(tensor.data_ptr() if extent else 0, extent, tensor))
+        stride = None if tensor.is_contiguous() else tensor.stride()
+        arguments = (len(self.entries) - 1, tensor.dtype, tuple(tensor.shape), stride)
+        return _rebuild_tensor, (*arguments, True) if tensor.requires_grad else arguments
+
+
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def _reduce_sparse(tensor: torch.Tensor) -> Any:
+    if tensor.layout is torch.sparse_coo:
+        return _rebuild_coo, (tensor._indices(), tensor._values(), tensor.shape, tensor.is_coalesced())
+    by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    compressed = tensor.crow_indices() if by_row else tensor.ccol_indices()
+    plain = tensor.col_indices() if by_row else tensor.row_indices()
+    return _rebuild_compressed, (compressed, plain, tensor.values(), tensor.shape, tensor.layout)
+
+
+def _rebuild_coo(indices: torch.Tensor, values: torch.Tensor, shape: Any, coalesced: bool) -> torch.Tensor:
+    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=coalesced)
+
+
+def _rebuild_compressed(
+    compressed: torch.Tensor, plain: torch.Tensor, values: torch.Tensor, shape: Any, layout: torch.layout
+) -> torch.Tensor:
+    return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=layout)
+
+
+def pack(batch: object) -> Packed:
+    """Takes a batch apart; raises what pickling raises (``PicklingError``, ``TypeError`` …) for what can't travel."""
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    pickler.dump(batch)
+    return Packed(file.getvalue(), pickler.entries, pickler.buffer_entries)
+
+
+def place(packed: Packed, writer: SlotWriter) -> bytes | None:
+    """Copies the buffers that are not there yet into ``writer`` and returns the skeleton with its table.
+
+    Ranges of one memory that touch or overlap are copied once, so that views stay views. None when they do not fit.
+    """
+    spans = _merge(packed.entries)
+    offsets = [0] * len(packed.entries)
+    for address, size_bytes, members in spans:
+        offset = writer.offset_of(address, size_bytes)
+        if offset is None:
+            offset = writer.reserve(size_bytes, address % ALIGN)
+            if offset is None:
+                return None
+            _copy(address, size_bytes, writer.address + offset)
+        for member in members:
+            offsets[member] = offset + packed.entries[member].address - address
+    return _head(packed, offsets) + packed.skeleton
+
+
+def _head(packed: Packed, offsets: list[int]) -> bytes:
+    sizes = (entry.size_bytes for entry in packed.entries)
+    table = [number for pair in zip(offsets, sizes, strict=True) for number in pair]
+    counts = _COUNT.pack(len(offsets), len(packed.buffers))
+    return counts + struct.pack(f"<{len(table)}Q{len(packed.buffers)}I", *table, *packed.buffers)
+
+
+def _merge(entries: Sequence[_Entry]) -> list[tuple[int, int, list[int]]]:
+    """Spans (address, bytes, entries inside) that cover all entries; overlapping or equal ranges share one."""
+    spans: list[tuple[int, int, list[int]]] = []
+    for number in sorted(range(len(entries)), key=lambda n: entries[n].address):
+        entry = entries[number]
+        if entry.size_bytes == 0:
+            continue
+        if spans and entry.address < spans[-1][0] + spans[-1][1]:
+            start, size_bytes, members = spans[-1]
+            spans[-1] = (start, max(size_bytes, entry.address + entry.size_bytes - start), [*members, number])
+        else:
+            spans.append((entry.address, entry.size_bytes, [number]))
+    return spans
+
+
+def _copy(source: int, size_bytes: int, target: int) -> None:
+    ctypes.memmove(target, source, size_bytes)
+
+
+class _Context(threading.local):
+    """What the rebuild functions of the skeleton being loaded refer to."""
+
+    holder: npt.NDArray[np.uint8] | None = None
+    table: tuple[int, ...] = ()
+
+
+_context = _Context()
+
+
+def unpack(skeleton: bytes | memoryview, holder: npt.NDArray[np.uint8]) -> Any:
+    """The batch, as views on ``holder``; raises :class:`WireError` when the table does not fit the holder."""
+    body, table, buffers = _read_head(memoryview(skeleton), len(holder))
+    previous = _context.holder, _context.table
+    _context.holder, _context.table = holder, table
+    try:
+        arrays = [holder[table[2 * n] : table[2 * n] + table[2 * n + 1]] for n in buffers]
+        return pickle.loads(body, buffers=arrays)
+    finally:
+        _context.holder, _context.table = previous
+
+
+def _read_head(view: memoryview, size_bytes: int) -> tuple[memoryview, tuple[int, ...], tuple[int, ...]]:
+    try:
+        num_entries, num_buffers = _COUNT.unpack_from(view)
+        form = struct.Struct(f"<{2 * num_entries}Q{num_buffers}I")
+        numbers = form.unpack_from(view, _COUNT.size)
+    except (struct.error, MemoryError, OverflowError) as error:
+        raise WireError(f"skeleton of {len(view)} bytes is malformed: {error}") from None
+    table, buffers = numbers[: 2 * num_entries], numbers[2 * num_entries :]
+    for offset, length in zip(table[::2], table[1::2], strict=True):
+        if offset + length > size_bytes:
+            raise WireError(f"batch names bytes {offset} to {offset + length}, its memory has {size_bytes}")
+    if any(number >= num_entries for number in buffers):
+        raise WireError(f"batch names a buffer beyond its {num_entries} entries")
+    return view[_COUNT.size + form.size :], table, buffers
+
+
+def _rebuild_storage(number: int, size_bytes: int) -> torch.UntypedStorage:
+    return _rebuild_tensor(number, torch.uint8, (size_bytes,), None).untyped_storage()
+
+
+def _rebuild_typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _rebuild_tensor(
+    number: int,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...] | None,
+    requires_grad: bool = False,
+) -> torch.Tensor:
+    offset, size_bytes = _context.table[2 * number], _context.table[2 * number + 1]
+    if size_bytes == 0:
+        tensor = torch.empty(shape, dtype=dtype)
+    else:
+        tensor = _view(offset, size_bytes, dtype)
+        tensor = tensor.view(shape) if stride is None else tensor.as_strided(shape, stride)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _view(offset: int, size_bytes: int, dtype: torch.dtype) -> torch.Tensor:
+    holder: Any = _context.holder
+    if dtype in _PLAIN_DTYPES:
+        return torch.frombuffer(holder, dtype=dtype, count=size_bytes // dtype.itemsize, offset=offset)
+    return torch.frombuffer(holder, dtype=torch.uint8, count=size_bytes, offset=offset).view(dtype)
+
+
+def digest(batch: object) -> bytes:
+    """16 bytes that are equal for equal batches: structure, types, strides and every byte."""
+    packed = pack(batch)
+    state = blake2b(packed.skeleton, digest_size=16)
+    for entry in packed.entries:
+        if entry.size_bytes:
+            state.update(entry.head(entry.size_bytes))
+    return state.digest()

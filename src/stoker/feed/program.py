@@ -1,0 +1,82 @@
+"""What a data worker runs, taken from a loader: the user's dataset and functions, and the constants of an iteration.
+
+Plain descriptions; nothing here starts or fetches anything.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+class Tier(enum.Enum):
+    """How a loader's items are made (see the glossary in ``docs/how_it_works.md``)."""
+
+    ELASTIC = "elastic"
+    """Any number of data workers, a seed per sample."""
+    PINNED = "pinned"
+    """As many workers as declared, item k on worker k modulo that number, torch's own seeds."""
+    PROCESS = "process"
+    """In the training process, as torch does without workers."""
+    STOCK = "stock"
+    """Left to torch altogether."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The user's code and its arguments, as the loader declares them."""
+
+    dataset: Any
+    collate_fn: Callable[[Any], Any]
+    worker_init_fn: Callable[[int], None] | None
+    is_iterable: bool
+    auto_collation: bool
+    drop_last: bool
+    declared_workers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iteration:
+    """The constants of one pass over the loader."""
+
+    ordinal: int
+    """Number of this iteration of the loader, from 0."""
+    base_seed: int
+    tier: Tier
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerIdentity:
+    """Who a data worker is."""
+
+    number: int
+    """Unique in its crew."""
+    worker_id: int
+    """What ``get_worker_info().id`` says: in ``range(declared_workers)``."""
+    board_slot: int
+    """Where it writes which sample it is working on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkItem:
+    """One batch: a pure function of these fields in the elastic tier."""
+
+    indices: Any
+    """What the sampler gave: a list of indices, or a single index without automatic batching; None for a stream."""
+    start: int
+    """Samples before this item in the iteration."""
+    skip: tuple[int, ...] = ()
+    """Positions in the batch to leave out (quarantined samples)."""
+    replace: tuple[int, ...] = ()
+    """Positions in the batch to fill with the next good sample instead."""
+
+    def sources(self) -> list[int]:
+        """For each sample of the batch to be made, the position in ``indices`` that it comes from."""
+        count = len(self.indices)
+        good = [k for k in range(count) if k not in self.skip and k not in self.replace]
+        if not good:
+            return []
+        ring = {bad: next((k for k in good if k > bad), good[0]) for bad in self.replace}
+        return [ring.get(k, k) for k in range(count) if k not in self.skip]

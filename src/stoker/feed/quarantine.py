@@ -1,0 +1,92 @@
+"""What to do with a sample that killed (or hung) its data worker twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from stoker.core import seeds
+from stoker.core.errors import SampleKillsWorkerError
+from stoker.feed.leases import Item
+from stoker.feed.program import Iteration, WorkItem
+
+Policy = Literal["raise", "skip", "replace"]
+
+
+class QuarantineListener(Protocol):
+    """Is told which samples were left out."""
+
+    def sample_quarantined(self, index: object, path: str, seed: int, action: str) -> None:
+        """A sample was left out or replaced."""
+        ...
+
+
+@dataclass
+class Quarantine:
+    """Applies the policy and keeps count, for one loader."""
+
+    dataset: Any
+    loader: int
+    policy: Policy
+    cap: int
+    listener: QuarantineListener
+    num_quarantined: int = field(default=0, init=False)
+
+    def judge(self, item: Item, position: int, cause: str, iteration: Iteration) -> WorkItem:
+        """The work item without the sample at ``position``.
+
+        Raises:
+            SampleKillsWorkerError: the policy is ``raise``, the cap is reached, or no single sample is to blame.
+        """
+        work = item.work
+        batched = isinstance(work.indices, list)
+        single = batched and position >= 0
+        index = work.indices[position] if single else work.indices
+        seed = seeds.batch_seed(iteration.base_seed, iteration.ordinal, item.seq)
+        if single:
+            seed = seeds.sample_seed(iteration.base_seed, iteration.ordinal, work.start + position, index)
+        path = path_of(self.dataset, index) if single else ""
+        if self.policy == "raise" or not single or self.num_quarantined >= self.cap:
+            raise self._error(index, path, seed, cause, single)
+        self.num_quarantined += 1
+        self.listener.sample_quarantined(index, path, seed, self.policy)
+        if self.policy == "skip":
+            return replace(work, skip=(*work.skip, position))
+        return replace(work, replace=(*work.replace, position))
+
+    def _error(self, index: object, path: str, seed: int, cause: str, single: bool) -> SampleKillsWorkerError:
+        what = f"sample {index!r}" if single else f"the batch of indices {_short(index)}"
+        where = f" ({path})" if path else ""
+        replay = f"stoker run --replay {self.loader}:{index}:{seed} SCRIPT" if single else ""
+        remedy = f"; make it alone, in this process, with `{replay}`" if single else ""
+        reached = f" ({self.cap} samples were left out already)" if self.policy != "raise" and single else ""
+        return SampleKillsWorkerError(
+            f"{what}{where} ended its data worker twice, the last one {cause}{reached}{remedy}, or leave such samples "
+            "out with `--on-bad-sample skip`",
+            index=index,
+            path=path,
+            seed=seed,
+            replay=replay,
+        )
+
+
+def _short(index: object) -> str:
+    text = repr(index)
+    return text if len(text) < 80 else text[:77] + "..."
+
+
+def path_of(dataset: Any, index: Any) -> str:
+    """The file of a sample, where the dataset keeps a list of files as most do; else an empty string."""
+    while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # Subset
+        try:
+            dataset, index = dataset.dataset, dataset.indices[index]
+        except (IndexError, KeyError, TypeError):
+            return ""
+    for name in ("samples", "imgs", "paths", "files", "filenames", "image_paths", "items"):
+        entries = getattr(dataset, name, None)
+        if isinstance(entries, (list, tuple)) and isinstance(index, int) and -len(entries) <= index < len(entries):
+            entry: Any = entries[index]  # pyright: ignore[reportUnknownVariableType]
+            first: Any = entry[0] if isinstance(entry, (list, tuple)) and entry else entry
+            if isinstance(first, str) or hasattr(first, "__fspath__"):
+                return str(first)
+    return ""

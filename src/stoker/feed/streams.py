@@ -1,0 +1,58 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (torch's and NumPy's generator internals are untyped)
+"""The three random streams of user code (torch, ``random``, NumPy): seeding, saving, and noticing a draw.
+
+Lean on purpose: ``torch.manual_seed`` costs 67 to 233 us because it also visits accelerators, the default generator's
+own ``manual_seed`` 1 us; NumPy's ``get_state`` costs 33 us, reading the generator's memory under 1 us (measured with
+torch 2.13 and NumPy 2.4 on one core).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+_NUMPY_STATE_BYTES = 624 * 4 + 4  # mt19937: key and position
+
+
+def _numpy_generator() -> Any:
+    return np.random.mtrand._rand._bit_generator  # the legacy global stream, which user code draws from
+
+
+def seed(value: int) -> None:
+    """Sets all three streams to states that depend on ``value`` (0 <= value < 2^63) alone."""
+    torch.default_generator.manual_seed(value)
+    random.seed(value)
+    np.random.seed(value & 0xFFFFFFFF)
+
+
+def save() -> tuple[Any, ...]:
+    """The states of all three streams, for :func:`restore`."""
+    return torch.default_generator.get_state(), random.getstate(), np.random.get_state(legacy=False)
+
+
+def restore(states: tuple[Any, ...]) -> None:
+    """Puts the three streams back to states from :func:`save`."""
+    torch.default_generator.set_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(states[2])
+
+
+def mark() -> tuple[Any, ...]:
+    """A cheap picture of the three streams, to be compared by :func:`drawn_since`."""
+    generator = _numpy_generator()
+    if type(generator) is np.random.MT19937:
+        numpy_state: object = ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE_BYTES)
+    else:
+        numpy_state = repr(generator.state)
+    return torch.default_generator.get_state(), random.getstate(), numpy_state
+
+
+def drawn_since(picture: tuple[Any, ...]) -> bool:
+    """Whether any stream was drawn from or seeded since ``picture``."""
+    now = mark()
+    return now[2] != picture[2] or now[1] != picture[1] or not torch.equal(now[0], picture[0])

@@ -1,0 +1,126 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (loaders and datasets are the user's)
+"""Which tier serves a loader, and why, in words.
+
+The choice is made in two steps: what the loader declares decides between a candidate for the elastic tier and the
+rest; a candidate is then probed. Nothing is guessed: what can't be shown to be the same elsewhere stays as declared.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch.utils.data import IterDataPipe, MapDataPipe
+
+from stoker.feed.objects import Survey, survey
+from stoker.feed.order import draws_lazily
+from stoker.feed.program import Program, Tier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A tier and the reason, for people."""
+
+    tier: Tier
+    reason: str
+    evidence: tuple[str, ...] = ()
+    candidate: bool = False
+    """The elastic tier is only taken once the probe agrees."""
+
+
+def choose(program: Program, index_sampler: Any, *, wish: Literal["auto", "pinned", "process"], random: str) -> Choice:
+    """The tier that a loader's declaration allows.
+
+    Args:
+        program: what its workers would run.
+        index_sampler: its batch sampler (or sampler).
+        wish: ``pinned`` or ``process`` to go no further than that.
+        random: ``sample`` lets loaders without declared workers leave the main random stream.
+    """
+    workers = program.declared_workers
+    if isinstance(program.dataset, (IterDataPipe, MapDataPipe)):
+        return Choice(tier=Tier.STOCK, reason="its dataset is a DataPipe, whose sharding is torch's own")
+    if workers == 0:
+        return _without_workers(program, index_sampler, wish, random)
+    if program.is_iterable:
+        return Choice(
+            tier=Tier.PINNED,
+            reason=f"an iterable dataset has one shard for each of its {workers} declared workers",
+            evidence=(f"shards are read by {type(program.dataset).__name__}.__iter__{_site(program.dataset, '__iter__')}",),
+        )
+    if wish != "auto":
+        return Choice(tier=Tier.PINNED, reason=f"asked for by `--tier {wish}`; {workers} workers as declared")
+    lazy = draws_lazily(index_sampler)
+    evidence = (f"order is drawn no further ahead than torch draws it: {lazy}",) if lazy else ()
+    return Choice(
+        tier=Tier.ELASTIC,
+        candidate=True,
+        reason="samples are the same in any order, process and repetition",
+        evidence=evidence,
+    )
+
+
+def _without_workers(program: Program, index_sampler: Any, wish: str, random: str) -> Choice:
+    def stay(reason: str, *evidence: str) -> Choice:
+        return Choice(tier=Tier.PROCESS, reason=reason, evidence=evidence)
+
+    if wish != "auto":
+        return stay(f"declares no workers, and `--tier {wish}` moves nothing beyond what is declared")
+    if program.is_iterable:
+        return stay("an iterable dataset without declared workers is one stream of the training process")
+    lazy = draws_lazily(index_sampler)
+    if lazy:
+        return stay(f"declares no workers, and {lazy}")
+    found = watch_survey(program)
+    if found.obstacles or found.fingerprint is None:
+        why = found.obstacles[0] if found.obstacles else "its objects can't be watched"
+        return stay(f"declares no workers, and {why}", "declare num_workers=1 or more to let data workers make it")
+    return Choice(
+        tier=Tier.ELASTIC,
+        candidate=True,
+        reason="declares no workers, but samples are the same elsewhere and nothing they refer to changes",
+        evidence=(f"{found.num_objects} objects are watched for changes",),
+    )
+
+
+def roots_of(program: Program) -> list[tuple[str, Any]]:
+    """What a program's items depend on, for ``objects.survey``."""
+    return [
+        ("dataset", program.dataset),
+        ("collate_fn", program.collate_fn),
+        ("worker_init_fn", program.worker_init_fn),
+    ]
+
+
+def watch_survey(program: Program) -> Survey:
+    """A survey small enough to be repeated while a loader without declared workers is in use."""
+    return survey(roots_of(program), max_objects=5_000, max_bytes=1 << 20)
+
+
+def reuse_survey(program: Program) -> Survey:
+    """A survey that decides whether workers of the last iteration hold what new ones would hold."""
+    return survey(roots_of(program), max_objects=20_000, max_bytes=8 << 20)
+
+
+def impure(program: Program, why: str) -> Choice:
+    """The tier of a candidate that the probe refused."""
+    site = _site(program.dataset, "__getitem__")
+    culprit = f"{type(program.dataset).__name__}.__getitem__{site}"
+    if program.declared_workers == 0:
+        return Choice(tier=Tier.PROCESS, reason=f"declares no workers, and {why}", evidence=(culprit,))
+    workers = program.declared_workers
+    return Choice(
+        tier=Tier.PINNED, reason=f"{why}; so {workers} workers with torch's own assignment and seeds", evidence=(culprit,)
+    )
+
+
+def _site(dataset: Any, method: str) -> str:
+    function = getattr(type(dataset), method, None)
+    try:
+        filename = inspect.getsourcefile(function)  # type: ignore[arg-type]
+        line = inspect.getsourcelines(function)[1]  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return ""
+    return f" ({filename}:{line})" if filename else ""

@@ -1,0 +1,83 @@
+"""Notices data workers that no longer work: stopped ones, and ones that have been silent for too long.
+
+The heartbeat is read from the kernel (process state and CPU time) and from the board, not sent by the worker: a
+thread that beats would fall silent whenever user code holds the interpreter lock in a long call, and would go on
+beating while the main thread hangs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stoker.feed.crew import Crew, Member, cpu_seconds, process_state
+
+INTERVAL_S = 0.5
+STOPPED_GRACE_S = 1.0
+"""A stopped worker is given this long to be continued."""
+
+
+@dataclass(slots=True)
+class _Pulse:
+    at_s: float
+    cpu_s: float
+    seq: int
+    position: int
+    stopped_since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A worker to be killed and replaced."""
+
+    member: Member
+    cause: str
+    is_stopped: bool
+
+
+class Watch:
+    """Looks at the workers that hold leases, twice a second.
+
+    Args:
+        stall_timeout_s: how long a worker may stay on one sample without using the CPU.
+    """
+
+    def __init__(self, stall_timeout_s: float) -> None:
+        self._stall_timeout_s = stall_timeout_s
+        self._pulses: dict[int, _Pulse] = {}
+        self._next_s = 0.0
+
+    def look(self, crew: Crew, now_s: float, holding: set[int]) -> list[Suspect]:
+        """Workers among ``holding`` (numbers) that must be replaced."""
+        if now_s < self._next_s:
+            return []
+        self._next_s = now_s + INTERVAL_S
+        suspects: list[Suspect] = []
+        for number, member in crew.members.items():
+            if member.gone or member.killed_for or not member.pid or number not in holding:
+                self._pulses.pop(number, None)
+                continue
+            suspect = self._check(crew, member, now_s)
+            if suspect is not None:
+                suspects.append(suspect)
+        for number in set(self._pulses) - set(crew.members):
+            del self._pulses[number]
+        return suspects
+
+    def _check(self, crew: Crew, member: Member, now_s: float) -> Suspect | None:
+        number = member.identity.number
+        where = crew.whereabouts(member)
+        cpu_s = cpu_seconds(member.pid)
+        pulse = self._pulses.get(number)
+        if pulse is None or (where.seq, where.position) != (pulse.seq, pulse.position) or cpu_s > pulse.cpu_s:
+            stopped = pulse.stopped_since_s if pulse is not None else None
+            pulse = self._pulses[number] = _Pulse(now_s, cpu_s, where.seq, where.position, stopped)
+        if process_state(member.pid) in ("T", "t"):
+            pulse.stopped_since_s = pulse.stopped_since_s or now_s
+            if now_s - pulse.stopped_since_s >= STOPPED_GRACE_S:
+                return Suspect(member, "stopped (SIGSTOP) and not continued", is_stopped=True)
+            return None
+        pulse.stopped_since_s = None
+        silent_s = now_s - pulse.at_s
+        if silent_s >= self._stall_timeout_s:
+            return Suspect(member, f"silent for {silent_s:.0f} s on one sample, using no CPU", is_stopped=False)
+        return None

@@ -1,0 +1,86 @@
+"""Counts what a scaling policy and a report want to know: cumulative counters and the current window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stoker.feed.scaling import Observation
+
+
+@dataclass(slots=True)
+class Counters:
+    """Cumulative over the life of a loader; the same words as ``core.events.Progress``."""
+
+    batches: int = 0
+    samples: int = 0
+    bytes: int = 0
+    input_wait_s: float = 0.0
+    starved_steps: int = 0
+    worker_busy_s: float = 0.0
+    worker_idle_s: float = 0.0
+    worker_cpu_s: float = 0.0
+    items: int = 0
+    step_s: float = 0.0
+    """Time the program spent between batches."""
+    private_bytes: int = 0
+    """Largest private memory of a worker."""
+
+    def copy(self) -> Counters:
+        """A snapshot."""
+        return Counters(*(getattr(self, name) for name in self.__slots__))
+
+
+class Window:
+    """Differences of the counters since the window began, and how long each worker has had nothing to do."""
+
+    def __init__(self, counters: Counters, now_s: float) -> None:
+        self._counters = counters
+        self._before = counters.copy()
+        self._begun_s = now_s
+        self._idle_since: dict[int, float] = {}
+
+    @property
+    def begun_s(self) -> float:
+        """When the window began."""
+        return self._begun_s
+
+    def idle(self, worker: int, since_s: float) -> None:
+        """A worker has no lease since ``since_s``."""
+        self._idle_since[worker] = max(since_s, self._begun_s)
+
+    def busy(self, worker: int, now_s: float) -> None:
+        """A worker has a lease again, or is gone."""
+        since = self._idle_since.pop(worker, None)
+        if since is not None:
+            self._counters.worker_idle_s += max(0.0, now_s - since)
+
+    def close(self, now_s: float, *, workers: int, depth: int, batch_bytes: int, waiting: bool) -> Observation:
+        """What happened in the window; the next one begins."""
+        for worker, since in self._idle_since.items():
+            self._counters.worker_idle_s += max(0.0, now_s - since)
+            self._idle_since[worker] = now_s
+        now, was = self._counters, self._before
+        span_s = max(now_s - self._begun_s, 1e-9)
+        steps, items = now.batches - was.batches, now.items - was.items
+        seen = Observation(
+            now_s=now_s,
+            workers=workers,
+            depth=depth,
+            steps=steps,
+            items=items,
+            starved_frac=_share(now.starved_steps - was.starved_steps, steps),
+            input_wait_frac=_share(now.input_wait_s - was.input_wait_s, span_s),
+            blocked_frac=_share(now.worker_idle_s - was.worker_idle_s, span_s * max(workers, 1)),
+            step_s=(now.step_s - was.step_s) / steps if steps else 0.0,
+            item_wall_s=(now.worker_busy_s - was.worker_busy_s) / items if items else 0.0,
+            item_cpu_s=(now.worker_cpu_s - was.worker_cpu_s) / items if items else 0.0,
+            batch_bytes=batch_bytes,
+            worker_bytes=now.private_bytes,
+            waiting=waiting,
+        )
+        self._before, self._begun_s = now.copy(), now_s
+        return seen
+
+
+def _share(part: float, whole: float) -> float:
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0

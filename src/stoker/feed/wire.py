@@ -1,0 +1,311 @@
+"""Messages between the training process and one data worker: a typed fixed header, a small body, raw bytes behind it.
+
+Owns framing and field layout. Does not own what a body means to torch (``pack``) nor the processes (``crew``). The
+bytes run over a socketpair between processes of one user that inherited it, so bodies may hold pickles; frames are
+still checked, since a dying worker can leave half of one.
+"""
+
+from __future__ import annotations
+
+import array
+import enum
+import os
+import socket
+import struct
+from collections import deque
+from dataclasses import dataclass
+
+from stoker.core.errors import WireError
+
+MAGIC = 0x5354
+VERSION = 1
+MAX_BODY_BYTES = 1 << 36
+"""A frame longer than this (64 GiB) is taken for garbage, not for a batch."""
+
+_FRAME = struct.Struct("<HBBBxxxQ")  # magic, version, kind, number of descriptors, padding, body length
+FRAME_BYTES = _FRAME.size
+_LEASE = struct.Struct("<QIiiI")  # seq, generation, ring, slot, flags
+_READY = struct.Struct("<QIiiBxxxQQddddQI")
+# seq, generation, ring, slot, place, payload bytes, skeleton bytes, wall_s, cpu_s, idle_s, stamp, private bytes, check
+_MAX_FDS = 16
+
+
+class Kind(enum.IntEnum):
+    """What a frame is for; the direction is fixed by the kind."""
+
+    LEASE = 1
+    """To a worker: make this work item."""
+    RING = 2
+    """To a worker: a ring of slots (one descriptor)."""
+    FORGET = 3
+    """To a worker: drop the leases that have not begun (the program left the iteration)."""
+    ITERATION = 4
+    """To a worker: the constants of the next iteration (pickled)."""
+    STOP = 5
+    """To a worker: finish the current lease and exit."""
+    PROBE = 6
+    """To a throwaway worker: run the differential probe (pickled)."""
+    READY = 16
+    """To the training process: a work item is made."""
+    FAILED = 17
+    """To the training process: user code raised (pickled exception)."""
+    ENDED = 18
+    """To the training process: this shard of an iterable dataset is exhausted."""
+    PROBED = 19
+    """To the training process: digests of a probe (pickled)."""
+    RETURNED = 20
+    """To the training process: a lease that was forgotten before it began; its slot is untouched."""
+    SPAWN = 32
+    """To a template: fork a worker (one descriptor, pickled identity)."""
+    SPAWNED = 33
+    """From a template: the worker's process id."""
+    EXITED = 34
+    """From a template: a worker's process id and wait status."""
+    SURVEY = 35
+    """To a template: fingerprint the program as you hold it."""
+    SURVEYED = 36
+    """From a template: the fingerprint, empty when there is none."""
+
+
+class Place(enum.IntEnum):
+    """Where the payload of a ready batch lies."""
+
+    SLOT = 0
+    """In the leased slot of a ring."""
+    OWN_MEMORY = 1
+    """In a memfd of its own, whose descriptor comes with the frame."""
+    INLINE = 2
+    """In the frame itself, behind the skeleton."""
+
+
+class LeaseFlag(enum.IntFlag):
+    """How a lease is to be served."""
+
+    NONE = 0
+    DIGEST = 1
+    """Also send a digest of the batch (probes, replays)."""
+    REPLAY = 2
+    """Advance past this item without sending it (it was delivered before the worker died)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message: kind, body and the descriptors that came with it."""
+
+    kind: Kind
+    body: bytes
+    fds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHeader:
+    """Fixed part of a LEASE; the pickled index batch follows."""
+
+    seq: int
+    generation: int
+    ring: int
+    """Generation of the ring that holds the slot; -1 for no slot."""
+    slot: int
+    flags: LeaseFlag
+
+    def pack(self, body: bytes) -> bytes:
+        """The body of the LEASE frame."""
+        return _LEASE.pack(self.seq, self.generation, self.ring, self.slot, int(self.flags)) + body
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyHeader:
+    """Fixed part of a READY; skeleton and (inline) payload follow."""
+
+    seq: int
+    generation: int
+    ring: int
+    slot: int
+    place: Place
+    payload_bytes: int
+    skeleton_bytes: int
+    """Length of the skeleton in the frame; 0 when it lies at the end of the payload."""
+    wall_s: float
+    cpu_s: float
+    idle_s: float
+    """Time the worker had nothing to do before this item."""
+    stamp: float
+    """Monotonic time at which the item was finished."""
+    private_bytes: int
+    """Private memory of the worker when last measured; 0 when not yet."""
+    check: int
+    """Check of the batch (pinned tier and streams; else 0), compared when a lost worker's work is repeated."""
+
+    def pack(self) -> bytes:
+        """The fixed bytes of the READY body."""
+        return _READY.pack(
+            self.seq, self.generation, self.ring, self.slot, int(self.place), self.payload_bytes,
+            self.skeleton_bytes, self.wall_s, self.cpu_s, self.idle_s, self.stamp, self.private_bytes, self.check,
+        )  # fmt: skip
+
+
+READY_BYTES = _READY.size
+
+
+def unpack_lease(body: bytes) -> tuple[LeaseHeader, memoryview]:
+    """Header and index bytes of a LEASE body; raises :class:`WireError` when it is too short or has unknown flags."""
+    try:
+        seq, generation, ring, slot, flags = _LEASE.unpack_from(body)
+        return LeaseHeader(seq, generation, ring, slot, LeaseFlag(flags)), memoryview(body)[_LEASE.size :]
+    except (struct.error, ValueError) as error:
+        raise WireError(f"`LEASE` frame of {len(body)} bytes is malformed: {error}") from None
+
+
+def unpack_ready(body: bytes) -> tuple[ReadyHeader, memoryview]:
+    """Header and the rest (skeleton, inline payload) of a READY body; raises :class:`WireError` when inconsistent."""
+    try:
+        fields = _READY.unpack_from(body)
+        header = ReadyHeader(*fields[:4], Place(fields[4]), *fields[5:])
+    except (struct.error, ValueError) as error:
+        raise WireError(f"`READY` frame of {len(body)} bytes is malformed: {error}") from None
+    rest = memoryview(body)[READY_BYTES:]
+    inline = header.payload_bytes if header.place is Place.INLINE else 0
+    if len(rest) != header.skeleton_bytes + inline:
+        raise WireError(
+            f"`READY` frame of item {header.seq} holds {len(rest)} bytes, its header says "
+            f"{header.skeleton_bytes + inline}"
+        )
+    return header, rest
+
+
+def encode(kind: Kind, body: bytes = b"", num_fds: int = 0) -> bytes:
+    """One frame as bytes; ``num_fds`` descriptors must be sent together with its first byte."""
+    return _FRAME.pack(MAGIC, VERSION, kind, num_fds, len(body)) + body
+
+
+class Decoder:
+    """Turns a byte stream (in pieces of any size) and its descriptors into frames."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._fds: deque[int] = deque()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes received that do not make a whole frame yet."""
+        return len(self._bytes)
+
+    def feed(self, data: bytes, fds: tuple[int, ...] = ()) -> list[Frame]:
+        """The frames completed by ``data``; raises :class:`WireError` at the first malformed one."""
+        self._bytes += data
+        self._fds.extend(fds)
+        frames: list[Frame] = []
+        start, size = 0, len(self._bytes)
+        while size - start >= FRAME_BYTES:
+            magic, version, kind, num_fds, length = _FRAME.unpack_from(self._bytes, start)
+            self._check(magic, version, length)
+            end = start + FRAME_BYTES + length
+            if end > size:
+                break
+            frames.append(self._frame(kind, num_fds, bytes(memoryview(self._bytes)[start + FRAME_BYTES : end])))
+            start = end
+        del self._bytes[:start]
+        return frames
+
+    @staticmethod
+    def _check(magic: int, version: int, length: int) -> None:
+        if magic != MAGIC:
+            raise WireError(f"`frame` must begin with {MAGIC:#06x}, got {magic:#06x}")
+        if version != VERSION:
+            raise WireError(f"`frame` must have version {VERSION}, got {version}; all processes must run one stoker")
+        if length > MAX_BODY_BYTES:
+            raise WireError(f"`frame` length must be at most {MAX_BODY_BYTES}, got {length}")
+
+    def _frame(self, kind: int, num_fds: int, body: bytes) -> Frame:
+        if num_fds > len(self._fds):
+            raise WireError(f"`frame` announces {num_fds} descriptors, {len(self._fds)} came")
+        try:
+            return Frame(Kind(kind), body, tuple(self._fds.popleft() for _ in range(num_fds)))
+        except ValueError:
+            raise WireError(f"`frame` kind {kind} is unknown") from None
+
+    def close(self) -> list[int]:
+        """Descriptors received but not yet handed out; the caller closes them."""
+        left = list(self._fds)
+        self._fds.clear()
+        return left
+
+
+class Channel:
+    """One end of a socketpair: sends frames without ever blocking on a full peer, receives whole frames.
+
+    Args:
+        sock: a connected ``AF_UNIX`` stream socket; owned by the channel from here on.
+        blocking: a worker waits for its peer (True); the training process never does (False): what the socket does
+            not take at once is kept and sent by later calls of :meth:`flush`.
+    """
+
+    def __init__(self, sock: socket.socket, *, blocking: bool) -> None:
+        self.sock = sock
+        self.sock.setblocking(blocking)
+        self._blocking = blocking
+        self._decoder = Decoder()
+        self._out: deque[tuple[bytes | memoryview, tuple[int, ...]]] = deque()
+
+    def fileno(self) -> int:
+        """Descriptor to poll."""
+        return self.sock.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether bytes wait for the peer to read."""
+        return bool(self._out)
+
+    def send(self, kind: Kind, body: bytes = b"", fds: tuple[int, ...] = (), tail: memoryview | None = None) -> None:
+        """Queues one frame (``tail`` continues the body without a copy) and sends what the socket takes.
+
+        ``fds`` are duplicated by the kernel when sent; with a non-blocking channel the caller keeps them open until
+        :attr:`unsent` is False. Raises ``OSError`` when the peer is gone.
+        """
+        length = len(body) + (len(tail) if tail is not None else 0)
+        self._out.append((_FRAME.pack(MAGIC, VERSION, kind, len(fds), length) + body, fds))
+        if tail is not None and len(tail):
+            self._out.append((tail, ()))
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends queued bytes until all are sent or the socket is full."""
+        while self._out:
+            data, fds = self._out[0]
+            try:
+                if fds:
+                    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+                    sent = self.sock.sendmsg([data], ancillary)
+                else:
+                    sent = self.sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                return
+            if sent == len(data):
+                self._out.popleft()
+            else:
+                self._out[0] = (memoryview(data)[sent:], ())
+
+    def receive(self) -> list[Frame] | None:
+        """Frames that have arrived (a blocking channel waits for at least some bytes); None when the peer is gone."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self.sock, 1 << 18, _MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return []
+        except ConnectionError:
+            return None
+        if not data:
+            return None
+        return self._decoder.feed(data, tuple(fds))
+
+    def abandon(self) -> None:
+        """Closes this process's copy (in a forked child), without the destructor closing the number once more."""
+        fd = self.sock.detach()
+        if fd >= 0:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Closes the socket and every descriptor that nobody took."""
+        for fd in self._decoder.close():
+            os.close(fd)
+        self._out.clear()
+        self.sock.close()

@@ -1,0 +1,348 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (torch's collate table and the user's objects are untyped)
+"""The loop of one data worker: leases in, batches out.
+
+Runs in a process forked from a template, single-threaded, until it is told to stop or its socket closes. It owns the
+mappings of the rings and a write-only view of the board; it decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data import _utils as torch_data
+
+from stoker.feed import fetch, probe
+from stoker.feed.board import BoardWriter
+from stoker.feed.fetch import SampleError, ShardExhausted
+from stoker.feed.pack import Packed, pack, place
+from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
+from stoker.feed.slots import Mapping, SlotWriter, create_memory
+from stoker.feed.wire import Channel, Frame, Kind, LeaseFlag, LeaseHeader, Place, ReadyHeader, unpack_lease
+
+_INLINE_SKELETON_BYTES = 1 << 15
+"""Longer skeletons (batches of strings or bytes) go to the slot as well, not through the socket."""
+_CHECKED_BYTES = 4096
+"""How much of each buffer goes into the check of a batch that may have to be repeated."""
+
+
+class Worker:
+    """One data worker.
+
+    Args:
+        program: what the loader declares.
+        identity: who this worker is.
+        channel: its socket to the training process.
+        board: where it writes which sample it is on.
+    """
+
+    def __init__(self, program: Program, identity: WorkerIdentity, channel: Channel, board: BoardWriter) -> None:
+        self._program = program
+        self._identity = identity
+        self._channel = channel
+        self._board = board
+        self._rings: dict[int, tuple[Mapping, int]] = {}  # generation -> mapping, bytes of a slot
+        self._leases: deque[tuple[LeaseHeader, bytes]] = deque()
+        self._iteration: Iteration | None = None
+        self._fetcher: fetch.Fetcher | None = None
+        self._init_failure: ExceptionWrapper | None = None
+        self._stopping = False
+        self._idle_since = time.monotonic()
+        self._memory = PrivateMemory()
+        self._arena = SlotArena()
+        self._handlers: dict[Kind, Callable[[Frame], None]] = {
+            Kind.LEASE: self._on_lease,
+            Kind.RING: self._on_ring,
+            Kind.FORGET: self._on_forget,
+            Kind.ITERATION: self._on_iteration,
+            Kind.STOP: self._on_stop,
+            Kind.PROBE: self._on_probe,
+        }
+
+    def run(self) -> None:
+        """Serves until told to stop or the training process is gone."""
+        self._arena.install()
+        while True:
+            if not self._leases:
+                if self._stopping or not self._receive(wait=True):
+                    return
+                continue
+            if not self._receive(wait=False):
+                return
+            if self._leases:
+                header, body = self._leases.popleft()
+                self._serve(header, pickle.loads(body))
+
+    def _receive(self, *, wait: bool) -> bool:
+        self._channel.sock.setblocking(wait)
+        frames = self._channel.receive()
+        self._channel.sock.setblocking(True)
+        if frames is None:
+            return False
+        for frame in frames:
+            self._handlers[frame.kind](frame)
+        return True
+
+    def _on_lease(self, frame: Frame) -> None:
+        header, body = unpack_lease(frame.body)
+        self._leases.append((header, bytes(body)))
+
+    def _on_forget(self, _: Frame) -> None:
+        while self._leases:
+            header, _body = self._leases.popleft()
+            self._channel.send(Kind.RETURNED, header.pack(b""))
+
+    def _on_stop(self, _: Frame) -> None:
+        self._stopping = True
+
+    def _on_ring(self, frame: Frame) -> None:
+        generation, slot_bytes, num_slots = pickle.loads(frame.body)
+        (fd,) = frame.fds
+        try:
+            self._rings[generation] = (Mapping(fd, slot_bytes * num_slots), slot_bytes)
+        finally:
+            os.close(fd)
+        for old in [number for number in self._rings if number < generation - 1]:
+            self._rings.pop(old)[0].close()
+
+    def _on_iteration(self, frame: Frame) -> None:
+        iteration: Iteration = pickle.loads(frame.body)
+        first = self._iteration is None
+        self._iteration = iteration
+        if first:
+            self._init_as_torch(iteration.base_seed)
+        if self._init_failure is None:
+            self._fetcher = self._create_fetcher(iteration)
+
+    def _init_as_torch(self, base_seed: int) -> None:
+        fetch.seed_as_torch(base_seed, self._identity.worker_id)
+        fetch.announce_worker(self._program, self._identity.worker_id, base_seed)
+        if self._program.worker_init_fn is None:
+            return
+        try:
+            self._program.worker_init_fn(self._identity.worker_id)
+        except Exception:
+            self._init_failure = ExceptionWrapper(where=self._where)
+
+    def _create_fetcher(self, iteration: Iteration) -> fetch.Fetcher | None:
+        try:
+            return fetch.create_fetcher(self._program, iteration)
+        except Exception:
+            self._init_failure = ExceptionWrapper(where=self._where)
+            return None
+
+    @property
+    def _where(self) -> str:
+        return f"in DataLoader worker process {self._identity.worker_id}"
+
+    def _on_probe(self, frame: Frame) -> None:
+        item: WorkItem = pickle.loads(frame.body)
+        assert self._iteration is not None
+        result = probe.run_apart(self._program, self._iteration, item)
+        self._channel.send(Kind.PROBED, pickle.dumps(("apart", result)))
+
+    def _serve(self, header: LeaseHeader, item: WorkItem) -> None:
+        begun = time.monotonic()
+        idle_s = begun - self._idle_since
+        cpu = time.process_time()
+        writer = self._writer(header)
+        packed, failure = None, b""
+        try:
+            packed = pack(self._fetch(header, item, writer))
+        except ShardExhausted:
+            self._channel.send(Kind.ENDED, header.pack(b""))
+        except _UserError as error:
+            failure = error.body
+        except Exception as error:  # the batch can't be pickled
+            failure = _wrap(error, self._where, -1)
+        if header.flags & LeaseFlag.DIGEST:
+            self._send_evidence(item)
+        if packed is not None:
+            self._send(header, packed, writer, begun, cpu, idle_s)
+            return
+        self._board.clear()
+        self._idle_since = time.monotonic()
+        if failure:
+            self._channel.send(Kind.FAILED, header.pack(failure))
+
+    def _send_evidence(self, item: WorkItem) -> None:
+        if self._iteration is None or self._fetcher is None:  # worker_init_fn raised: nothing to compare
+            return
+        result = probe.run_beside(self._program, self._iteration, item, drew=self._fetcher.drew)
+        self._channel.send(Kind.PROBED, pickle.dumps(("beside", result)))
+
+    def _fetch(self, header: LeaseHeader, item: WorkItem, writer: SlotWriter | None) -> Any:
+        if self._init_failure is not None:
+            raise _UserError(pickle.dumps((self._init_failure, -1)))
+        assert self._fetcher is not None
+        self._board.begin(header.seq)
+        self._arena.use(writer)
+        try:
+            return self._fetcher.fetch(header.seq, item, self._board.at)
+        except SampleError as error:
+            cause = error.__cause__
+            assert isinstance(cause, Exception)
+            raise _UserError(_wrap(cause, self._where, error.position)) from None
+        finally:
+            self._arena.use(None)
+
+    def _writer(self, header: LeaseHeader) -> SlotWriter | None:
+        found = self._rings.get(header.ring)
+        if found is None or header.slot < 0 or header.flags & LeaseFlag.REPLAY:
+            return None
+        mapping, slot_bytes = found
+        return SlotWriter(mapping.view(header.slot * slot_bytes, slot_bytes))
+
+    def _send(
+        self, header: LeaseHeader, packed: Packed, writer: SlotWriter | None, begun: float, cpu: float, idle_s: float
+    ) -> None:
+        checked = self._iteration is not None and self._iteration.tier is Tier.PINNED
+        check = check_of(packed) if checked else 0
+        where, payload, skeleton, fds, inline = Place.SLOT, 0, b"", (), None
+        if not header.flags & LeaseFlag.REPLAY:
+            where, payload, skeleton, fds, inline = self._store(packed, writer)
+        self._board.clear()
+        done = time.monotonic()
+        ready = ReadyHeader(
+            header.seq, header.generation, header.ring, header.slot, where, payload, len(skeleton), done - begun,
+            time.process_time() - cpu, idle_s, done, self._memory.bytes_now(done), check,
+        )  # fmt: skip
+        self._idle_since = time.monotonic()
+        self._channel.send(Kind.READY, ready.pack() + skeleton, fds, tail=inline)
+        for fd in fds:
+            os.close(fd)
+
+    def _store(
+        self, packed: Packed, writer: SlotWriter | None
+    ) -> tuple[Place, int, bytes, tuple[int, ...], memoryview | None]:
+        """Where the batch went: place, payload bytes, skeleton for the frame, descriptors, inline payload."""
+        if writer is not None and (skeleton := _fill(packed, writer)) is not None:
+            return Place.SLOT, writer.used_bytes, skeleton, (), None
+        size = packed.payload_bytes + len(packed.skeleton) + 32 * len(packed.entries) + _INLINE_SKELETON_BYTES
+        if size >= _INLINE_SKELETON_BYTES * 2:
+            try:
+                fd = create_memory("stoker-batch", size)
+            except OSError:  # descriptors, memory or file size limits: the socket is slower but always there
+                fd = -1
+            if fd >= 0:
+                own = SlotWriter(Mapping(fd, size).view(0, size))
+                skeleton = _fill(packed, own)
+                assert skeleton is not None
+                return Place.OWN_MEMORY, own.used_bytes, skeleton, (fd,), None
+        own = SlotWriter(np.empty(size, np.uint8))
+        skeleton = place(packed, own)
+        assert skeleton is not None
+        return Place.INLINE, own.used_bytes, skeleton, (), memoryview(own.view)[: own.used_bytes]
+
+
+class _UserError(Exception):
+    def __init__(self, body: bytes) -> None:
+        super().__init__()
+        self.body = body
+
+
+def _wrap(error: Exception, where: str, position: int) -> bytes:
+    wrapper = ExceptionWrapper((type(error), error, error.__traceback__), where=where)
+    try:
+        return pickle.dumps((wrapper, position))
+    except Exception:  # a class that the training process could not find either
+        stand_in = RuntimeError(f"{type(error).__qualname__}: {error}")
+        wrapper = ExceptionWrapper((RuntimeError, stand_in, error.__traceback__), where=where)
+        return pickle.dumps((wrapper, position))
+
+
+def _fill(packed: Packed, writer: SlotWriter) -> bytes | None:
+    """Places the buffers, and behind them a skeleton too long for the frame; None when they do not fit."""
+    skeleton = place(packed, writer)
+    if skeleton is None or len(skeleton) <= _INLINE_SKELETON_BYTES:
+        return skeleton
+    offset = writer.reserve(len(skeleton) + 8)
+    if offset is None:
+        return None
+    writer.view[offset : offset + len(skeleton)] = np.frombuffer(skeleton, np.uint8)
+    end = offset + len(skeleton)
+    writer.view[end : end + 8] = np.frombuffer(len(skeleton).to_bytes(8, "little"), np.uint8)
+    return b""
+
+
+def check_of(packed: Packed) -> int:
+    """A cheap 32-bit check of a batch: its skeleton and the first 4 KiB of each buffer."""
+    check = zlib.crc32(packed.skeleton)
+    for entry in packed.entries:
+        check = zlib.crc32(entry.head(_CHECKED_BYTES), check)
+    return check
+
+
+class SlotArena:
+    """Makes torch's ``default_collate`` stack straight into the slot of the current lease.
+
+    In a worker, torch's own version allocates a fresh shared-memory segment per batch, which is what makes large
+    batches slow; ours takes the place of it in the table that ``default_collate`` looks functions up in.
+    """
+
+    def __init__(self) -> None:
+        self._writer: SlotWriter | None = None
+
+    def use(self, writer: SlotWriter | None) -> None:
+        """Sets where the next stacks go; None for ordinary memory."""
+        self._writer = writer
+
+    def install(self) -> None:
+        """Takes torch's place for tensors in this process, if the user has not put in an own function."""
+        table: dict[Any, Any] = torch_data.collate.default_collate_fn_map
+        if table.get(torch.Tensor) is torch_data.collate.collate_tensor_fn:
+            table[torch.Tensor] = self._stack
+
+    def _stack(self, batch: Any, *, collate_fn_map: object = None) -> torch.Tensor:
+        first = batch[0]
+        if first.is_nested or first.layout is not torch.strided:
+            return torch_data.collate.collate_tensor_fn(batch)  # raises torch's own explanation
+        out = self._allocate(first, len(batch))
+        return torch.stack(batch, 0, out=out)
+
+    def _allocate(self, first: torch.Tensor, count: int) -> torch.Tensor:
+        shape = (count, *first.shape)
+        size_bytes = first.nbytes * count
+        if self._writer is not None and size_bytes and first.device.type == "cpu" and type(first) is torch.Tensor:
+            offset = self._writer.reserve(size_bytes)
+            if offset is not None:
+                raw: Any = self._writer.view
+                flat = torch.frombuffer(raw, dtype=torch.uint8, count=size_bytes, offset=offset)
+                return flat.view(first.dtype).view(shape)
+        return first.new_empty(shape)
+
+
+class PrivateMemory:
+    """The worker's own memory (not shared with its siblings), measured rarely enough to cost under 1 %."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+        self._bytes = 0
+
+    def bytes_now(self, now_s: float) -> int:
+        """Private bytes, at most a hundred times the cost of a measurement old."""
+        if now_s >= self._next_s:
+            begun = time.monotonic()
+            self._bytes = read_private_bytes("self")
+            self._next_s = now_s + max(0.2, 100 * (time.monotonic() - begun))
+        return self._bytes
+
+
+def read_private_bytes(pid: int | str) -> int:
+    """Private memory of a process in bytes; 0 when it is gone or the kernel does not tell."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return 0
+    kib = [int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:"))]
+    return sum(kib) * 1024

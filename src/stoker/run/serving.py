@@ -1,0 +1,273 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (loaders are the user's)
+"""Assembles feed, scale and backend for the loaders of one process, and turns what happens into events."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
+
+from stoker.backends.local import LocalBackend
+from stoker.core import events, host
+from stoker.core.config import Settings
+from stoker.feed.crew import Departure
+from stoker.feed.iterator import close_all, serve
+from stoker.feed.loader import FeedConfig, LoaderFeed
+from stoker.feed.order import Cursor
+from stoker.feed.scaling import Decision
+from stoker.feed.tiers import Choice
+from stoker.run.steps import StepClock
+from stoker.scale.budget import CpuLedger, local_world_size, rank_bytes, rank_cores
+from stoker.scale.job import JobAutoscaler
+from stoker.scale.limits import JobScalingConfig
+
+Sink = Callable[[events.AnyEvent], None]
+PROGRESS_S = 1.0
+"""How often a loader's counters become an event."""
+_SLOT_SHARE, _WORKER_SHARE = 0.25, 0.5
+"""Shares of the available memory that slots, and all workers' private memory, may use unless set."""
+
+
+class Serving:
+    """Serves the DataLoaders of this process.
+
+    Args:
+        settings: what the user chose.
+        sinks: told every event; must not raise.
+    """
+
+    def __init__(self, settings: Settings, sinks: list[Sink]) -> None:
+        ranks = local_world_size(os.environ)
+        cores = settings.cpu_budget or rank_cores(host.cores(), ranks)
+        _, available = host.memory_bytes()
+        memory = rank_bytes(available, ranks)
+        self.settings = settings
+        self.backend = LocalBackend()
+        self.config = FeedConfig(
+            workers=settings.workers,
+            tier=settings.tier,
+            random=settings.random,
+            worker_memory_bytes=settings.worker_memory_bytes or max(1 << 29, int(memory * _WORKER_SHARE / max(cores, 1))),
+            slot_memory_bytes=settings.slot_memory_bytes or int(memory * _SLOT_SHARE),
+            stall_timeout_s=settings.stall_timeout_s,
+            on_bad_sample=settings.on_bad_sample,
+            bad_sample_cap=settings.bad_sample_cap,
+        )
+        self.clock = StepClock()
+        self._ledger = CpuLedger(cores)
+        self._cores = cores
+        self._memory_bytes = memory
+        self._sinks = sinks
+        self._started_s = time.monotonic()
+        self._feeds: dict[int, tuple[weakref.ref[DataLoader[Any]], LoaderFeed]] = {}
+        self.sites: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
+        """Where the program made each loader, as ``file.py:line``."""
+        self._pid = os.getpid()
+        self._count = 0
+
+    def emit(self, event: events.AnyEvent) -> None:
+        """Hands an event to all sinks."""
+        for sink in self._sinks:
+            sink(event)
+
+    def now_s(self) -> float:
+        """Seconds since this process began to serve."""
+        return time.monotonic() - self._started_s
+
+    def policy(self, max_in_flight: int) -> JobAutoscaler:
+        """A policy for one loader, under the CPU budget that all loaders of the process share."""
+        fixed = self.settings.workers
+        most = self.settings.max_workers or max(64, fixed or 0)
+        config = JobScalingConfig(
+            cpu_budget_cores=self._cores,
+            memory_budget_bytes=int(self._memory_bytes * (_SLOT_SHARE + _WORKER_SHARE)),
+            max_workers=most,
+            fixed_workers=None if fixed is None else max(1, fixed),
+            max_in_flight=max_in_flight,
+        )
+        return JobAutoscaler(config, self._ledger.join())
+
+    def listener(self, feed: LoaderFeed, loader: DataLoader[Any]) -> LoaderEvents:
+        """Turns what happens to a loader into events."""
+        return LoaderEvents(self, feed, loader)
+
+    def feed_for(self, loader: DataLoader[Any]) -> LoaderFeed:
+        """What is kept for a loader; made at its first iteration and dropped with the loader."""
+        found = self._feeds.get(id(loader))
+        if found is not None and found[0]() is loader:
+            return found[1]
+        feed = LoaderFeed(loader, self, self._count)
+        self._count += 1
+        key = id(loader)
+        self._feeds[key] = (weakref.ref(loader, lambda ref: self._drop(key, ref)), feed)
+        return feed
+
+    def _drop(self, key: int, ref: weakref.ref[DataLoader[Any]]) -> None:
+        found = self._feeds.get(key)
+        if found is not None and found[0] is ref:
+            del self._feeds[key]
+            found[1].close()
+
+    def iterate(
+        self, loader: DataLoader[Any], stock: Callable[[], _BaseDataLoaderIter], cursor: Cursor | None = None
+    ) -> _BaseDataLoaderIter:
+        """An iterator over a loader; torch's own in processes that this one forked."""
+        if os.getpid() != self._pid:
+            return stock()
+        return serve(loader, self.feed_for(loader), self.clock, stock, cursor)
+
+    def close(self) -> None:
+        """Ends all workers and reports the last counters."""
+        if os.getpid() != self._pid:
+            return
+        close_all()
+        for _, feed in self._feeds.values():
+            feed.listener.tick_now()  # type: ignore[attr-defined]
+            feed.close()
+        self._feeds.clear()
+
+
+class LoaderEvents:
+    """Listener of one loader."""
+
+    def __init__(self, serving: Serving, feed: LoaderFeed, loader: DataLoader[Any]) -> None:
+        self._serving = serving
+        self._feed = feed
+        self._next_s = 0.0
+        self._site = serving.sites.get(loader) or "unknown"
+        self._dataset = type(loader.dataset).__name__
+        self._length = _length(loader)
+        self._batch_size = loader.batch_size
+        self._declared = loader.num_workers
+
+    def opened(self, choice: Choice) -> None:
+        """The tier is settled."""
+        self._serving.emit(
+            events.LoaderOpened(
+                t_s=self._serving.now_s(),
+                loader=self._feed.number,
+                site=self._site,
+                dataset=self._dataset,
+                length=self._length,
+                batch_size=self._batch_size,
+                declared_workers=self._declared,
+                tier=choice.tier.value,
+                reason=choice.reason,
+                evidence=list(choice.evidence),
+            )
+        )
+
+    def iterating(self, ordinal: int, workers: int, start_s: float) -> None:
+        """An iteration has begun."""
+        event = events.IterationStarted(
+            t_s=self._serving.now_s(), loader=self._feed.number, iteration=ordinal, workers=workers, start_s=start_s
+        )
+        self._serving.emit(event)
+
+    def notice(self, text: str) -> None:
+        """One line for people."""
+        self._serving.emit(events.Notice(t_s=self._serving.now_s(), text=text, loader=self._feed.number))
+
+    def workers_changed(self, decision: Decision) -> None:
+        """The policy decided."""
+        self._serving.emit(
+            events.WorkersChanged(
+                t_s=self._serving.now_s(),
+                loader=self._feed.number,
+                workers=decision.workers,
+                depth=decision.depth,
+                reason=decision.reason,
+            )
+        )
+
+    def worker_lost(self, departure: Departure, released: int) -> None:
+        """A worker is gone."""
+        self._serving.emit(
+            events.WorkerLost(
+                t_s=self._serving.now_s(),
+                loader=self._feed.number,
+                worker=departure.worker,
+                pid=departure.pid,
+                cause=departure.cause,
+                released=released,
+                stack=departure.stack,
+            )
+        )
+
+    def sample_quarantined(self, index: object, path: str, seed: int, action: str) -> None:
+        """A sample was left out."""
+        self._serving.emit(
+            events.SampleQuarantined(
+                t_s=self._serving.now_s(),
+                loader=self._feed.number,
+                index=repr(index),
+                path=path,
+                seed=seed,
+                action=action,
+            )
+        )
+
+    def tick(self) -> None:
+        """Emits the counters once a second."""
+        now = self._serving.now_s()
+        if now >= self._next_s:
+            self._next_s = now + PROGRESS_S
+            self.tick_now()
+
+    def tick_now(self) -> None:
+        """Emits the counters."""
+        feed, counters = self._feed, self._feed.counters
+        if feed.ordinal < 0:
+            return
+        split = self._serving.clock.split(feed.number)
+        engine = feed.engine
+        self._serving.emit(
+            events.Progress(
+                t_s=self._serving.now_s(),
+                loader=feed.number,
+                iteration=feed.ordinal,
+                batches=counters.batches,
+                samples=counters.samples,
+                bytes=counters.bytes,
+                input_wait_s=counters.input_wait_s,
+                h2d_s=split.h2d_s,
+                compute_s=split.compute_s,
+                other_s=split.other_s,
+                starved_steps=counters.starved_steps,
+                workers=len(engine.crew.active()) if engine is not None else 0,
+                ready=engine.num_ready if engine is not None else 0,
+                capacity=engine.capacity if engine is not None else 0,
+                worker_busy_s=counters.worker_busy_s,
+                worker_idle_s=counters.worker_idle_s,
+                worker_cpu_s=counters.worker_cpu_s,
+            )
+        )
+
+
+def _length(loader: DataLoader[Any]) -> int | None:
+    if loader._dataset_kind == 1:  # pyright: ignore[reportPrivateUsage]
+        return None  # asking would change what torch warns about
+    try:
+        return len(loader)
+    except Exception:
+        return None
+
+
+def call_site(depth: int) -> str:
+    """``file.py:line`` of the first caller outside torch and stoker."""
+    frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("torch.", "stoker.")):
+            path = os.path.relpath(frame.f_code.co_filename)
+            path = frame.f_code.co_filename if path.startswith("..") else path
+            return f"{path}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "unknown"

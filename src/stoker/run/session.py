@@ -1,0 +1,112 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""One served process under ``stoker run``: installs serving, keeps the run folder, prints the report at the end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from stoker import __version__
+from stoker.core import events, host
+from stoker.core.runlog import RunLog, read_run
+from stoker.run import patch
+from stoker.run.active import Active
+from stoker.run.serving import Serving
+from stoker.ui.live import LiveLine
+from stoker.ui.report_text import render_text
+from stoker.ui.summary import summarise
+from stoker.ui.terminal import style_for
+
+
+class Session:
+    """What one process under ``stoker run`` has."""
+
+    def __init__(self, active: Active) -> None:
+        self._active = active
+        self._rank = int(os.environ.get("RANK", "0") or 0)
+        self._live = LiveLine.on(sys.stderr, os.environ, quiet=active.settings.quiet, rank=self._rank)
+        self._log = RunLog(active.run_dir, self._header)
+        self._served = False
+        self._pid = os.getpid()
+        self.serving = Serving(active.settings, [self._on_event, self._log.on_event, self._live.on_event])
+
+    def start(self) -> None:
+        """Serves from now on; the report comes when the interpreter exits, after the program's own handlers."""
+        patch.install(self.serving)
+        self.serving.clock.install()
+        atexit.register(self.finish)
+
+    def _on_event(self, event: events.AnyEvent) -> None:
+        self._served = self._served or isinstance(event, events.LoaderOpened)
+
+    def _header(self) -> events.RunHeader:
+        facts = host.read_host()
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        name = torch.cuda.get_device_name() if accelerator is not None and accelerator.type == "cuda" else ""
+        return events.RunHeader(
+            run_id=Path(self._active.run_dir).name,
+            started_unix_s=time.time() - self.serving.now_s(),
+            argv=list(self._active.argv),
+            cwd=os.getcwd(),
+            python=sys.version.split()[0],
+            stoker=__version__,
+            torch=str(torch.__version__),
+            numpy=np.__version__,
+            hostname=socket.gethostname(),
+            cores=facts.cores,
+            memory_bytes=facts.memory_limit_bytes,
+            accelerator=name or (accelerator.type if accelerator is not None else ""),
+            rank=self._rank,
+            world_size=int(os.environ.get("WORLD_SIZE", "1") or 1),
+            local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
+            config={key: value for key, value in _plain(self._active).items() if value is not None},
+        )
+
+    def finish(self) -> None:
+        """Ends workers, closes the run folder, prints the report (rank 0, unless quiet)."""
+        if os.getpid() != self._pid:
+            return
+        patch.remove()
+        self.serving.close()
+        error = getattr(sys, "last_type", None)
+        outcome = error.__name__ if error is not None else "finished"
+        if self._served:
+            self.serving.emit(events.RunEnded(t_s=self.serving.now_s(), outcome=outcome))
+        self._live.close()
+        self._log.close()
+        if self._served and self._rank == 0 and not self._active.settings.quiet:
+            self._report()
+
+    def _report(self) -> None:
+        try:
+            text = render_text(summarise(read_run(self._active.run_dir)), style_for(sys.stderr, os.environ))
+            print(text, file=sys.stderr)
+        except Exception as error:  # a full disk or a closed stream must not change how the program ends
+            try:
+                print(f"stoker: no report: {error}", file=sys.stderr)
+            except (OSError, ValueError):
+                return
+
+
+def _plain(active: Active) -> dict[str, object]:
+    import json
+
+    return json.loads(active.settings.to_json())
+
+
+_session: Session | None = None
+
+
+def install(active: Active) -> None:
+    """Serves this process's loaders from now on; does nothing the second time."""
+    global _session
+    if _session is None:
+        _session = Session(active)
+        _session.start()
