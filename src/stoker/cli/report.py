@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,21 +24,17 @@ examples:
   stoker report {RUNS_FOLDER}/NAME --json    its figures for other programs"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Shows a report; returns 0, 1 where there is no such run, 2 for a wrong command line."""
-    arguments = _parser().parse_args(sys.argv[2:] if argv is None else argv)
-    try:
-        folder = find_run(arguments.run)
-        run = read_run(folder, arguments.rank)
-        summary = summarise(run, read_ranks(folder) if len(run.ranks) > 1 else ())
-        _show(run, summary, as_json=arguments.json, html=arguments.html)
-    except RunFolderError as error:
-        print(f"stoker report: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        # The reader of a pipe (`| head`) has seen enough; the interpreter must not complain at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+def main(argv: list[str]) -> int:
+    """Shows a report.
+
+    Raises:
+        RunFolderError: There is no such run, or the page cannot be written.
+    """
+    arguments = _parser().parse_args(argv)
+    folder = find_run(arguments.run)
+    run = read_run(folder, arguments.rank)
+    summary = summarise(run, read_ranks(folder) if len(run.ranks) > 1 else ())
+    _show(run, summary, as_json=arguments.json, html=arguments.html)
     return 0
 
 
