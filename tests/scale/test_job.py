@@ -79,6 +79,24 @@ def test_cpu_bound_items_get_as_many_workers_as_cores(declared: int):
     assert timeline.peak_workers <= max(declared, 3)
 
 
+@pytest.mark.parametrize("reports_stalls", [False, True])
+def test_others_on_the_machine_are_no_reason_for_more_workers(reports_stalls: bool):
+    costs = Costs(step_s=0.0, step_cpu_s=0.005, item_cpu_s=0.04)
+    hogs = ((10.0, 8.0), (10.0, 8.0), (30.0, 15.0), (31.0, 15.0), (32.0, 15.0))
+    timeline = run(Job(costs=(costs,), declared_workers=2, hogs=hogs, reports_stalls=reports_stalls, duration_s=140.0))
+    assert max(timeline.workers(0.0, 140.0)) <= 3
+    assert timeline.rate(120.0, 140.0) >= 44.0
+
+
+@pytest.mark.parametrize("reports_stalls", [False, True])
+def test_waits_that_grow_are_told_from_contention(reports_stalls: bool):
+    first = Costs(step_s=0.005, item_cpu_s=0.02, item_wait_s=0.005)
+    second = dataclasses.replace(first, from_s=30.0, item_wait_s=0.3, item_sigma=0.3)
+    timeline = run(Job(costs=(first, second), reports_stalls=reports_stalls, duration_s=90.0))
+    assert max(timeline.workers(0.0, 30.0)) <= 4
+    assert timeline.rate(60.0, 90.0) >= 0.85 * 2.0 / 0.02
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_items_that_vary_do_not_make_it_flap(seed: int):
     costs = dataclasses.replace(READS, item_sigma=1.0)

@@ -75,6 +75,8 @@ class View:
     wall: Estimate
     cpu_s: float
     """Mean CPU time of an item."""
+    stall_s: float | None = None
+    """Mean time that an item waited for a core; None when unknown."""
 
     @property
     def step_s(self) -> float:
@@ -89,12 +91,15 @@ class View:
     @property
     def cores(self) -> float:
         """CPU cores that the data workers use."""
-        return self.workers * (1.0 - self.blocked_frac) * self.cpu_frac
+        if self.wall.mean <= 0.0:
+            return 0.0
+        return self.workers * (1.0 - self.blocked_frac) * self.cpu_s / self.wall.mean
 
     @property
     def cpu_frac(self) -> float:
-        """CPU time over wall time of an item; 1.0 when unknown, which is the careful side."""
-        return self.cpu_s / self.wall.mean if self.wall.mean > 0.0 else 1.0
+        """CPU time over wall time of an item that never waits for a core; 1.0 when unknown, the careful side."""
+        wall_s = max(self.wall.mean - (self.stall_s or 0.0), self.cpu_s)
+        return self.cpu_s / wall_s if wall_s > 0.0 else 1.0
 
     @property
     def needed(self) -> float:
@@ -262,6 +267,7 @@ def _view(windows: Sequence[Window]) -> View | None:
         step=step,
         wall=wall,
         cpu_s=sum(o.item_cpu_s * o.items for o in seen) / max(wall.count, 1),
+        stall_s=_stall_s(seen),
     )
 
 
@@ -270,6 +276,13 @@ def _without_pauses(windows: Sequence[Window]) -> list[Window]:
     steps = [w.observation.step_s for w in windows if w.observation.steps]
     longest_s = max(PAUSE_S, STEP_CLIP * statistics.median(steps)) if steps else math.inf
     return [w for w in windows if w.length_s <= PAUSE_S or w.observation.step_s * w.observation.steps <= longest_s]
+
+
+def _stall_s(seen: Sequence[Observation]) -> float | None:
+    items = sum(o.items for o in seen)
+    if not items or any(o.items and o.item_stall_s < 0.0 for o in seen):
+        return None
+    return sum(o.item_stall_s * o.items for o in seen) / items
 
 
 def _steps(seen: Sequence[Observation]) -> Estimate:

@@ -190,8 +190,8 @@ class JobAutoscaler:
         if used < CPU_FULL * self._cores:
             reason = f"{used:.1f} of {self._cores:.1f} cores of the CPU budget are in use"
             workers = max(workers, self._workers + 1)
-            if used >= 0.5 * self._cores:
-                ratio = min(self._memory.wall_per_cpu, 1.0 / max(view.cpu_frac, 1e-6))
+            ratio = min(self._memory.wall_per_cpu, 1.0 / max(view.cpu_frac, 1e-6))
+            if used >= (0.5 if ratio >= 2.0 else 0.25) * self._cores:
                 uncontended = max(1, math.floor(self._cores * CPU_MARGIN * ratio))
                 beyond = max(1, math.ceil(uncontended * (1.0 - 1.0 / ratio) - 0.25)) if ratio > 1.0 else 1
                 workers = min(workers, uncontended + beyond)

@@ -61,6 +61,7 @@ class Memory:
         """Smallest wall over CPU time of an item: what it is without contention for cores."""
         self.rates: dict[int, float] = {}
         """Delivered rate by number of workers."""
+        self._wall_per_cpu_at_s = 0.0
         self._conditions: dict[int, Conditions] = {}
         self._retry_s = RETRY_S
 
@@ -70,8 +71,7 @@ class Memory:
         if view.items < 16 or view.steps < 8 or view.windows < 3:
             return False
         forgotten = self._compare(view, workers)
-        if view.cpu_s > 0.0:
-            self.wall_per_cpu = min(self.wall_per_cpu, view.wall.mean / view.cpu_s)
+        self._note_wall(view, now_s)
         if view.span_s >= 0.7:
             self.rates[workers] = view.rate
         return forgotten
@@ -97,6 +97,14 @@ class Memory:
             self.ceiling = None
         elif cores > 1.1 * self.ceiling.cores:
             self.ceiling = None
+
+    def _note_wall(self, view: View, now_s: float) -> None:
+        """Keeps the present ratio where waits for cores are known, else the smallest for a while: contention passes."""
+        if view.cpu_s <= 0.0:
+            return
+        ratio = 1.0 / view.cpu_frac
+        if view.stall_s is not None or ratio <= self.wall_per_cpu or now_s - self._wall_per_cpu_at_s > RETRY_S:
+            self.wall_per_cpu, self._wall_per_cpu_at_s = ratio, now_s
 
     def _compare(self, view: View, workers: int) -> bool:
         now = Conditions(view.step_s, view.wall.mean, view.cpu_s)

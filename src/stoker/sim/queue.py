@@ -55,6 +55,10 @@ class Job:
     worker_bytes: int = 0
     pauses: tuple[tuple[float, float], ...] = ()
     """``(at_s, length_s)``: the program is busy elsewhere (evaluation, checkpoint)."""
+    hogs: tuple[tuple[float, float], ...] = ()
+    """``(at_s, cpu_s)``: CPU work of others on the machine, one core at most each."""
+    reports_stalls: bool = False
+    """Observations say how long items waited for a core."""
     seed: int = 0
     start_s: float = 0.0
     """What the clock in the observations shows at the start; later iterations of a loader start later."""
@@ -156,6 +160,7 @@ class _Window:
     items: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    stall_s: float = 0.0
     idle_s: float = 0.0
 
 
@@ -187,6 +192,8 @@ class _Queue:
     def run(self) -> Timeline:
         self._apply(self._decision)
         self._ask()
+        for at_s, cpu_s in self._job.hogs:
+            self._clock.after(at_s, lambda cpu_s=cpu_s: self._cpu.work(cpu_s, _nothing))
         self._timer()
         self._clock.run(self._job.duration_s)
         return self._timeline
@@ -238,17 +245,19 @@ class _Queue:
         if costs.item_sigma:
             factor = self._random.lognormvariate(-(costs.item_sigma**2) / 2.0, costs.item_sigma)
         cpu_s = factor * costs.item_cpu_s
-        self._store.work(
-            factor * costs.item_wait_s,
-            lambda: self._cpu.work(cpu_s, lambda: self._produced(worker, seq, begin_s, cpu_s)),
-        )
+        self._store.work(factor * costs.item_wait_s, lambda: self._compute(worker, seq, begin_s, cpu_s))
 
-    def _produced(self, worker: _Worker, seq: int, begin_s: float, cpu_s: float) -> None:
+    def _compute(self, worker: _Worker, seq: int, begin_s: float, cpu_s: float) -> None:
+        ready_s = self._clock.now_s
+        self._cpu.work(cpu_s, lambda: self._produced(worker, seq, begin_s, cpu_s, ready_s))
+
+    def _produced(self, worker: _Worker, seq: int, begin_s: float, cpu_s: float, ready_s: float) -> None:
         worker.running = False
         self._timeline.produced.append(seq)
         self._window.items += 1
         self._window.wall_s += self._clock.now_s - begin_s
         self._window.cpu_s += cpu_s
+        self._window.stall_s += max(0.0, self._clock.now_s - ready_s - cpu_s)
         self._ready[seq] = worker
         if self._waiting_since_s is not None and seq == self._cursor:
             self._window.wait_s += self._clock.now_s - max(self._waiting_since_s, self._window.start_s)
@@ -332,7 +341,12 @@ class _Queue:
             step_s=window.step_s / steps if window.steps else 0.0,
             item_wall_s=window.wall_s / items,
             item_cpu_s=window.cpu_s / items,
+            item_stall_s=window.stall_s / items if self._job.reports_stalls else -1.0,
             batch_bytes=self._job.batch_bytes if self._timeline.produced else 0,
             worker_bytes=self._job.worker_bytes,
             waiting=self._waiting_since_s is not None,
         )
+
+
+def _nothing() -> None:
+    """What follows the work of others."""
