@@ -239,7 +239,9 @@ def _fork_worker(
         _keep_freed_memory()
         from stoker.feed.worker import Worker
 
-        Worker(program, identity, Channel(socket.socket(fileno=fd), blocking=True), board.writer(identity.board_slot)).run()
+        Worker(
+            program, identity, Channel(socket.socket(fileno=fd), blocking=True), board.writer(identity.board_slot)
+        ).run()
         status = 0
     except (ConnectionError, BrokenPipeError):
         status = 0  # the training process is gone

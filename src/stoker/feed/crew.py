@@ -302,9 +302,7 @@ class Crew:
         del self.members[member.identity.number]
         self._free_rows.append(row)
         where = self._template.board.read(row)
-        self._arrived.append(
-            Departure(member.identity.number, member.pid, member.draining, cause, where, member.stack)
-        )
+        self._arrived.append(Departure(member.identity.number, member.pid, member.draining, cause, where, member.stack))
 
     def _lose_template(self) -> None:
         """The template died; the kernel kills its workers with it."""

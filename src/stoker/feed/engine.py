@@ -616,4 +616,3 @@ def _expand(indices: Any) -> Any:
     if isinstance(indices, int) and indices < 0:
         return [None] * -indices
     return indices
-

@@ -25,7 +25,7 @@ Progress = Callable[[int], None]
 """Called with the position in the batch before each sample, so that a death can be blamed on a sample."""
 
 
-class ShardExhausted(Exception):  # noqa: N818 - an event, not an error
+class ShardExhausted(Exception):
     """An iterable dataset's shard has no further batch."""
 
 
@@ -158,9 +158,7 @@ class ShardFetcher:
             raise ShardExhausted from None
 
 
-def fetch_map_style(
-    program: Program, item: WorkItem, progress: Progress, seed: Callable[[int, object], None]
-) -> Any:
+def fetch_map_style(program: Program, item: WorkItem, progress: Progress, seed: Callable[[int, object], None]) -> Any:
     """A batch of a map-style dataset; ``seed(position, index)`` is called before each sample, with -1 for the batch."""
     samples = fetch_samples(program, item, progress, seed)
     progress(-1)

@@ -16,7 +16,6 @@ from typing import Any
 
 from stoker.feed.program import WorkItem
 
-
 _generations = itertools.count(1)
 """Shared by all tables: a worker may answer a lease of one iteration during the next."""
 

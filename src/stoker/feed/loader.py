@@ -204,7 +204,9 @@ class LoaderFeed:
             why = compare(*evidence)
             drew = evidence[0].drew or evidence[1].drew
             if not why and drew and program.declared_workers == 0 and self.services.config.random == "keep":
-                why = "its samples draw from the main random stream (`--random sample` gives each sample a seed instead)"
+                why = (
+                    "its samples draw from the main random stream (`--random sample` gives each sample a seed instead)"
+                )
             elif not why and drew:
                 note = "random transforms draw from a seed of each sample: the same for any number of workers"
                 self.choice = Choice(

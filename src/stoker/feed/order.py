@@ -256,7 +256,7 @@ def _batches(singles: Iterator[Any], batch_size: int, drop_last: bool) -> Iterat
         yield batch
 
 
-class _generator_of:  # noqa: N801 - a context manager
+class _generator_of:
     """Puts the generator that a sampler draws from back to the start of the iteration while indices are replayed.
 
     A generator of the program's own is left where the replay leaves it, as in the uninterrupted run; the main stream

@@ -161,7 +161,9 @@ class SlotKeeper:
     def _give_up(self, why: str) -> None:
         self._given_up = True
         size = format_bytes(self.largest_bytes)
-        self._notice(f"batches of {size} do not go through shared slots: {why}; they travel one by one, which is slower")
+        self._notice(
+            f"batches of {size} do not go through shared slots: {why}; they travel one by one, which is slower"
+        )
 
     def _retire(self) -> None:
         """Closes earlier rings that nothing refers to any more."""

@@ -162,4 +162,4 @@ class SlotWriter:
     def offset_of(self, address: int, size_bytes: int) -> int | None:
         """Where a memory range lies in the slot; None when it lies elsewhere."""
         offset = address - self.address
-        return offset if 0 <= offset and offset + size_bytes <= self.used_bytes else None
+        return offset if offset >= 0 and offset + size_bytes <= self.used_bytes else None

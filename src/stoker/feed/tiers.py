@@ -48,7 +48,9 @@ def choose(program: Program, index_sampler: Any, *, wish: Literal["auto", "pinne
         return Choice(
             tier=Tier.PINNED,
             reason=f"an iterable dataset has one shard for each of its {workers} declared workers",
-            evidence=(f"shards are read by {type(program.dataset).__name__}.__iter__{_site(program.dataset, '__iter__')}",),
+            evidence=(
+                f"shards are read by {type(program.dataset).__name__}.__iter__{_site(program.dataset, '__iter__')}",
+            ),
         )
     if wish != "auto":
         return Choice(tier=Tier.PINNED, reason=f"asked for by `--tier {wish}`; {workers} workers as declared")
@@ -112,7 +114,9 @@ def impure(program: Program, why: str) -> Choice:
         return Choice(tier=Tier.PROCESS, reason=f"declares no workers, and {why}", evidence=(culprit,))
     workers = program.declared_workers
     return Choice(
-        tier=Tier.PINNED, reason=f"{why}; so {workers} workers with torch's own assignment and seeds", evidence=(culprit,)
+        tier=Tier.PINNED,
+        reason=f"{why}; so {workers} workers with torch's own assignment and seeds",
+        evidence=(culprit,),
     )
 
 

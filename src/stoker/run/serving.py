@@ -54,7 +54,8 @@ class Serving:
             workers=settings.workers,
             tier=settings.tier,
             random=settings.random,
-            worker_memory_bytes=settings.worker_memory_bytes or max(1 << 29, int(memory * _WORKER_SHARE / max(cores, 1))),
+            worker_memory_bytes=settings.worker_memory_bytes
+            or max(1 << 29, int(memory * _WORKER_SHARE / max(cores, 1))),
             slot_memory_bytes=settings.slot_memory_bytes or int(memory * _SLOT_SHARE),
             stall_timeout_s=settings.stall_timeout_s,
             on_bad_sample=settings.on_bad_sample,
