@@ -10,7 +10,7 @@ import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -78,19 +78,20 @@ class FailedItem:
         self._seq = seq
         self._work = work
 
-    def reraise(self, dataset: Any) -> None:
+    def reraise(self, dataset: Any) -> NoReturn:
         """Raises the user's exception with its original type and a note that names the sample; never returns."""
         wrapper, position = pickle.loads(self._body)
         try:
             wrapper.reraise()
         except Exception as error:
-            indices = self._work.indices
+            indices: Any = self._work.indices
             if isinstance(indices, list) and position >= 0:
-                index = indices[position]
+                index = cast("list[Any]", indices)[position]
                 path = path_of(dataset, index)
                 where = f" ({path})" if path else ""
                 error.add_note(f"stoker: raised by sample {index!r}{where}, number {position} of batch {self._seq}")
             raise
+        raise AssertionError("an exception that came from a worker was not one")
 
 
 class Engine:
@@ -581,12 +582,7 @@ class _History:
         self._repeating: set[int] = set()
 
     def made(self, seq: int, work: WorkItem, check: int | None) -> None:
-        indices = work.indices
-        if isinstance(indices, list) and all(type(i) is int for i in indices):
-            indices = np.array(indices, np.int64)
-        elif isinstance(indices, list) and not any(i is not None for i in indices):
-            indices = -len(indices)
-        self._made[seq] = (indices, work.start, check)
+        self._made[seq] = (_compress(work.indices), work.start, check)
 
     def of(self, worker_id: int, num_workers: int) -> list[tuple[int, WorkItem]]:
         return [
@@ -610,9 +606,18 @@ class _History:
         return known is None or known == check
 
 
+def _compress(indices: Any) -> Any:
+    if type(indices) is not list:
+        return indices
+    batch = cast("list[object]", indices)
+    if all(type(index) is int for index in batch):
+        return np.array(batch, np.int64)
+    return batch if any(index is not None for index in batch) else -len(batch)
+
+
 def _expand(indices: Any) -> Any:
     if isinstance(indices, np.ndarray):
-        return indices.tolist()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+        return cast("list[int]", indices.tolist())
     if isinstance(indices, int) and indices < 0:
         return [None] * -indices
     return indices

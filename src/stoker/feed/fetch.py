@@ -1,5 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (the user's dataset is untyped)
+# pyright: reportPrivateUsage=false
+# (the user's dataset is untyped; torch's worker info is set as torch's own workers set it)
 """Making one batch: runs the user's dataset and collate function under the seeds of a tier.
 
 Does not know processes or slots: the same fetchers run in a data worker and, with no workers, in the training

@@ -91,7 +91,8 @@ class FedIterator(_BaseDataLoaderIter):
     def _begin(self, cursor: Cursor | None) -> None:
         loader = self._loader
         if cursor is None:
-            self._order = Order(self._index_sampler, self._sampler_iter, auto_collation=self._auto_collation)
+            drawn: Any = self._sampler_iter
+            self._order = Order(self._index_sampler, drawn, auto_collation=self._auto_collation)
         else:
             self._order = Order.resume(self._index_sampler, cursor, auto_collation=self._auto_collation)
         self._sampler_iter = self._order  # what torch's base class would draw from is ours to draw
@@ -239,7 +240,8 @@ class FedIterator(_BaseDataLoaderIter):
 
     def _before_moved(self) -> None:
         """Before each further batch: is what workers make still what would be made here?"""
-        assert self._engine is not None and self._watch is not None
+        assert self._engine is not None
+        assert self._watch is not None
         if not self._settled:
             self._settle_moved()
         elif self.yielded == 0:
@@ -397,8 +399,8 @@ class _ChangeWatch:
         if step > self._good_at + 1:
             raise DifferentResultError(
                 f"the dataset was changed by the program while data workers read it: batches {self._good_at + 1} to "
-                f"{step - 1} of this iteration may have been made from its earlier state. Declare num_workers=1 or more "
-                "(then a copy is what torch gives as well), or run with --tier process"
+                f"{step - 1} of this iteration may have been made from its earlier state. Declare num_workers=1 or "
+                "more (then a copy is what torch gives as well), or run with --tier process"
             )
         return False
 

@@ -177,7 +177,7 @@ class Order:
             if skip != cursor.samples:
                 order._start = order.samples = skip
         else:
-            with _generator_of(sampler, cursor):
+            with _GeneratorOf(sampler, cursor):
                 order._iterator = itertools.islice(iter(index_sampler), cursor.yielded, None)
                 order._iterator = _primed(order._iterator)
         return order
@@ -220,7 +220,7 @@ def _indices_from(sampler: Any, cursor: Cursor, skip: int) -> Iterator[Any]:
     if type(sampler) is RandomSampler and sampler.generator is None:
         assert cursor.seed is not None
         return _random_from(sampler, cursor.seed, skip)
-    with _generator_of(sampler, cursor):
+    with _GeneratorOf(sampler, cursor):
         return _primed(itertools.islice(iter(sampler), skip, None))
 
 
@@ -256,7 +256,7 @@ def _batches(singles: Iterator[Any], batch_size: int, drop_last: bool) -> Iterat
         yield batch
 
 
-class _generator_of:
+class _GeneratorOf:
     """Puts the generator that a sampler draws from back to the start of the iteration while indices are replayed.
 
     A generator of the program's own is left where the replay leaves it, as in the uninterrupted run; the main stream
@@ -264,9 +264,9 @@ class _generator_of:
     """
 
     def __init__(self, sampler: Any, cursor: Cursor) -> None:
-        own = getattr(sampler, "generator", None)
+        own: Any = getattr(sampler, "generator", None)
         self._own = isinstance(own, torch.Generator)
-        self._generator: torch.Generator = own if self._own else torch.default_generator
+        self._generator: Any = own if self._own else torch.default_generator
         self._state = cursor.generator
 
     def __enter__(self) -> None:

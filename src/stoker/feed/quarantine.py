@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from stoker.core import seeds
 from stoker.core.errors import SampleKillsWorkerError
@@ -83,10 +84,20 @@ def path_of(dataset: Any, index: Any) -> str:
         except (IndexError, KeyError, TypeError):
             return ""
     for name in ("samples", "imgs", "paths", "files", "filenames", "image_paths", "items"):
-        entries = getattr(dataset, name, None)
-        if isinstance(entries, (list, tuple)) and isinstance(index, int) and -len(entries) <= index < len(entries):
-            entry: Any = entries[index]  # pyright: ignore[reportUnknownVariableType]
-            first: Any = entry[0] if isinstance(entry, (list, tuple)) and entry else entry
-            if isinstance(first, str) or hasattr(first, "__fspath__"):
-                return str(first)
+        entries: Any = getattr(dataset, name, None)
+        if not isinstance(entries, (list, tuple)) or not isinstance(index, int):
+            continue
+        known = cast("Sequence[Any]", entries)
+        if -len(known) <= index < len(known):
+            path = _leading(known[index])
+            if isinstance(path, str) or hasattr(path, "__fspath__"):
+                return str(path)
     return ""
+
+
+def _leading(entry: Any) -> object:
+    """The path of a ``(path, label)`` row; an entry of another kind as it is."""
+    if not isinstance(entry, (list, tuple)):
+        return entry
+    row = cast("Sequence[object]", entry)
+    return row[0] if row else None

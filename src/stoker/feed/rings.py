@@ -130,9 +130,12 @@ class SlotKeeper:
             return None
         wanted = min(MAX_SLOTS, 2 * in_flight + 4)
         ring = self._current
-        if ring is not None and self.largest_bytes <= ring.slot_bytes:
-            if wanted <= ring.num_slots or ring.num_slots >= self._most(ring):
-                return None
+        if (
+            ring is not None
+            and self.largest_bytes <= ring.slot_bytes
+            and (wanted <= ring.num_slots or ring.num_slots >= self._most(ring))
+        ):
+            return None
         slot_bytes = max(MIN_SLOT_BYTES, int(self.largest_bytes * HEADROOM))
         num_slots = min(max(wanted, 32), self._budget_bytes // slot_bytes)
         if num_slots < MIN_SLOTS:

@@ -1,4 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
 # (torch's and NumPy's generator internals are untyped)
 """The three random streams of user code (torch, ``random``, NumPy): seeding, saving, and noticing a draw.
 

@@ -159,8 +159,8 @@ def unpack_lease(body: bytes) -> tuple[LeaseHeader, memoryview]:
 def unpack_ready(body: bytes) -> tuple[ReadyHeader, memoryview]:
     """Header and the rest (skeleton, inline payload) of a READY body; raises :class:`WireError` when inconsistent."""
     try:
-        fields = _READY.unpack_from(body)
-        header = ReadyHeader(*fields[:4], Place(fields[4]), *fields[5:])
+        seq, generation, ring, slot, place, *rest_of = _READY.unpack_from(body)
+        header = ReadyHeader(seq, generation, ring, slot, Place(place), *rest_of)
     except (struct.error, ValueError) as error:
         raise WireError(f"`READY` frame of {len(body)} bytes is malformed: {error}") from None
     rest = memoryview(body)[READY_BYTES:]

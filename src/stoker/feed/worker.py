@@ -241,7 +241,8 @@ class Worker:
         own = SlotWriter(np.empty(size, np.uint8))
         skeleton = place(packed, own)
         assert skeleton is not None
-        return Place.INLINE, own.used_bytes, skeleton, (), memoryview(own.view)[: own.used_bytes]
+        inline: Any = own.view
+        return Place.INLINE, own.used_bytes, skeleton, (), memoryview(inline)[: own.used_bytes]
 
 
 class _UserError(Exception):

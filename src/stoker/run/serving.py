@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.backends.local import LocalBackend
 from stoker.core import events, host
 from stoker.core.config import Settings
-from stoker.feed.crew import Departure
+from stoker.feed.crew import Backend, Departure
 from stoker.feed.iterator import close_all, serve
 from stoker.feed.loader import FeedConfig, LoaderFeed
 from stoker.feed.order import Cursor
@@ -49,7 +49,7 @@ class Serving:
         _, available = host.memory_bytes()
         memory = rank_bytes(available, ranks)
         self.settings = settings
-        self.backend = LocalBackend()
+        self.backend: Backend = LocalBackend()
         self.config = FeedConfig(
             workers=settings.workers,
             tier=settings.tier,
@@ -253,7 +253,7 @@ class LoaderEvents:
 
 
 def _length(loader: DataLoader[Any]) -> int | None:
-    if loader._dataset_kind == 1:  # pyright: ignore[reportPrivateUsage]
+    if loader._dataset_kind == 1:
         return None  # asking would change what torch warns about
     try:
         return len(loader)
@@ -263,7 +263,7 @@ def _length(loader: DataLoader[Any]) -> int | None:
 
 def call_site(depth: int) -> str:
     """``file.py:line`` of the first caller outside torch and stoker."""
-    frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+    frame = sys._getframe(depth)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if not name.startswith(("torch.", "stoker.")):
