@@ -88,6 +88,15 @@ def test_others_on_the_machine_are_no_reason_for_more_workers(reports_stalls: bo
     assert timeline.rate(120.0, 140.0) >= 44.0
 
 
+@pytest.mark.parametrize("num_hogs", [1, 2, 4, 6])
+@pytest.mark.parametrize("step_s", [0.0, 0.02])
+def test_a_machine_that_is_crowded_from_the_start_is_not_taken_for_slow_reads(num_hogs: int, step_s: float):
+    costs = Costs(step_s=step_s, step_cpu_s=0.005, item_cpu_s=0.04)
+    hogs = ((0.0, 1000.0),) * num_hogs
+    timeline = run(Job(costs=(costs,), declared_workers=2, hogs=hogs, duration_s=60.0))
+    assert max(timeline.workers(0.0, 60.0)) <= 3
+
+
 @pytest.mark.parametrize("reports_stalls", [False, True])
 def test_waits_that_grow_are_told_from_contention(reports_stalls: bool):
     first = Costs(step_s=0.005, item_cpu_s=0.02, item_wait_s=0.005)

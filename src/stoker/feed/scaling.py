@@ -48,8 +48,6 @@ class Observation:
     """Length of the window; 0.0: it began where the last one ended."""
     item_stall_s: float = -1.0
     """Mean time of one work item that its worker was ready to run and had no core (Linux: run delay); -1.0: unknown."""
-    max_in_flight: int = 0
-    """Work items that may be in flight at most (a sampler that draws lazily is not read ahead); 0: no bound."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,6 +89,11 @@ class View:
         return self.steps / self.total_s
 
     @property
+    def pace(self) -> float:
+        """Items that the busy workers make per second, from the items' own time: free of how deliveries bunch."""
+        return self.workers * (1.0 - self.blocked_frac) / self.wall.mean if self.wall.mean > 0.0 else 0.0
+
+    @property
     def cores(self) -> float:
         """CPU cores that the data workers use."""
         if self.wall.mean <= 0.0:

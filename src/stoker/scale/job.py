@@ -10,7 +10,7 @@ Source: GoldMiner (SIGMOD 2023), section on the job scaler; the conservation est
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from stoker.feed.scaling import Decision, Observation
@@ -40,6 +40,10 @@ LOADING_LOOP_STEP_S = 0.001
 """A program with shorter steps does nothing but load: it has no rate that would be sufficient."""
 CPU_FULL = 0.95
 """Share of the CPU budget from which it counts as used up."""
+LITTLE_CPU = 0.1
+"""CPU time over wall time of items that no crowded machine makes of items that only compute."""
+PROOF = 0.7
+"""Share of the proportional gain that workers beyond the cores must bring before many more are started."""
 CPU_BUSY = 0.75
 """Share from which more workers than cores are suspected to be in each other's way; the program uses some as well."""
 
@@ -58,6 +62,8 @@ class Trial:
 
     workers: int
     rate: float
+    proof_pace: float | None = None
+    """Set for more workers than cores: what they must make to show that items wait, and not only for a core."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +118,6 @@ class JobAutoscaler:
     def decide(self, observation: Observation) -> Decision:
         """The decision for the time after this window."""
         self._footprint = self._footprint.larger(observation.batch_bytes, observation.worker_bytes)
-        if observation.max_in_flight != self.config.max_in_flight and observation.max_in_flight:
-            self.config = replace(self.config, max_in_flight=observation.max_in_flight)
         self._history.observe(observation)
         self._cores = self._allowed_cores(observation)
         if not self._hold(observation):
@@ -229,18 +233,34 @@ class JobAutoscaler:
         grown = self._workers - trial.workers
         gain = view.rate / trial.rate if trial.rate > 0.0 else math.inf
         each = (1.0 - 1.0 / gain) / grown if gain > 0.0 else -1.0
-        least = 0.7 if _loading(view) else 0.5
-        efficient = gain - 1.0 >= least * grown / trial.workers
-        efficient = efficient or (each >= WORTH_IT and gain > 1.1 + 3.0 * view.wall.error_frac)
-        sure = view.span_s >= (1.5 if grown > 1 else 3.0) and (view.wall.error_frac < 0.03 or view.span_s >= 15.0)
+        efficient = self._efficient(view, trial, gain, each)
+        span_s = 3.0 if grown == 1 or trial.proof_pace is not None else 1.5
+        sure = view.span_s >= span_s and (view.wall.error_frac < 0.03 or view.span_s >= 15.0)
         if not efficient and not sure:
             return True
         self._trial = None
         if efficient or each >= WORTH_IT or view.wait_frac <= LITTLE_WAIT:
             self._memory.raise_floor(trial.workers + 1)
+            self._conclude(view, trial, now_s)
             return False
         self._take_back(view, trial, gain, now_s)
         return True
+
+    def _efficient(self, view: View, trial: Trial, gain: float, each: float) -> bool:
+        """Whether a trial has plainly succeeded, so that no more evidence is waited for."""
+        if trial.proof_pace is not None:
+            return view.pace >= trial.proof_pace and view.span_s >= 1.5
+        least = PROOF if _loading(view) else 0.5
+        proportional = gain - 1.0 >= least * (self._workers / trial.workers - 1.0)
+        return proportional or (each >= WORTH_IT and gain > 1.1 + 3.0 * view.wall.error_frac)
+
+    def _conclude(self, view: View, trial: Trial, now_s: float) -> None:
+        """What a trial that helped says about going on."""
+        if trial.proof_pace is None or view.wait_frac <= LITTLE_WAIT:
+            return
+        self._memory.waits = view.pace >= trial.proof_pace
+        if not self._memory.waits:
+            self._set_ceiling(self._workers, "more only slow each other down: others use the cores as well", now_s)
 
     def _take_back(self, view: View, trial: Trial, gain: float, now_s: float) -> None:
         """Goes to the number of workers that would give the reached rate if none was in another's way."""
@@ -328,18 +348,33 @@ class JobAutoscaler:
 
     def _grow(self, view: View, goal: int, loading: bool, now_s: float) -> None:
         limit = self._limit(view)
-        workers = min(goal, limit.workers)
+        workers, proof = self._careful(view, min(goal, limit.workers))
         if workers > self._workers:
             reason = f"input wait is {100 * view.wait_frac:.0f} %"
             if view.cpu_frac < 0.5:
                 reason += f" and items mostly wait ({100 * view.cpu_frac:.0f} % CPU)"
-            trial = Trial(self._workers, view.rate)
+            expected = view.pace * (1.0 + PROOF * (workers / self._workers - 1.0))
+            trial = Trial(self._workers, view.rate, expected if proof else None)
             self._change(workers, now_s, reason)
             self._trial = trial
         elif loading and goal <= self._workers and limit.workers > self._workers:
             self._reason = _count(self._workers, f"one more would bring less than {100 * WORTH_IT:.0f} %")
         else:
             self._reason = _count(self._workers, limit.reason)
+
+    def _careful(self, view: View, workers: int) -> tuple[int, bool]:
+        """Where to grow to at first, and whether that is to prove that items wait.
+
+        On a machine that others use, items take longer and look as if they waited for something else. Before a jump
+        to more workers than cores, a small one must raise the rate nearly in proportion.
+        """
+        cores = max(1, math.floor(self._cores * CPU_MARGIN))
+        unclear = view.stall_s is None and view.cpu_frac >= LITTLE_CPU and not self._memory.waits
+        if not unclear or workers <= cores:
+            return workers, False
+        if self._workers < cores:
+            return cores, False
+        return min(workers, math.ceil(1.5 * self._workers)), True
 
     def _deepen(self, now_s: float) -> bool:
         """Doubles the queue of each worker where that is possible: an item that takes long then holds up fewer."""

@@ -57,6 +57,8 @@ class Memory:
         self.ceiling: Ceiling | None = None
         self.floor = 1
         """Fewer workers than this starved the program."""
+        self.waits = False
+        """More workers than cores were shown to help: items do wait, and not for a core."""
         self.wall_per_cpu = math.inf
         """Smallest wall over CPU time of an item: what it is without contention for cores."""
         self.rates: dict[int, float] = {}
@@ -121,6 +123,7 @@ class Memory:
     def _forget(self, *, same_cpu: bool) -> None:
         self.ceiling = None
         self.floor = 1
+        self.waits = False
         self.rates.clear()
         self._retry_s = RETRY_S
         if not same_cpu:
