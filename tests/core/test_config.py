@@ -26,7 +26,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "on_bad_sample": st.sampled_from(["raise", "skip", "replace"]),
     "bad_sample_cap": st.integers(0, 10**6),
     "stall_timeout_s": st.floats(0.001, 1e6),
-    "replay": st.none() | st.just("loader=0 epoch=1 seq=2"),
+    "replay": st.none() | st.just("0:17:4711"),
 }
 some_settings = st.builds(Settings, **VALUES)
 

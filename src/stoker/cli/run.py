@@ -28,7 +28,7 @@ _HELP = {
     "on-bad-sample": ("raise|skip|replace", "what to do with a sample that killed its data worker twice"),
     "bad-sample-cap": ("N", "most samples that may be skipped or replaced"),
     "stall-timeout": ("TIME", "silence after which a data worker counts as stuck, such as 60s"),
-    "replay": ("SPEC", "compute one work item again in the program, as an error message named it"),
+    "replay": ("SPEC", "make one sample again, alone, in the program, as an error message named it"),
 }
 """What `--help` prints beside each option; an empty value name marks a switch. Rules are those of `KEYS`."""
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from stoker.core.errors import ConfigError
+from stoker.core.replay import RULE, is_replay
 from stoker.core.units import parse_bytes, parse_seconds
 
 
@@ -50,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stall_timeout_s: float = 60.0
     """Silence after which a data worker counts as stuck (seconds)."""
     replay: str | None = None
-    """The one work item to compute again in this process, as an error message named it."""
+    """The one sample to make again in the training process, as an error message named it."""
 
     def __post_init__(self) -> None:
         """Checks each value, then the values together."""
@@ -197,7 +198,7 @@ KEYS: tuple[Key, ...] = (
     _choice("on_bad_sample", "on-bad-sample", "raise", "skip", "replace"),
     _count("bad_sample_cap", "bad-sample-cap", least=0, optional=False),
     _positive("stall_timeout_s", "stall-timeout", "a positive time such as `60s`", parse_seconds, optional=False),
-    _text("replay", "replay", "the name of a work item"),
+    Key(field="replay", name="replay", rule=RULE, read=str, accepts=is_replay, optional=True),
 )
 """Every setting, in the order in which it is shown."""
 

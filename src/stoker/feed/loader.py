@@ -17,7 +17,6 @@ from stoker.feed import tiers
 from stoker.feed.crew import Backend, Crew
 from stoker.feed.engine import Engine, Limits, Listener
 from stoker.feed.order import Cursor, Order, draws_lazily
-from stoker.feed.probe import compare
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.quarantine import Quarantine
 from stoker.feed.rings import SlotKeeper
@@ -38,6 +37,8 @@ class FeedConfig:
     stall_timeout_s: float
     on_bad_sample: Literal["raise", "skip", "replace"]
     bad_sample_cap: int
+    program: tuple[str, ...]
+    """The script or ``-m module`` and its arguments, for commands in messages."""
 
 
 class LoaderListener(Listener, Protocol):
@@ -82,7 +83,13 @@ class LoaderFeed:
         self._policy = services.policy(lookahead_of(loader, pinned=False) or 0)
         self._keeper = SlotKeeper(services.config.slot_memory_bytes, self.listener.notice)
         self._quarantine = Quarantine(
-            loader.dataset, number, services.config.on_bad_sample, services.config.bad_sample_cap, self.listener
+            dataset=loader.dataset,
+            loader=number,
+            policy=services.config.on_bad_sample,
+            cap=services.config.bad_sample_cap,
+            listener=self.listener,
+            auto_collation=loader._auto_collation,
+            program=services.config.program,
         )
         self._verdict_for: tuple[int, ...] = ()
         self._parked: Crew | None = None
@@ -197,27 +204,10 @@ class LoaderFeed:
         if not self.choice.candidate:  # settled by another iterator over the same loader
             return self.choice.tier is Tier.ELASTIC
         evidence = engine.await_evidence()
-        program = self.program_of(loader)
-        if evidence is None:
-            why = "the probe could not be finished"
-        else:
-            why = compare(*evidence)
-            drew = evidence[0].drew or evidence[1].drew
-            if not why and drew and program.declared_workers == 0 and self.services.config.random == "keep":
-                why = (
-                    "its samples draw from the main random stream (`--random sample` gives each sample a seed instead)"
-                )
-            elif not why and drew:
-                note = "random transforms draw from a seed of each sample: the same for any number of workers"
-                self.choice = Choice(
-                    tier=Tier.ELASTIC, reason=self.choice.reason, evidence=(*self.choice.evidence, note)
-                )
-        if why:
-            self.choice = tiers.impure(program, why)
-        elif self.choice.candidate:
-            self.choice = Choice(tier=Tier.ELASTIC, reason=self.choice.reason, evidence=self.choice.evidence)
+        random = self.services.config.random
+        self.choice = tiers.judge(self.choice, self.program_of(loader), evidence, random=random)
         self.listener.opened(self.choice)
-        return not why
+        return self.choice.tier is Tier.ELASTIC
 
     def refuse(self, loader: DataLoader[Any], why: str) -> None:
         """Takes the elastic tier back for a loader that declares no workers."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, cast
 
 from stoker.core import seeds
 from stoker.core.errors import SampleKillsWorkerError
+from stoker.core.replay import replay_command
 from stoker.feed.leases import Item
 from stoker.feed.program import Iteration, WorkItem
 
@@ -31,6 +32,10 @@ class Quarantine:
     policy: Policy
     cap: int
     listener: QuarantineListener
+    auto_collation: bool = True
+    """Whether an item's indices are a batch."""
+    program: tuple[str, ...] = ("train.py",)
+    """What the user runs, for the command that makes a sample again."""
     num_quarantined: int = field(default=0, init=False)
 
     def judge(self, item: Item, position: int, cause: str, iteration: Iteration) -> WorkItem:
@@ -40,30 +45,37 @@ class Quarantine:
             SampleKillsWorkerError: the policy is ``raise``, the cap is reached, or no single sample is to blame.
         """
         work = item.work
-        batched = isinstance(work.indices, list)
-        single = batched and position >= 0
-        index = work.indices[position] if single else work.indices
+        single = position >= 0
+        index = work.indices[position] if single and self.auto_collation else work.indices
+        can_leave_out = single and self.auto_collation and index is not None  # a stream has no indices
         seed = seeds.batch_seed(iteration.base_seed, iteration.ordinal, item.seq)
         if single:
             seed = seeds.sample_seed(iteration.base_seed, iteration.ordinal, work.start + position, index)
         path = path_of(self.dataset, index) if single else ""
-        if self.policy == "raise" or not single or self.num_quarantined >= self.cap:
-            raise self._error(index, path, seed, cause, single)
+        if self.policy == "raise" or not can_leave_out or self.num_quarantined >= self.cap:
+            raise self._error(index, path, seed, cause, single, can_leave_out)
         self.num_quarantined += 1
         self.listener.sample_quarantined(index, path, seed, self.policy)
         if self.policy == "skip":
             return replace(work, skip=(*work.skip, position))
         return replace(work, replace=(*work.replace, position))
 
-    def _error(self, index: object, path: str, seed: int, cause: str, single: bool) -> SampleKillsWorkerError:
-        what = f"sample {index!r}" if single else f"the batch of indices {_short(index)}"
+    def _error(
+        self, index: object, path: str, seed: int, cause: str, single: bool, can_leave_out: bool
+    ) -> SampleKillsWorkerError:
+        what = f"sample {_short(index)}" if single else f"the batch of indices {_short(index)}"
+        if index is None:
+            what = "a sample of the stream"
         where = f" ({path})" if path else ""
-        replay = f"stoker run --replay {self.loader}:{index}:{seed} SCRIPT" if single else ""
-        remedy = f"; make it alone, in this process, with `{replay}`" if single else ""
-        reached = f" ({self.cap} samples were left out already)" if self.policy != "raise" and single else ""
+        replay = replay_command(self.loader, index, seed, self.program) if single and index is not None else ""
+        reached = f" ({self.cap} samples were left out already)" if self.policy != "raise" and can_leave_out else ""
+        remedies = [f"make it alone, in the training process, with `{replay}`"] if replay else []
+        if can_leave_out:
+            remedies.append("leave such samples out with `--on-bad-sample skip`")
+        if not remedies:
+            remedies.append("run with `--workers 0` to see the cause in the training process")
         return SampleKillsWorkerError(
-            f"{what}{where} ended its data worker twice, the last one {cause}{reached}{remedy}, or leave such samples "
-            "out with `--on-bad-sample skip`",
+            f"{what}{where} ended its data worker twice, the last one {cause}{reached}; {', or '.join(remedies)}",
             index=index,
             path=path,
             seed=seed,

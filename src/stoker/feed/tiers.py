@@ -16,6 +16,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 
 from stoker.feed.objects import Survey, survey
 from stoker.feed.order import draws_lazily
+from stoker.feed.probe import Evidence, compare
 from stoker.feed.program import Program, Tier
 
 
@@ -104,6 +105,27 @@ def watch_survey(program: Program) -> Survey:
 def reuse_survey(program: Program) -> Survey:
     """A survey that decides whether workers of the last iteration hold what new ones would hold."""
     return survey(roots_of(program), max_objects=20_000, max_bytes=8 << 20)
+
+
+def judge(choice: Choice, program: Program, found: tuple[Evidence, Evidence] | None, *, random: str) -> Choice:
+    """The settled tier of a candidate.
+
+    Args:
+        choice: the candidate.
+        program: what its workers run.
+        found: what both sides of the probe found; None when it could not be finished.
+        random: ``sample`` lets loaders without declared workers leave the main random stream.
+    """
+    if found is None:
+        return impure(program, "the probe could not be finished")
+    why = compare(*found)
+    drew = found[0].drew or found[1].drew
+    if not why and drew and program.declared_workers == 0 and random == "keep":
+        why = "its samples draw from the main random stream (`--random sample` gives each sample a seed instead)"
+    if why:
+        return impure(program, why)
+    notes = ("random transforms draw from a seed of each sample: the same for any number of workers",) if drew else ()
+    return Choice(tier=Tier.ELASTIC, reason=choice.reason, evidence=(*choice.evidence, *notes))
 
 
 def impure(program: Program, why: str) -> Choice:

@@ -24,11 +24,18 @@ class Active:
     """Absolute path of the run folder; made by the first training process that writes to it. All ranks share it."""
     argv: tuple[str, ...] = ()
     """``sys.argv`` of this process: the program and its arguments, without stoker's own."""
+    program: tuple[str, ...] = ()
+    """What the user asked python to run: a script or ``-m module``, and arguments; the same in child interpreters."""
+    explain_to: str = ""
+    """File for an explanation of the loaders: written at the first ``iter(loader)``, where the process then ends."""
 
     def to_environment(self) -> str:
         """Returns the value of ``STOKER_ACTIVE`` that carries this run to the program and its children."""
         settings = json.loads(self.settings.to_json())
-        return json.dumps({"stoker": __version__, "run_dir": self.run_dir, "settings": settings})
+        fields = {"stoker": __version__, "run_dir": self.run_dir, "settings": settings, "program": self.program}
+        if self.explain_to:
+            fields["explain_to"] = self.explain_to
+        return json.dumps(fields)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Active:
@@ -41,10 +48,17 @@ class Active:
         try:
             fields = json.loads(text)
             version, run_dir, settings = fields["stoker"], fields["run_dir"], json.dumps(fields["settings"])
+            program, explain_to = tuple(fields.get("program", ())), fields.get("explain_to", "")
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"`{ACTIVE_ENV}` must hold what `stoker run` wrote, got {text[:80]!r}") from error
         if version != __version__:
             raise ConfigError(
                 f"`stoker` must be {version} as in the process that started this one, got {__version__} in {sys.prefix}"
             )
-        return cls(settings=Settings.from_json(settings), run_dir=run_dir, argv=tuple(sys.argv))
+        return cls(
+            settings=Settings.from_json(settings),
+            run_dir=run_dir,
+            argv=tuple(sys.argv),
+            program=program,
+            explain_to=explain_to,
+        )

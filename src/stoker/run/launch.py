@@ -36,16 +36,31 @@ def launch(settings: Settings, program: Sequence[str]) -> NoReturn:
     Raises:
         ConfigError: Python was started in a way that cannot carry the hook to the program.
     """
-    environ = plain_environment(os.environ)
-    if not settings.off:
-        _check_interpreter()
-        active = Active(settings=settings, run_dir=run_folder(settings.run_dir, program, environ))
-        environ = served_environment(environ, active)
-    command = [sys.executable, *interpreter_flags(sys.orig_argv), *program]
+    command, environ = command_of(settings, program)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # None: closed before python started
             stream.flush()  # exec drops what is still in buffers
     os.execve(sys.executable, command, environ)
+
+
+def command_of(settings: Settings, program: Sequence[str], *, explain_to: str = "") -> tuple[list[str], dict[str, str]]:
+    """Returns the command line and the environment with which a program is run.
+
+    Args:
+        settings: Merged settings of the run; ``off`` runs the program without stoker.
+        program: A script or ``-m module``, then the program's arguments.
+        explain_to: File for an explanation, where the program is only run to explain its loaders.
+
+    Raises:
+        ConfigError: Python was started in a way that cannot carry the hook to the program.
+    """
+    environ = plain_environment(os.environ)
+    if not settings.off:
+        _check_interpreter()
+        run_dir = run_folder(settings.run_dir, program, environ)
+        active = Active(settings=settings, run_dir=run_dir, program=tuple(program), explain_to=explain_to)
+        environ = served_environment(environ, active)
+    return [sys.executable, *interpreter_flags(sys.orig_argv), *program], environ
 
 
 def interpreter_flags(orig_argv: Sequence[str]) -> list[str]:

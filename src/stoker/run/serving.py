@@ -41,9 +41,10 @@ class Serving:
     Args:
         settings: what the user chose.
         sinks: told every event; must not raise.
+        program: the script or ``-m module`` and its arguments; this process's own by default.
     """
 
-    def __init__(self, settings: Settings, sinks: list[Sink]) -> None:
+    def __init__(self, settings: Settings, sinks: list[Sink], program: tuple[str, ...] = ()) -> None:
         ranks = local_world_size(os.environ)
         cores = settings.cpu_budget or rank_cores(host.cores(), ranks)
         _, available = host.memory_bytes()
@@ -60,6 +61,7 @@ class Serving:
             stall_timeout_s=settings.stall_timeout_s,
             on_bad_sample=settings.on_bad_sample,
             bad_sample_cap=settings.bad_sample_cap,
+            program=program or tuple(sys.argv),
         )
         self.clock = StepClock()
         self._ledger = CpuLedger(cores)
@@ -144,7 +146,7 @@ class LoaderEvents:
         self._next_s = 0.0
         self._site = serving.sites.get(loader) or "unknown"
         self._dataset = type(loader.dataset).__name__
-        self._length = _length(loader)
+        self._length = length_of(loader)
         self._batch_size = loader.batch_size
         self._declared = loader.num_workers
 
@@ -252,7 +254,8 @@ class LoaderEvents:
         )
 
 
-def _length(loader: DataLoader[Any]) -> int | None:
+def length_of(loader: DataLoader[Any]) -> int | None:
+    """Batches of an epoch, where the loader knows; the program sees no trace of the question."""
     if loader._dataset_kind == 1:
         return None  # asking would change what torch warns about
     try:

@@ -35,7 +35,9 @@ class Session:
         self._log = RunLog(active.run_dir, self._header)
         self._served = False
         self._pid = os.getpid()
-        self.serving = Serving(active.settings, [self._on_event, self._log.on_event, self._live.on_event])
+        self.serving = Serving(
+            active.settings, [self._on_event, self._log.on_event, self._live.on_event], active.program
+        )
 
     def start(self) -> None:
         """Serves from now on; the report comes when the interpreter exits, after the program's own handlers."""
@@ -107,6 +109,11 @@ _session: Session | None = None
 def install(active: Active) -> None:
     """Serves this process's loaders from now on; does nothing the second time."""
     global _session
-    if _session is None:
+    if active.explain_to or active.settings.replay:
+        # Imported here: these modes are rare, and each served process would pay for them.
+        from stoker.run import explaining, replaying
+
+        (explaining if active.explain_to else replaying).install(active)
+    elif _session is None:
         _session = Session(active)
         _session.start()

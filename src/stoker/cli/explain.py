@@ -1,0 +1,188 @@
+"""`stoker explain`: how each loader of a program, or of a finished run, is served, and why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from stoker.cli.errors import refuse
+from stoker.cli.run import split
+from stoker.core.config_sources import resolve
+from stoker.core.errors import ConfigError, RunFolderError, StokerError
+from stoker.core.events import LoaderOpened
+from stoker.core.explanation import Explanation
+from stoker.core.runlog import RUNS_FOLDER, Run, find_run, read_run
+from stoker.run.launch import command_of
+from stoker.ui.explanation import render_explanation
+from stoker.ui.terminal import style_for
+
+HELP = f"""\
+usage: stoker explain [--json] [options of `stoker run`] script.py [args…]
+       stoker explain [--json] [options of `stoker run`] -m module [args…]
+       stoker explain [--json] [--rank N] [RUN]
+
+Says how each DataLoader is served, and why.
+
+A program is run up to its first iteration over a loader, where it ends; all loaders alive by then are explained, and
+what the program itself prints goes to standard error. Of a RUN (a folder, or the name of one under `{RUNS_FOLDER}`; by
+default the latest), the records are read.
+
+  --json      print the explanation as JSON
+  --rank N    of a run: this rank's loaders (default: the lowest)
+"""
+
+_GRACE_S = 5.0
+"""How long a program may take to end after its loaders are explained (its other processes have to notice)."""
+
+
+def main(argv: list[str]) -> int:
+    """Explains; returns 0, 2 for a wrong command line, or the status of a program that ended too early."""
+    try:
+        own, rest = _own_options(argv)
+        if "help" in own:
+            sys.stdout.write(HELP)
+            return 0
+        if _means_program(rest):
+            if "rank" in own:
+                raise ConfigError(f"`--rank` must go with a run, got the program `{rest[0]}`")
+            return _explain_program(rest, as_json="json" in own)
+        return _explain_run(rest, own.get("rank"), as_json="json" in own)
+    except StokerError as error:
+        return refuse(error)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _own_options(argv: list[str]) -> tuple[dict[str, str], list[str]]:
+    """This command's own options, which come first in any order, and what follows them."""
+    own: dict[str, str] = {}
+    rest = list(argv)
+    while rest:
+        name, equals, value = rest[0].partition("=")
+        if rest[0] in ("-h", "--help"):
+            own["help"] = ""
+        elif rest[0] == "--json":
+            own["json"] = ""
+        elif name == "--rank":
+            own["rank"] = value if equals else (rest.pop(1) if rest[1:] else "")
+        else:
+            break
+        rest.pop(0)
+    return own, rest
+
+
+def _means_program(words: list[str]) -> bool:
+    """Whether these words are a program rather than a run."""
+    if not words:
+        return False
+    if words[0].startswith("-") or words[0].endswith((".py", ".pyw", ".pyz", ".zip")):
+        return True
+    path = Path(words[0])
+    if path.is_file():
+        return not path.name.endswith(".json")
+    return path.is_dir() and (path / "__main__.py").is_file()
+
+
+def _explain_run(words: list[str], rank: str | None, *, as_json: bool) -> int:
+    if len(words) > 1:
+        raise ConfigError(f"`{words[0]}` must be a program to be followed by arguments, and is none; got `{words[1]}`")
+    if rank is not None and not rank.isdecimal():
+        raise ConfigError(f"`--rank` must be followed by a number, got {rank!r}")
+    try:
+        folder = find_run(words[0] if words else None)
+    except RunFolderError as error:
+        if not words:
+            raise
+        raise RunFolderError(
+            f"`{words[0]}` is neither a program nor a run: no such file, and no run folder of that name under "
+            f"`{RUNS_FOLDER}`"
+        ) from error
+    _show(explanation_of(read_run(folder, int(rank) if rank is not None else None)), as_json=as_json)
+    return 0
+
+
+def explanation_of(run: Run) -> Explanation:
+    """The last word of a run's records on each loader: the probe may have changed the first one."""
+    last = {event.loader: event for event in run.events if isinstance(event, LoaderOpened)}
+    return Explanation(
+        program=run.header.argv,
+        loaders=[last[number] for number in sorted(last)],
+        rank=run.header.rank,
+        world_size=run.header.world_size,
+    )
+
+
+def _explain_program(words: list[str], *, as_json: bool) -> int:
+    chosen, program = split(words)
+    if "help" in chosen:
+        sys.stdout.write(HELP)
+        return 0
+    settings = resolve(chosen).settings
+    if settings.off:
+        raise ConfigError("`off` must not be set to explain a program: it leaves every loader to torch")
+    with tempfile.TemporaryDirectory(prefix="stoker-explain-") as folder:
+        target = Path(folder, "explanation.json")
+        command, environ = command_of(settings, program, explain_to=str(target))
+        status = _run(command, environ, target)
+        content = target.read_bytes() if target.exists() else b""
+    if not content:
+        return _nothing_found(program, status)
+    _show(msgspec.json.decode(content, type=Explanation), as_json=as_json)
+    return 0
+
+
+def _run(command: list[str], environ: dict[str, str], target: Path) -> int:
+    """Runs the program until it has explained its loaders; returns its exit status.
+
+    Standard output is the explanation's, so what the program prints goes to standard error. Where another process than
+    the program's first one explained (a rank, a child), the first one is ended after it.
+    """
+    sys.stdout.flush()
+    process = subprocess.Popen(command, env=environ, stdout=2)
+    explained_s: float | None = None
+    try:
+        while True:
+            try:
+                return process.wait(timeout=0.1)
+            except subprocess.TimeoutExpired:
+                explained_s = explained_s or (time.monotonic() if target.exists() else None)
+            if explained_s is not None and time.monotonic() - explained_s > _GRACE_S:
+                return _end(process)
+    except BaseException:
+        _end(process)
+        raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    process.terminate()
+    try:
+        return process.wait(timeout=_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _nothing_found(program: list[str], status: int) -> int:
+    name = program[1] if program[0] in ("-m", "-c") and program[1:] else program[0]
+    if status:
+        refuse(f"`{name}` ended with status {status} before it iterated over a DataLoader: nothing to explain")
+        return status if status > 0 else 128 - status
+    return refuse(f"`{name}` must iterate over a torch DataLoader to be explained, and ended without")
+
+
+def _show(found: Explanation, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+    else:
+        sys.stdout.write(render_explanation(found, style_for(sys.stdout, os.environ)))
+    sys.stdout.flush()

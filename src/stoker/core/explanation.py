@@ -1,0 +1,22 @@
+"""How a program's loaders are (or would be) served and why: what `stoker explain` shows, for people and programs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stoker.core.events import LoaderOpened
+
+
+class Explanation(msgspec.Struct, kw_only=True):
+    """The loaders of one process."""
+
+    program: list[str]
+    """The program and its arguments."""
+    loaders: list[LoaderOpened]
+    """One entry a loader; ``t_s`` is when this was found."""
+    at: str = ""
+    """``file.py:line`` of the ``iter(loader)`` at which the program was ended; empty for a run's own records."""
+    first: int = -1
+    """Number of the loader that the program was about to iterate over."""
+    rank: int = 0
+    world_size: int = 1

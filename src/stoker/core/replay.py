@@ -1,0 +1,84 @@
+"""``LOADER:INDEX:SEED``: one sample of a run, named so that it can be made again alone (`stoker run --replay`)."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.core.errors import ConfigError
+
+RULE = "`LOADER:INDEX:SEED` as an error message gave it, such as `0:17:4711`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """One sample of a run."""
+
+    loader: int
+    """Number of the loader in the order of first use."""
+    index: Any
+    """What the sampler gave: a Python literal."""
+    seed: int
+    """What the random streams were seeded with."""
+
+    def __str__(self) -> str:
+        return f"{self.loader}:{self.index!r}:{self.seed}"
+
+    @classmethod
+    def parse(cls, text: str) -> Replay:
+        """The sample that ``str()`` of it named.
+
+        Raises:
+            ConfigError: The text is something else.
+        """
+        loader, _, rest = text.partition(":")
+        index, _, seed = rest.rpartition(":")
+        try:
+            found = cls(loader=int(loader), index=ast.literal_eval(index.strip()), seed=int(seed))
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+            raise ConfigError(f"`replay` must be {RULE}, got {text!r}", key="replay") from error
+        if found.loader < 0 or not 0 <= found.seed < 1 << 63:
+            raise ConfigError(f"`replay` must be {RULE}, got {text!r}", key="replay")
+        return found
+
+
+def is_replay(text: object) -> bool:
+    """Whether a text names a sample."""
+    try:
+        Replay.parse(str(text))
+    except ConfigError:
+        return False
+    return True
+
+
+def replay_command(loader: int, index: object, seed: int, program: Sequence[str]) -> str:
+    """The shell command that makes a sample again; empty where the index can't be written down.
+
+    Args:
+        loader: its number.
+        index: what the sampler gave.
+        seed: what the sample was made with.
+        program: the script or ``-m module`` and its arguments.
+    """
+    literal = _as_literal(index)
+    if literal is None:
+        return ""
+    spec = str(Replay(loader=loader, index=literal, seed=seed))
+    return shlex.join(["stoker", "run", "--replay", spec, *program])
+
+
+def _as_literal(index: Any) -> Any:
+    """The index as a value that its own text gives back; None when there is none."""
+    try:
+        if ast.literal_eval(repr(index)) == index:
+            return index
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        pass
+    try:
+        return operator.index(index)  # NumPy's integers, tensors of one integer
+    except Exception:
+        return None

@@ -1,0 +1,192 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+# (loaders and datasets are the user's; part of torch's DataLoader is private)
+"""`stoker explain script.py`, inside the program: at the first ``iter(loader)`` says how each loader would be served.
+
+Every loader alive at that moment is looked at. Nothing is drawn from a sampler and no sample is made in the program's
+process: a candidate for the elastic tier is probed by two throwaway workers, with the first indices of its dataset.
+Then the process ends, whatever the program had in mind to do next.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils.data import DataLoader, SubsetRandomSampler
+
+from stoker.core import events
+from stoker.core.errors import WorkerStartError
+from stoker.core.explanation import Explanation
+from stoker.feed import tiers
+from stoker.feed.crew import Crew, Departure
+from stoker.feed.loader import LoaderFeed
+from stoker.feed.order import Cursor, inner_sampler
+from stoker.feed.probe import NUM_SAMPLES, Evidence
+from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.tiers import Choice
+from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader, unpack_lease
+from stoker.run import patch
+from stoker.run.active import Active
+from stoker.run.ending import end_program
+from stoker.run.serving import Serving, call_site, length_of
+
+
+class Explainer(Serving):
+    """Takes the place of what serves loaders; serves none."""
+
+    def __init__(self, active: Active) -> None:
+        super().__init__(active.settings, [], active.program)
+        self._active = active
+        self._explaining = False
+
+    def iterate(self, loader: DataLoader[Any], stock: Callable[[], Any], cursor: Cursor | None = None) -> Any:
+        """Explains all loaders and ends the process; loaders inside of datasets, met on the way, stay torch's."""
+        if self._explaining:
+            return stock()
+        self._explaining = True
+        if os.environ.get("RANK", "0") in ("", "0"):
+            self._write(loader, call_site(3))
+        end_program(0)
+
+    def _write(self, iterated: DataLoader[Any], at: str) -> None:
+        loaders = self._alive(iterated)
+        explanation = Explanation(
+            program=list(self._active.program),
+            at=at,
+            first=next(number for number, loader in enumerate(loaders) if loader is iterated),
+            loaders=[self._describe(number, loader) for number, loader in enumerate(loaders)],
+            world_size=int(os.environ.get("WORLD_SIZE", "1") or 1),
+        )
+        target = Path(self._active.explain_to)
+        part = target.with_name(f"{target.name}.{os.getpid()}")
+        part.write_bytes(msgspec.json.encode(explanation))
+        part.replace(target)  # whoever waits for it sees all of it or none
+
+    def _alive(self, iterated: DataLoader[Any]) -> list[DataLoader[Any]]:
+        """The loaders of this process: those whose making was seen, in that order, then copies of loaders."""
+        known = list(self.sites.keys())
+        # By type rather than `isinstance`, which would wake the lazy modules and proxies that programs hold.
+        others = [thing for thing in gc.get_objects() if DataLoader in type(thing).__mro__]
+        found = {id(loader): loader for loader in [*known, *others, iterated]}
+        return [loader for loader in found.values() if "dataset" in vars(loader)]  # else its constructor failed
+
+    def _describe(self, number: int, loader: DataLoader[Any]) -> events.LoaderOpened:
+        choice = self._choose(loader)
+        return events.LoaderOpened(
+            t_s=self.now_s(),
+            loader=number,
+            site=self.sites.get(loader) or "unknown",
+            dataset=type(loader.dataset).__name__,
+            length=length_of(loader),
+            batch_size=loader.batch_size,
+            declared_workers=loader.num_workers,
+            tier=choice.tier.value,
+            reason=choice.reason,
+            evidence=list(choice.evidence),
+        )
+
+    def _choose(self, loader: DataLoader[Any]) -> Choice:
+        program = LoaderFeed.program_of(loader)
+        config = self.config
+        choice = tiers.choose(program, loader._index_sampler, wish=config.tier, random=config.random)
+        if choice.tier not in (Tier.ELASTIC, Tier.PINNED):
+            return choice
+        try:
+            return self._probe(loader, program, choice)
+        except WorkerStartError as error:
+            return Choice(tier=Tier.STOCK, reason=f"left to torch's own workers: {error.args[0]}")
+
+    def _probe(self, loader: DataLoader[Any], program: Program, choice: Choice) -> Choice:
+        """What the probe makes of a candidate; for the pinned tier, only whether workers can be started."""
+        context = loader.multiprocessing_context or torch.multiprocessing
+        iteration = Iteration(ordinal=0, base_seed=self._pid, tier=choice.tier)
+        crew = Crew(self.backend, program, context, iteration)
+        try:
+            if not choice.candidate:
+                return choice
+            indices, exact = first_indices(loader)
+            found, failure = _run_probe(crew, program, indices, self.config.stall_timeout_s)
+        finally:
+            crew.close()
+        if failure and not exact:
+            note = f"not probed: {indices!r} are no indices of its dataset, and its sampler was not asked for others"
+            return Choice(tier=choice.tier, reason=choice.reason, evidence=(*choice.evidence, note))
+        judged = tiers.judge(choice, program, found, random=self.config.random)
+        notes = (f"its first samples raise an exception: {failure}",) if failure else ()
+        return Choice(tier=judged.tier, reason=judged.reason, evidence=(*judged.evidence, *notes))
+
+
+def first_indices(loader: DataLoader[Any]) -> tuple[Any, bool]:
+    """Indices for a probe without drawing from the sampler, and whether the dataset is sure to have them."""
+    if not loader._auto_collation:
+        return 0, False
+    sampler = inner_sampler(loader._index_sampler)
+    count = min(NUM_SAMPLES, loader.batch_size or NUM_SAMPLES)
+    if isinstance(sampler, list | tuple | range):
+        return list(sampler[:count]), True
+    if type(sampler) is SubsetRandomSampler:
+        return list(sampler.indices[:count]), True
+    try:
+        count = min(count, len(loader.dataset))  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return list(range(count)), False
+    return list(range(count)), type(sampler).__module__.startswith("torch.utils.data")
+
+
+def _run_probe(
+    crew: Crew, program: Program, indices: Any, timeout_s: float
+) -> tuple[tuple[Evidence, Evidence] | None, str]:
+    """What both sides of the probe found (None when one never answered), and the exception of the first side."""
+    beside = crew.spawn(0)
+    # Another worker id than the first one's, so that a dependence on it shows.
+    apart = crew.spawn(min(1, max(0, program.declared_workers - 1)))
+    if beside is None or apart is None:
+        return None, ""
+    item = WorkItem(indices=indices, start=0)
+    # REPLAY: the batch itself is of no use to anybody and stays where it is.
+    crew.lease(beside, LeaseHeader(0, 0, -1, -1, LeaseFlag.DIGEST | LeaseFlag.REPLAY), item)
+    crew.probe(apart, item)
+    found: dict[str, Evidence] = {}
+    failure, made = "", False
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s and not (made and found.keys() >= {"beside", "apart"}):
+        for arrival in crew.poll(0.1):
+            if isinstance(arrival, Departure):
+                return None, failure
+            frame = arrival.frame
+            if frame.kind is Kind.PROBED:
+                role, evidence = pickle.loads(frame.body)
+                found[role] = evidence
+            elif frame.kind is Kind.FAILED:
+                failure, made = _last_line(unpack_lease(frame.body)[1]), True
+                if "beside" not in found:  # it is sent first: `worker_init_fn` raised
+                    return None, failure
+            elif frame.kind is Kind.READY:
+                made = True
+    both = found.keys() >= {"beside", "apart"}
+    return ((found["beside"], found["apart"]) if both else None), failure
+
+
+def _last_line(body: Any) -> str:
+    wrapper, _ = pickle.loads(body)
+    lines = [line for line in str(wrapper.exc_msg).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else wrapper.exc_type.__name__
+
+
+_explainer: Explainer | None = None
+
+
+def install(active: Active) -> None:
+    """Explains from now on; does nothing the second time."""
+    global _explainer
+    if _explainer is None:
+        _explainer = Explainer(active)
+        patch.install(_explainer)

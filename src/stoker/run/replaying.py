@@ -1,0 +1,158 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (loaders and datasets are the user's)
+"""`stoker run --replay LOADER:INDEX:SEED`: makes one sample of a run again, alone, in the training process, and ends.
+
+For samples that end their data worker: here a debugger sees it, and the interpreter's own fault handler says where it
+was. Loaders before the one that is meant are served as ever, so that the program gets to it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from stoker.core.replay import Replay
+from stoker.core.units import format_bytes, format_seconds
+from stoker.feed import fetch, streams
+from stoker.feed.loader import LoaderFeed
+from stoker.feed.order import Cursor
+from stoker.feed.pack import digest
+from stoker.feed.program import Program
+from stoker.feed.quarantine import path_of
+from stoker.run import patch
+from stoker.run.active import Active
+from stoker.run.ending import end_program
+from stoker.run.serving import Serving, call_site
+
+_MAX_LINES = 40
+"""Lines about one sample."""
+_MAX_TEXT = 60
+"""Characters shown of a plain value."""
+
+
+class Replayer(Serving):
+    """Serves loaders until the one that is meant is iterated."""
+
+    def __init__(self, active: Active, replay: Replay) -> None:
+        super().__init__(active.settings, [], active.program)
+        self._replay = replay
+        self._reached = False
+
+    def iterate(self, loader: DataLoader[Any], stock: Callable[[], Any], cursor: Cursor | None = None) -> Any:
+        """The iterator of a loader before the one that is meant; at that one, the end of the process."""
+        if self._reached or os.getpid() != self._pid:
+            return stock()
+        if self.feed_for(loader).number != self._replay.loader:
+            return super().iterate(loader, stock, cursor)
+        self._reached = True
+        if os.environ.get("RANK", "0") not in ("", "0"):
+            end_program(0)
+        self._make(loader, self.sites.get(loader) or call_site(3))
+
+    def finish(self) -> None:
+        """At the program's end: it never came to the loader."""
+        if self._reached or os.getpid() != self._pid:
+            return
+        patch.remove()
+        self.close()
+        _say(
+            f"stoker: `--replay` names loader {self._replay.loader}, but the program iterated over {self._count} loaders"
+        )
+
+    def _make(self, loader: DataLoader[Any], site: str) -> NoReturn:
+        index, seed = self._replay.index, self._replay.seed
+        path = path_of(loader.dataset, index)
+        _say(
+            f"stoker: sample {index!r}{f' ({path})' if path else ''} of loader {self._replay.loader} ({site}, "
+            f"{type(loader.dataset).__name__}), seed {seed}, made in process {os.getpid()}"
+        )
+        faulthandler.enable()
+        faulthandler.dump_traceback_later(self.config.stall_timeout_s, repeat=True)
+        begun = time.monotonic()
+        try:
+            made = make_sample(LoaderFeed.program_of(loader), index, seed)
+        except BaseException:  # Ctrl-C in a sample that hangs shows where
+            traceback.print_exc()
+            end_program(1)
+        _say(f"  made in {format_seconds(time.monotonic() - begun)}, and this process is still alive")
+        for line in describe(made):
+            _say(f"  {line}")
+        end_program(0)
+
+
+def make_sample(program: Program, index: Any, seed: int) -> Any:
+    """The sample as an elastic data worker makes it, in this process."""
+    fetch.announce_worker(program, 0, seed)
+    if program.worker_init_fn is not None and program.declared_workers > 0:
+        program.worker_init_fn(0)
+    streams.seed(seed)
+    if program.auto_collation and getattr(program.dataset, "__getitems__", None):
+        return program.dataset.__getitems__([index])[0]
+    return program.dataset[index]
+
+
+def describe(sample: Any) -> list[str]:
+    """Types, shapes and a digest of a sample, one line each."""
+    lines: list[str] = []
+    _describe(lines, "sample", sample)
+    if len(lines) > _MAX_LINES:
+        lines = [*lines[:_MAX_LINES], f"and {len(lines) - _MAX_LINES} more values"]
+    try:
+        lines.append(f"digest {digest(sample).hex()}")
+    except Exception as error:  # whatever its class does when it is pickled
+        lines.append(f"no digest: it can't be pickled ({type(error).__name__}: {error})")
+    return lines
+
+
+def _describe(lines: list[str], name: str, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        lines.append(f"{name}: tensor {value.dtype} {list(value.shape)}, {format_bytes(value.nbytes)}{_range(value)}")
+    elif isinstance(value, np.ndarray):
+        lines.append(f"{name}: array {value.dtype} {list(value.shape)}, {format_bytes(value.nbytes)}")
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            _describe(lines, f"{name}[{key!r}]", part)
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            _describe(lines, f"{name}[{number}]", part)
+    else:
+        text = repr(value)
+        text = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
+        lines.append(f"{name}: {type(value).__name__} {text}")
+
+
+def _range(tensor: torch.Tensor) -> str:
+    try:
+        return f", {tensor.min().item():g} to {tensor.max().item():g}" if tensor.numel() else ""
+    except (RuntimeError, ValueError, TypeError):  # no order (complex numbers, sparse layouts)
+        return ""
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+_replayer: Replayer | None = None
+
+
+def install(active: Active) -> None:
+    """Waits for the loader from now on; does nothing the second time."""
+    global _replayer
+    if _replayer is None:
+        _replayer = Replayer(active, Replay.parse(active.settings.replay or ""))
+        patch.install(_replayer)
+        atexit.register(_replayer.finish)
