@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, cast
 
@@ -70,13 +70,17 @@ class Limits:
     """The loader's own time limit for one batch; 0 for none."""
 
 
+class IterationEnd(Exception):  # noqa: N818 - an event, not an error
+    """The iteration has no further item. Not ``StopIteration``, which the user's own code may raise."""
+
+
 class FailedItem:
     """Stands for a batch whose making raised: raises it again in the training process."""
 
     def __init__(self, body: bytes, seq: int, work: WorkItem) -> None:
         self._body = body
         self._seq = seq
-        self._work = work
+        self.work = work
 
     def reraise(self, dataset: Any) -> NoReturn:
         """Raises the user's exception with its original type and a note that names the sample; never returns."""
@@ -84,7 +88,7 @@ class FailedItem:
         try:
             wrapper.reraise()
         except Exception as error:
-            indices: Any = self._work.indices
+            indices: Any = self.work.indices
             if isinstance(indices, list) and position >= 0:
                 index = cast("list[Any]", indices)[position]
                 path = path_of(dataset, index)
@@ -107,6 +111,8 @@ class Engine:
         counters: cumulative counters of the loader.
         lookahead: most items that may be drawn and not delivered; None leaves it to the policy.
         in_order: deliver by number; else whatever is ready.
+        first: number of the first item (an iteration that is gone on with does not begin at 0).
+        taken: items beyond ``first`` that were delivered already; kept up to date.
     """
 
     def __init__(
@@ -126,6 +132,7 @@ class Engine:
         lookahead: int | None,
         in_order: bool,
         first: int = 0,
+        taken: set[int] | None = None,
     ) -> None:
         self.crew = crew
         self._program = program
@@ -142,7 +149,6 @@ class Engine:
         self._in_order = in_order
         self._pinned = iteration.tier is Tier.PINNED
         self._table = LeaseTable(program.declared_workers if self._pinned else 0, first)
-        self._first = first
         self._history = _History() if self._pinned else None
         self._watch = Watch(limits.stall_timeout_s)
         self._window = Window(counters, time.monotonic())
@@ -151,8 +157,10 @@ class Engine:
         self._probing = False
         self._prober = -1
         self.evidence: dict[str, probe.Evidence] = {}
-        self.taken_ahead: set[int] = set()
-        """Items delivered beyond the cursor (``in_order=False``)."""
+        self.taken_ahead: set[int] = set() if taken is None else taken
+        """Items delivered beyond the cursor (``in_order=False``), in this iteration or before it was gone on with."""
+        if self._history is not None and program.is_iterable:
+            self._history.assume(order.stream_items([*range(first), *self.taken_ahead]))
         for member in crew.active():
             self._welcome(member)
 
@@ -201,8 +209,9 @@ class Engine:
         self.crew.stop(member)
 
     def start_probe(self) -> None:
-        """Has the first batch accompanied by the differential probe."""
-        self._probing = True
+        """Has the next batch that is leased accompanied by the differential probe."""
+        self._probing, self._prober = True, -1
+        self.evidence.clear()
 
     # -- items -----------------------------------------------------------------------------------------------------
 
@@ -235,7 +244,10 @@ class Engine:
         work = self._order.draw()
         if work is None:
             return False
-        self._table.add(work)
+        if self._table.next_seq in self.taken_ahead:
+            self._table.pass_over()
+        else:
+            self._table.add(work)
         return True
 
     def _lease_waiting(self) -> None:
@@ -458,7 +470,7 @@ class Engine:
     # -- delivery --------------------------------------------------------------------------------------------------
 
     def next_item(self, *, refill: bool = True) -> Any:
-        """The next payload, to be built, or a :class:`FailedItem`; raises ``StopIteration`` at the end.
+        """The next payload, to be built, or a :class:`FailedItem`; raises :class:`IterationEnd` at the end.
 
         With ``refill`` another item is drawn for the one delivered, at the moment at which torch's loader draws it.
         """
@@ -494,7 +506,7 @@ class Engine:
                 self.fill()
                 item = self._find()
                 if item is None:
-                    raise StopIteration
+                    raise IterationEnd
             if item.state is State.READY:
                 return item
             now = time.monotonic()
@@ -566,6 +578,8 @@ class Engine:
     def adopt(self, works: Sequence[WorkItem]) -> None:
         """Takes over items that an earlier engine had drawn."""
         for work in works:
+            while self._table.next_seq in self.taken_ahead:
+                self._table.pass_over()
             self._table.add(work)
 
     @property
@@ -583,6 +597,11 @@ class _History:
 
     def made(self, seq: int, work: WorkItem, check: int | None) -> None:
         self._made[seq] = (_compress(work.indices), work.start, check)
+
+    def assume(self, items: Iterable[tuple[int, WorkItem]]) -> None:
+        """Items of a stream that were made before this iteration was gone on with."""
+        for seq, work in items:
+            self.made(seq, work, None)
 
     def of(self, worker_id: int, num_workers: int) -> list[tuple[int, WorkItem]]:
         return [

@@ -1,0 +1,150 @@
+"""Serving loaders inside a test, and running a function in a forked child of it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import select
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from stoker.core import events
+from stoker.core.config import Settings
+from stoker.run import patch
+from stoker.run.serving import Serving
+
+# Templates forked from here collect garbage at their start: not over all that the tests have imported.
+gc.collect()
+gc.freeze()
+
+
+class Record:
+    """The events of one serving."""
+
+    def __init__(self) -> None:
+        self.all: list[events.AnyEvent] = []
+
+    def lost(self) -> list[events.WorkerLost]:
+        """Workers that were lost."""
+        return [event for event in self.all if isinstance(event, events.WorkerLost)]
+
+    def notices(self) -> list[str]:
+        """Lines for people."""
+        return [event.text for event in self.all if isinstance(event, events.Notice)]
+
+    def tiers(self) -> list[str]:
+        """Tiers of the loaders, in the order in which they were settled."""
+        return [event.tier for event in self.all if isinstance(event, events.LoaderOpened)]
+
+    def quarantined(self) -> list[events.SampleQuarantined]:
+        """Samples that were left out."""
+        return [event for event in self.all if isinstance(event, events.SampleQuarantined)]
+
+
+@contextlib.contextmanager
+def served(**settings: Any) -> Iterator[Record]:
+    """Serves the loaders of this process under these settings (fields of ``Settings``)."""
+    record = Record()
+    serving = Serving(Settings(**settings), [record.all.append])
+    patch.install(serving)
+    try:
+        yield record
+    finally:
+        patch.remove()
+        serving.close()
+
+
+def loader_of(dataset: Any, **options: Any) -> DataLoader[Any]:
+    """A loader with a batch of 4 and two workers unless told otherwise."""
+    return DataLoader(dataset, **{"batch_size": 4, "num_workers": 2, **options})
+
+
+def plain(make: Callable[[], DataLoader[Any]], epochs: int = 1) -> list[Any]:
+    """The batches that torch's own loader gives, epoch after epoch, and a draw from the main stream behind them."""
+    assert patch.current() is None
+    torch.manual_seed(11)
+    loader = make()
+    batches = [batch for _ in range(epochs) for batch in loader]
+    return [*batches, torch.rand(3)]
+
+
+def driven(
+    make: Callable[[], DataLoader[Any]], at: Callable[[int, Any], None] = lambda step, iterator: None, epochs: int = 1
+) -> list[Any]:
+    """As :func:`plain`, with ``at(step, iterator)`` called before each ``next`` (steps count over epochs)."""
+    torch.manual_seed(11)
+    loader = make()
+    batches: list[Any] = []
+    step = 0
+    for _ in range(epochs):
+        iterator = iter(loader)
+        while True:
+            at(step, iterator)
+            step += 1
+            try:
+                batches.append(next(iterator))
+            except StopIteration:
+                break
+    return [*batches, torch.rand(3)]
+
+
+def assert_same(found: list[Any], expected: list[Any]) -> None:
+    """The same batches in the same order, bit for bit."""
+    assert len(found) == len(expected)
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert _same(one, other), f"batch {number}: {one} is not {other}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+def in_child(function: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    """Result of a function that runs in a forked child: limits that it sets, and harm that it does, stay there."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(ours)
+        _answer(function, theirs)
+    os.close(theirs)
+    answer = b""
+    try:
+        while select.select([ours], [], [], timeout_s)[0]:
+            data = os.read(ours, 1 << 16)
+            if not data:
+                break
+            answer += data
+        else:
+            os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"the child did not answer within {timeout_s} s")
+    finally:
+        os.close(ours)
+        _, status = os.waitpid(pid, 0)
+    assert answer, f"the child ended without an answer, wait status {status}"
+    failure, value = pickle.loads(answer)
+    assert not failure, failure
+    return value
+
+
+def _answer(function: Callable[[], Any], fd: int) -> None:
+    os.setpgid(0, 0)
+    try:
+        body = pickle.dumps(("", function()))
+    except BaseException:
+        body = pickle.dumps((traceback.format_exc(), None))
+    with contextlib.suppress(OSError), os.fdopen(fd, "wb") as pipe:
+        pipe.write(body)
+    os._exit(0)
