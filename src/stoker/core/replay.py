@@ -56,7 +56,7 @@ def is_replay(text: object) -> bool:
 
 
 def replay_command(loader: int, index: object, seed: int, program: Sequence[str]) -> str:
-    """The shell command that makes a sample again; empty where the index can't be written down.
+    """The shell command that makes a sample again; empty where the index can't be written down, or is None (a stream).
 
     Args:
         loader: its number.

@@ -67,7 +67,7 @@ class Quarantine:
         if index is None:
             what = "a sample of the stream"
         where = f" ({path})" if path else ""
-        replay = replay_command(self.loader, index, seed, self.program) if single and index is not None else ""
+        replay = replay_command(self.loader, index, seed, self.program) if single else ""
         reached = f" ({self.cap} samples were left out already)" if self.policy != "raise" and can_leave_out else ""
         remedies = [f"make it alone, in the training process, with `{replay}`"] if replay else []
         if can_leave_out:

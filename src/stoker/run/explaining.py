@@ -121,6 +121,8 @@ class Explainer(Serving):
             return Choice(tier=choice.tier, reason=choice.reason, evidence=(*choice.evidence, note))
         judged = tiers.judge(choice, program, found, random=self.config.random)
         notes = (f"its first samples raise an exception: {failure}",) if failure else ()
+        if judged.tier is Tier.ELASTIC and program.declared_workers == 0:
+            notes = (*notes, "`stoker run` also times a batch, and leaves it in the training process where it is quick")
         return Choice(tier=judged.tier, reason=judged.reason, evidence=(*judged.evidence, *notes))
 
 

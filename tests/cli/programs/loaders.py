@@ -1,0 +1,83 @@
+"""A program with a loader of every kind, that says what it would go on to do."""
+
+# ruff: noqa: T201 - what it prints is what the tests look at
+
+import sys
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        Path("made").open("a").write(f"{index}\n")
+        return torch.tensor(index * index)
+
+
+class Augmented(Squares):
+    def __getitem__(self, index):
+        return torch.rand(2) + index
+
+
+class Counting(Squares):
+    calls = 0
+
+    def __getitem__(self, index):
+        self.calls += 1
+        return torch.tensor(self.calls)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from range(10)
+
+
+class Named(Squares):
+    def __getitem__(self, name):
+        return torch.tensor(len(name.split()))
+
+
+class Names:
+    """A sampler whose indices nobody can guess."""
+
+    def __iter__(self):
+        Path("drawn").touch()
+        return iter(["one", "two words"])
+
+    def __len__(self):
+        return 2
+
+
+def main():
+    before = torch.get_rng_state()
+    if "early" in sys.argv:
+        sys.exit(3)
+    loaders = [
+        DataLoader(Augmented(), batch_size=4, shuffle=True, num_workers=2),
+        DataLoader(Squares(), batch_size=4, num_workers=2),
+        DataLoader(Squares(), batch_size=4),
+        DataLoader(Augmented(), batch_size=4),
+        DataLoader(Counting(), batch_size=4, num_workers=2),
+        DataLoader(Stream(), num_workers=2),
+        DataLoader(Stream()),
+        DataLoader(Named(), sampler=Names(), num_workers=1),
+    ]
+    assert torch.equal(before, torch.get_rng_state())
+    print("the program speaks")
+    if "none" in sys.argv:
+        return
+    try:
+        for loader in loaders[1:2] if "second" in sys.argv else loaders:
+            for _ in loader:
+                pass
+            print("the program goes on")
+    finally:
+        print("the program saves its model")
+
+
+if __name__ == "__main__":
+    main()
