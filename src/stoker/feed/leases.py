@@ -89,6 +89,10 @@ class LeaseTable:
             heapq.heappush(self._waiting, item.seq)
         return item
 
+    def pass_over(self) -> None:
+        """The next item was delivered before the iteration was gone on with."""
+        self.next_seq += 1
+
     def next_waiting(self, worker_id: int) -> Item | None:
         """The first item that a worker may take, without taking it."""
         if not self._num_pinned:
