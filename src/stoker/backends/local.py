@@ -31,7 +31,7 @@ from stoker.feed.crew import Template
 from stoker.feed.forks import abandon_in_children
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.slots import create_memory
-from stoker.feed.tiers import reuse_survey
+from stoker.feed.tiers import reuse_fingerprint
 from stoker.feed.wire import Channel, Kind
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -158,8 +158,7 @@ def _template_main(sock: socket.socket, board_fd: _Descriptor, stacks: _Descript
     board = Board.inherit(board_fd.fd)
     fcntl.fcntl(stacks.fd, fcntl.F_SETFL, fcntl.fcntl(stacks.fd, fcntl.F_GETFL) | os.O_APPEND)
     faulthandler.register(_DUMP_SIGNAL, file=stacks.fd, all_threads=True)
-    gc.collect()
-    gc.freeze()  # a worker's collections then leave the shared pages alone
+    gc.freeze()  # a worker's collections then leave the shared pages alone; collecting first would cost 0.1 s
     children: dict[int, int] = {}
     wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -180,7 +179,7 @@ def _template_main(sock: socket.socket, board_fd: _Descriptor, stacks: _Descript
                 return
             for frame in frames:
                 if frame.kind is Kind.SURVEY:
-                    channel.send(Kind.SURVEYED, reuse_survey(program).fingerprint or b"")
+                    channel.send(Kind.SURVEYED, reuse_fingerprint(program) or b"")
                     continue
                 identity: WorkerIdentity = pickle.loads(frame.body)
                 pid = _fork_worker(frame.fds[0], (wake, wake_end), sock, board, program, identity)

@@ -133,6 +133,12 @@ class Crew:
         """Process id of the template."""
         return self._template.pid
 
+    @property
+    def awaits_template(self) -> bool:
+        """Whether the template has yet to say that a worker was born or has died."""
+        members = self.members.values()
+        return not self.template_lost and any(m.gone or m.killed_for or not m.pid for m in members)
+
     def active(self) -> list[Member]:
         """Workers that may get leases."""
         return [m for m in self.members.values() if not (m.draining or m.gone)]

@@ -32,6 +32,10 @@ WINDOW_S = 0.25
 """How often the policy is asked."""
 _POLL_S = 0.1
 """Longest wait without looking at workers, policy and time limit."""
+_LANDMARKS = (1, 20)
+"""Batches after which the counters are recorded whatever the time: the baseline of the report lies between."""
+_SAY_AGAIN_S = 5.0
+"""A new reason for the same number of workers is reported no more often than this."""
 _MAX_LOSSES = 12
 """Workers lost in a row without one finished item: something is wrong with all of them."""
 
@@ -57,6 +61,10 @@ class Listener(Protocol):
 
     def tick(self) -> None:
         """Called about four times a second while the loader is in use."""
+        ...
+
+    def snapshot(self) -> None:
+        """Called where the counters mark something: the first batches, a change of workers, the end."""
         ...
 
 
@@ -154,6 +162,8 @@ class Engine:
         self._window = Window(counters, time.monotonic())
         self._held: dict[int, int] = {}  # worker -> leases it has not fulfilled
         self._losses = 0
+        self._booked_s = 0.0
+        self._said_s = 0.0
         self._probing = False
         self._prober = -1
         self.evidence: dict[str, probe.Evidence] = {}
@@ -474,13 +484,13 @@ class Engine:
 
         With ``refill`` another item is drawn for the one delivered, at the moment at which torch's loader draws it.
         """
-        begun = time.monotonic()
+        begun = self._booked_s = time.monotonic()
         self.pump()
         item = self._find()
         if item is None or item.state is not State.READY:
             item = self._wait(begun, item)
         now = time.monotonic()
-        self._counters.input_wait_s += now - begun
+        self._book_wait(now)
         self._routine(now)
         result = self._deliver(item)
         if refill:
@@ -499,6 +509,10 @@ class Engine:
             return head
         return self._table.first_ready() or head
 
+    def _book_wait(self, now: float) -> None:
+        self._counters.input_wait_s += now - self._booked_s
+        self._booked_s = now
+
     def _wait(self, begun: float, item: Item | None) -> Item:
         self._counters.starved_steps += 1
         while True:
@@ -514,7 +528,9 @@ class Engine:
                 raise RuntimeError(f"DataLoader timed out after {self._limits.timeout_s} seconds")
             self._lease_waiting()
             self.pump(_POLL_S)
-            self._routine(time.monotonic(), waiting=True)
+            now = time.monotonic()
+            self._book_wait(now)
+            self._routine(now, waiting=True)
             item = self._find()
 
     def _deliver(self, item: Item) -> Any:
@@ -525,6 +541,8 @@ class Engine:
             self.taken_ahead.discard(self._table.cursor)
             self._table.cursor += 1
         self._counters.batches += 1
+        if self._counters.batches in _LANDMARKS:
+            self._listener.snapshot()
         if isinstance(result, FailedItem):
             return result
         self._counters.samples += len(item.work.indices) - len(item.work.skip) if self._program.auto_collation else 1
@@ -554,10 +572,14 @@ class Engine:
         self._listener.tick()
 
     def _obey(self, decision: Decision) -> None:
-        changed = (decision.workers, decision.depth) != (self.decision.workers, self.decision.depth)
-        self.decision = decision
-        if changed:
+        before, self.decision = self.decision, decision
+        now = time.monotonic()
+        changed = (decision.workers, decision.depth) != (before.workers, before.depth)
+        if changed or (decision.reason != before.reason and now - self._said_s > _SAY_AGAIN_S):
+            self._said_s = now
+            self._listener.snapshot()
             self._listener.workers_changed(decision)
+        if changed:
             self.staff()
             self.fill()
 

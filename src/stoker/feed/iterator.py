@@ -253,6 +253,7 @@ class FedIterator(_BaseDataLoaderIter):
     def _finish(self) -> None:
         self._ended = True
         self._in_process = None
+        self._feed.listener.snapshot()
         if not self._persistent_workers:
             self._let_go()
 

@@ -93,7 +93,6 @@ class LoaderFeed:
         )
         self._verdict_for: tuple[int, ...] = ()
         self._parked: Crew | None = None
-        self._decision: Decision | None = None
         self._pid = os.getpid()
 
     # -- describing the loader ---------------------------------------------------------------------------------------
@@ -132,9 +131,13 @@ class LoaderFeed:
             WorkerStartError: no process could be started.
         """
         choice = self.choose(loader)
-        self.ordinal = cursor.iteration if cursor is not None else self.ordinal + 1
+        self.begin_iteration(cursor)
         iteration = Iteration(ordinal=self.ordinal, base_seed=base_seed, tier=choice.tier)
         return self.start_engine(loader, iteration, order, first=cursor.yielded if cursor is not None else 0)
+
+    def begin_iteration(self, cursor: Cursor | None = None) -> None:
+        """Counts iterations; a resumed one keeps its number."""
+        self.ordinal = cursor.iteration if cursor is not None else self.ordinal + 1
 
     def continue_engine(self, loader: DataLoader[Any], engine: Engine, base_seed: int, order: Order) -> Engine:
         """An engine for the next iteration of a persistent loader, with the same workers."""
@@ -182,11 +185,7 @@ class LoaderFeed:
 
     def decide_start(self, loader: DataLoader[Any]) -> Decision:
         """How many workers an iteration begins with: what the last one ended with, or what is declared."""
-        if self._decision is None:
-            self._decision = self._policy.start(max(loader.num_workers, 1), loader.prefetch_factor or 2)
-        elif self.engine is not None and self.engine.decision.workers > 0:
-            self._decision = self.engine.decision
-        return self._decision
+        return self._policy.start(max(loader.num_workers, 1), loader.prefetch_factor or 2)
 
     def _limits(self, loader: DataLoader[Any]) -> Limits:
         config = self.services.config
@@ -209,10 +208,12 @@ class LoaderFeed:
         self.listener.opened(self.choice)
         return self.choice.tier is Tier.ELASTIC
 
-    def refuse(self, loader: DataLoader[Any], why: str) -> None:
-        """Takes the elastic tier back for a loader that declares no workers."""
-        self.choice = tiers.impure(self.program_of(loader), why)
-        self.listener.opened(self.choice)
+    def refuse(self, loader: DataLoader[Any], why: str, *, keep_trying: bool = False) -> None:
+        """Keeps a loader that declares no workers in the training process; only for now with ``keep_trying``."""
+        choice = tiers.impure(self.program_of(loader), why)
+        self.listener.opened(choice)
+        if not keep_trying:
+            self.choice = choice
 
     # -- crews -------------------------------------------------------------------------------------------------------
 
@@ -234,7 +235,7 @@ class LoaderFeed:
         if crew is None:
             return None
         if iteration.tier is Tier.ELASTIC:
-            now = tiers.reuse_survey(program).fingerprint
+            now = tiers.reuse_fingerprint(program)
             if now is not None and crew.fingerprint() == now:
                 crew.begin(iteration)
                 return crew

@@ -53,6 +53,8 @@ class Survey:
     obstacles: tuple[str, ...]
     """What was found that training may change, or that can't be looked into, as half sentences."""
     num_objects: int
+    shared: tuple[str, ...] = ()
+    """What other processes see as well (locks, values, queues), as half sentences."""
 
 
 @dataclass
@@ -63,6 +65,7 @@ class _Walk:
     seen: dict[int, int] = field(default_factory=dict[int, int])
     keep: list[Any] = field(default_factory=list[Any])
     obstacles: list[str] = field(default_factory=list[str])
+    shared: list[str] = field(default_factory=list[str])
     num_objects: int = 0
     num_bytes: int = 0
     complete: bool = True
@@ -83,7 +86,7 @@ def survey(roots: Iterable[tuple[str, Any]], *, max_objects: int = 50_000, max_b
         if not walk.complete and walk.num_objects > max_objects:
             break
     fingerprint = walk.state.digest() if walk.complete else None
-    return Survey(fingerprint, tuple(walk.obstacles), walk.num_objects)
+    return Survey(fingerprint, tuple(walk.obstacles), walk.num_objects, tuple(walk.shared))
 
 
 def _note(walk: _Walk, obstacle: str) -> None:
@@ -269,6 +272,8 @@ def _instance(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
         _note(walk, f"`{path}` is an optimizer")
     if isinstance(obj, torch.nn.Module) and (next(obj.parameters(), None) is not None or _has_buffer(obj)):
         _note(walk, f"`{path}` is a module with parameters or buffers ({kind.__name__})")
+    if kind.__module__.startswith(("multiprocessing.", "torch.multiprocessing.")) and "context" not in kind.__module__:
+        walk.shared.append(f"`{path}` is a multiprocessing {kind.__name__}, which other processes see")
     parts: list[tuple[Any, str]] = [(kind, path)]
     state = getattr(obj, "__dict__", None)
     slots = [name for base in kind.__mro__ for name in _slot_names(base)]

@@ -94,6 +94,9 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
     def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
+        if tensor.is_nested:
+            sizes, strides = tensor._nested_tensor_size(), tensor._nested_tensor_strides()
+            return _rebuild_nested, (tensor.values(), sizes, strides, tensor._nested_tensor_storage_offsets())
         if tensor.is_quantized or tensor.is_neg() or tensor.is_conj() or tensor.grad is not None:
             return NotImplemented  # through its storage, by torch's own reduction
         if tensor.requires_grad and not tensor.is_leaf:
@@ -121,6 +124,10 @@ def _reduce_sparse(tensor: torch.Tensor) -> Any:
     compressed = tensor.crow_indices() if by_row else tensor.ccol_indices()
     plain = tensor.col_indices() if by_row else tensor.row_indices()
     return _rebuild_compressed, (compressed, plain, tensor.values(), tensor.shape, tensor.layout)
+
+
+def _rebuild_nested(buffer: torch.Tensor, sizes: Any, strides: Any, offsets: Any) -> torch.Tensor:
+    return torch._nested_view_from_buffer(buffer, sizes, strides, offsets)
 
 
 def _rebuild_coo(indices: torch.Tensor, values: torch.Tensor, shape: Any, coalesced: bool) -> torch.Tensor:
@@ -191,6 +198,8 @@ class _Context(threading.local):
 
     holder: npt.NDArray[np.uint8] | None = None
     table: tuple[int, ...] = ()
+    shared: dict[int, tuple[int, torch.Tensor]] = {}  # noqa: RUF012 - replaced, never changed
+    """For entries that overlap others: offset and bytes of the memory that they are all views of."""
 
 
 _context = _Context()
@@ -199,13 +208,31 @@ _context = _Context()
 def unpack(skeleton: bytes | memoryview, holder: npt.NDArray[np.uint8]) -> Any:
     """The batch, as views on ``holder``; raises :class:`WireError` when the table does not fit the holder."""
     body, table, buffers = _read_head(memoryview(skeleton), len(holder))
-    previous = _context.holder, _context.table
-    _context.holder, _context.table = holder, table
+    previous = _context.holder, _context.table, _context.shared
+    _context.holder, _context.table, _context.shared = holder, table, _shared_spans(table, holder)
     try:
         arrays = [holder[table[2 * n] : table[2 * n] + table[2 * n + 1]] for n in buffers]
         return pickle.loads(body, buffers=arrays)
     finally:
-        _context.holder, _context.table = previous
+        _context.holder, _context.table, _context.shared = previous
+
+
+def _shared_spans(table: tuple[int, ...], holder: npt.NDArray[np.uint8]) -> dict[int, tuple[int, torch.Tensor]]:
+    ranges = sorted((table[2 * n], table[2 * n + 1], n) for n in range(len(table) // 2) if table[2 * n + 1])
+    shared: dict[int, tuple[int, torch.Tensor]] = {}
+    group: list[int] = []
+    start = end = 0
+    for offset, size_bytes, number in [*ranges, (1 << 62, 0, -1)]:
+        if offset < end:
+            group.append(number)
+            end = max(end, offset + size_bytes)
+            continue
+        if len(group) > 1:
+            raw: Any = holder
+            whole = torch.frombuffer(raw, dtype=torch.uint8, count=end - start, offset=start)
+            shared.update(dict.fromkeys(group, (start, whole)))
+        group, start, end = [number], offset, offset + size_bytes
+    return shared
 
 
 def _read_head(view: memoryview, size_bytes: int) -> tuple[memoryview, tuple[int, ...], tuple[int, ...]]:
@@ -243,16 +270,42 @@ def _rebuild_tensor(
     if size_bytes == 0:
         tensor = torch.empty(shape, dtype=dtype)
     else:
-        tensor = _view(offset, size_bytes, dtype)
+        tensor = _view(number, offset, size_bytes, dtype)
         tensor = tensor.view(shape) if stride is None else tensor.as_strided(shape, stride)
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def _view(offset: int, size_bytes: int, dtype: torch.dtype) -> torch.Tensor:
+def _view(number: int, offset: int, size_bytes: int, dtype: torch.dtype) -> torch.Tensor:
+    if number in _context.shared:
+        start, whole = _context.shared[number]
+        if (offset - start) % dtype.itemsize == 0:
+            return whole[offset - start : offset - start + size_bytes].view(dtype)
     holder: Any = _context.holder
     if dtype in _PLAIN_DTYPES:
         return torch.frombuffer(holder, dtype=dtype, count=size_bytes // dtype.itemsize, offset=offset)
     return torch.frombuffer(holder, dtype=torch.uint8, count=size_bytes, offset=offset).view(dtype)
+
+
+_PLAIN_LEAVES = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device)
+
+
+def is_plain(batch: object, depth: int = 8) -> bool:
+    """Whether a batch is equal to its own copy in every respect: plain tensors in built-in containers, no sharing."""
+    kind = type(batch)
+    if kind in _PLAIN_LEAVES:
+        return True
+    if isinstance(batch, torch.Tensor):
+        plain = kind is torch.Tensor and batch.layout is torch.strided and batch.device.type == "cpu"
+        return plain and not batch.requires_grad and not batch.is_nested and batch.is_contiguous() and _owns(batch)
+    if depth and kind in (list, tuple):
+        return all(is_plain(value, depth - 1) for value in batch)  # type: ignore[attr-defined]
+    if depth and kind is dict:
+        return all(is_plain(part, depth - 1) for pair in batch.items() for part in pair)  # type: ignore[attr-defined]
+    return False
+
+
+def _owns(tensor: torch.Tensor) -> bool:
+    return tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def digest(batch: object) -> bytes:

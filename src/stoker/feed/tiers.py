@@ -8,10 +8,13 @@ rest; a candidate is then probed. Nothing is guessed: what can't be shown to be 
 
 from __future__ import annotations
 
+import contextvars
 import inspect
+import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from stoker.feed.objects import Survey, survey
@@ -55,6 +58,12 @@ def choose(program: Program, index_sampler: Any, *, wish: Literal["auto", "pinne
         )
     if wish != "auto":
         return Choice(tier=Tier.PINNED, reason=f"asked for by `--tier {wish}`; {workers} workers as declared")
+    shared = reuse_survey(program).shared
+    if shared:
+        return Choice(
+            tier=Tier.PINNED,
+            reason=f"{shared[0]}, so every sample is made once only, by {workers} workers as declared",
+        )
     lazy = draws_lazily(index_sampler)
     evidence = (f"order is drawn no further ahead than torch draws it: {lazy}",) if lazy else ()
     return Choice(
@@ -107,6 +116,19 @@ def reuse_survey(program: Program) -> Survey:
     return survey(roots_of(program), max_objects=20_000, max_bytes=8 << 20)
 
 
+def reuse_fingerprint(program: Program) -> bytes | None:
+    """Equal in the program and in a process forked from it as long as nothing that items depend on has changed."""
+    found = reuse_survey(program).fingerprint
+    return None if found is None else found + repr(ambient_state()).encode()
+
+
+def ambient_state() -> tuple[object, ...]:
+    """What code may depend on without referring to it: a process's and a thread's settings."""
+    variables = tuple((variable.name, id(value)) for variable, value in contextvars.copy_context().items())
+    torchs = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled())
+    return torchs, os.getcwd(), hash(frozenset(os.environ.items())), variables
+
+
 def judge(choice: Choice, program: Program, found: tuple[Evidence, Evidence] | None, *, random: str) -> Choice:
     """The settled tier of a candidate.
 
@@ -122,6 +144,11 @@ def judge(choice: Choice, program: Program, found: tuple[Evidence, Evidence] | N
     drew = found[0].drew or found[1].drew
     if not why and drew and program.declared_workers == 0 and random == "keep":
         why = "its samples draw from the main random stream (`--random sample` gives each sample a seed instead)"
+    if not why and drew and program.worker_init_fn is not None and random == "keep":
+        why = (
+            "its samples draw random numbers under what `worker_init_fn` sets in each worker (`--random sample` gives "
+            "each sample a seed instead)"
+        )
     if why:
         return impure(program, why)
     notes = ("random transforms draw from a seed of each sample: the same for any number of workers",) if drew else ()

@@ -7,6 +7,9 @@ beating while the main thread hangs.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from dataclasses import dataclass
 
 from stoker.feed.crew import Crew, Member, cpu_seconds, process_state
@@ -14,6 +17,8 @@ from stoker.feed.crew import Crew, Member, cpu_seconds, process_state
 INTERVAL_S = 0.5
 STOPPED_GRACE_S = 1.0
 """A stopped worker is given this long to be continued."""
+_UNSEEN_S = 2.0
+"""After so long without a look, silence says nothing about a worker."""
 
 
 @dataclass(slots=True)
@@ -45,12 +50,16 @@ class Watch:
         self._stall_timeout_s = stall_timeout_s
         self._pulses: dict[int, _Pulse] = {}
         self._next_s = 0.0
+        self._template_stopped_s: float | None = None
 
     def look(self, crew: Crew, now_s: float, holding: set[int]) -> list[Suspect]:
-        """Workers among ``holding`` (numbers) that must be replaced."""
+        """Workers among ``holding`` (numbers) that must be replaced; ends a template that stands in their way."""
         if now_s < self._next_s:
             return []
+        if now_s > self._next_s + _UNSEEN_S:
+            self._pulses.clear()  # nobody looked: all processes may have been stopped together (Ctrl-Z) and continued
         self._next_s = now_s + INTERVAL_S
+        self._check_template(crew, now_s)
         suspects: list[Suspect] = []
         for number, member in crew.members.items():
             if member.gone or member.killed_for or not member.pid or number not in holding:
@@ -62,6 +71,16 @@ class Watch:
         for number in set(self._pulses) - set(crew.members):
             del self._pulses[number]
         return suspects
+
+    def _check_template(self, crew: Crew, now_s: float) -> None:
+        """Kills a stopped template from which a birth or a death is waited for; its end is then noticed as any."""
+        if not crew.awaits_template or process_state(crew.template_pid) not in ("T", "t"):
+            self._template_stopped_s = None
+            return
+        self._template_stopped_s = self._template_stopped_s or now_s
+        if now_s - self._template_stopped_s >= STOPPED_GRACE_S:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(crew.template_pid, signal.SIGKILL)
 
     def _check(self, crew: Crew, member: Member, now_s: float) -> Suspect | None:
         number = member.identity.number

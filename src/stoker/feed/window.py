@@ -77,6 +77,7 @@ class Window:
             batch_bytes=batch_bytes,
             worker_bytes=now.private_bytes,
             waiting=waiting,
+            window_s=span_s,
         )
         self._before, self._begun_s = now.copy(), now_s
         return seen

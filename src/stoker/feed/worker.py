@@ -116,9 +116,8 @@ class Worker:
 
     def _on_iteration(self, frame: Frame) -> None:
         iteration: Iteration = pickle.loads(frame.body)
-        first = self._iteration is None
-        self._iteration = iteration
-        if first:
+        before, self._iteration = self._iteration, iteration
+        if before is None or before.base_seed != iteration.base_seed:  # torch would have started a new worker
             self._init_as_torch(iteration.base_seed)
         if self._init_failure is None:
             self._fetcher = self._create_fetcher(iteration)

@@ -18,10 +18,11 @@ from stoker.backends.local import LocalBackend
 from stoker.core import events, host
 from stoker.core.config import Settings
 from stoker.feed.crew import Backend, Departure
-from stoker.feed.iterator import close_all, serve
+from stoker.feed.iterator import close_all
 from stoker.feed.loader import FeedConfig, LoaderFeed
 from stoker.feed.order import Cursor
 from stoker.feed.scaling import Decision
+from stoker.feed.serve import serve
 from stoker.feed.tiers import Choice
 from stoker.run.steps import StepClock
 from stoker.scale.budget import CpuLedger, local_world_size, rank_bytes, rank_cores
@@ -132,7 +133,7 @@ class Serving:
             return
         close_all()
         for _, feed in self._feeds.values():
-            feed.listener.tick_now()  # type: ignore[attr-defined]
+            feed.listener.snapshot()
             feed.close()
         self._feeds.clear()
 
@@ -222,9 +223,9 @@ class LoaderEvents:
         now = self._serving.now_s()
         if now >= self._next_s:
             self._next_s = now + PROGRESS_S
-            self.tick_now()
+            self.snapshot()
 
-    def tick_now(self) -> None:
+    def snapshot(self) -> None:
         """Emits the counters."""
         feed, counters = self._feed, self._feed.counters
         if feed.ordinal < 0:

@@ -1,0 +1,253 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+# (subclasses torch's private iterator)
+"""Loaders that declare no workers: served in the training process, and moved to data workers where that is provable.
+
+Such a loader runs the user's code inside the training process, so anything the program does may matter to it and the
+other way round. It is moved only after a trial: the first batches are made here, as torch makes them, and must leave
+everything that the dataset refers to unchanged, draw no random numbers, consist of plain tensors and containers, and
+cost enough to be worth it. Then one batch is made in both places and compared. While workers make the rest, what the
+dataset refers to is compared before every delivery, and now and then a batch is made here again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _DatasetKind
+
+from stoker.core.errors import DifferentResultError
+from stoker.feed import streams, tiers
+from stoker.feed.engine import Engine, FailedItem, IterationEnd
+from stoker.feed.inline import InlineMaker
+from stoker.feed.iterator import FedIterator, InProcess, Pace
+from stoker.feed.loader import LoaderFeed
+from stoker.feed.order import Cursor
+from stoker.feed.pack import digest, is_plain
+from stoker.feed.program import Iteration, Program, Tier, WorkItem
+
+TRIAL_BATCHES = 3
+MIN_BATCH_S = 0.005
+"""Batches that take less are not worth a process."""
+MIN_REST_S = 0.5
+"""Nor is an iteration of which less than this is left."""
+MAX_WATCH_FRAC = 0.02
+"""Comparing the dataset before each delivery may cost this share of making a batch."""
+RECHECK_EVERY = 97
+"""Every so many batches one is made again here and compared; a prime, so as not to meet a rhythm of the program's."""
+
+
+def state_of(program: Program) -> tuple[object, ...]:
+    """What the batches of a loader without workers may depend on, as far as it can be seen; contains None if not."""
+    return tiers.watch_survey(program).fingerprint, tiers.ambient_state(), threading.get_ident()
+
+
+@dataclass
+class Trial:
+    """Watches the first batches made here."""
+
+    program: Program
+    length: int | None
+    random: str
+    make_s: list[float] = field(default_factory=list[float])
+    obstacle: str = ""
+
+    def __post_init__(self) -> None:
+        begun = time.monotonic()
+        self._state = state_of(self.program)
+        self.watch_s = time.monotonic() - begun
+
+    def note(self, batch: Any, seconds: float, *, drew: bool) -> None:
+        """A batch was made here in so many seconds."""
+        self.make_s.append(seconds)
+        if drew and self.random == "keep":
+            self.obstacle = (
+                "its samples draw from the main random stream (`--random sample` gives each sample a seed instead)"
+            )
+        elif not is_plain(batch):
+            self.obstacle = "its batches hold objects that would not be quite the same after a journey"
+        elif state_of(self.program) != self._state:
+            self.obstacle = "what its dataset refers to changes from batch to batch"
+
+    @property
+    def over(self) -> bool:
+        """Whether it is known whether to move."""
+        return bool(self.obstacle) or len(self.make_s) >= TRIAL_BATCHES
+
+    def verdict(self) -> str:
+        """Why the loader stays, as half a sentence; empty when it is worth moving."""
+        if self.obstacle:
+            return self.obstacle
+        seconds = sorted(self.make_s)[len(self.make_s) // 2]
+        if seconds < MIN_BATCH_S:
+            return f"a batch takes {1e3 * seconds:.1f} ms to make: nothing to gain"
+        if self.length is not None and (self.length - len(self.make_s)) * seconds < MIN_REST_S:
+            return f"an iteration of {self.length} batches of {1e3 * seconds:.0f} ms is too short to gain from it"
+        if self.watch_s > MAX_WATCH_FRAC * seconds:
+            return f"watching what it refers to would take {1e3 * self.watch_s:.1f} ms of {1e3 * seconds:.0f} ms a batch"
+        return ""
+
+
+class UndeclaredIterator(FedIterator):
+    """Serves one iteration of a loader with ``num_workers=0``."""
+
+    def __init__(self, loader: DataLoader[Any], feed: LoaderFeed, pace: Pace, cursor: Cursor | None = None) -> None:
+        self._trial: Trial | None = None
+        self._watched: tuple[object, ...] = ()
+        self._twin = b""
+        """Digest of the batch that is made in both places."""
+        self._next_recheck = RECHECK_EVERY
+        super().__init__(loader, feed, pace, cursor)
+
+    def _start(self, cursor: Cursor | None) -> None:
+        loader, feed = self._loader, self._feed
+        assert feed.choice is not None
+        self._settled = True
+        self._fetcher = _DatasetKind.create_fetcher(
+            self._dataset_kind, self._dataset, self._auto_collation, self._collate_fn, self._drop_last
+        )
+        feed.begin_iteration(cursor)
+        if feed.choice.tier is Tier.ELASTIC and not feed.choice.candidate:
+            self._watched = state_of(self._program)
+            self._engine = feed.start_engine(loader, self._iteration(), self._order, first=self.yielded)
+            return
+        self._in_process = InProcess(self._make, [], self._order, self.yielded)
+        if self._program.is_iterable and cursor is not None:
+            self._skip_stream(cursor.yielded)
+        if feed.choice.candidate:
+            self._trial = Trial(self._program, _length(loader), feed.services.config.random)
+
+    def _iteration(self) -> Iteration:
+        return Iteration(ordinal=self._feed.ordinal, base_seed=self._base_seed, tier=Tier.ELASTIC)
+
+    def _skip_stream(self, count: int) -> None:
+        """A stream can only be resumed by reading it again from its start."""
+        for _ in range(count):
+            self._fetcher.fetch([None] * (self._loader.batch_size or 1))
+
+    def _make(self, seq: int, work: WorkItem) -> Any:
+        """A batch as torch makes it without workers."""
+        if not self._program.is_iterable:
+            return self._pin(self._fetcher.fetch(work.indices))
+        try:
+            return self._pin(self._fetcher.fetch(work.indices))
+        except StopIteration:
+            raise IterationEnd from None
+
+    def _next_batch(self) -> Any:
+        if self._trial is not None:
+            return self._try()
+        if self._twin:
+            self._compare_twin()
+        elif self._engine is not None and state_of(self._program) != self._watched:
+            self._come_back("what the dataset refers to has changed; from here on batches are made in this process")
+        if self._in_process is not None:
+            return self._counted(self._in_process.next)
+        assert self._engine is not None
+        if self.yielded >= self._next_recheck:
+            return self._recheck()
+        self._engine.fill()  # at the first next, not inside iter(), torch draws without workers
+        return self._take()
+
+    # -- the trial ---------------------------------------------------------------------------------------------------
+
+    def _try(self) -> Any:
+        assert self._trial is not None
+        assert self._in_process is not None
+        trial = self._trial
+        if trial.over:
+            self._trial = None
+            why = trial.verdict()
+            if not why:
+                return self._make_twin()
+            self._feed.refuse(self._loader, why)
+            return self._counted(self._in_process.next)
+        picture = streams.mark()
+        begun = time.monotonic()
+        batch = self._counted(self._in_process.next)
+        seconds = time.monotonic() - begun
+        trial.note(batch, seconds, drew=streams.drawn_since(picture))
+        return batch
+
+    def _make_twin(self) -> Any:
+        """The first batch that workers make is made here as well."""
+        self._in_process = None
+        self._watched = state_of(self._program)
+        self._engine = self._feed.start_engine(self._loader, self._iteration(), self._order, first=self.yielded)
+        self._engine.fill()
+        work = self._engine.first_work()
+        if work is None:
+            raise IterationEnd
+        batch = self._counted(lambda: self._make(self.yielded, work))
+        self._twin = digest(batch)
+        return batch
+
+    def _compare_twin(self) -> None:
+        twin, self._twin = self._twin, b""
+        assert self._engine is not None
+        same = self._verdict()
+        result = self._payload(refill=False)
+        drew_allowed = self._feed.services.config.random == "sample"
+        if same and not drew_allowed and (isinstance(result, FailedItem) or digest(self._engine.build(result)) != twin):
+            self._feed.refuse(self._loader, "its batches come out different in a data worker")
+            same = False
+        if not same:
+            self._come_back("")
+
+    def _come_back(self, notice: str) -> None:
+        first = self.yielded
+        works = self._leave_engine()
+        if notice:
+            self._feed.listener.notice(notice)
+        self._in_process = InProcess(self._make, works, self._order, first)
+
+    # -- while moved -------------------------------------------------------------------------------------------------
+
+    def _recheck(self) -> Any:
+        assert self._engine is not None
+        self._next_recheck = self.yielded + RECHECK_EVERY
+        work = self._engine.first_work()
+        batch = self._take()
+        if work is None:
+            return batch
+        if self._feed.services.config.random == "sample":
+            here = InlineMaker(self._program, self._iteration()).make(self.yielded, work)
+        else:
+            here = self._fetcher.fetch(work.indices)
+        if digest(here) != digest(batch):
+            first = max(0, self.yielded - RECHECK_EVERY)
+            raise DifferentResultError(
+                f"batch {self.yielded} made in a data worker differs from the same batch made in the training process; "
+                f"batches {first} to {self.yielded} of this iteration may be affected. Run with --tier process, or "
+                "declare num_workers=1 or more if the difference does not matter"
+            )
+        return batch
+
+    def _raise(self, failed: FailedItem) -> None:
+        """Torch raises the bare exception where there are no workers, so the batch is made again here."""
+        self._fetcher.fetch(failed.work.indices)
+        super()._raise(failed)
+
+    def _dismiss(self, engine: Engine) -> None:
+        engine.crew.close()
+
+    def _finish(self) -> None:
+        self._close_trial()
+        super()._finish()
+
+    def _close_trial(self) -> None:
+        if self._trial is not None:
+            self._feed.refuse(self._loader, "its iterations are too short to try", keep_trying=True)
+            self._trial = None
+
+
+def _length(loader: DataLoader[Any]) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+

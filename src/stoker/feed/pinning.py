@@ -1,0 +1,56 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (torch's accelerator API is untyped)
+"""Pinned host memory for ``pin_memory=True``: batches are copied one step ahead, in a thread, as torch does it.
+
+They are copies, not registered slots: torch's host allocator would not know when an asynchronous copy out of a slot
+has finished, so a slot could be written again in the middle of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch.utils.data import _utils as torch_data
+
+
+class Pinner:
+    """Copies to pinned memory for one iterator.
+
+    Args:
+        device: type of the accelerator, as torch's iterator knows it.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._index = torch.accelerator.current_device_index()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stoker-pin", initializer=self._init)
+        self._future: Future[Any] | None = None
+
+    def _init(self) -> None:
+        torch.accelerator.set_device_index(self._index)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a batch was submitted and not taken."""
+        return self._future is not None
+
+    def pin(self, batch: Any) -> Any:
+        """The batch in pinned memory, made now."""
+        return torch_data.pin_memory.pin_memory(batch, self._device)
+
+    def submit(self, build: Callable[[], Any]) -> None:
+        """Has the next batch built and pinned in the thread."""
+        self._future = self._thread.submit(lambda: self.pin(build()))
+
+    def result(self) -> Any:
+        """The submitted batch; raises what building it raised."""
+        assert self._future is not None
+        future, self._future = self._future, None
+        return future.result()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

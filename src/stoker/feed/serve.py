@@ -1,0 +1,54 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+# (calls and returns torch's private iterators)
+"""Chooses the iterator for one ``iter(loader)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from stoker.core.errors import WorkerStartError
+from stoker.feed.iterator import FedIterator, Pace
+from stoker.feed.loader import LoaderFeed
+from stoker.feed.moved import UndeclaredIterator
+from stoker.feed.order import Cursor
+from stoker.feed.program import Tier
+
+
+def serve(
+    loader: DataLoader[Any],
+    feed: LoaderFeed,
+    pace: Pace,
+    stock: Callable[[], _BaseDataLoaderIter],
+    cursor: Cursor | None = None,
+) -> _BaseDataLoaderIter:
+    """An iterator over ``loader`` in the tier that fits it.
+
+    Args:
+        loader: the program's loader.
+        feed: what stoker keeps for it.
+        pace: told about each step.
+        stock: makes torch's own iterator.
+        cursor: where to resume.
+    """
+    if feed.choose(loader).tier is Tier.STOCK or (loader.num_workers == 0 and loader.timeout != 0):
+        return stock()  # the latter raises torch's own error
+    if loader.num_workers > 0:
+        loader.check_worker_number_rationality()
+    kind = FedIterator if loader.num_workers > 0 else UndeclaredIterator
+    generators = [g for g in (loader.generator, torch.default_generator) if g is not None]
+    states = [generator.get_state() for generator in generators]
+    try:
+        return kind(loader, feed, pace, cursor)
+    except WorkerStartError as error:
+        if cursor is not None:
+            raise
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        feed.listener.notice(f"{error.args[0]}; this loader runs on torch's own workers")
+        return stock()
