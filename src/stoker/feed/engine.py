@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
@@ -78,7 +78,7 @@ class Limits:
     """The loader's own time limit for one batch; 0 for none."""
 
 
-class IterationEnd(Exception):  # noqa: N818 - an event, not an error
+class IterationEnd(Exception):
     """The iteration has no further item. Not ``StopIteration``, which the user's own code may raise."""
 
 
@@ -120,7 +120,6 @@ class Engine:
         lookahead: most items that may be drawn and not delivered; None leaves it to the policy.
         in_order: deliver by number; else whatever is ready.
         first: number of the first item (an iteration that is gone on with does not begin at 0).
-        taken: items beyond ``first`` that were delivered already; kept up to date.
     """
 
     def __init__(
@@ -140,7 +139,6 @@ class Engine:
         lookahead: int | None,
         in_order: bool,
         first: int = 0,
-        taken: set[int] | None = None,
     ) -> None:
         self.crew = crew
         self._program = program
@@ -167,7 +165,7 @@ class Engine:
         self._probing = False
         self._prober = -1
         self.evidence: dict[str, probe.Evidence] = {}
-        self.taken_ahead: set[int] = set() if taken is None else taken
+        self.taken_ahead = order.taken
         """Items delivered beyond the cursor (``in_order=False``), in this iteration or before it was gone on with."""
         if self._history is not None and program.is_iterable:
             self._history.assume(order.stream_items([*range(first), *self.taken_ahead]))
@@ -200,6 +198,8 @@ class Engine:
             if member is None:
                 return
             self._welcome(member)
+            if self._probing and self._prober < 0:
+                self._spawn_prober()
         surplus = len(active) - self.decision.workers
         if surplus > 0:
             for member in sorted(active, key=lambda m: self._held.get(m.identity.number, 0))[:surplus]:
@@ -257,7 +257,7 @@ class Engine:
         if self._table.next_seq in self.taken_ahead:
             self._table.pass_over()
         else:
-            self._table.add(work)
+            self._table.add(self._quarantine.apply(work))
         return True
 
     def _lease_waiting(self) -> None:
@@ -294,11 +294,19 @@ class Engine:
             self._window.busy(number, time.monotonic())
         self._held[number] += 1
 
-    def _send_probe(self, work: WorkItem) -> None:
+    def _spawn_prober(self) -> None:
+        """Starts the throwaway worker second, so that the first batch does not wait for it longer than it must."""
         # Another worker id than the first batch's, so that a dependence on it shows.
         member = self.crew.spawn(min(1, max(0, self._program.declared_workers - 1)))
         if member is not None:
+            member.draining = True  # gets no leases
             self._prober = member.identity.number
+
+    def _send_probe(self, work: WorkItem) -> None:
+        if self._prober < 0:
+            self._spawn_prober()
+        member = self.crew.members.get(self._prober)
+        if member is not None:
             self.crew.probe(member, work)
             self.crew.stop(member)
 
@@ -614,11 +622,11 @@ class _History:
     """What pinned workers have made in this iteration: 8 bytes a sample and a check a batch."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[Any, int, int | None]] = {}
+        self._made: dict[int, tuple[Any, WorkItem, int | None]] = {}
         self._repeating: set[int] = set()
 
     def made(self, seq: int, work: WorkItem, check: int | None) -> None:
-        self._made[seq] = (_compress(work.indices), work.start, check)
+        self._made[seq] = (_compress(work.indices), replace(work, indices=None), check)
 
     def assume(self, items: Iterable[tuple[int, WorkItem]]) -> None:
         """Items of a stream that were made before this iteration was gone on with."""
@@ -627,8 +635,8 @@ class _History:
 
     def of(self, worker_id: int, num_workers: int) -> list[tuple[int, WorkItem]]:
         return [
-            (seq, WorkItem(indices=_expand(indices), start=start))
-            for seq, (indices, start, _) in sorted(self._made.items())
+            (seq, replace(work, indices=_expand(indices)))
+            for seq, (indices, work, _) in sorted(self._made.items())
             if seq % num_workers == worker_id
         ]
 

@@ -37,6 +37,14 @@ class Quarantine:
     program: tuple[str, ...] = ("train.py",)
     """What the user runs, for the command that makes a sample again."""
     num_quarantined: int = field(default=0, init=False)
+    _known: set[object] = field(default_factory=set[object], init=False)
+
+    def apply(self, work: WorkItem) -> WorkItem:
+        """A newly drawn work item without the samples that ended workers in an earlier iteration."""
+        if not self._known:
+            return work
+        bad = tuple(k for k, index in enumerate(work.indices) if _hashable(index) and index in self._known)
+        return self._without(work, bad) if len(bad) < len(work.indices) else work
 
     def judge(self, item: Item, position: int, cause: str, iteration: Iteration) -> WorkItem:
         """The work item without the sample at ``position``.
@@ -52,13 +60,24 @@ class Quarantine:
         if single:
             seed = seeds.sample_seed(iteration.base_seed, iteration.ordinal, work.start + position, index)
         path = path_of(self.dataset, index) if single else ""
-        if self.policy == "raise" or not can_leave_out or self.num_quarantined >= self.cap:
-            raise self._error(index, path, seed, cause, single, can_leave_out)
+        why_not = ""
+        if can_leave_out and self.policy != "raise":
+            if self.num_quarantined >= self.cap:
+                why_not = f" ({self.cap} samples were left out already)"
+            elif not self._without(work, (position,)).sources():
+                why_not = " (no other sample of its batch is left)"
+        if self.policy == "raise" or not can_leave_out or why_not:
+            raise self._error(index, path, seed, cause + why_not, single, can_leave_out)
         self.num_quarantined += 1
+        if _hashable(index):
+            self._known.add(index)
         self.listener.sample_quarantined(index, path, seed, self.policy)
+        return self._without(work, (position,))
+
+    def _without(self, work: WorkItem, positions: tuple[int, ...]) -> WorkItem:
         if self.policy == "skip":
-            return replace(work, skip=(*work.skip, position))
-        return replace(work, replace=(*work.replace, position))
+            return replace(work, skip=(*work.skip, *positions))
+        return replace(work, replace=(*work.replace, *positions))
 
     def _error(
         self, index: object, path: str, seed: int, cause: str, single: bool, can_leave_out: bool
@@ -68,19 +87,26 @@ class Quarantine:
             what = "a sample of the stream"
         where = f" ({path})" if path else ""
         replay = replay_command(self.loader, index, seed, self.program) if single else ""
-        reached = f" ({self.cap} samples were left out already)" if self.policy != "raise" and can_leave_out else ""
         remedies = [f"make it alone, in the training process, with `{replay}`"] if replay else []
         if can_leave_out:
             remedies.append("leave such samples out with `--on-bad-sample skip`")
         if not remedies:
             remedies.append("run with `--workers 0` to see the cause in the training process")
         return SampleKillsWorkerError(
-            f"{what}{where} ended its data worker twice, the last one {cause}{reached}; {', or '.join(remedies)}",
+            f"{what}{where} ended its data worker twice, the last one {cause}; {', or '.join(remedies)}",
             index=index,
             path=path,
             seed=seed,
             replay=replay,
         )
+
+
+def _hashable(index: object) -> bool:
+    try:
+        hash(index)
+    except TypeError:
+        return False
+    return True
 
 
 def _short(index: object) -> str:
