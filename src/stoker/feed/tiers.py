@@ -155,6 +155,14 @@ def judge(choice: Choice, program: Program, found: tuple[Evidence, Evidence] | N
     return Choice(tier=Tier.ELASTIC, reason=choice.reason, evidence=(*choice.evidence, *notes))
 
 
+def on_trial() -> Choice:
+    """The tier of a candidate without declared workers while its first batches are made in the training process."""
+    return Choice(
+        tier=Tier.PROCESS,
+        reason="declares no workers, and its iterations ended before it was known whether moving it pays",
+    )
+
+
 def impure(program: Program, why: str) -> Choice:
     """The tier of a candidate that the probe refused."""
     site = _site(program.dataset, "__getitem__")
