@@ -33,6 +33,7 @@ from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.slots import create_memory
 from stoker.feed.tiers import reuse_fingerprint
 from stoker.feed.wire import Channel, Kind
+from stoker.feed.worker import Worker
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -236,8 +237,6 @@ def _fork_worker(
             os.close(end)
         _set_name(b"stoker_worker")
         _keep_freed_memory()
-        from stoker.feed.worker import Worker
-
         Worker(
             program, identity, Channel(socket.socket(fileno=fd), blocking=True), board.writer(identity.board_slot)
         ).run()

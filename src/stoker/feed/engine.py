@@ -163,8 +163,10 @@ class Engine:
         self._booked_s = 0.0
         self._said_s = 0.0
         self._probing = False
-        self._prober = -1
+        self._prober = self._first_maker = -1
         self.evidence: dict[str, probe.Evidence] = {}
+        self.first_drew: bool | None = None
+        """Whether the first batch drew from the global random streams; None before it is known."""
         self.taken_ahead = order.taken
         """Items delivered beyond the cursor (``in_order=False``), in this iteration or before it was gone on with."""
         if self._history is not None and program.is_iterable:
@@ -284,7 +286,7 @@ class Engine:
         generation = self._table.lease(item, number, ring, slot)
         flags = LeaseFlag.NONE
         if self._probing:
-            flags, self._probing = LeaseFlag.DIGEST, False
+            flags, self._probing, self._first_maker = LeaseFlag.DIGEST, False, number
             self._send_probe(item.work)
         self.crew.lease(member, LeaseHeader(item.seq, generation, ring, slot, flags), item.work)
         self._add_lease(number)
@@ -347,16 +349,11 @@ class Engine:
         while not {"beside", "apart"} <= self.evidence.keys():
             alive = {m.identity.number for m in self.crew.members.values()}
             lost = "apart" not in self.evidence and self._prober not in alive
+            lost = lost or ("beside" not in self.evidence and self._first_maker not in alive)
             if lost or time.monotonic() > deadline:
-                return None
-            if "beside" not in self.evidence and self._failed_to_begin():
                 return None
             self.pump(_POLL_S)
         return self.evidence["beside"], self.evidence["apart"]
-
-    def _failed_to_begin(self) -> bool:
-        head = self._table.head()
-        return head is not None and head.state is State.READY
 
     def _on_message(self, message: Message) -> None:
         frame = message.frame
@@ -371,8 +368,11 @@ class Engine:
             self._return_lease(message.worker, time.monotonic())
             self._keeper.give_back(header.ring, header.slot)
         elif frame.kind is Kind.PROBED:
-            role, evidence = pickle.loads(frame.body)
-            self.evidence[role] = evidence
+            role, found = pickle.loads(frame.body)
+            if role == "drew":
+                self.first_drew = found
+            else:
+                self.evidence[role] = found
 
     def _return_lease(self, worker: int, stamp: float) -> None:
         if worker in self._held:
@@ -517,6 +517,15 @@ class Engine:
             return head
         return self._table.first_ready() or head
 
+    def await_head(self) -> None:
+        """Waits until the next batch is there, without delivering it; raises :class:`IterationEnd` at the end."""
+        begun = self._booked_s = time.monotonic()
+        self.pump()
+        item = self._find()
+        if item is None or item.state is not State.READY:
+            self._wait(begun, item)
+        self._book_wait(time.monotonic())
+
     def _book_wait(self, now: float) -> None:
         self._counters.input_wait_s += now - self._booked_s
         self._booked_s = now
@@ -604,6 +613,11 @@ class Engine:
         """The item that is delivered next, without waiting for it; None at the end."""
         head = self._table.head()
         return head.work if head is not None else None
+
+    def inherit(self, seq: int, work: WorkItem) -> None:
+        """An item that an earlier engine delivered: a pinned worker makes it again to be in the same state."""
+        if self._history is not None:
+            self._history.made(seq, work, None)
 
     def adopt(self, works: Sequence[WorkItem]) -> None:
         """Takes over items that an earlier engine had drawn."""

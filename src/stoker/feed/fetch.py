@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 from torch.utils.data import _utils as torch_data
 
 from stoker.core import seeds
@@ -174,7 +175,7 @@ def fetch_samples(program: Program, item: WorkItem, progress: Progress, seed: Ca
         progress(0)
         seed(0, indices)
         return _guard(0, operator.getitem, dataset, indices)
-    if getattr(dataset, "__getitems__", None):
+    if takes_whole_batches(dataset):
         progress(-1)
         seed(-1, None)
         if item.skip or item.replace:
@@ -193,6 +194,13 @@ def fetch_samples(program: Program, item: WorkItem, progress: Progress, seed: Ca
     return samples
 
 
+def takes_whole_batches(dataset: Any) -> bool:
+    """Whether a dataset makes a batch at once; torch's own ``Subset`` only passes that on from the one below."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return bool(getattr(dataset, "__getitems__", None))
+
+
 def _guard(position: int, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
@@ -206,7 +214,7 @@ def seed_as_torch(base_seed: int, worker_id: int) -> None:
     """The seeds that torch gives worker ``worker_id`` at its start."""
     value = base_seed + worker_id
     random.seed(value)
-    torch.manual_seed(value)
+    torch.default_generator.manual_seed(value)  # torch.manual_seed would look for accelerators as well: 20 ms at first
     np.random.seed(torch_data.worker._generate_state(base_seed, worker_id))
 
 

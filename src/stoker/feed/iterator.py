@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch.utils.data import DataLoader
@@ -22,10 +22,11 @@ from torch.utils.data import _utils as torch_data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.errors import WorkerStartError
+from stoker.feed.cursor import Cursor
 from stoker.feed.engine import Engine, FailedItem, IterationEnd
 from stoker.feed.inline import InlineMaker
-from stoker.feed.loader import LoaderFeed
-from stoker.feed.order import Cursor, Order
+from stoker.feed.loader import LoaderFeed, Services
+from stoker.feed.order import Bookmark, Order
 from stoker.feed.pinning import Pinner
 from stoker.feed.program import Iteration, Tier, WorkItem
 
@@ -71,7 +72,9 @@ class FedIterator(_BaseDataLoaderIter):
         self._engine: Engine | None = None
         self._pinner: Pinner | None = None
         self._in_process: InProcess | None = None
-        self._ended = False
+        self._ended = self._cut_off = False
+        self._after: int | None = None
+        self._after_pinned = 0
         if cursor is not None:
             self._base_seed = cursor.base_seed
         self._begin(cursor)
@@ -79,17 +82,20 @@ class FedIterator(_BaseDataLoaderIter):
         _open_iterators.add(self)
 
     def _begin(self, cursor: Cursor | None) -> None:
-        if cursor is None:
-            drawn: Any = self._sampler_iter
-            self._order = Order(self._index_sampler, drawn, auto_collation=self._auto_collation)
-        else:
-            self._order = Order.resume(self._index_sampler, cursor, auto_collation=self._auto_collation)
+        drawn: Any = self._sampler_iter
+        self._order = Order(self._index_sampler, drawn, auto_collation=self._auto_collation, cursor=cursor)
         self._sampler_iter = self._order  # what torch's base class would draw from is ours to draw
         self._ended = False
         if self._pin_memory and self._pinner is None:
             self._pinner = Pinner(self._pin_memory_device)
         self._pace.begun(self._feed)
         self._start(cursor)
+        self.bookmark = Bookmark(
+            order=self._order,
+            iteration=self._feed.ordinal,
+            base_seed=self._base_seed,
+            shards=self._num_workers if self._program.is_iterable else None,
+        )
 
     def _start(self, cursor: Cursor | None) -> None:
         """Gets an engine and draws ahead, which torch does inside ``iter`` where there are workers."""
@@ -99,6 +105,8 @@ class FedIterator(_BaseDataLoaderIter):
         else:
             self._engine = feed.open(self._loader, self._base_seed, self._order, cursor)
         self._settled = feed.choice is not None and not feed.choice.candidate
+        self._asked_before = False
+        self._first: WorkItem | None = None  # handed out before the verdict
         self._engine.fill()
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
@@ -126,14 +134,17 @@ class FedIterator(_BaseDataLoaderIter):
     def _next_data(self) -> Any:
         if self._pid != os.getpid():
             raise RuntimeError("a DataLoader iterator does not work in a forked child; call iter(loader) there")
+        if self._cut_off:
+            raise RuntimeError("stoker has ended this iterator before its last batch; call iter(loader) for a new one")
         if self._ended:
             raise StopIteration
+        self._after = None
         try:
             batch = self._next_batch()
         except IterationEnd:
             self._finish()
             raise StopIteration from None
-        self._order.advance()
+        self._order.advance(self._in_process.seq if self._in_process is not None else self._after)
         return batch
 
     @property
@@ -143,6 +154,11 @@ class FedIterator(_BaseDataLoaderIter):
 
     def _next_batch(self) -> Any:
         if self._in_process is None and not self._settled:
+            if not self._asked_before:
+                self._asked_before = True
+                if self._first_is_safe():
+                    self._first = self._engine.first_work() if self._engine is not None else None
+                    return self._take()
             self._settle()
         if self._in_process is not None:
             return self._counted(self._in_process.next)
@@ -164,15 +180,21 @@ class FedIterator(_BaseDataLoaderIter):
         assert self._engine is not None
         pinner = self._pinner
         if pinner is None:
-            return self._build(self._payload())
+            result = self._payload()
+            self._after = self._engine.cursor
+            return self._build(result)
         if pinner.pending:
+            self._after = self._after_pinned
             batch = pinner.result()
             self._engine.pump()
             self._engine.fill()
         else:
-            batch = pinner.pin(self._build(self._payload()))
-        if self._engine.has_ready_head:
+            result = self._payload()
+            self._after = self._engine.cursor
+            batch = pinner.pin(self._build(result))
+        if self._engine.has_ready_head and self._loader.in_order:
             result = self._payload(refill=False)
+            self._after_pinned = self._engine.cursor
             pinner.submit(lambda: self._build(result))
         return batch
 
@@ -182,7 +204,7 @@ class FedIterator(_BaseDataLoaderIter):
             self._raise(result)
         return self._engine.build(result)
 
-    def _raise(self, failed: FailedItem) -> None:
+    def _raise(self, failed: FailedItem) -> NoReturn:
         failed.reraise(self._dataset)
 
     def _payload(self, *, refill: bool = True) -> Any:
@@ -219,8 +241,23 @@ class FedIterator(_BaseDataLoaderIter):
             self._go_on_here(maker.make, works, first)
         else:
             pinned = Iteration(ordinal=iteration.ordinal, base_seed=iteration.base_seed, tier=Tier.PINNED)
-            self._engine = self._feed.start_engine(self._loader, pinned, self._order, first=first, adopt=works)
+            self._engine = self._feed.start_engine(
+                self._loader, pinned, self._order, first=first, adopt=works, delivered=self._first
+            )
             self._engine.fill()
+
+    def _first_is_safe(self) -> bool:
+        """Whether the first batch may be handed out before the verdict.
+
+        A fresh worker with id 0 made it before anything else, just as a pinned worker would; so unless it drew from
+        the streams that the tiers seed differently, it is the same in both.
+        """
+        assert self._engine is not None
+        try:
+            self._engine.await_head()
+        except WorkerStartError:
+            return False
+        return self._engine.first_drew is False and self._num_workers > 0
 
     def _verdict(self) -> bool:
         """Whether the elastic tier holds; probed a second time when the template dies meanwhile."""
@@ -251,7 +288,7 @@ class FedIterator(_BaseDataLoaderIter):
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        self._ended = True
+        self._ended = self._order.finished = True
         self._in_process = None
         self._feed.listener.snapshot()
         if not self._persistent_workers:
@@ -291,10 +328,15 @@ class FedIterator(_BaseDataLoaderIter):
         """Handles with the methods of processes, for programs that end or count torch's workers."""
         return [_WorkerHandle(self, member.pid) for member in self._crew_members()]
 
-    def cursor(self) -> Cursor:
-        """Where the program is."""
-        taken = sorted(self._engine.taken_ahead) if self._engine is not None else []
-        return self._order.cursor(iteration=self._feed.ordinal, base_seed=self._base_seed, taken=taken)
+    def close(self) -> None:
+        """Ends the workers; a program that goes on with the iteration is told so."""
+        self._cut_off = not self._ended
+        self._shutdown_workers()
+
+    @property
+    def feed(self) -> LoaderFeed:
+        """What stoker keeps for the loader."""
+        return self._feed
 
 
 class InProcess:
@@ -341,7 +383,8 @@ class _WorkerHandle:
 _open_iterators: weakref.WeakSet[FedIterator] = weakref.WeakSet()
 
 
-def close_all() -> None:
-    """Ends the workers of every iterator that is still open (at exit)."""
+def close_all(services: Services) -> None:
+    """Ends the workers of every iterator of these services that is still open (at exit)."""
     for iterator in list(_open_iterators):
-        iterator._shutdown_workers()
+        if iterator.feed.services is services:
+            iterator.close()

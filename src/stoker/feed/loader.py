@@ -120,6 +120,9 @@ class LoaderFeed:
             self._verdict_for = identity
             if not self.choice.candidate:
                 self.listener.opened(self.choice)
+            elif program.declared_workers == 0:
+                # The last word until the trial is over, which a program that leaves its loops early may never reach.
+                self.listener.opened(tiers.on_trial())
         return self.choice
 
     # -- engines -----------------------------------------------------------------------------------------------------
@@ -133,7 +136,7 @@ class LoaderFeed:
         choice = self.choose(loader)
         self.begin_iteration(cursor)
         iteration = Iteration(ordinal=self.ordinal, base_seed=base_seed, tier=choice.tier)
-        return self.start_engine(loader, iteration, order, first=cursor.yielded if cursor is not None else 0)
+        return self.start_engine(loader, iteration, order, first=order.next_item)
 
     def begin_iteration(self, cursor: Cursor | None = None) -> None:
         """Counts iterations; a resumed one keeps its number."""
@@ -155,6 +158,7 @@ class LoaderFeed:
         first: int = 0,
         adopt: Sequence[WorkItem] = (),
         crew: Crew | None = None,
+        delivered: WorkItem | None = None,
     ) -> Engine:
         """An engine over ``order`` with the given crew, the parked one, or a new one."""
         program = self.program_of(loader)
@@ -176,6 +180,8 @@ class LoaderFeed:
             in_order=loader.in_order or loader.num_workers == 0,
             first=first,
         )
+        if delivered is not None:
+            engine.inherit(first - 1, delivered)
         engine.adopt(adopt)
         if self.choice is not None and self.choice.candidate:
             engine.start_probe()

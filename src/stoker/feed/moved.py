@@ -15,18 +15,19 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
+import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _DatasetKind
 
 from stoker.core.errors import DifferentResultError
 from stoker.feed import streams, tiers
+from stoker.feed.cursor import Cursor, get_state, set_state
 from stoker.feed.engine import Engine, FailedItem, IterationEnd
 from stoker.feed.inline import InlineMaker
 from stoker.feed.iterator import FedIterator, InProcess, Pace
 from stoker.feed.loader import LoaderFeed
-from stoker.feed.order import Cursor
 from stoker.feed.pack import digest, is_plain
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 
@@ -88,7 +89,7 @@ class Trial:
         if self.length is not None and (self.length - len(self.make_s)) * seconds < MIN_REST_S:
             return f"an iteration of {self.length} batches of {1e3 * seconds:.0f} ms is too short to gain from it"
         if self.watch_s > MAX_WATCH_FRAC * seconds:
-            return f"watching what it refers to would take {1e3 * self.watch_s:.1f} ms of {1e3 * seconds:.0f} ms a batch"
+            return f"watching its objects would take {1e3 * self.watch_s:.1f} ms of {1e3 * seconds:.0f} ms a batch"
         return ""
 
 
@@ -107,27 +108,33 @@ class UndeclaredIterator(FedIterator):
         loader, feed = self._loader, self._feed
         assert feed.choice is not None
         self._settled = True
-        self._fetcher = _DatasetKind.create_fetcher(
-            self._dataset_kind, self._dataset, self._auto_collation, self._collate_fn, self._drop_last
-        )
+        self._fetcher = self._begin_fetching(cursor)
         feed.begin_iteration(cursor)
         if feed.choice.tier is Tier.ELASTIC and not feed.choice.candidate:
             self._watched = state_of(self._program)
             self._engine = feed.start_engine(loader, self._iteration(), self._order, first=self.yielded)
             return
-        self._in_process = InProcess(self._make, [], self._order, self.yielded)
-        if self._program.is_iterable and cursor is not None:
-            self._skip_stream(cursor.yielded)
+        self._in_process = InProcess(self._make_watched, [], self._order, self.yielded)
         if feed.choice.candidate:
             self._trial = Trial(self._program, _length(loader), feed.services.config.random)
 
     def _iteration(self) -> Iteration:
         return Iteration(ordinal=self._feed.ordinal, base_seed=self._base_seed, tier=Tier.ELASTIC)
 
-    def _skip_stream(self, count: int) -> None:
-        """A stream can only be resumed by reading it again from its start."""
-        for _ in range(count):
-            self._fetcher.fetch([None] * (self._loader.batch_size or 1))
+    def _begin_fetching(self, cursor: Cursor | None) -> Any:
+        kind, auto = self._dataset_kind, self._auto_collation
+        if not self._program.is_iterable:
+            return _DatasetKind.create_fetcher(kind, self._dataset, auto, self._collate_fn, self._drop_last)
+        state = get_state(torch.default_generator) if cursor is None or cursor.generator is None else cursor.generator
+        self._order.note_stream(state)
+        states = streams.save()
+        set_state(torch.default_generator, state)
+        fetcher = _DatasetKind.create_fetcher(kind, self._dataset, auto, self._collate_fn, self._drop_last)
+        if cursor is not None:  # a stream can only be gone on with by reading it again from its start
+            for _, work in self._order.stream_items(range(cursor.next_item)):
+                fetcher.fetch(work.indices)
+            streams.restore(states)
+        return fetcher
 
     def _make(self, seq: int, work: WorkItem) -> Any:
         """A batch as torch makes it without workers."""
@@ -137,6 +144,18 @@ class UndeclaredIterator(FedIterator):
             return self._pin(self._fetcher.fetch(work.indices))
         except StopIteration:
             raise IterationEnd from None
+
+    def _make_watched(self, seq: int, work: WorkItem) -> Any:
+        """The same under the eyes of a trial, which does not see the draws of the sampler: those stay here anyway."""
+        trial = self._trial
+        if trial is None:
+            return self._make(seq, work)
+        picture = streams.mark()
+        begun = time.monotonic()
+        batch = self._make(seq, work)
+        seconds = time.monotonic() - begun
+        trial.note(batch, seconds, drew=streams.drawn_since(picture))
+        return batch
 
     def _next_batch(self) -> Any:
         if self._trial is not None:
@@ -166,12 +185,7 @@ class UndeclaredIterator(FedIterator):
                 return self._make_twin()
             self._feed.refuse(self._loader, why)
             return self._counted(self._in_process.next)
-        picture = streams.mark()
-        begun = time.monotonic()
-        batch = self._counted(self._in_process.next)
-        seconds = time.monotonic() - begun
-        trial.note(batch, seconds, drew=streams.drawn_since(picture))
-        return batch
+        return self._counted(self._in_process.next)
 
     def _make_twin(self) -> Any:
         """The first batch that workers make is made here as well."""
@@ -227,7 +241,7 @@ class UndeclaredIterator(FedIterator):
             )
         return batch
 
-    def _raise(self, failed: FailedItem) -> None:
+    def _raise(self, failed: FailedItem) -> NoReturn:
         """Torch raises the bare exception where there are no workers, so the batch is made again here."""
         self._fetcher.fetch(failed.work.indices)
         super()._raise(failed)
@@ -250,4 +264,3 @@ def _length(loader: DataLoader[Any]) -> int | None:
         return len(loader)
     except TypeError:
         return None
-

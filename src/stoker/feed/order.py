@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -86,6 +87,10 @@ class Order:
         """The first item that it has not taken."""
         self.samples = 0
         """Samples before that one."""
+        self.taken: set[int] = set()
+        """Items taken beyond it, where the program does not need the order."""
+        self.finished = False
+        """The program has seen the end."""
         self.exhausted = False
         if cursor is not None:
             self._resume(cursor)
@@ -99,12 +104,7 @@ class Order:
         self._seed, self._generator = cursor.seed, cursor.generator
         self._iterator, self._start = indices_after(self._index_sampler, cursor)
         self.drawn = self.next_item = cursor.next_item
-        self.yielded, self.samples = cursor.yielded, self._start
-
-    @classmethod
-    def resume(cls, index_sampler: Any, cursor: Cursor, *, auto_collation: bool) -> Order:
-        """The order of a saved cursor, from the first item not taken."""
-        return cls(index_sampler, iter(index_sampler), auto_collation=auto_collation, cursor=cursor)
+        self.yielded, self.samples, self.taken = cursor.yielded, self._start, set(cursor.taken)
 
     def draw(self) -> WorkItem | None:
         """The next work item; None at the end. Raises what the sampler raises."""
@@ -150,28 +150,40 @@ class Order:
         elif type(sampler) not in DRAWS_NOTHING and type(sampler).__name__ != "_InfiniteConstantSampler":
             self._generator = get_state(generator or torch.default_generator)
 
-    def cursor(
-        self,
-        *,
-        iteration: int,
-        base_seed: int,
-        taken: Iterable[int] = (),
-        finished: bool = False,
-        shards: int | None = None,
-    ) -> Cursor:
+    def note_stream(self, state: bytes) -> None:
+        """The main stream's state before a stream of the training process was begun."""
+        self._generator = state
+
+    def cursor(self, *, iteration: int, base_seed: int, shards: int | None = None) -> Cursor:
         """The state of the program now; the arguments are as in :class:`Cursor`."""
         sampler = inner_sampler(self._index_sampler)
         found = blank_cursor(self._index_sampler, iteration)
         found.base_seed, found.yielded, found.samples = base_seed, self.yielded, self.samples
         found.next_item = self.next_item
-        found.taken, found.drawn, found.shards, found.finished = sorted(taken), self.drawn, shards, finished
-        if finished:
+        found.taken, found.drawn, found.shards = sorted(self.taken), self.drawn, shards
+        found.finished = self.finished
+        if self.finished:
             generator = own_generator(sampler)
             found.generator = get_state(generator) if generator is not None else None
         else:
             found.generator = self._generator
             found.seed = self._seed if self._seed is not None else found.seed
         return found
+
+
+@dataclass(kw_only=True)
+class Bookmark:
+    """Where the program is in one iteration; outlives the iterator, so that a state can be taken after the loop."""
+
+    order: Order
+    iteration: int
+    base_seed: int
+    shards: int | None
+    """Declared workers of an iterable dataset; None for others."""
+
+    def cursor(self) -> Cursor:
+        """The state to save now."""
+        return self.order.cursor(iteration=self.iteration, base_seed=self.base_seed, shards=self.shards)
 
 
 def blank_cursor(index_sampler: Any, iteration: int = -1) -> Cursor:

@@ -1,5 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (torch's storage API is untyped)
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+# (torch's storage API is untyped, and nested tensors can only be rebuilt by a private function)
 """Batches as a skeleton and buffers: one pickle pass that leaves the bytes of tensors and arrays out.
 
 Works for whatever pickles (dicts, named tuples, dataclasses, sparse tensors, user classes): the skeleton is a pickle

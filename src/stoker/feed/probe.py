@@ -18,7 +18,7 @@ from typing import Any
 
 from stoker.core import seeds
 from stoker.feed import streams
-from stoker.feed.fetch import SampleError, fetch_samples
+from stoker.feed.fetch import SampleError, fetch_samples, takes_whole_batches
 from stoker.feed.pack import digest
 from stoker.feed.program import Iteration, Program, WorkItem
 
@@ -34,6 +34,10 @@ class Evidence:
     collated: bytes
     drew: bool
     """Whether the samples drew from the global random streams."""
+
+
+NOTHING = Evidence((), b"", drew=False)
+"""What a worker says that could not begin."""
 
 
 def compare(beside: Evidence, apart: Evidence) -> str:
@@ -68,14 +72,14 @@ def run_apart(program: Program, iteration: Iteration, item: WorkItem) -> Evidenc
 def _part(program: Program, item: WorkItem) -> WorkItem:
     if not program.auto_collation:
         return item
-    if getattr(program.dataset, "__getitems__", None):
+    if takes_whole_batches(program.dataset):
         return item  # its unit is the whole batch
     return WorkItem(indices=list(item.indices[:NUM_SAMPLES]), start=item.start)
 
 
 def _evidence(program: Program, iteration: Iteration, part: WorkItem, *, drew: bool, reverse: bool) -> Evidence:
     base, ordinal = iteration.base_seed, iteration.ordinal
-    whole = not program.auto_collation or bool(getattr(program.dataset, "__getitems__", None))
+    whole = not program.auto_collation or takes_whole_batches(program.dataset)
     picture: tuple[Any, ...] = ()
 
     def seed(position: int, index: object) -> None:

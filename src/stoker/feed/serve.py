@@ -12,11 +12,11 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from stoker.core.errors import WorkerStartError
+from stoker.core.errors import ResumeError, WorkerStartError
+from stoker.feed.cursor import Cursor, check_fits, inner_sampler, own_generator, set_state
 from stoker.feed.iterator import FedIterator, Pace
 from stoker.feed.loader import LoaderFeed
 from stoker.feed.moved import UndeclaredIterator
-from stoker.feed.order import Cursor
 from stoker.feed.program import Tier
 
 
@@ -36,6 +36,8 @@ def serve(
         stock: makes torch's own iterator.
         cursor: where to resume.
     """
+    if cursor is not None:
+        cursor = _prepare(loader, feed, cursor)
     if feed.choose(loader).tier is Tier.STOCK or (loader.num_workers == 0 and loader.timeout != 0):
         return stock()  # the latter raises torch's own error
     if loader.num_workers > 0:
@@ -52,3 +54,23 @@ def serve(
             generator.set_state(state)
         feed.listener.notice(f"{error.args[0]}; this loader runs on torch's own workers")
         return stock()
+
+
+def _prepare(loader: DataLoader[Any], feed: LoaderFeed, cursor: Cursor) -> Cursor | None:
+    """The cursor, where it is in the middle of an iteration; None where the next iteration follows."""
+    check_fits(loader._index_sampler, cursor)
+    if cursor.finished:
+        feed.ordinal = cursor.iteration
+        generator = own_generator(inner_sampler(loader._index_sampler))
+        if generator is not None and cursor.generator is not None:
+            set_state(generator, cursor.generator)
+        return None
+    choice = feed.choose(loader)
+    if choice.tier is Tier.STOCK:
+        raise ResumeError(f"`state` must be of a finished iteration for a loader left to torch: {choice.reason}")
+    if cursor.shards is not None and cursor.shards != loader.num_workers:
+        raise ResumeError(
+            f"`num_workers` must be {cursor.shards} as when the state was saved, got {loader.num_workers}: each worker "
+            "reads its own shard of an iterable dataset"
+        )
+    return cursor

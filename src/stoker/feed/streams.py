@@ -15,39 +15,39 @@ import random
 from typing import Any
 
 import numpy as np
-import numpy.random  # NumPy loads it at first use: 10 ms, here instead of in every data worker
 import torch
+from numpy import random as numpy_random  # loaded at its first use: 10 ms, here instead of in every data worker
 
 _NUMPY_STATE_BYTES = 624 * 4 + 4  # mt19937: key and position
 
 
 def _numpy_generator() -> Any:
-    return np.random.mtrand._rand._bit_generator  # the legacy global stream, which user code draws from
+    return numpy_random.mtrand._rand._bit_generator  # the legacy global stream, which user code draws from
 
 
 def seed(value: int) -> None:
     """Sets all three streams to states that depend on ``value`` (0 <= value < 2^63) alone."""
     torch.default_generator.manual_seed(value)
     random.seed(value)
-    np.random.seed(value & 0xFFFFFFFF)
+    numpy_random.seed(value & 0xFFFFFFFF)
 
 
 def save() -> tuple[Any, ...]:
     """The states of all three streams, for :func:`restore`."""
-    return torch.default_generator.get_state(), random.getstate(), np.random.get_state(legacy=False)
+    return torch.default_generator.get_state(), random.getstate(), numpy_random.get_state(legacy=False)
 
 
 def restore(states: tuple[Any, ...]) -> None:
     """Puts the three streams back to states from :func:`save`."""
     torch.default_generator.set_state(states[0])
     random.setstate(states[1])
-    np.random.set_state(states[2])
+    numpy_random.set_state(states[2])
 
 
 def mark() -> tuple[Any, ...]:
     """A cheap picture of the three streams, to be compared by :func:`drawn_since`."""
     generator = _numpy_generator()
-    if type(generator) is np.random.MT19937:
+    if type(generator) is numpy_random.MT19937:
         numpy_state: object = ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE_BYTES)
     else:
         numpy_state = repr(generator.state)

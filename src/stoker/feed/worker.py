@@ -163,18 +163,20 @@ class Worker:
             failure = error.body
         except Exception as error:  # the batch can't be pickled
             failure = _wrap(error, self._where, -1)
-        if header.flags & LeaseFlag.DIGEST:
-            self._send_evidence(item)
+        if header.flags & LeaseFlag.DIGEST and self._fetcher is not None:
+            self._channel.send(Kind.PROBED, pickle.dumps(("drew", self._fetcher.drew)))
         if packed is not None:
             self._send(header, packed, writer, begun, cpu, idle_s)
-            return
-        self._board.clear()
-        self._idle_since = time.monotonic()
-        if failure:
+        elif failure:
+            self._board.clear()
             self._channel.send(Kind.FAILED, header.pack(failure))
+        if header.flags & LeaseFlag.DIGEST:
+            self._send_evidence(item)
+        self._idle_since = time.monotonic()
 
     def _send_evidence(self, item: WorkItem) -> None:
         if self._iteration is None or self._fetcher is None:  # worker_init_fn raised: nothing to compare
+            self._channel.send(Kind.PROBED, pickle.dumps(("beside", probe.NOTHING)))
             return
         result = probe.run_beside(self._program, self._iteration, item, drew=self._fetcher.drew)
         self._channel.send(Kind.PROBED, pickle.dumps(("beside", result)))
@@ -321,11 +323,15 @@ class SlotArena:
         return first.new_empty(shape)
 
 
+_FIRST_MEASURE_S = 0.5
+"""A young worker's memory is its parent's; walking its page tables (10 ms) would only delay its first batch."""
+
+
 class PrivateMemory:
     """The worker's own memory (not shared with its siblings), measured rarely enough to cost under 1 %."""
 
     def __init__(self) -> None:
-        self._next_s = 0.0
+        self._next_s = time.monotonic() + _FIRST_MEASURE_S
         self._bytes = 0
 
     def bytes_now(self, now_s: float) -> int:

@@ -96,7 +96,7 @@ def make_sample(program: Program, index: Any, seed: int) -> Any:
     if program.worker_init_fn is not None and program.declared_workers > 0:
         program.worker_init_fn(0)
     streams.seed(seed)
-    if program.auto_collation and getattr(program.dataset, "__getitems__", None):
+    if program.auto_collation and fetch.takes_whole_batches(program.dataset):
         return program.dataset.__getitems__([index])[0]
     return program.dataset[index]
 

@@ -20,6 +20,7 @@ from stoker.core.config import Settings
 from stoker.feed.crew import Backend, Departure
 from stoker.feed.iterator import close_all
 from stoker.feed.loader import FeedConfig, LoaderFeed
+from stoker.feed.objects import is_library
 from stoker.feed.order import Cursor
 from stoker.feed.scaling import Decision
 from stoker.feed.serve import serve
@@ -131,7 +132,7 @@ class Serving:
         """Ends all workers and reports the last counters."""
         if os.getpid() != self._pid:
             return
-        close_all()
+        close_all(self)
         for _, feed in self._feeds.values():
             feed.listener.snapshot()
             feed.close()
@@ -266,13 +267,20 @@ def length_of(loader: DataLoader[Any]) -> int | None:
 
 
 def call_site(depth: int) -> str:
-    """``file.py:line`` of the first caller outside torch and stoker."""
-    frame = sys._getframe(depth)
+    """``file.py:line`` of the nearest caller in the program's own code, else of the nearest outside torch and stoker.
+
+    Frameworks make loaders anew from those they are given: the place inside of them would tell a person nothing.
+    """
+    frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+    nearest = ""
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if not name.startswith(("torch.", "stoker.")):
-            path = os.path.relpath(frame.f_code.co_filename)
-            path = frame.f_code.co_filename if path.startswith("..") else path
-            return f"{path}:{frame.f_lineno}"
+            filename = frame.f_code.co_filename
+            path = os.path.relpath(filename)
+            place = f"{filename if path.startswith('..') else path}:{frame.f_lineno}"
+            if not is_library(filename):
+                return place
+            nearest = nearest or place
         frame = frame.f_back
-    return "unknown"
+    return nearest or "unknown"
