@@ -14,7 +14,6 @@ import ctypes
 import random
 from typing import Any
 
-import numpy as np
 import torch
 from numpy import random as numpy_random  # loaded at its first use: 10 ms, here instead of in every data worker
 
