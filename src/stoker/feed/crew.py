@@ -166,10 +166,9 @@ class Crew:
         return member
 
     def begin(self, iteration: Iteration) -> None:
-        """Drops what workers still hold and gives them the constants of the next iteration."""
+        """Gives workers the constants of the next iteration, for the leases from here on."""
         self._iteration = iteration
         for member in self.active():
-            self._send(member, Kind.FORGET)
             self._send(member, Kind.ITERATION, pickle.dumps(iteration))
 
     def forget(self) -> None:

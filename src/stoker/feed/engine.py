@@ -606,7 +606,8 @@ class Engine:
         for item in items:
             if item.state is State.READY and isinstance(item.result, Payload):
                 self._keeper.drop(item.result)
-        self.crew.forget()
+        if not self._pinned:  # torch's workers make what was drawn even when nobody waits for it: their state goes on
+            self.crew.forget()
         return [item.work for item in sorted(items, key=lambda item: item.seq)]
 
     def first_work(self) -> WorkItem | None:

@@ -51,7 +51,7 @@ class Worker:
         self._channel = channel
         self._board = board
         self._rings: dict[int, tuple[Mapping, int]] = {}  # generation -> mapping, bytes of a slot
-        self._leases: deque[tuple[LeaseHeader, bytes]] = deque()
+        self._leases: deque[tuple[LeaseHeader, bytes] | Iteration] = deque()
         self._iteration: Iteration | None = None
         self._fetcher: fetch.Fetcher | None = None
         self._init_failure: ExceptionWrapper | None = None
@@ -79,8 +79,11 @@ class Worker:
             if not self._receive(wait=False):
                 return
             if self._leases:
-                header, body = self._leases.popleft()
-                self._serve(header, pickle.loads(body))
+                first = self._leases.popleft()
+                if isinstance(first, Iteration):
+                    self._begin(first)
+                else:
+                    self._serve(first[0], pickle.loads(first[1]))
 
     def _receive(self, *, wait: bool) -> bool:
         self._channel.sock.setblocking(wait)
@@ -97,9 +100,12 @@ class Worker:
         self._leases.append((header, bytes(body)))
 
     def _on_forget(self, _: Frame) -> None:
-        while self._leases:
-            header, _body = self._leases.popleft()
-            self._channel.send(Kind.RETURNED, header.pack(b""))
+        waiting, self._leases = self._leases, deque()
+        for entry in waiting:
+            if isinstance(entry, Iteration):
+                self._leases.append(entry)
+            else:
+                self._channel.send(Kind.RETURNED, entry[0].pack(b""))
 
     def _on_stop(self, _: Frame) -> None:
         self._stopping = True
@@ -116,6 +122,12 @@ class Worker:
 
     def _on_iteration(self, frame: Frame) -> None:
         iteration: Iteration = pickle.loads(frame.body)
+        if self._leases:  # what was drawn before it is made before it
+            self._leases.append(iteration)
+        else:
+            self._begin(iteration)
+
+    def _begin(self, iteration: Iteration) -> None:
         before, self._iteration = self._iteration, iteration
         if before is None or before.base_seed != iteration.base_seed:  # torch would have started a new worker
             self._init_as_torch(iteration.base_seed)
