@@ -1,0 +1,22 @@
+"""Serving loaders inside a test's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stoker.core.config import Settings
+from stoker.run import patch
+from stoker.run.serving import Serving
+
+
+@contextmanager
+def served(workers: int | None = None) -> Iterator[Serving]:
+    """Serves every DataLoader of this process inside the block."""
+    serving = Serving(Settings(workers=workers), sinks=[])
+    patch.install(serving)
+    try:
+        yield serving
+    finally:
+        patch.remove()
+        serving.close()
