@@ -16,6 +16,7 @@ import datetime
 import decimal
 import enum
 import functools
+import logging
 import os
 import pathlib
 import random
@@ -147,6 +148,9 @@ def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
         return [(obj.__func__, path)]
     if isinstance(obj, property):
         return [(part, path) for part in (obj.fget, obj.fset) if part is not None]
+    if isinstance(obj, logging.Logger):  # says what happens, decides nothing; its handlers hold locks
+        walk.state.update(f"logger {obj.name};".encode(errors="backslashreplace"))
+        return []
     if isinstance(obj, (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)):
         return [(_generator_state(obj), path)]
     return _instance(walk, obj, path)
