@@ -67,7 +67,8 @@ class Serving:
         )
         self.clock = StepClock()
         self._ledger = CpuLedger(cores)
-        self._cores = cores
+        self.cores = cores
+        """CPU budget of all loaders of this process: what is set, or this rank's share of the machine."""
         self._memory_bytes = memory
         self._sinks = sinks
         self._started_s = time.monotonic()
@@ -91,7 +92,7 @@ class Serving:
         fixed = self.settings.workers
         most = self.settings.max_workers or max(64, fixed or 0)
         config = JobScalingConfig(
-            cpu_budget_cores=self._cores,
+            cpu_budget_cores=self.cores,
             memory_budget_bytes=int(self._memory_bytes * (_SLOT_SHARE + _WORKER_SHARE)),
             max_workers=most,
             fixed_workers=None if fixed is None else max(1, fixed),

@@ -68,7 +68,10 @@ class Session:
             rank=self._rank,
             world_size=int(os.environ.get("WORLD_SIZE", "1") or 1),
             local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
-            config={key: value for key, value in _plain(self._active).items() if value is not None},
+            config={
+                "cpu_budget": self.serving.cores,
+                **{key: value for key, value in _plain(self._active).items() if value is not None},
+            },
         )
 
     def finish(self) -> None:
