@@ -20,7 +20,11 @@ from benchmarks.memory import MIB
 from benchmarks.served import Stoker, stoker
 from stoker.core import events
 
-BAR = Bar("feed_constant", "memory and descriptors over a long epoch; a dataset of dicts under a memory budget")
+BAR = Bar(
+    "feed_constant",
+    "memory and descriptors over a long epoch; a dataset of dicts under a memory budget",
+    headline=("worker_private_growth", "records_worker_private", "samples_lost"),
+)
 POINTS = 9
 """Readings, the first after a tenth of the batches."""
 SLACK_BYTES = 3 * MIB

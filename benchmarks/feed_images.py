@@ -15,7 +15,11 @@ from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_colle
 from benchmarks.photographs import Photographs, find_photographs
 from benchmarks.served import shut_down, stoker
 
-BAR = Bar("feed_images", "JPEG decode and random resized crop to 224 (OpenCV), batches of 64 float32, 2 data workers")
+BAR = Bar(
+    "feed_images",
+    "JPEG decode and random resized crop to 224 (OpenCV), batches of 64 float32, 2 data workers",
+    headline=("of_ideal", "gain"),
+)
 BATCH_SIZE = 64
 WORKERS = 2
 

@@ -13,7 +13,9 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
 from benchmarks.served import shut_down, stoker
 
-BAR = Bar("feed_small_batches", "batches of 1 and 10 kB from 2 data workers, in batches/s")
+BAR = Bar(
+    "feed_small_batches", "batches of 1 and 10 kB from 2 data workers, in batches/s", headline=("gain_1kb", "gain_10kb")
+)
 BATCH_SIZE = 16
 SIZES = {"1 kB": 16, "10 kB": 160}
 """Floats of a sample."""

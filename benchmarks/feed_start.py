@@ -19,7 +19,11 @@ from stoker.feed.loader import LoaderFeed
 from stoker.feed.program import Iteration, Tier, WorkItem
 from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader
 
-BAR = Bar("feed_start", "time to the first batch (fork, 2 workers), at later epochs, and to one more worker")
+BAR = Bar(
+    "feed_start",
+    "time to the first batch (fork, 2 workers), at later epochs, and to one more worker",
+    headline=("first_of_stock", "later_persistent", "later_unchanged", "later_changed_of_stock", "worker_added"),
+)
 BATCH_SIZE = 32
 MILLI = 1000.0
 
@@ -107,12 +111,12 @@ def _later(served: Stoker, data: Pictures, rounds: int, report: Report, rows: li
         data.epoch += 1
         return run_one(loader)
 
-    alternate(1, {"stoker": lambda: ours(plain[0]) + ours(kept[0]), "torch": lambda: theirs(plain[1]) + theirs(kept[1])})
+    alternate(
+        1, {"stoker": lambda: ours(plain[0]) + ours(kept[0]), "torch": lambda: theirs(plain[1]) + theirs(kept[1])}
+    )
     persistent = alternate(rounds, {"stoker": lambda: ours(kept[0]), "torch": lambda: theirs(kept[1])})
     same = alternate(rounds, {"stoker": lambda: ours(plain[0]), "torch": lambda: theirs(plain[1])})
-    other = alternate(
-        rounds, {"stoker": lambda: changed(ours, plain[0]), "torch": lambda: changed(theirs, plain[1])}
-    )
+    other = alternate(rounds, {"stoker": lambda: changed(ours, plain[0]), "torch": lambda: changed(theirs, plain[1])})
     shut_down(kept[1])
     _add(rows, "later epoch, persistent workers", persistent)
     _add(rows, "later epoch, dataset unchanged", same)

@@ -45,6 +45,8 @@ class Bar:
 
     name: str
     about: str
+    headline: tuple[str, ...] = ()
+    """Figures that the table of all bars shows."""
 
 
 @dataclass(frozen=True)
