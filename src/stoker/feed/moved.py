@@ -36,7 +36,7 @@ MIN_BATCH_S = 0.005
 """Batches that take less are not worth a process."""
 MIN_REST_S = 0.5
 """Nor is an iteration of which less than this is left."""
-MAX_WATCH_FRAC = 0.02
+MAX_WATCH_FRAC = 0.03
 """Comparing the dataset before each delivery may cost this share of making a batch."""
 RECHECK_EVERY = 97
 """Every so many batches one is made again here and compared; a prime, so as not to meet a rhythm of the program's."""
@@ -58,9 +58,14 @@ class Trial:
     obstacle: str = ""
 
     def __post_init__(self) -> None:
+        self.watch_s = float("inf")
+        self._state = self._look()
+
+    def _look(self) -> tuple[object, ...]:
         begun = time.monotonic()
-        self._state = state_of(self.program)
-        self.watch_s = time.monotonic() - begun
+        state = state_of(self.program)
+        self.watch_s = min(self.watch_s, time.monotonic() - begun)  # the least disturbed of several
+        return state
 
     def note(self, batch: Any, seconds: float, *, drew: bool) -> None:
         """A batch was made here in so many seconds."""
@@ -71,7 +76,7 @@ class Trial:
             )
         elif not is_plain(batch):
             self.obstacle = "its batches hold objects that would not be quite the same after a journey"
-        elif state_of(self.program) != self._state:
+        elif self._look() != self._state:
             self.obstacle = "what its dataset refers to changes from batch to batch"
 
     @property

@@ -119,6 +119,7 @@ class Serving:
         found = self._feeds.get(key)
         if found is not None and found[0] is ref:
             del self._feeds[key]
+            found[1].listener.snapshot()
             found[1].close()
 
     def iterate(

@@ -1,0 +1,164 @@
+"""Loaders that declare no workers: moved after a trial, brought back when the program changes what they refer to."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from stoker.core import events
+from stoker.core.config import Settings
+from stoker.core.errors import DifferentResultError
+from stoker.feed import moved
+from stoker.run import patch
+from stoker.run.serving import Serving
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Each sample takes 2 ms, so that moving it pays."""
+
+    def __init__(self, length: int = 480) -> None:
+        self.offset = 0.0
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.002)
+        if index == -1:
+            raise KeyError("never")
+        return torch.full((8,), index + self.offset)
+
+
+class Drawing(Slow):
+    """Draws from the main random stream."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index) + torch.rand(1)
+
+
+class Logging(Slow):
+    """Leaves a trace in the training process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.seen.append(index)
+        return super().__getitem__(index)
+
+
+class Failing(Slow):
+    """One sample raises."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 401:
+            raise KeyError("sample 401")
+        return super().__getitem__(index)
+
+
+class Served:
+    """Serves loaders and keeps what was said."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.events: list[events.AnyEvent] = []
+        self.serving = Serving(Settings(**settings), sinks=[self.events.append])
+
+    def __enter__(self) -> Served:
+        patch.install(self.serving)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        patch.remove()
+        self.serving.close()
+
+    @property
+    def opened(self) -> list[tuple[str, str]]:
+        """The last word on each loader."""
+        last = {e.loader: (e.tier, e.reason) for e in self.events if isinstance(e, events.LoaderOpened)}
+        return list(last.values())
+
+
+def run(dataset: Dataset[Any], **options: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+    torch.manual_seed(3)
+    batches = [batch.clone() for batch in DataLoader(dataset, batch_size=8, **options)]
+    return batches, torch.get_rng_state()
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_moved_batches_are_those_of_torch(shuffle: bool) -> None:
+    """Same batches, same order, same random state, over two epochs."""
+    expected = [run(Slow(), shuffle=shuffle) for _ in range(2)]
+    with Served() as served:
+        found = [run(Slow(), shuffle=shuffle) for _ in range(2)]
+    for (batches, state), (other, other_state) in zip(expected, found, strict=True):
+        assert len(batches) == len(other)
+        assert all(torch.equal(a, b) for a, b in zip(batches, other, strict=True))
+        assert torch.equal(state, other_state)
+    assert {tier for tier, _ in served.opened} == {"elastic"}, served.opened
+
+
+@pytest.mark.parametrize(
+    ("dataset", "word"), [(Drawing(), "random stream"), (Logging(), "changes from batch to batch"), (Slow(64), "short")]
+)
+def test_what_can_not_be_shown_to_be_the_same_stays(dataset: Slow, word: str) -> None:
+    """It stays in the training process, with the reason."""
+    with Served() as served:
+        batches, _ = run(dataset)
+    assert len(batches) == len(dataset) // 8
+    ((tier, reason),) = served.opened
+    assert tier == "process"
+    assert word in reason
+
+
+def test_cheap_batches_stay() -> None:
+    """A loader whose batches cost nothing is not worth a process."""
+    with Served() as served:
+        for _ in DataLoader(list(range(1000)), batch_size=4):  # type: ignore[arg-type]
+            pass
+    ((tier, reason),) = served.opened
+    assert tier == "process"
+    assert "nothing to gain" in reason
+
+
+def test_change_in_mid_iteration_is_seen_by_the_next_batch() -> None:
+    """As without stoker: the batch after the change is made from the changed dataset."""
+    dataset = Slow()
+    with Served() as served:
+        for step, batch in enumerate(DataLoader(dataset, batch_size=8)):
+            assert batch[0, 0] == 8 * step + dataset.offset
+            if step == 30:
+                dataset.offset = 0.5
+    assert any(isinstance(e, events.Notice) and "has changed" in e.text for e in served.events)
+
+
+def test_exceptions_come_bare() -> None:
+    """Torch adds nothing to an exception where there are no workers."""
+    with Served(), pytest.raises(KeyError, match=r"^'sample 401'$"):
+        run(Failing())
+
+
+def test_difference_in_a_data_worker_is_loud(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset that depends on what the walk can't see is caught when a batch is made again."""
+    monkeypatch.setattr(moved, "RECHECK_EVERY", 20)
+
+    class Hidden(Slow):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return super().__getitem__(index) + float(torch.get_num_interop_threads() < 0) + _hidden()
+
+    with Served(), pytest.raises(DifferentResultError, match=r"batch \d+ made in a data worker differs"):
+        for step, _ in enumerate(DataLoader(Hidden(), batch_size=8)):
+            if step == 10:
+                random.hidden = 1.0  # type: ignore[attr-defined]
+
+
+def _hidden() -> float:
+    return float(getattr(random, "hidden", 0.0))
