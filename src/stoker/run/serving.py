@@ -115,6 +115,19 @@ class Serving:
         self._feeds[key] = (weakref.ref(loader, lambda ref: self._drop(key, ref)), feed)
         return feed
 
+    def known_feed(self, loader: DataLoader[Any]) -> LoaderFeed | None:
+        """What is kept for a loader, if it was iterated."""
+        found = self._feeds.get(id(loader))
+        return found[1] if found is not None and found[0]() is loader else None
+
+    def add_sink(self, sink: Sink) -> None:
+        """From now on ``sink`` is told every event; it must not raise."""
+        self._sinks.append(sink)
+
+    def remove_sink(self, sink: Sink) -> None:
+        """Ends it."""
+        self._sinks.remove(sink)
+
     def _drop(self, key: int, ref: weakref.ref[DataLoader[Any]]) -> None:
         found = self._feeds.get(key)
         if found is not None and found[0] is ref:
@@ -273,7 +286,7 @@ def call_site(depth: int) -> str:
 
     Frameworks make loaders anew from those they are given: the place inside of them would tell a person nothing.
     """
-    frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+    frame = sys._getframe(depth)
     nearest = ""
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

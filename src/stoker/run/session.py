@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from stoker import __version__
-from stoker.core import events, host
+from stoker.core import events
 from stoker.core.runlog import RunLog, read_run
 from stoker.run import patch
 from stoker.run.active import Active
+from stoker.run.header import describe_run
 from stoker.run.serving import Serving
 from stoker.ui.live import LiveLine
 from stoker.ui.report_text import render_text
@@ -49,30 +45,9 @@ class Session:
         self._served = self._served or isinstance(event, events.LoaderOpened)
 
     def _header(self) -> events.RunHeader:
-        facts = host.read_host()
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        name = torch.cuda.get_device_name() if accelerator is not None and accelerator.type == "cuda" else ""
-        return events.RunHeader(
-            run_id=Path(self._active.run_dir).name,
-            started_unix_s=time.time() - self.serving.now_s(),
-            argv=list(self._active.argv),
-            cwd=os.getcwd(),
-            python=sys.version.split()[0],
-            stoker=__version__,
-            torch=str(torch.__version__),
-            numpy=np.__version__,
-            hostname=socket.gethostname(),
-            cores=facts.cores,
-            memory_bytes=facts.memory_limit_bytes,
-            accelerator=name or (accelerator.type if accelerator is not None else ""),
-            rank=self._rank,
-            world_size=int(os.environ.get("WORLD_SIZE", "1") or 1),
-            local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
-            config={
-                "cpu_budget": self.serving.cores,
-                **{key: value for key, value in _plain(self._active).items() if value is not None},
-            },
-        )
+        active = self._active
+        started_unix_s = time.time() - self.serving.now_s()
+        return describe_run(Path(active.run_dir).name, active.argv, active.settings, started_unix_s)
 
     def finish(self) -> None:
         """Ends workers, closes the run folder, prints the report (rank 0, unless quiet)."""
@@ -92,18 +67,12 @@ class Session:
     def _report(self) -> None:
         try:
             text = render_text(summarise(read_run(self._active.run_dir)), style_for(sys.stderr, os.environ))
-            print(text, file=sys.stderr)
+            sys.stderr.write(f"{text}\n")
         except Exception as error:  # a full disk or a closed stream must not change how the program ends
             try:
-                print(f"stoker: no report: {error}", file=sys.stderr)
+                sys.stderr.write(f"stoker: no report: {error}\n")
             except (OSError, ValueError):
                 return
-
-
-def _plain(active: Active) -> dict[str, object]:
-    import json
-
-    return json.loads(active.settings.to_json())
 
 
 _session: Session | None = None

@@ -1,0 +1,51 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Who runs what, where: the first record of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from stoker import __version__
+from stoker.core import host
+from stoker.core.config import Settings
+from stoker.core.events import RunHeader
+
+
+def describe_run(run_id: str, argv: Sequence[str], settings: Settings, started_unix_s: float) -> RunHeader:
+    """The header of this process's run.
+
+    Args:
+        run_id: the same for all ranks.
+        argv: the program and its arguments, without stoker's own.
+        settings: those that are not left to stoker are kept.
+        started_unix_s: when serving began, in seconds since 1970.
+    """
+    facts = host.read_host()
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    name = torch.cuda.get_device_name() if accelerator is not None and accelerator.type == "cuda" else ""
+    chosen: dict[str, object] = json.loads(settings.to_json())
+    return RunHeader(
+        run_id=run_id,
+        started_unix_s=started_unix_s,
+        argv=list(argv),
+        cwd=os.getcwd(),
+        python=sys.version.split()[0],
+        stoker=__version__,
+        torch=str(torch.__version__),
+        numpy=np.__version__,
+        hostname=socket.gethostname(),
+        cores=facts.cores,
+        memory_bytes=facts.memory_limit_bytes,
+        accelerator=name or (accelerator.type if accelerator is not None else ""),
+        rank=int(os.environ.get("RANK", "0") or 0),
+        world_size=int(os.environ.get("WORLD_SIZE", "1") or 1),
+        local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
+        config={key: value for key, value in chosen.items() if value is not None},
+    )

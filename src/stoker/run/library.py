@@ -1,0 +1,252 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+# (subclasses torch's DataLoader, part of which is private)
+"""stoker as a library: a drop-in ``DataLoader``, and one existing loader served.
+
+Under ``stoker run`` they belong to the run; else to a :class:`Serving` of this process, made at the first use with the
+settings of the environment and the configuration files. What stoker keeps for a loader lies beside it, not in it: its
+attributes, pickles and copies are those of torch's loader.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import torch.utils.data as torch_data
+
+from stoker.core import events
+from stoker.core.config_sources import resolve
+from stoker.core.errors import ResumeError
+from stoker.feed import tiers
+from stoker.feed.cursor import STATE_FORMAT, Cursor, check_fits
+from stoker.feed.loader import LoaderFeed
+from stoker.feed.order import Bookmark, blank_cursor
+from stoker.run import patch
+from stoker.run.loader_facts import LoaderExplanation, LoaderStats
+from stoker.run.serving import Serving, call_site
+
+_T = TypeVar("_T", covariant=True)
+_logger = logging.getLogger("stoker")
+
+
+@dataclass(slots=True)
+class _Seat:
+    """What is kept beside a loader for its state."""
+
+    site: str = ""
+    bookmark: Bookmark | None = None
+    """Of the iterator made last."""
+    pending: Cursor | None = None
+    """A loaded state that the next iterator begins at."""
+    unkept: str = ""
+    """Why the iterator made last has no state."""
+
+
+_seats: weakref.WeakKeyDictionary[torch_data.DataLoader[Any], _Seat] = weakref.WeakKeyDictionary()
+_own: Serving | None = None
+_lock = threading.Lock()
+
+
+def serving_of_process() -> Serving:
+    """Who serves stoker's own loaders: the run, or the surrounding ``feeding``, or this process's own."""
+    global _own
+    current = patch.current()
+    if current is not None:
+        return current
+    with _lock:
+        if _own is None:
+            _own = Serving(resolve().settings, [log_event])
+            _own.clock.install()
+            atexit.register(_own.close)
+        return _own
+
+
+def log_event(event: events.AnyEvent) -> None:
+    """What a person should see goes to the logger ``stoker``, where there is no live line."""
+    if isinstance(event, events.Notice):
+        _logger.warning("%s", event.text)
+    elif isinstance(event, events.WorkerLost) and event.released:
+        _logger.warning("data worker %d was lost (%s); %d items made again", event.worker, event.cause, event.released)
+    elif isinstance(event, events.SampleQuarantined):
+        _logger.warning("sample %s %s (%s): it ended its data worker twice", event.index, event.path, event.action)
+
+
+class DataLoader(torch_data.DataLoader[_T]):
+    """torch's ``DataLoader`` (same arguments), its batches made by stoker's data workers, its place kept.
+
+    ``state_dict()`` between two batches and ``load_state_dict(state)`` before the next ``iter()`` go on at the next
+    batch, in another process, with another number of workers, and, with a ``DistributedSampler``, another number of
+    ranks. Skipped samples of a map-style dataset are not made. The main random stream is the program's own: whoever
+    wants equal random numbers after a resume saves and restores ``torch.get_rng_state()`` as ever.
+    """
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> DataLoader[_T]:  # not __init__: its signature stays torch's
+        """Remembers where the program makes the loader."""
+        self = super().__new__(cls)
+        _seats[self] = _Seat(site=call_site(2))
+        return self
+
+    def _get_iterator(self) -> Any:
+        seat = _seat_of(self)
+        serving = serving_of_process()
+        if seat.site:
+            serving.sites.setdefault(self, seat.site)
+        if serving.settings.off:
+            seat.bookmark, seat.unkept = None, "stoker is off (`off` in its settings)"
+            return patch.stock_iterator(self)
+        iterator = serving.iterate(self, lambda: patch.stock_iterator(self), seat.pending)
+        seat.pending = None
+        seat.bookmark = getattr(iterator, "bookmark", None)
+        seat.unkept = "" if seat.bookmark is not None else "it is left to torch: " + self.explain().reason
+        return iterator
+
+    def __iter__(self) -> Any:
+        """The iterator, from a loaded state where there is one."""
+        seat = _seat_of(self)
+        persistent: Any = getattr(self, "_iterator", None)
+        if seat.pending is not None and persistent is not None:
+            persistent._shutdown_workers()
+            self._iterator = None
+        iterator: Any = super().__iter__()
+        seat.bookmark = getattr(iterator, "bookmark", None)
+        return iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the program is, as a small dict of plain values (JSON serialises it).
+
+        Raises:
+            ResumeError: the loader's place is not kept, because torch serves it.
+        """
+        seat = _seat_of(self)
+        if seat.unkept:
+            raise ResumeError(f"`state_dict` needs an iterator of stoker's, but {seat.unkept}")
+        if seat.pending is not None:
+            cursor = seat.pending
+        else:
+            cursor = seat.bookmark.cursor() if seat.bookmark is not None else blank_cursor(self._index_sampler)
+        return msgspec.to_builtins(cursor)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next ``iter()`` goes on where ``state`` was taken (with the next epoch, when that was at the end).
+
+        Raises:
+            ResumeError: ``state`` is not one of ``state_dict``, or of another loader.
+        """
+        cursor = read_state(state)
+        check_fits(self._index_sampler, cursor)
+        seat = _seat_of(self)
+        seat.pending, seat.bookmark, seat.unkept = cursor, None, ""
+
+    def stats(self) -> LoaderStats:
+        """Throughput, input wait and workers so far."""
+        return stats(self)
+
+    def explain(self) -> LoaderExplanation:
+        """The tier that serves the loader, and why."""
+        return explain(self)
+
+
+def _seat_of(loader: torch_data.DataLoader[Any]) -> _Seat:
+    seat = _seats.get(loader)
+    if seat is None:  # a copy, or one that was unpickled
+        seat = _seats[loader] = _Seat()
+    return seat
+
+
+def read_state(state: Mapping[str, Any]) -> Cursor:
+    """The cursor in what ``state_dict`` returned; raises :class:`ResumeError` for anything else."""
+    found: Any = state.get("format") if isinstance(state, Mapping) else None
+    if found != STATE_FORMAT:
+        what = f"format {found!r}" if found is not None else f"{type(state).__name__} without a format"
+        raise ResumeError(f"`state` must be what `state_dict` returned, of format {STATE_FORMAT}, got a {what}")
+    try:
+        return msgspec.convert(dict(state), Cursor)
+    except msgspec.ValidationError as error:
+        raise ResumeError(f"`state` must be what `state_dict` returned: {error}") from None
+
+
+def stats(loader: torch_data.DataLoader[Any]) -> LoaderStats:
+    """Throughput, input wait and workers of any loader that stoker serves, so far."""
+    serving = _serving_of(loader)
+    feed = serving.known_feed(loader) if serving is not None else None
+    counters = feed.counters if feed is not None else None
+    if feed is None or counters is None:
+        return _no_stats(loader)
+    total_s = counters.input_wait_s + counters.step_s
+    return LoaderStats(
+        dataset=type(loader.dataset).__name__,
+        tier=feed.choice.tier.value if feed.choice is not None else "",
+        declared_workers=loader.num_workers,
+        workers=feed.num_workers,
+        iterations=feed.ordinal + 1,
+        batches=counters.batches,
+        samples=counters.samples,
+        bytes=counters.bytes,
+        samples_per_s=counters.samples / total_s if total_s > 0 else 0.0,
+        batches_per_s=counters.batches / total_s if total_s > 0 else 0.0,
+        input_wait_s=counters.input_wait_s,
+        program_s=counters.step_s,
+        starved_frac=counters.starved_steps / max(1, counters.batches),
+        worker_cpu_s=counters.worker_cpu_s,
+    )
+
+
+def _no_stats(loader: torch_data.DataLoader[Any]) -> LoaderStats:
+    zeros: dict[str, Any] = dict.fromkeys(("workers", "iterations", "batches", "samples", "bytes"), 0)
+    rates = ("samples_per_s", "batches_per_s", "input_wait_s", "program_s", "starved_frac", "worker_cpu_s")
+    zeros |= dict.fromkeys(rates, 0.0)
+    return LoaderStats(dataset=type(loader.dataset).__name__, tier="", declared_workers=loader.num_workers, **zeros)
+
+
+def explain(loader: torch_data.DataLoader[Any]) -> LoaderExplanation:
+    """The tier that serves (or would serve) any loader, and why."""
+    serving = _serving_of(loader) or serving_of_process()
+    feed = serving.known_feed(loader)
+    choice = feed.choice if feed is not None else None
+    if choice is None:
+        config = serving.config
+        program = LoaderFeed.program_of(loader)
+        choice = tiers.choose(program, loader._index_sampler, wish=config.tier, random=config.random)
+    return LoaderExplanation(
+        tier=choice.tier.value, reason=choice.reason, evidence=choice.evidence, settled=not choice.candidate
+    )
+
+
+def _serving_of(loader: torch_data.DataLoader[Any]) -> Serving | None:
+    """Who serves a loader, without making anybody do it."""
+    return patch.serving_of(loader) or (_own if isinstance(loader, DataLoader) else None)
+
+
+_Loader = TypeVar("_Loader", bound="torch_data.DataLoader[Any]")
+
+
+def wrap(loader: _Loader) -> _Loader:
+    """Has one existing loader (of torch's class or a subclass) served by stoker; returns the loader itself.
+
+    From its next ``iter()`` on its batches come from stoker's data workers. Nothing else about it changes: class,
+    attributes and methods stay, so whatever looks at it sees torch's loader (it does not grow ``state_dict``; make a
+    :class:`DataLoader` for that). Other loaders stay torch's.
+
+    Raises:
+        TypeError: it is no DataLoader, or one that makes its iterators in a way of its own.
+    """
+    if not isinstance(loader, torch_data.DataLoader):
+        raise TypeError(f"`loader` must be a torch DataLoader, got {type(loader).__name__}")
+    if isinstance(loader, DataLoader):
+        return loader
+    kind = type(loader)
+    if "_get_iterator" in vars(loader) or kind._get_iterator is not torch_data.DataLoader._get_iterator:
+        raise TypeError(
+            f"`loader` must make its iterators as torch's DataLoader does, {kind.__name__} has a way of its own; "
+            "wrap a plain DataLoader over the same dataset instead"
+        )
+    patch.serve_one(loader, serving_of_process)
+    loader._iterator = None  # workers that persist from earlier iterations are torch's
+    return loader
