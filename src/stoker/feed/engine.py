@@ -6,23 +6,24 @@ the program computes, workers work on the leases they have; while it waits, the 
 
 from __future__ import annotations
 
-import pickle
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Protocol, cast
-
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from stoker.core.errors import StreamNotRepeatableError, WorkerLostError, WorkerStartError
-from stoker.feed import probe
 from stoker.feed.crew import Crew, Departure, Member, Message
+from stoker.feed.history import History
 from stoker.feed.leases import Item, LeaseTable, State
 from stoker.feed.order import Order
+from stoker.feed.outcome import FailedItem, IterationEnd
 from stoker.feed.pack import unpack
+from stoker.feed.probe import Evidence
+from stoker.feed.probing import Probing
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
-from stoker.feed.quarantine import Quarantine, path_of
+from stoker.feed.quarantine import Quarantine
 from stoker.feed.rings import Payload, SlotKeeper
+from stoker.feed.roster import Roster
 from stoker.feed.scaling import Decision, ScalingPolicy
 from stoker.feed.watch import Watch
 from stoker.feed.window import Counters, Window
@@ -78,34 +79,6 @@ class Limits:
     """The loader's own time limit for one batch; 0 for none."""
 
 
-class IterationEnd(Exception):
-    """The iteration has no further item. Not ``StopIteration``, which the user's own code may raise."""
-
-
-class FailedItem:
-    """Stands for a batch whose making raised: raises it again in the training process."""
-
-    def __init__(self, body: bytes, seq: int, work: WorkItem) -> None:
-        self._body = body
-        self._seq = seq
-        self.work = work
-
-    def reraise(self, dataset: Any) -> NoReturn:
-        """Raises the user's exception with its original type and a note that names the sample; never returns."""
-        wrapper, position = pickle.loads(self._body)
-        try:
-            wrapper.reraise()
-        except Exception as error:
-            indices: Any = self.work.indices
-            if isinstance(indices, list) and position >= 0:
-                index = cast("list[Any]", indices)[position]
-                path = path_of(dataset, index)
-                where = f" ({path})" if path else ""
-                error.add_note(f"stoker: raised by sample {index!r}{where}, number {position} of batch {self._seq}")
-            raise
-        raise AssertionError("an exception that came from a worker was not one")
-
-
 class Engine:
     """Runs one iteration.
 
@@ -155,75 +128,29 @@ class Engine:
         self._in_order = in_order
         self._pinned = iteration.tier is Tier.PINNED
         self._table = LeaseTable(program.declared_workers if self._pinned else 0, first)
-        self._history = _History() if self._pinned else None
+        self._history = History() if self._pinned else None
         self._watch = Watch(limits.stall_timeout_s)
         self._window = Window(counters, time.monotonic())
-        self._held: dict[int, int] = {}  # worker -> leases it has not fulfilled
+        self._roster = Roster(crew, program, self._window, pinned=self._pinned, started=self._on_started)
+        self.probing = Probing()
         self._losses = 0
         self._booked_s = 0.0
         self._said_s = 0.0
-        self._probing = False
-        self._prober = self._first_maker = -1
-        self.evidence: dict[str, probe.Evidence] = {}
-        self.first_drew: bool | None = None
-        """Whether the first batch drew from the global random streams; None before it is known."""
         self.taken_ahead = order.taken
         """Items delivered beyond the cursor (``in_order=False``), in this iteration or before it was gone on with."""
         if self._history is not None and program.is_iterable:
             self._history.assume(order.stream_items([*range(first), *self.taken_ahead]))
-        for member in crew.active():
-            self._welcome(member)
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def staff(self) -> None:
         """Starts or drains workers until there are as many as decided; raises ``WorkerStartError`` when none can be."""
-        if self._pinned:
-            self._staff_pinned()
-        else:
-            self._staff_elastic()
+        self._roster.staff(self.decision.workers)
 
-    def _staff_pinned(self) -> None:
-        present = {m.identity.worker_id for m in self.crew.active()}
-        for worker_id in range(self._program.declared_workers):
-            if worker_id not in present:
-                member = self.crew.spawn(worker_id)
-                if member is not None:
-                    self._welcome(member)
-                    self._repeat_history(member)
-
-    def _staff_elastic(self) -> None:
-        active = self.crew.active()
-        for _ in range(self.decision.workers - len(active)):
-            number = max(self._program.declared_workers, 1)
-            member = self.crew.spawn(self._spare_id(number))
-            if member is None:
-                return
-            self._welcome(member)
-            if self._probing and self._prober < 0:
-                self._spawn_prober()
-        surplus = len(active) - self.decision.workers
-        if surplus > 0:
-            for member in sorted(active, key=lambda m: self._held.get(m.identity.number, 0))[:surplus]:
-                self._dismiss(member)
-
-    def _spare_id(self, number: int) -> int:
-        taken = [m.identity.worker_id for m in self.crew.active()]
-        return min(range(number), key=taken.count)
-
-    def _welcome(self, member: Member) -> None:
-        number = member.identity.number
-        self._held[number] = 0
-        self._window.idle(number, time.monotonic())
-
-    def _dismiss(self, member: Member) -> None:
-        self._window.busy(member.identity.number, time.monotonic())
-        self.crew.stop(member)
-
-    def start_probe(self) -> None:
-        """Has the next batch that is leased accompanied by the differential probe."""
-        self._probing, self._prober = True, -1
-        self.evidence.clear()
+    def _on_started(self, member: Member) -> None:
+        if self._history is not None:
+            self._repeat_history(member)
+        self.probing.spawn(self.crew, self._program)
 
     # -- items -----------------------------------------------------------------------------------------------------
 
@@ -264,53 +191,26 @@ class Engine:
 
     def _lease_waiting(self) -> None:
         depth = max(2, -(-self.capacity // max(1, len(self.crew.active())))) if self._pinned else self.decision.depth
-        members = [m for m in self.crew.active() if self._held.get(m.identity.number, 0) < depth]
+        members = self._roster.lacking(depth)
         while members:
-            members.sort(key=lambda m: self._held[m.identity.number])
-            progressed = False
+            members.sort(key=self._roster.held)
             for member in list(members):
                 item = self._table.next_waiting(member.identity.worker_id)
-                if item is None:
+                if item is not None:
+                    self._lease(member, item)
+                if item is None or self._roster.held(member) >= depth:
                     members.remove(member)
-                    continue
-                self._lease(member, item)
-                progressed = True
-                if self._held[member.identity.number] >= depth:
-                    members.remove(member)
-            if not progressed:
-                return
 
     def _lease(self, member: Member, item: Item) -> None:
         ring, slot = self._keeper.take()
         number = member.identity.number
         generation = self._table.lease(item, number, ring, slot)
         flags = LeaseFlag.NONE
-        if self._probing:
-            flags, self._probing, self._first_maker = LeaseFlag.DIGEST, False, number
-            self._send_probe(item.work)
+        if self.probing.wanted:
+            flags = LeaseFlag.DIGEST
+            self.probing.accompany(self.crew, self._program, item.work, number)
         self.crew.lease(member, LeaseHeader(item.seq, generation, ring, slot, flags), item.work)
-        self._add_lease(number)
-
-    def _add_lease(self, number: int) -> None:
-        if self._held[number] == 0:
-            self._window.busy(number, time.monotonic())
-        self._held[number] += 1
-
-    def _spawn_prober(self) -> None:
-        """Starts the throwaway worker second, so that the first batch does not wait for it longer than it must."""
-        # Another worker id than the first batch's, so that a dependence on it shows.
-        member = self.crew.spawn(min(1, max(0, self._program.declared_workers - 1)))
-        if member is not None:
-            member.draining = True  # gets no leases
-            self._prober = member.identity.number
-
-    def _send_probe(self, work: WorkItem) -> None:
-        if self._prober < 0:
-            self._spawn_prober()
-        member = self.crew.members.get(self._prober)
-        if member is not None:
-            self.crew.probe(member, work)
-            self.crew.stop(member)
+        self._roster.add_lease(member)
 
     # -- arrivals --------------------------------------------------------------------------------------------------
 
@@ -334,7 +234,7 @@ class Engine:
     def restaff(self, crew: Crew) -> None:
         """Goes on with other processes; what the lost ones had not finished is made again."""
         self.crew = crew
-        self._held.clear()
+        self._roster.replace_crew(crew)
         if self._history is not None:
             self._history.forget_repeats()
         ring = self._keeper.current
@@ -343,17 +243,14 @@ class Engine:
         self.staff()
         self._lease_waiting()
 
-    def await_evidence(self) -> tuple[probe.Evidence, probe.Evidence] | None:
+    def await_evidence(self) -> tuple[Evidence, Evidence] | None:
         """What both sides of the probe found; None when one of them never answers."""
         deadline = time.monotonic() + self._limits.stall_timeout_s
-        while not {"beside", "apart"} <= self.evidence.keys():
-            alive = {m.identity.number for m in self.crew.members.values()}
-            lost = "apart" not in self.evidence and self._prober not in alive
-            lost = lost or ("beside" not in self.evidence and self._first_maker not in alive)
-            if lost or time.monotonic() > deadline:
+        while self.probing.evidence is None:
+            if self.probing.hopeless(self.crew) or time.monotonic() > deadline:
                 return None
             self.pump(_POLL_S)
-        return self.evidence["beside"], self.evidence["apart"]
+        return self.probing.evidence
 
     def _on_message(self, message: Message) -> None:
         frame = message.frame
@@ -365,24 +262,14 @@ class Engine:
             self._on_ended(message.worker, frame)
         elif frame.kind is Kind.RETURNED:
             header, _ = unpack_lease(frame.body)
-            self._return_lease(message.worker, time.monotonic())
+            self._roster.return_lease(message.worker, time.monotonic())
             self._keeper.give_back(header.ring, header.slot)
         elif frame.kind is Kind.PROBED:
-            role, found = pickle.loads(frame.body)
-            if role == "drew":
-                self.first_drew = found
-            else:
-                self.evidence[role] = found
-
-    def _return_lease(self, worker: int, stamp: float) -> None:
-        if worker in self._held:
-            self._held[worker] = max(0, self._held[worker] - 1)
-            if self._held[worker] == 0 and worker in {m.identity.number for m in self.crew.active()}:
-                self._window.idle(worker, stamp)
+            self.probing.found(frame.body)
 
     def _on_ready(self, worker: int, frame: Frame) -> None:
         header, rest = unpack_ready(frame.body)
-        self._return_lease(worker, header.stamp)
+        self._roster.return_lease(worker, header.stamp)
         self._losses = 0
         counters = self._counters
         counters.items += 1
@@ -402,7 +289,7 @@ class Engine:
 
     def _on_failed(self, worker: int, frame: Frame) -> None:
         header, body = unpack_lease(frame.body)
-        self._return_lease(worker, time.monotonic())
+        self._roster.return_lease(worker, time.monotonic())
         self._losses = 0
         if self._history is not None and self._history.is_repeat(header.seq):
             return
@@ -417,7 +304,7 @@ class Engine:
 
     def _on_ended(self, worker: int, frame: Frame) -> None:
         header, _ = unpack_lease(frame.body)
-        self._return_lease(worker, time.monotonic())
+        self._roster.return_lease(worker, time.monotonic())
         self._keeper.give_back(header.ring, header.slot)
         item = self._table.get(header.seq)
         if item is None or item.generation != header.generation:
@@ -427,9 +314,7 @@ class Engine:
     # -- losses ----------------------------------------------------------------------------------------------------
 
     def _on_departure(self, departure: Departure) -> None:
-        now = time.monotonic()
-        self._window.busy(departure.worker, now)
-        self._held.pop(departure.worker, None)
+        self._roster.remove(departure.worker)
         leased = [i for i in self._table if i.state is State.LEASED and i.worker == departure.worker]
         for item in leased:
             self._keeper.give_back(item.ring, item.slot)
@@ -463,7 +348,7 @@ class Engine:
         for seq, work in self._history.of(worker_id, self._program.declared_workers):
             self._history.expect(seq)
             self.crew.lease(member, LeaseHeader(seq, 0, -1, -1, LeaseFlag.REPLAY), work)
-            self._add_lease(member.identity.number)
+            self._roster.add_lease(member)
 
     def _on_repeated(self, worker: int, seq: int, check: int) -> None:
         assert self._history is not None
@@ -478,7 +363,7 @@ class Engine:
         member = self.crew.members.get(worker)
         if private_bytes <= self._limits.worker_memory_bytes or self._pinned or member is None or member.draining:
             return
-        self._dismiss(member)
+        self._roster.dismiss(member)
         self._listener.notice(
             f"data worker {worker} uses {private_bytes >> 20} MiB of its own, over its budget of "
             f"{self._limits.worker_memory_bytes >> 20} MiB: replaced, no sample lost"
@@ -572,8 +457,7 @@ class Engine:
 
     def _routine(self, now: float, *, waiting: bool = False) -> None:
         """What is due from time to time: watching workers and asking the policy."""
-        holding = {number for number, leases in self._held.items() if leases}
-        for suspect in self._watch.look(self.crew, now, holding):
+        for suspect in self._watch.look(self.crew, now, self._roster.holding()):
             self.crew.kill(suspect.member, suspect.cause, with_stack=True)
         if now - self._window.begun_s < WINDOW_S:
             return
@@ -631,57 +515,3 @@ class Engine:
     def cursor(self) -> int:
         """Items delivered without a gap."""
         return self._table.cursor
-
-
-class _History:
-    """What pinned workers have made in this iteration: 8 bytes a sample and a check a batch."""
-
-    def __init__(self) -> None:
-        self._made: dict[int, tuple[Any, WorkItem, int | None]] = {}
-        self._repeating: set[int] = set()
-
-    def made(self, seq: int, work: WorkItem, check: int | None) -> None:
-        self._made[seq] = (_compress(work.indices), replace(work, indices=None), check)
-
-    def assume(self, items: Iterable[tuple[int, WorkItem]]) -> None:
-        """Items of a stream that were made before this iteration was gone on with."""
-        for seq, work in items:
-            self.made(seq, work, None)
-
-    def of(self, worker_id: int, num_workers: int) -> list[tuple[int, WorkItem]]:
-        return [
-            (seq, replace(work, indices=_expand(indices)))
-            for seq, (indices, work, _) in sorted(self._made.items())
-            if seq % num_workers == worker_id
-        ]
-
-    def expect(self, seq: int) -> None:
-        self._repeating.add(seq)
-
-    def forget_repeats(self) -> None:
-        self._repeating.clear()
-
-    def is_repeat(self, seq: int) -> bool:
-        return seq in self._repeating
-
-    def repeated(self, seq: int, check: int) -> bool:
-        self._repeating.discard(seq)
-        known = self._made[seq][2]
-        return known is None or known == check
-
-
-def _compress(indices: Any) -> Any:
-    if type(indices) is not list:
-        return indices
-    batch = cast("list[object]", indices)
-    if all(type(index) is int for index in batch):
-        return np.array(batch, np.int64)
-    return batch if any(index is not None for index in batch) else -len(batch)
-
-
-def _expand(indices: Any) -> Any:
-    if isinstance(indices, np.ndarray):
-        return cast("list[int]", indices.tolist())
-    if isinstance(indices, int) and indices < 0:
-        return [None] * -indices
-    return indices

@@ -23,10 +23,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.errors import WorkerStartError
 from stoker.feed.cursor import Cursor
-from stoker.feed.engine import Engine, FailedItem, IterationEnd
+from stoker.feed.engine import Engine
 from stoker.feed.inline import InlineMaker
 from stoker.feed.loader import LoaderFeed, Services
 from stoker.feed.order import Bookmark, Order
+from stoker.feed.outcome import FailedItem, IterationEnd
 from stoker.feed.pinning import Pinner
 from stoker.feed.program import Iteration, Tier, WorkItem
 
@@ -257,7 +258,7 @@ class FedIterator(_BaseDataLoaderIter):
             self._engine.await_head()
         except WorkerStartError:
             return False
-        return self._engine.first_drew is False and self._num_workers > 0
+        return self._engine.probing.first_drew is False and self._num_workers > 0
 
     def _verdict(self) -> bool:
         """Whether the elastic tier holds; probed a second time when the template dies meanwhile."""
@@ -265,7 +266,7 @@ class FedIterator(_BaseDataLoaderIter):
         try:
             return self._feed.settle(self._engine, self._loader)
         except WorkerStartError as error:
-            self._engine.start_probe()
+            self._engine.probing.start()
             self._replace_crew(error)
             return self._feed.settle(self._engine, self._loader)
 

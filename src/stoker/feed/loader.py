@@ -138,6 +138,11 @@ class LoaderFeed:
         iteration = Iteration(ordinal=self.ordinal, base_seed=base_seed, tier=choice.tier)
         return self.start_engine(loader, iteration, order, first=order.next_item)
 
+    @property
+    def num_workers(self) -> int:
+        """Data workers alive and not about to leave."""
+        return len(self.engine.crew.active()) if self.engine is not None else 0
+
     def begin_iteration(self, cursor: Cursor | None = None) -> None:
         """Counts iterations; a resumed one keeps its number."""
         self.ordinal = cursor.iteration if cursor is not None else self.ordinal + 1
@@ -184,7 +189,7 @@ class LoaderFeed:
             engine.inherit(first - 1, delivered)
         engine.adopt(adopt)
         if self.choice is not None and self.choice.candidate:
-            engine.start_probe()
+            engine.probing.start()
         engine.staff()
         self.engine = engine
         return engine

@@ -24,10 +24,11 @@ from torch.utils.data.dataloader import _DatasetKind
 from stoker.core.errors import DifferentResultError
 from stoker.feed import streams, tiers
 from stoker.feed.cursor import Cursor, get_state, set_state
-from stoker.feed.engine import Engine, FailedItem, IterationEnd
+from stoker.feed.engine import Engine
 from stoker.feed.inline import InlineMaker
 from stoker.feed.iterator import FedIterator, InProcess, Pace
 from stoker.feed.loader import LoaderFeed
+from stoker.feed.outcome import FailedItem, IterationEnd
 from stoker.feed.pack import digest, is_plain
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 

@@ -86,9 +86,7 @@ class Worker:
                     self._serve(first[0], pickle.loads(first[1]))
 
     def _receive(self, *, wait: bool) -> bool:
-        self._channel.sock.setblocking(wait)
-        frames = self._channel.receive()
-        self._channel.sock.setblocking(True)
+        frames = self._channel.receive(wait=wait)
         if frames is None:
             return False
         for frame in frames:

@@ -1,0 +1,71 @@
+"""What pinned workers have made in an iteration, so that the successor of a lost one can get into the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from stoker.feed.program import WorkItem
+
+
+class History:
+    """What pinned workers have made in this iteration: 8 bytes a sample and a check a batch."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Any, WorkItem, int | None]] = {}
+        self._repeating: set[int] = set()
+
+    def made(self, seq: int, work: WorkItem, check: int | None) -> None:
+        """An item was made; ``check`` is of its batch, None when there is none to compare with."""
+        self._made[seq] = (_compress(work.indices), replace(work, indices=None), check)
+
+    def assume(self, items: Iterable[tuple[int, WorkItem]]) -> None:
+        """Items of a stream that were made before this iteration was gone on with."""
+        for seq, work in items:
+            self.made(seq, work, None)
+
+    def of(self, worker_id: int, num_workers: int) -> list[tuple[int, WorkItem]]:
+        """What the worker with an id has made, in order."""
+        return [
+            (seq, replace(work, indices=_expand(indices)))
+            for seq, (indices, work, _) in sorted(self._made.items())
+            if seq % num_workers == worker_id
+        ]
+
+    def expect(self, seq: int) -> None:
+        """The item is being made again."""
+        self._repeating.add(seq)
+
+    def forget_repeats(self) -> None:
+        """Nothing is being made again any more (all workers are gone)."""
+        self._repeating.clear()
+
+    def is_repeat(self, seq: int) -> bool:
+        """Whether a message about the item is about its repetition."""
+        return seq in self._repeating
+
+    def repeated(self, seq: int, check: int) -> bool:
+        """The item was made again; False when its batch is another one."""
+        self._repeating.discard(seq)
+        known = self._made[seq][2]
+        return known is None or known == check
+
+
+def _compress(indices: Any) -> Any:
+    if type(indices) is not list:
+        return indices
+    batch = cast("list[object]", indices)
+    if all(type(index) is int for index in batch):
+        return np.array(batch, np.int64)
+    return batch if any(index is not None for index in batch) else -len(batch)
+
+
+def _expand(indices: Any) -> Any:
+    if isinstance(indices, np.ndarray):
+        return cast("list[int]", indices.tolist())
+    if isinstance(indices, int) and indices < 0:
+        return [None] * -indices
+    return indices
