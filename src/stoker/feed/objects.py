@@ -215,11 +215,18 @@ def _sequence(walk: _Walk, items: Any, path: str) -> Iterable[tuple[Any, str]]:
     if len(items) > walk.max_objects - walk.num_objects:
         walk.num_objects = walk.max_objects
         return [(item, path) for item in list(items)[:1]] * 2
-    if isinstance(items, (list, tuple)) and all(type(item) in _PLAIN for item in items):
+    if type(items) in (list, tuple) and _is_flat(items):  # paths, labels, pairs of both: most lists of a dataset
         walk.num_objects += len(items)
         walk.state.update(repr(items).encode(errors="backslashreplace"))
         return []
     return [(item, path) for item in items]
+
+
+def _is_flat(items: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether there are only plain values, or tuples of them: what ``repr`` shows completely, and fast."""
+    if all(type(item) in _PLAIN for item in items):
+        return True
+    return all(type(item) is tuple for item in items) and all(type(v) in _PLAIN for item in items for v in item)
 
 
 def _function(function: types.FunctionType, path: str) -> Iterable[tuple[Any, str]]:
