@@ -213,8 +213,8 @@ def _array(walk: _Walk, array: Any, path: str) -> Iterable[tuple[Any, str]]:
 def _sequence(walk: _Walk, items: Any, path: str) -> Iterable[tuple[Any, str]]:
     walk.state.update(f"{len(items)};".encode())
     if len(items) > walk.max_objects - walk.num_objects:
-        walk.num_objects = walk.max_objects
-        return [(item, path) for item in list(items)[:1]] * 2
+        walk.num_objects = walk.max_objects  # the next visit gives up and says so
+        return [(None, path)]
     if type(items) in (list, tuple) and _is_flat(items):  # paths, labels, pairs of both: most lists of a dataset
         walk.num_objects += len(items)
         walk.state.update(repr(items).encode(errors="backslashreplace"))
