@@ -144,13 +144,20 @@ def test_lost_workers_are_grouped_and_notices_counted() -> None:
         ),
         ({"item_s": 0.5, "step_s": 0.05}, {"tier": "pinned"}, {}, "input-tier", "stoker explain"),
         ({"item_s": 0.5, "step_s": 0.05, "workers": 0}, {"tier": "process"}, {}, "input-tier", "stoker explain"),
-        ({"item_s": 0.5, "step_s": 0.05}, {}, {}, "input-workers", "stoker run --max-workers 4 train.py"),
+        ({"item_s": 0.5, "step_s": 0.05}, {}, {}, "input-workers", "stoker report"),
+        (
+            {"item_s": 0.5, "step_s": 0.05},
+            {},
+            {"config": {"max_workers": 2}},
+            "input-workers",
+            "stoker run --max-workers 4 train.py",
+        ),
         (
             {"item_s": 0.5, "step_s": 0.05, "cpu_frac": 0.1},
             {},
-            {},
+            {"config": {"workers": 2}},
             "input-storage",
-            "stoker run --max-workers 4 train.py",
+            "stoker run --workers auto train.py",
         ),
     ],
 )

@@ -15,7 +15,9 @@ INPUT_FRAC = 0.05
 CORES_FULL_FRAC = 0.85
 """Workers that use this share of the cores leave no room for another: the program needs some as well."""
 WAITING_CPU_FRAC = 0.5
-"""Work items with less CPU time than this per wall time wait on storage for most of it."""
+"""Work items with less CPU time than this per wall time wait for most of it: on storage, or for a core."""
+DEFAULT_MAX_WORKERS = 64
+"""Where growth stops unless `max-workers` says otherwise."""
 IDLE_FRAC = 0.3
 """Workers idle for this share of their time are not what is short."""
 
@@ -83,10 +85,7 @@ def advise(situation: Situation, limit: Limit) -> Advice:
         case "input-cpu":
             return _advise_cpu(situation, program)
         case "input-storage" | "input-workers":
-            count = 2 * max(1, situation.window.workers if situation.window else 1)
-            return Advice(
-                command=f"stoker run --max-workers {count} {program}", why="lets the number of workers grow further"
-            )
+            return _advise_workers(situation, program, run)
         case "input-growing":
             return Advice(command=f"stoker run {program}", why="a longer run settles the number of workers")
         case _:
@@ -113,6 +112,7 @@ def _input_limit(situation: Situation, window: Window) -> Limit:
     """Input is the limit: says what the data workers themselves are short of."""
     share = write_percent(window.split.input_wait_frac)
     workers = write_plural(window.workers, "worker")
+    verb = "is" if window.workers == 1 else "are"
     waits = f"the program waits for batches {share} of the time"
     if situation.tier not in {"elastic", "pinned"}:
         place = "torch's own workers" if situation.tier == "stock" else "the training process"
@@ -121,7 +121,7 @@ def _input_limit(situation: Situation, window: Window) -> Limit:
         return Limit(kind="input-growing", text=f"input: {waits}; workers were still being added when the run ended")
     if window.cores_used >= CORES_FULL_FRAC * _budget(situation):
         used = f"{window.cores_used:.1f} of {_budget(situation):g} cores"
-        return Limit(kind="input-cpu", text=f"input: {waits}; {workers} saturate the CPU ({used})")
+        return Limit(kind="input-cpu", text=f"input: {waits}; the CPU is used up ({used}) with {workers}")
     if situation.tier == "pinned":
         return Limit(kind="input-tier", text=f"input: {waits}; the loader is pinned to its {workers}")
     if window.worker_busy_frac is not None and window.worker_busy_frac < 1 - IDLE_FRAC:
@@ -129,9 +129,10 @@ def _input_limit(situation: Situation, window: Window) -> Limit:
         text = f"input: {waits} though workers are idle {idle} of theirs: single slow items hold back the order"
         return Limit(kind="input-order", text=text)
     if window.worker_cpu_frac is not None and window.worker_cpu_frac < WAITING_CPU_FRAC:
-        text = f"input: {waits}; {workers} wait on storage, {write_percent(window.worker_cpu_frac)} of an item is CPU"
+        used = write_percent(window.worker_cpu_frac)
+        text = f"input: {waits}; an item uses the CPU for {used} of its time: it waits for storage, or for busy cores"
         return Limit(kind="input-storage", text=text)
-    return Limit(kind="input-workers", text=f"input: {waits}; {workers} are busy and cores are free")
+    return Limit(kind="input-workers", text=f"input: {waits}; {workers} {verb} busy, and cores are free")
 
 
 def _advise_cpu(situation: Situation, program: str) -> Advice:
@@ -141,6 +142,23 @@ def _advise_cpu(situation: Situation, program: str) -> Advice:
             why="the CPU budget is below the cores of this machine",
         )
     return Advice(command="stoker doctor", why="shows the cores stoker may use; beyond them only cheaper items help")
+
+
+def _advise_workers(situation: Situation, program: str, run: str) -> Advice:
+    """More workers, where a setting keeps the number down; else the course of what was tried."""
+    workers = situation.window.workers if situation.window else 1
+    for name in ("workers", "max_workers"):
+        most = situation.config.get(name)
+        if isinstance(most, int) and workers >= most:
+            option = "--workers auto" if name == "workers" else f"--max-workers {2 * max(1, most)}"
+            return Advice(command=f"stoker run {option} {program}", why="lets the number of workers grow further")
+    if workers >= DEFAULT_MAX_WORKERS:
+        return Advice(
+            command=f"stoker run --max-workers {2 * workers} {program}", why="lets the number of workers grow further"
+        )
+    return Advice(
+        command=f"stoker report {run} --html report.html", why="the workers over time: what was tried, and why"
+    )
 
 
 def _budget(situation: Situation) -> float:

@@ -23,8 +23,7 @@ def render_explanation(found: Explanation, style: Style | None = None) -> str:
     """The text, lines joined by newlines, the last one ended by one."""
     style = style or Style()
     blocks = [_heading(found, style)]
-    for loader in found.loaders:
-        blocks.append(_loader(loader, found, style))
+    blocks += [_loader(loader, found, style) for loader in found.loaders]
     blocks.append(_closing(found, style))
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 

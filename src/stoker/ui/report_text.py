@@ -231,7 +231,7 @@ def _loaders(summary: Summary, style: Style, room: int) -> list[str]:
 
 def _loader_line(loader: LoaderSummary, style: Style) -> str:
     window = loader.end or loader.overall
-    wait = f"input wait {write_percent(window.split.input_wait_frac)}" if window else "not measured"
+    wait = f"wait {write_percent(window.split.input_wait_frac)}" if window else "not measured"
     site = shorten_start(loader.site, max(16, style.width - 80))
     words = [
         f"{loader.tier:<7}",

@@ -1,4 +1,4 @@
-"""One run folder as figures: what every report shows, computed once. Pure: a :class:`Run` in, a :class:`Summary` out.
+"""One run folder as figures: what every report shows, computed once: a :class:`Run` in, a :class:`Summary` out.
 
 Nothing is estimated: a figure that the records do not carry is None, and a ``..._missing`` field says why.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -110,7 +111,7 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
     ended = records_of(run, RunEnded)
     situation = Situation(
         program=list(header.argv),
-        run=str(run.folder) if run.folder else header.run_id,
+        run=_as_typed(run.folder) if run.folder else header.run_id,
         cores=header.cores / max(1, header.local_world_size),
         config=header.config,
         tier=main.tier if main else "",
@@ -150,6 +151,11 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
         advice=advise(situation, limit),
         caveats=_caveats(run),
     )
+
+
+def _as_typed(folder: Path) -> str:
+    """The run folder as a person would type it from here."""
+    return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
 
 def _weight(loader: LoaderSummary) -> tuple[float, int]:

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TextIO
 
@@ -21,6 +22,8 @@ from stoker.ui.report_text import Style
 Mode = Literal["off", "plain", "line"]
 
 _ERASE = "\r\x1b[K"
+_PUT_BACK_S = 0.02
+"""A program that prints more often than this gets its terminal to itself between two drawings."""
 
 
 def choose_mode(stream: TextIO | None, environ: Mapping[str, str], *, quiet: bool = False, rank: int = 0) -> Mode:
@@ -108,6 +111,8 @@ class StatusLine:
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._drawn = False
+        self._text = ""
+        self._put_back_s = 0.0
         self._closed = False
         self._watched: list[tuple[TextIO, Callable[[str], int]]] = []
         wanted = [sys.stdout, sys.stderr] if program_streams is None else program_streams
@@ -121,7 +126,7 @@ class StatusLine:
             if self._closed or not self._cursor.at_start:
                 return False
             self._put(_ERASE + text)
-            self._drawn = True
+            self._drawn, self._text = True, text
             return True
 
     def say(self, text: str) -> None:
@@ -136,6 +141,7 @@ class StatusLine:
         with self._lock:
             self._take_away()
             self._closed = True
+            self._text = ""
             for stream, hook in self._watched:
                 # Another library may have put its own hook over ours; ours then only passes text on.
                 if vars(stream).get("write") is hook:
@@ -151,7 +157,9 @@ class StatusLine:
             with self._lock:
                 self._take_away()
                 self._cursor.wrote(text)
-                return original(text)
+                count = original(text)
+                self._put_back()
+                return count
 
         try:
             vars(stream)["write"] = write
@@ -164,6 +172,20 @@ class StatusLine:
         if self._drawn:
             self._drawn = False
             self._put(_ERASE)
+
+    def _put_back(self) -> None:
+        """Shows the line again below what the program has just written, where that ended its own line.
+
+        Without it a program that prints every step would take the line away as soon as it is drawn. Not in a debugger:
+        its prompt is written past Python's streams and would follow our line on the same row.
+        """
+        if not self._text or not self._cursor.at_start or sys.gettrace() is not None:
+            return
+        now_s = time.monotonic()
+        if now_s - self._put_back_s >= _PUT_BACK_S:
+            self._put_back_s = now_s
+            self._put(_ERASE + self._text)
+            self._drawn = True
 
     def _put(self, text: str) -> None:
         try:
