@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stoker import __version__
 from stoker.core.config import Settings
 from stoker.core.errors import ConfigError
-from stoker.run.hook import ACTIVE_ENV
+from stoker.run.environment import ACTIVE_ENV
 
 
 @dataclass(frozen=True, kw_only=True)

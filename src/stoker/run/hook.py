@@ -11,6 +11,8 @@ import os
 import sys
 from _thread import allocate_lock  # `threading` would cost every interpreter a millisecond
 
+from stoker.run.environment import WORKER_ENV
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,11 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stoker.run.active import Active as Active
-
-ACTIVE_ENV = "STOKER_ACTIVE"
-"""Settings of the run as JSON; set for the program and inherited by its child interpreters."""
-WORKER_ENV = "STOKER_DATA_WORKER"
-"""Set in data workers that are interpreters of their own: the hook leaves them alone."""
 
 _LOADERS = "torch.utils.data"
 _TARGETS = ("torch", _LOADERS)

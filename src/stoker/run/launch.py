@@ -18,7 +18,7 @@ from typing import NoReturn
 from stoker.core.config import Settings
 from stoker.core.errors import ConfigError
 from stoker.run.active import Active
-from stoker.run.hook import ACTIVE_ENV
+from stoker.run.environment import ACTIVE_ENV
 
 SITE_DIR = str(Path(__file__).resolve().parent / "site")
 """Holds the ``sitecustomize`` that arms the hook; goes to the front of ``PYTHONPATH``."""
