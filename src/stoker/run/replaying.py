@@ -66,7 +66,8 @@ class Replayer(Serving):
         patch.remove()
         self.close()
         _say(
-            f"stoker: `--replay` names loader {self._replay.loader}, but the program used {self._count} (from 0); nothing made"
+            f"stoker: `--replay` names loader {self._replay.loader}, but the program used {self._count} (from 0); "
+            "nothing made"
         )
 
     def _make(self, loader: DataLoader[Any], site: str) -> NoReturn:
