@@ -59,6 +59,16 @@ def test_an_idle_loader_costs_the_other_nothing():
     assert train.cores(math.inf, 6.0) == 4.0
 
 
+def test_a_loader_that_was_heard_often_is_forgotten_soon():
+    ledger = CpuLedger(2.0)
+    train, validate = ledger.join(), ledger.join()
+    train.cores(4.0, 0.0)
+    for quarter in range(12):
+        validate.cores(4.0, 10.0 + 0.25 * quarter)
+    assert train.cores(4.0, 13.0) == 1.0
+    assert train.cores(4.0, 13.75) == 2.0
+
+
 def test_a_closed_loader_gives_its_share_back():
     ledger = CpuLedger(4.0)
     one, two = ledger.join(), ledger.join()

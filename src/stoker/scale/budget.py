@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 
 FORGET_S = 5.0
 """A loader that has not been heard for this long is idle: its iteration ended or its program is elsewhere."""
+FORGET_GAPS, FORGET_LEAST_S = 3.0, 0.5
+"""So is one that has been silent for this many of its usual gaps, and no shorter than this: a validation loader that
+was heard four times a second must not halve the budget of the next five seconds of training."""
 
 
 def rank_cores(host_cores: float, local_world_size: int = 1) -> float:
@@ -53,6 +57,20 @@ def fair_shares(total: float, demands: Sequence[float]) -> list[float]:
     return shares
 
 
+@dataclass(frozen=True)
+class _Demand:
+    """What a loader asked for last."""
+
+    cores: float
+    at_s: float
+    gap_s: float
+    """Time since it asked before."""
+
+    def is_live(self, now_s: float) -> bool:
+        """Whether it is still being read."""
+        return now_s - self.at_s <= min(FORGET_S, max(FORGET_LEAST_S, FORGET_GAPS * self.gap_s))
+
+
 class CpuLedger:
     """The CPU budget of one process, shared by its live loaders; safe to use from several threads."""
 
@@ -60,7 +78,7 @@ class CpuLedger:
         if total_cores <= 0.0:
             raise ValueError(f"`total_cores` must be positive, got {total_cores}")
         self._total = total_cores
-        self._demands: dict[int, tuple[float, float]] = {}
+        self._demands: dict[int, _Demand] = {}
         self._next = 0
         self._lock = Lock()
 
@@ -76,8 +94,10 @@ class CpuLedger:
         What the others leave is its own to grow into: one that is alone gets the whole budget whatever it asks for.
         """
         with self._lock:
-            self._demands[member] = (demand_cores, now_s)
-            others = [d for m, (d, at) in self._demands.items() if m != member and d > 0.0 and now_s - at <= FORGET_S]
+            known = self._demands.get(member)
+            gap_s = min(FORGET_S, now_s - known.at_s) if known else FORGET_S
+            self._demands[member] = _Demand(demand_cores, now_s, gap_s)
+            others = [d.cores for m, d in self._demands.items() if m != member and d.cores > 0.0 and d.is_live(now_s)]
             return fair_shares(self._total, [*others, math.inf])[-1]
 
     def leave(self, member: int) -> None:
