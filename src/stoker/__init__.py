@@ -1,16 +1,15 @@
 """stoker keeps deep-learning accelerators busy: elastic data workers for unmodified PyTorch programs.
 
 As a library it offers ``DataLoader``, ``wrap``, ``feeding``, ``stats`` and ``explain``; they need torch, and are
-imported with the first use, so that ``import stoker`` is fast and works without it.
+imported with the first use, so that ``import stoker`` is fast and works without it. Nothing else is imported here:
+every child interpreter of a program under ``stoker run`` pays for it.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 from stoker._version import __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stoker.run.feeding import feeding
     from stoker.run.library import DataLoader, explain, stats, wrap
@@ -30,15 +29,12 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(home)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from stoker.core.errors import MissingExtraError
+    from importlib import import_module
 
-        raise MissingExtraError(f"`stoker.{name}` needs torch; install it with `pip install torch`") from error
-    value = getattr(module, name)
+    from stoker.core.extras import require
+
+    require("torch", extra="torch")
+    value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 
