@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
@@ -23,22 +23,25 @@ DRAWS_NOTHING = (SequentialSampler, DistributedSampler, list, tuple, range)
 """Types of samplers whose order depends on no generator but their own numbers."""
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class Cursor(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Where a program is in an iteration, and what is needed to be there again without touching the dataset."""
 
     format: int
-    iteration: int
+    iteration: Annotated[int, msgspec.Meta(ge=-1)]
     """Number of the iteration, from 0; -1 before the first."""
     base_seed: int = 0
-    yielded: int = 0
+    yielded: _Count = 0
     """Batches that the program has taken."""
-    samples: int = 0
+    samples: _Count = 0
     """Samples before ``next_item``."""
-    next_item: int = 0
+    next_item: _Count = 0
     """The first work item not taken; beyond ``yielded`` where shards of a stream have ended."""
-    taken: list[int] = []
+    taken: list[_Count] = []
     """Items taken beyond ``next_item`` where the program does not need the order."""
-    drawn: int = 0
+    drawn: _Count = 0
     """Items that the sampler had been asked for."""
     sampler: str
     """Class name of the sampler of single indices, to refuse a state of another loader."""

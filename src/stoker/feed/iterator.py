@@ -65,7 +65,7 @@ class FedIterator(_BaseDataLoaderIter):
         super().__init__(loader)
         for generator, state in zip(generators, before, strict=False):
             generator.set_state(state)  # a resumed iteration has made its draws before it was saved
-        self._loader = loader
+        self._loader = _without_iterator(loader)
         self._feed = feed
         self._pace = pace
         self._pid = os.getpid()
@@ -76,6 +76,8 @@ class FedIterator(_BaseDataLoaderIter):
         self._ended = self._cut_off = False
         self._after: int | None = None
         self._after_pinned = 0
+        self._entered = True
+        feed.enter()
         if cursor is not None:
             self._base_seed = cursor.base_seed
         self._begin(cursor)
@@ -115,6 +117,7 @@ class FedIterator(_BaseDataLoaderIter):
         if self._engine is not None and not self._ended:
             self._engine.abort()
         super()._reset(loader, first_iter)
+        self._loader = _without_iterator(loader)
         self._begin(None)
         self._feed.listener.iterating(self._feed.ordinal, self._num_workers_at_start(), 0.0)
 
@@ -318,8 +321,9 @@ class FedIterator(_BaseDataLoaderIter):
             self._let_go()
 
     def __del__(self) -> None:
-        if getattr(self, "_engine", None) is not None and self._pid == os.getpid():
+        if getattr(self, "_entered", False) and self._pid == os.getpid():
             self._shutdown_workers()
+            self._feed.leave()
 
     def _crew_members(self) -> list[Any]:
         return list(self._engine.crew.members.values()) if self._engine is not None else []
@@ -338,6 +342,18 @@ class FedIterator(_BaseDataLoaderIter):
     def feed(self) -> LoaderFeed:
         """What stoker keeps for the loader."""
         return self._feed
+
+
+def _without_iterator(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A loader as it is now, for later looks; a persistent one keeps its iterator, so must not be kept by it.
+
+    Else its workers would live on until the next garbage collection after the program has dropped the loader.
+    """
+    if not loader.persistent_workers:
+        return loader
+    stand_in: DataLoader[Any] = object.__new__(type(loader))
+    vars(stand_in).update({name: value for name, value in vars(loader).items() if name != "_iterator"})
+    return stand_in
 
 
 class InProcess:

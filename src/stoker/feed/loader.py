@@ -93,6 +93,8 @@ class LoaderFeed:
         )
         self._verdict_for: tuple[int, ...] = ()
         self._parked: Crew | None = None
+        self._num_iterators = 0
+        self._dropped = False
         self._pid = os.getpid()
 
     # -- describing the loader ---------------------------------------------------------------------------------------
@@ -235,7 +237,7 @@ class LoaderFeed:
 
     def park(self, crew: Crew) -> None:
         """Keeps a crew for the next iteration, where it is used if its copy of the dataset is still current."""
-        if self._parked is not None or crew.template_lost:
+        if self._parked is not None or crew.template_lost or self._dropped:
             crew.close()
         else:
             crew.ask_fingerprint()
@@ -253,14 +255,35 @@ class LoaderFeed:
         crew.close()
         return None
 
+    def enter(self) -> None:
+        """An iterator is open."""
+        self._num_iterators += 1
+
+    def leave(self) -> None:
+        """An iterator is gone."""
+        self._num_iterators -= 1
+        if self._dropped and not self._num_iterators:
+            self.close()
+
+    def drop(self) -> None:
+        """The program has dropped the loader; an iterator over it may live on."""
+        self._dropped = True
+        if self._num_iterators == 0:
+            self.close()
+        else:
+            self._close_parked()
+
     def close(self) -> None:
         """Ends parked workers and frees slots."""
         if self._pid != os.getpid():
             return
-        if self._parked is not None:
+        self._close_parked()
+        self._keeper.close()
+
+    def _close_parked(self) -> None:
+        if self._parked is not None and self._pid == os.getpid():
             self._parked.close()
             self._parked = None
-        self._keeper.close()
 
 
 def lookahead_of(loader: DataLoader[Any], *, pinned: bool) -> int | None:

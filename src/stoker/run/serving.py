@@ -133,7 +133,7 @@ class Serving:
         if found is not None and found[0] is ref:
             del self._feeds[key]
             found[1].listener.snapshot()
-            found[1].close()
+            found[1].drop()
 
     def iterate(
         self, loader: DataLoader[Any], stock: Callable[[], _BaseDataLoaderIter], cursor: Cursor | None = None
