@@ -39,6 +39,29 @@ class SampleError(Exception):
         self.position = position
 
 
+class Sink(Protocol):
+    """Takes samples in as soon as they are made, where the batch is only stacked from them."""
+
+    def begin(self, count: int) -> None:
+        """Up to ``count`` samples of one batch follow; what an earlier attempt brought is given up."""
+        ...
+
+    def keep(self, sample: Any) -> Any:
+        """The sample or its equal."""
+        ...
+
+
+class _NoSink:
+    def begin(self, count: int) -> None:
+        pass
+
+    def keep(self, sample: Any) -> Any:
+        return sample
+
+
+_NO_SINK = _NoSink()
+
+
 class Fetcher(Protocol):
     """Makes the batches of one worker."""
 
@@ -50,25 +73,28 @@ class Fetcher(Protocol):
         ...
 
 
-def create_fetcher(program: Program, iteration: Iteration) -> Fetcher:
-    """The fetcher for a tier."""
+def create_fetcher(program: Program, iteration: Iteration, sink: Sink = _NO_SINK) -> Fetcher:
+    """The fetcher for a tier; samples go through ``sink`` if all that happens to them is torch's own collation."""
+    if program.collate_fn is not torch_data.collate.default_collate:
+        sink = _NO_SINK
     if program.is_iterable:
-        return ShardFetcher(program)
+        return ShardFetcher(program, sink)
     if iteration.tier is Tier.ELASTIC:
-        return ElasticFetcher(program, iteration)
-    return PinnedFetcher(program)
+        return ElasticFetcher(program, iteration, sink)
+    return PinnedFetcher(program, sink)
 
 
 class PinnedFetcher:
     """Map-style batches under whatever state the worker's random streams are in, as torch's fetcher."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, sink: Sink = _NO_SINK) -> None:
         self._program = program
+        self._sink = sink
         self.drew = False
 
     def fetch(self, seq: int, item: WorkItem, progress: Progress) -> Any:
         """One batch."""
-        return fetch_map_style(self._program, item, progress, _no_seed)
+        return fetch_map_style(self._program, item, progress, _no_seed, self._sink)
 
 
 def _no_seed(position: int, index: object) -> None:
@@ -82,9 +108,10 @@ class ElasticFetcher:
     once, compared after each batch, and the first batch that drew is made again with a seed for every sample.
     """
 
-    def __init__(self, program: Program, iteration: Iteration) -> None:
+    def __init__(self, program: Program, iteration: Iteration, sink: Sink = _NO_SINK) -> None:
         self._program = program
         self._iteration = iteration
+        self._sink = sink
         self.drew = False
         self._picture: tuple[Any, ...] | None = None
 
@@ -97,7 +124,7 @@ class ElasticFetcher:
             self._picture = streams.mark()
         batch, failure = None, None
         try:
-            batch = fetch_map_style(self._program, item, progress, _no_seed)
+            batch = fetch_map_style(self._program, item, progress, _no_seed, self._sink)
         except SampleError as error:
             failure = error  # may depend on a draw: if there was one, it is made again with its seed
         self.drew = streams.drawn_since(self._picture)
@@ -116,14 +143,15 @@ class ElasticFetcher:
             else:
                 streams.seed(seeds.sample_seed(base, ordinal, item.start + position, index))
 
-        return fetch_map_style(self._program, item, progress, seed)
+        return fetch_map_style(self._program, item, progress, seed, self._sink)
 
 
 class ShardFetcher:
     """Batches of one shard of an iterable dataset, as torch's fetcher makes them."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, sink: Sink = _NO_SINK) -> None:
         self._program = program
+        self._sink = sink
         self._stream = iter(program.dataset)
         self._ended = False
         self.drew = False
@@ -142,10 +170,11 @@ class ShardFetcher:
 
     def _batch(self, size: int, progress: Progress) -> list[Any]:
         samples: list[Any] = []
+        self._sink.begin(size)
         for position in range(size):
             progress(position)
             try:
-                samples.append(_guard(position, self._next))
+                samples.append(self._sink.keep(_guard(position, self._next)))
             except ShardExhausted:
                 self._ended = True
                 break
@@ -160,15 +189,19 @@ class ShardFetcher:
             raise ShardExhausted from None
 
 
-def fetch_map_style(program: Program, item: WorkItem, progress: Progress, seed: Callable[[int, object], None]) -> Any:
+def fetch_map_style(
+    program: Program, item: WorkItem, progress: Progress, seed: Callable[[int, object], None], sink: Sink = _NO_SINK
+) -> Any:
     """A batch of a map-style dataset; ``seed(position, index)`` is called before each sample, with -1 for the batch."""
-    samples = fetch_samples(program, item, progress, seed)
+    samples = fetch_samples(program, item, progress, seed, sink)
     progress(-1)
     seed(-1, None)
     return _guard(-1, program.collate_fn, samples)
 
 
-def fetch_samples(program: Program, item: WorkItem, progress: Progress, seed: Callable[[int, object], None]) -> Any:
+def fetch_samples(
+    program: Program, item: WorkItem, progress: Progress, seed: Callable[[int, object], None], sink: Sink = _NO_SINK
+) -> Any:
     """The samples of a batch before collation (a single one without automatic batching)."""
     dataset, indices = program.dataset, item.indices
     if not program.auto_collation:
@@ -183,12 +216,13 @@ def fetch_samples(program: Program, item: WorkItem, progress: Progress, seed: Ca
         return _guard(-1, dataset.__getitems__, indices)
     samples: list[Any] = []
     order = range(len(indices)) if not (item.skip or item.replace) else item.sources()
+    sink.begin(len(order))
     for position in order:
         progress(position)
         index = indices[position]
         seed(position, index)
         try:
-            samples.append(dataset[index])
+            samples.append(sink.keep(dataset[index]))
         except Exception as error:
             raise SampleError(position) from error
     return samples

@@ -17,11 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from torch._utils import ExceptionWrapper
-from torch.utils.data import _utils as torch_data
 
 from stoker.feed import fetch, probe
+from stoker.feed.arena import SlotArena
 from stoker.feed.board import BoardWriter
 from stoker.feed.fetch import SampleError, ShardExhausted
 from stoker.feed.pack import Packed, pack, place
@@ -144,7 +143,7 @@ class Worker:
 
     def _create_fetcher(self, iteration: Iteration) -> fetch.Fetcher | None:
         try:
-            return fetch.create_fetcher(self._program, iteration)
+            return fetch.create_fetcher(self._program, iteration, self._arena)
         except Exception:
             self._init_failure = ExceptionWrapper(where=self._where)
             return None
@@ -292,45 +291,6 @@ def check_of(packed: Packed) -> int:
     for entry in packed.entries:
         check = zlib.crc32(entry.head(_CHECKED_BYTES), check)
     return check
-
-
-class SlotArena:
-    """Makes torch's ``default_collate`` stack straight into the slot of the current lease.
-
-    In a worker, torch's own version allocates a fresh shared-memory segment per batch, which is what makes large
-    batches slow; ours takes the place of it in the table that ``default_collate`` looks functions up in.
-    """
-
-    def __init__(self) -> None:
-        self._writer: SlotWriter | None = None
-
-    def use(self, writer: SlotWriter | None) -> None:
-        """Sets where the next stacks go; None for ordinary memory."""
-        self._writer = writer
-
-    def install(self) -> None:
-        """Takes torch's place for tensors in this process, if the user has not put in an own function."""
-        table: dict[Any, Any] = torch_data.collate.default_collate_fn_map
-        if table.get(torch.Tensor) is torch_data.collate.collate_tensor_fn:
-            table[torch.Tensor] = self._stack
-
-    def _stack(self, batch: Any, *, collate_fn_map: object = None) -> torch.Tensor:
-        first = batch[0]
-        if first.is_nested or first.layout is not torch.strided:
-            return torch_data.collate.collate_tensor_fn(batch)  # raises torch's own explanation
-        out = self._allocate(first, len(batch))
-        return torch.stack(batch, 0, out=out)
-
-    def _allocate(self, first: torch.Tensor, count: int) -> torch.Tensor:
-        shape = (count, *first.shape)
-        size_bytes = first.nbytes * count
-        if self._writer is not None and size_bytes and first.device.type == "cpu" and type(first) is torch.Tensor:
-            offset = self._writer.reserve(size_bytes)
-            if offset is not None:
-                raw: Any = self._writer.view
-                flat = torch.frombuffer(raw, dtype=torch.uint8, count=size_bytes, offset=offset)
-                return flat.view(first.dtype).view(shape)
-        return first.new_empty(shape)
 
 
 _FIRST_MEASURE_S = 0.5
