@@ -116,7 +116,10 @@ def in_child(function: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     """Result of a function that runs in a forked child: limits that it sets, and harm that it does, stay there."""
     ours, theirs = os.pipe()
     pid = os.fork()
-    if not pid:
+    if pid:
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpgid(pid, pid)  # here as well as in the child: whoever comes first
+    else:
         os.close(ours)
         _answer(function, theirs)
     os.close(theirs)
@@ -124,27 +127,29 @@ def in_child(function: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     try:
         while select.select([ours], [], [], timeout_s)[0]:
             data = os.read(ours, 1 << 16)
-            if not data:
-                break
             answer += data
+            if not data or len(answer) >= 8 + int.from_bytes(answer[:8], "little"):
+                break  # its end would come only with that of the last process that the child forked
         else:
-            os.kill(pid, signal.SIGKILL)
             raise AssertionError(f"the child did not answer within {timeout_s} s")
     finally:
         os.close(ours)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # with what it left: torch's own workers outlive some failures
         _, status = os.waitpid(pid, 0)
     assert answer, f"the child ended without an answer, wait status {status}"
-    failure, value = pickle.loads(answer)
+    failure, value = pickle.loads(answer[8:])
     assert not failure, failure
     return value
 
 
 def _answer(function: Callable[[], Any], fd: int) -> None:
-    os.setpgid(0, 0)
+    with contextlib.suppress(PermissionError):
+        os.setpgid(0, 0)
     try:
         body = pickle.dumps(("", function()))
     except BaseException:
         body = pickle.dumps((traceback.format_exc(), None))
     with contextlib.suppress(OSError), os.fdopen(fd, "wb") as pipe:
-        pipe.write(body)
+        pipe.write(len(body).to_bytes(8, "little") + body)
     os._exit(0)

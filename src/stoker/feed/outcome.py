@@ -27,11 +27,23 @@ class FailedItem:
         try:
             wrapper.reraise()
         except Exception as error:
-            indices: Any = self.work.indices
-            if isinstance(indices, list) and position >= 0:
-                index = cast("list[Any]", indices)[position]
-                path = path_of(dataset, index)
-                where = f" ({path})" if path else ""
-                error.add_note(f"stoker: raised by sample {index!r}{where}, number {position} of batch {self._seq}")
-            raise
+            if not isinstance(error, (wrapper.exc_type, RuntimeError)):
+                # torch could not make the exception again (an exception group, say) and has lost what it said
+                text = f"Caught {wrapper.exc_type.__name__} {wrapper.where}.\nOriginal {wrapper.exc_msg}"
+                error = RuntimeError(text)
+            self._name_sample(error, dataset, position)
+            raise error from None
         raise AssertionError("an exception that came from a worker was not one")
+
+    def _name_sample(self, error: Exception, dataset: Any, position: int) -> None:
+        if position < 0:  # the batch as a whole
+            return
+        indices: Any = self.work.indices
+        batched = isinstance(indices, list)
+        index = cast("list[Any]", indices)[position] if batched else indices
+        if index is None:  # a stream
+            return
+        path = path_of(dataset, index)
+        where = f" ({path})" if path else ""
+        place = f"number {position} of batch {self._seq}" if batched else f"item {self._seq}"
+        error.add_note(f"stoker: raised by sample {index!r}{where}, {place}")
