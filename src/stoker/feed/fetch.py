@@ -74,27 +74,29 @@ class Fetcher(Protocol):
 
 
 def create_fetcher(program: Program, iteration: Iteration, sink: Sink = _NO_SINK) -> Fetcher:
-    """The fetcher for a tier; samples go through ``sink`` if all that happens to them is torch's own collation."""
-    if program.collate_fn is not torch_data.collate.default_collate:
-        sink = _NO_SINK
+    """The fetcher for a tier.
+
+    Elastic samples go through ``sink`` if all that happens to them is torch's own collation. Others wait for it as in
+    torch: a dataset that returns the same buffer again and again (which the probe refuses) gives what it gives there.
+    """
     if program.is_iterable:
-        return ShardFetcher(program, sink)
-    if iteration.tier is Tier.ELASTIC:
-        return ElasticFetcher(program, iteration, sink)
-    return PinnedFetcher(program, sink)
+        return ShardFetcher(program)
+    if iteration.tier is not Tier.ELASTIC:
+        return PinnedFetcher(program)
+    plain = program.collate_fn is torch_data.collate.default_collate
+    return ElasticFetcher(program, iteration, sink if plain else _NO_SINK)
 
 
 class PinnedFetcher:
     """Map-style batches under whatever state the worker's random streams are in, as torch's fetcher."""
 
-    def __init__(self, program: Program, sink: Sink = _NO_SINK) -> None:
+    def __init__(self, program: Program) -> None:
         self._program = program
-        self._sink = sink
         self.drew = False
 
     def fetch(self, seq: int, item: WorkItem, progress: Progress) -> Any:
         """One batch."""
-        return fetch_map_style(self._program, item, progress, _no_seed, self._sink)
+        return fetch_map_style(self._program, item, progress, _no_seed)
 
 
 def _no_seed(position: int, index: object) -> None:
@@ -149,9 +151,8 @@ class ElasticFetcher:
 class ShardFetcher:
     """Batches of one shard of an iterable dataset, as torch's fetcher makes them."""
 
-    def __init__(self, program: Program, sink: Sink = _NO_SINK) -> None:
+    def __init__(self, program: Program) -> None:
         self._program = program
-        self._sink = sink
         self._stream = iter(program.dataset)
         self._ended = False
         self.drew = False
@@ -170,11 +171,10 @@ class ShardFetcher:
 
     def _batch(self, size: int, progress: Progress) -> list[Any]:
         samples: list[Any] = []
-        self._sink.begin(size)
         for position in range(size):
             progress(position)
             try:
-                samples.append(self._sink.keep(_guard(position, self._next)))
+                samples.append(_guard(position, self._next))
             except ShardExhausted:
                 self._ended = True
                 break
