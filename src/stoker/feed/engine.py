@@ -37,6 +37,8 @@ _LANDMARKS = (1, 20)
 """Batches after which the counters are recorded whatever the time: the baseline of the report lies between."""
 _SAY_AGAIN_S = 5.0
 """A new reason for the same number of workers is reported no more often than this."""
+_RECYCLE_FRAC = 0.8
+"""Share of its memory budget at which a worker is replaced: it is measured now and then, and finishes what it has."""
 _MAX_LOSSES = 12
 """Workers lost in a row without one finished item: something is wrong with all of them."""
 
@@ -361,11 +363,12 @@ class Engine:
 
     def _recycle_if_large(self, worker: int, private_bytes: int) -> None:
         member = self.crew.members.get(worker)
-        if private_bytes <= self._limits.worker_memory_bytes or self._pinned or member is None or member.draining:
+        near = _RECYCLE_FRAC * self._limits.worker_memory_bytes
+        if private_bytes <= near or self._pinned or member is None or member.draining:
             return
         self._roster.dismiss(member)
         self._listener.notice(
-            f"data worker {worker} uses {private_bytes >> 20} MiB of its own, over its budget of "
+            f"data worker {worker} uses {private_bytes >> 20} MiB of its own, near its budget of "
             f"{self._limits.worker_memory_bytes >> 20} MiB: replaced, no sample lost"
         )
         self.staff()
