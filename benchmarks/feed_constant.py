@@ -109,7 +109,7 @@ def _reading(served: Stoker, loader: DataLoader[Any]) -> dict[str, float]:
 
 def _records(options: Options, report: Report) -> None:
     count = options.pick(1_500_000, 300_000, 3_000)
-    budget = options.pick(128, 64, 512) * MIB
+    budget = options.pick(128, 40, 512) * MIB
     data = Records(count)
     stock, _ = _pass_over(iter(DataLoader(data, 256, shuffle=True, num_workers=2)), _workers_of_torch)
     with stoker(workers=2, worker_memory_bytes=budget) as served:
