@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from stoker.core.errors import WireError
 from stoker.feed.board import Board, Whereabouts
 from stoker.feed.forks import abandon_in_children
-from stoker.feed.program import Iteration, Program, WorkerIdentity, WorkItem
+from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.slots import Ring
 from stoker.feed.wire import Channel, Frame, Kind, LeaseHeader
 
@@ -334,7 +334,8 @@ class Crew:
             left = deadline - time.monotonic()
             if left <= 0:
                 return b""
-            self._arrived += self.poll(left)
+            earlier, self._arrived = self._arrived, []
+            self._arrived = earlier + self.poll(left)  # not `+=`: poll empties the list that it would add to
         return self._fingerprint or b""
 
     def whereabouts(self, member: Member) -> Whereabouts:

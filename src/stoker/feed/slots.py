@@ -79,6 +79,7 @@ class Ring:
             os.close(self.fd)
             raise
         self._free = list(range(num_slots - 1, -1, -1))
+        self._is_free = bytearray(b"\1" * num_slots)
         self._returned: deque[int] = deque()  # appended to by finalizers, which may run in any thread
         self._watches: dict[int, weakref.ref[Any]] = {}
         self.touched = 0
@@ -96,11 +97,17 @@ class Ring:
         if not self._free:
             return None
         slot = self._free.pop()
+        self._is_free[slot] = 0
         self.touched = max(self.touched, slot + 1)
         return slot
 
     def give_back(self, slot: int) -> None:
         """Frees a slot that no view was made of."""
+        self._release(slot)
+
+    def _release(self, slot: int) -> None:
+        assert not self._is_free[slot], f"slot {slot} was freed twice; two batches would have shared it"
+        self._is_free[slot] = 1
         self._free.append(slot)
 
     def view(self, slot: int, size_bytes: int) -> npt.NDArray[np.uint8]:
@@ -118,7 +125,7 @@ class Ring:
         while self._returned:
             slot = self._returned.popleft()
             self._watches.pop(slot, None)
-            self._free.append(slot)
+            self._release(slot)
 
     @property
     def idle(self) -> bool:
