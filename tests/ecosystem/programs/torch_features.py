@@ -20,7 +20,8 @@ if __name__ == "__main__":
         train, held_out = random_split(whole, [32, 8])
         loader = DataLoader(train, batch_size=4, shuffle=True, num_workers=workers, pin_memory=False)
         check = DataLoader(held_out, batch_size=8, num_workers=workers)
-        model = torch.compile(make_model(), backend=options.backend)
+        net = make_model()
+        model = torch.compile(net, backend=options.backend)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=20)
         for epoch in range(2):
@@ -35,5 +36,5 @@ if __name__ == "__main__":
                     scheduler.step()
                 print(f"epoch {epoch} step {step} loss {loss.item()!r}")
             with torch.inference_mode():
-                print("held out", sum(functional.cross_entropy(model(x), y).item() for x, y in check))
+                print("held out", sum(functional.cross_entropy(net(x), y).item() for x, y in check))
         print("stream", torch.rand(1).item())
