@@ -241,7 +241,7 @@ class Trial:
             assert "/dev/shm/" not in maps
             held = descriptors(pid)
             assert not [name for name in held if name.startswith("/dev/shm/")]
-            files = [n for n in held if n.startswith("/") and not n.startswith(("/dev/", "/proc/"))]
+            files = [n for n in held if n.startswith("/") and not n.startswith(("/dev/", "/proc/", "/memfd:"))]
             here = (str(self.run_dir), str(self.folder / "stderr"))
             assert not [name for name in files if not name.startswith(here)], files
         inodes = {n[8:-1] for pid in self.processes() for n in descriptors(pid) if n.startswith("socket:[")}

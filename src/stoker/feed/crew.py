@@ -11,6 +11,7 @@ import pickle
 import select
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -104,12 +105,20 @@ class Crew:
         program: what they run.
         context: ``multiprocessing`` context that starts the template.
         iteration: constants that new workers get first.
+        give_back: told, when the processes are gone, each slot (ring, slot) that they still had.
 
     Raises:
         WorkerStartError: the template could not be started.
     """
 
-    def __init__(self, backend: Backend, program: Program, context: Any, iteration: Iteration) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        program: Program,
+        context: Any,
+        iteration: Iteration,
+        give_back: Callable[[int, int], None] | None = None,
+    ) -> None:
         self._template = backend.start(program, context, MAX_WORKERS)
         self._poller = select.epoll()
         self._poller.register(self._template.channel.fileno(), select.EPOLLIN)
@@ -121,6 +130,8 @@ class Crew:
         self._iteration = iteration
         self._rings: list[Ring] = []
         self._arrived: list[Message | Departure] = []
+        self._slots: dict[int, set[tuple[int, int]]] = {}  # worker -> slots of the leases it has not answered
+        self._give_back = give_back
         self._fingerprint: bytes | None = None
         self.template_lost = False
 
@@ -169,7 +180,10 @@ class Crew:
         """Gives workers the constants of the next iteration, for the leases from here on."""
         self._iteration = iteration
         for member in self.active():
-            self._send(member, Kind.ITERATION, pickle.dumps(iteration))
+            if iteration.tier is Tier.ELASTIC and self.whereabouts(member).seq >= 0:
+                self.stop(member)  # still at a sample that nobody waits for any more, perhaps a long one
+            else:
+                self._send(member, Kind.ITERATION, pickle.dumps(iteration))
 
     def forget(self) -> None:
         """Drops the leases that have not begun."""
@@ -187,8 +201,29 @@ class Crew:
         member.rings.add(ring.generation)
 
     def lease(self, member: Member, header: LeaseHeader, work: WorkItem) -> None:
-        """Sends a lease."""
+        """Sends a lease; its slot is the worker's until :meth:`answered`."""
+        if header.slot >= 0:
+            self._slots.setdefault(member.identity.number, set()).add((header.ring, header.slot))
         self._send(member, Kind.LEASE, header.pack(pickle.dumps(work, 5)))
+
+    def answered(self, worker: int, ring: int, slot: int) -> None:
+        """A worker has answered a lease; its slot is whose the answer says."""
+        self._slots.get(worker, set()).discard((ring, slot))
+
+    def slots_left(self, worker: int) -> set[tuple[int, int]]:
+        """The slots (ring, slot) of a worker that is gone, of this iteration or an earlier one; asked once."""
+        return self._slots.pop(worker, set())
+
+    def fulfilled(self, generation: int) -> None:
+        """A lease was answered: whoever got the answer has its slot."""
+        self._slots.pop(generation, None)
+
+    def unfulfilled(self, worker: int) -> list[tuple[int, int]]:
+        """Ring and number of the slots that a worker who is gone had leases on, to be freed by the caller."""
+        found = [(generation, ring, slot) for generation, (who, ring, slot) in self._slots.items() if who == worker]
+        for generation, _, _ in found:
+            del self._slots[generation]
+        return [(ring, slot) for _, ring, slot in found]
 
     def probe(self, member: Member, work: WorkItem) -> None:
         """Asks a throwaway worker for the differential probe."""
@@ -350,6 +385,10 @@ class Crew:
         self._template.close()
         self._poller.close()
         self.members.clear()
+        slots, self._slots = self._slots, {}
+        for ring, slot in (pair for left in slots.values() for pair in left):
+            if self._give_back is not None:
+                self._give_back(ring, slot)
 
 
 def describe_exit(status: int) -> str:

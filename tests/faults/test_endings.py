@@ -1,0 +1,138 @@
+"""The training process killed, interrupted and terminated at every stage: it ends as plain python, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness import Trial, await_that, read
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+
+STAGES = ["import", "iter 0", "step 0", "between 0", "validation 0", "step 1", "waiting", "exit"]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def started(
+    stack: ExitStack, folder: Path, stages: list[str], *arguments: str, served: bool = True
+) -> dict[str, Trial]:
+    """One trial for each stage, side by side, each waiting at its stage."""
+    trials: dict[str, Trial] = {}
+    for number, name in enumerate(stages):
+        own = folder / f"{'served' if served else 'plain'}-{number}"
+        own.mkdir()
+        trials[name] = stack.enter_context(Trial(own, "stages.py", name, *arguments, served=served))
+    for name, trial in trials.items():
+        trial.expect("total" if name == "waiting" else f"at {name}")
+        if name == "waiting" and served:
+            await_that("workers at work", lambda trial=trial: len(trial.workers()) > 2)
+    return trials
+
+
+def test_killed(stack: ExitStack, tmp_path: Path) -> None:
+    trials = started(stack, tmp_path, STAGES)
+    for name, trial in trials.items():
+        if name not in ("import", "exit"):
+            assert trial.workers(), name
+        trial.check_nothing_named()
+        os.kill(trial.pid, signal.SIGKILL)
+        assert trial.finish() == -signal.SIGKILL
+        trial.check_nothing_left()
+        assert "Traceback" not in trial.errors(), name
+
+
+def test_killed_with_its_template(stack: ExitStack, tmp_path: Path) -> None:
+    for trial in started(stack, tmp_path, ["step 0", "between 0"]).values():
+        for pid in [*trial.templates(), trial.pid]:
+            os.kill(pid, signal.SIGKILL)
+        trial.finish()
+        trial.check_nothing_left()
+
+
+def test_interrupted(stack: ExitStack, tmp_path: Path) -> None:
+    """Ctrl-C in a terminal: SIGINT to every process of the foreground group."""
+    served = started(stack, tmp_path, STAGES)
+    plain = started(stack, tmp_path, ["import", "iter 0", "step 0", "exit"], served=False)
+    for trial in [*served.values(), *plain.values()]:
+        os.killpg(trial.pid, signal.SIGINT)
+    for name, trial in served.items():
+        status = trial.finish()
+        trial.check_nothing_left()
+        like = plain.get(name, plain["step 0"])
+        assert status == like.finish(), name
+        assert "stoker_worker" not in trial.errors()
+        assert trial.errors().count("Traceback") == like.errors().count("Traceback"), (name, trial.errors())
+        if name in plain:
+            assert users_frames(trial.errors()) == users_frames(like.errors())
+        else:
+            assert "KeyboardInterrupt" in trial.errors()
+
+
+def users_frames(traceback: str) -> list[str]:
+    """The program's own frames of a traceback, and the last line."""
+    frames = re.findall(r'File "[^"]*stages\.py", line \d+, in \S+', traceback)
+    return [*frames, traceback.strip().splitlines()[-1]]
+
+
+def test_interrupted_while_a_batch_is_waited_for_and_caught(stack: ExitStack, tmp_path: Path) -> None:
+    trial = stack.enter_context(Trial(tmp_path, "catching.py"))
+    for _ in range(3):
+        trial.expect("waiting")
+        await_that("workers at work", lambda: len(trial.workers()) >= 2)
+        os.killpg(trial.pid, signal.SIGINT)
+        trial.expect("caught")
+    assert trial.finish() == 0
+    trial.check_nothing_left()
+    assert trial.errors() == ""
+
+
+def test_terminated(stack: ExitStack, tmp_path: Path) -> None:
+    """Without a handler SIGTERM ends the program as plain python; nothing is left."""
+    for trial in started(stack, tmp_path, ["step 0", "between 0"]).values():
+        os.kill(trial.pid, signal.SIGTERM)
+        assert trial.finish() == -signal.SIGTERM
+        trial.check_nothing_left()
+
+
+def test_terminated_with_a_handler(stack: ExitStack, tmp_path: Path) -> None:
+    """A cluster sends SIGTERM to the whole group; the program's handler runs once, in the training process."""
+    for trial in started(stack, tmp_path, ["step 0", "waiting"], "handler").values():
+        os.killpg(trial.pid, signal.SIGTERM)
+        assert trial.finish() == 3
+        trial.check_nothing_left()
+        assert [line for line in trial.lines if line.startswith("checkpoint")] == [f"checkpoint {trial.pid}"]
+        assert "Traceback" not in trial.errors()
+
+
+def test_hangup_of_the_terminal(stack: ExitStack, tmp_path: Path) -> None:
+    (trial,) = started(stack, tmp_path, ["step 1"]).values()
+    os.killpg(trial.pid, signal.SIGHUP)
+    assert trial.finish() == -signal.SIGHUP
+    trial.check_nothing_left()
+
+
+def test_stopped_in_the_terminal_and_continued(stack: ExitStack, tmp_path: Path) -> None:
+    """Ctrl-Z and fg: every process of the group stops and goes on; no worker is taken for a hanging one.
+
+    SIGSTOP stands for the terminal's SIGTSTP, which the kernel ignores in a session without a terminal.
+    """
+    (trial,) = started(stack, tmp_path, ["step 0"]).values()
+    os.killpg(trial.pid, signal.SIGSTOP)
+    await_that("all stopped", lambda: all(b"\nState:\tT" in read(f"/proc/{p}/status") for p in trial.processes()))
+    os.killpg(trial.pid, signal.SIGCONT)
+    trial.tell()
+    assert trial.finish() == 0
+    assert "total" in trial.lines[-1]
+    assert trial.events("worker_lost") == []
+    trial.check_nothing_left()
