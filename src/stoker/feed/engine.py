@@ -27,7 +27,7 @@ from stoker.feed.roster import Roster
 from stoker.feed.scaling import Decision, ScalingPolicy
 from stoker.feed.watch import Watch
 from stoker.feed.window import Counters, Window
-from stoker.feed.wire import Frame, Kind, LeaseFlag, LeaseHeader, unpack_lease, unpack_ready
+from stoker.feed.wire import Frame, Kind, LeaseFlag, LeaseHeader, ReadyHeader, unpack_lease, unpack_ready
 
 WINDOW_S = 0.25
 """How often the policy is asked."""
@@ -264,14 +264,18 @@ class Engine:
             self._on_ended(message.worker, frame)
         elif frame.kind is Kind.RETURNED:
             header, _ = unpack_lease(frame.body)
-            self._roster.return_lease(message.worker, time.monotonic())
+            self._return_lease(message.worker, header, time.monotonic())
             self._keeper.give_back(header.ring, header.slot)
         elif frame.kind is Kind.PROBED:
             self.probing.found(frame.body)
 
+    def _return_lease(self, worker: int, header: LeaseHeader | ReadyHeader, stamp_s: float) -> None:
+        self._roster.return_lease(worker, stamp_s)
+        self.crew.answered(worker, header.ring, header.slot)
+
     def _on_ready(self, worker: int, frame: Frame) -> None:
         header, rest = unpack_ready(frame.body)
-        self._roster.return_lease(worker, header.stamp)
+        self._return_lease(worker, header, header.stamp)
         self._losses = 0
         counters = self._counters
         counters.items += 1
@@ -291,7 +295,7 @@ class Engine:
 
     def _on_failed(self, worker: int, frame: Frame) -> None:
         header, body = unpack_lease(frame.body)
-        self._roster.return_lease(worker, time.monotonic())
+        self._return_lease(worker, header, time.monotonic())
         self._losses = 0
         if self._history is not None and self._history.is_repeat(header.seq):
             return
@@ -306,7 +310,7 @@ class Engine:
 
     def _on_ended(self, worker: int, frame: Frame) -> None:
         header, _ = unpack_lease(frame.body)
-        self._roster.return_lease(worker, time.monotonic())
+        self._return_lease(worker, header, time.monotonic())
         self._keeper.give_back(header.ring, header.slot)
         item = self._table.get(header.seq)
         if item is None or item.generation != header.generation:
@@ -317,9 +321,8 @@ class Engine:
 
     def _on_departure(self, departure: Departure) -> None:
         self._roster.remove(departure.worker)
-        leased = [i for i in self._table if i.state is State.LEASED and i.worker == departure.worker]
-        for item in leased:
-            self._keeper.give_back(item.ring, item.slot)
+        for ring, slot in self.crew.slots_left(departure.worker):
+            self._keeper.give_back(ring, slot)
         released = self._table.release(departure.worker)
         if departure.expected and not released:
             return

@@ -233,7 +233,7 @@ class LoaderFeed:
     def new_crew(self, loader: DataLoader[Any], iteration: Iteration) -> Crew:
         """A template with the dataset as the program sees it now; raises ``WorkerStartError``."""
         context = loader.multiprocessing_context or torch.multiprocessing
-        return Crew(self.services.backend, self.program_of(loader), context, iteration)
+        return Crew(self.services.backend, self.program_of(loader), context, iteration, self._keeper.give_back)
 
     def park(self, crew: Crew) -> None:
         """Keeps a crew for the next iteration, where it is used if its copy of the dataset is still current."""
