@@ -214,17 +214,6 @@ class Crew:
         """The slots (ring, slot) of a worker that is gone, of this iteration or an earlier one; asked once."""
         return self._slots.pop(worker, set())
 
-    def fulfilled(self, generation: int) -> None:
-        """A lease was answered: whoever got the answer has its slot."""
-        self._slots.pop(generation, None)
-
-    def unfulfilled(self, worker: int) -> list[tuple[int, int]]:
-        """Ring and number of the slots that a worker who is gone had leases on, to be freed by the caller."""
-        found = [(generation, ring, slot) for generation, (who, ring, slot) in self._slots.items() if who == worker]
-        for generation, _, _ in found:
-            del self._slots[generation]
-        return [(ring, slot) for _, ring, slot in found]
-
     def probe(self, member: Member, work: WorkItem) -> None:
         """Asks a throwaway worker for the differential probe."""
         self._send(member, Kind.PROBE, pickle.dumps(work, 5))
