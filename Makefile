@@ -13,8 +13,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
+# The step is emulated (it sleeps), so that the input is the limit on any machine, with or without an accelerator.
 demo: setup
-	$(BIN)/stoker run examples/images/train.py --images 512 --size 160 --epochs 3
+	$(BIN)/stoker run examples/images/train.py --accelerator emulated --step-ms 25 --batch-size 32 --images 2048 \
+		--workers 1 --epochs 6
 
 # Cheap checks first; the last line is pytest's.
 test: lint types layers unit integration
