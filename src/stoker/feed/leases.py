@@ -112,8 +112,11 @@ class LeaseTable:
     def lease(self, item: Item, worker: int, ring: int = -1, slot: int = -1) -> int:
         """Gives a waiting item to a worker; returns the lease's generation."""
         assert item.state is State.WAITING
-        self._waiting.remove(item.seq)
-        heapq.heapify(self._waiting)
+        if self._waiting[0] == item.seq:
+            heapq.heappop(self._waiting)
+        else:
+            self._waiting.remove(item.seq)
+            heapq.heapify(self._waiting)
         item.state, item.generation = State.LEASED, next(_generations)
         item.worker, item.ring, item.slot = worker, ring, slot
         return item.generation
@@ -171,6 +174,8 @@ class LeaseTable:
     @property
     def num_open(self) -> int:
         """Items drawn and neither delivered nor void."""
+        if not self._void_from:
+            return len(self._items)
         return sum(1 for i in self._items.values() if i.state is not State.VOID)
 
     def head(self) -> Item | None:

@@ -12,6 +12,7 @@ in one batch) survive.
 from __future__ import annotations
 
 import ctypes
+import functools
 import io
 import pickle
 import struct
@@ -219,6 +220,8 @@ def unpack(skeleton: bytes | memoryview, holder: npt.NDArray[np.uint8]) -> Any:
 
 
 def _shared_spans(table: tuple[int, ...], holder: npt.NDArray[np.uint8]) -> dict[int, tuple[int, torch.Tensor]]:
+    if len(table) <= 2:
+        return {}
     ranges = sorted((table[2 * n], table[2 * n + 1], n) for n in range(len(table) // 2) if table[2 * n + 1])
     shared: dict[int, tuple[int, torch.Tensor]] = {}
     group: list[int] = []
@@ -236,10 +239,15 @@ def _shared_spans(table: tuple[int, ...], holder: npt.NDArray[np.uint8]) -> dict
     return shared
 
 
+@functools.lru_cache(maxsize=64)
+def _table_form(num_entries: int, num_buffers: int) -> struct.Struct:
+    return struct.Struct(f"<{2 * num_entries}Q{num_buffers}I")
+
+
 def _read_head(view: memoryview, size_bytes: int) -> tuple[memoryview, tuple[int, ...], tuple[int, ...]]:
     try:
         num_entries, num_buffers = _COUNT.unpack_from(view)
-        form = struct.Struct(f"<{2 * num_entries}Q{num_buffers}I")
+        form = _table_form(num_entries, num_buffers)
         numbers = form.unpack_from(view, _COUNT.size)
     except (struct.error, MemoryError, OverflowError) as error:
         raise WireError(f"skeleton of {len(view)} bytes is malformed: {error}") from None

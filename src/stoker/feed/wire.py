@@ -91,7 +91,8 @@ class LeaseFlag(enum.IntFlag):
     """Advance past this item without sending it (it was delivered before the worker died)."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: that would triple what it costs to make one, of which there are several for each batch.
+@dataclass(slots=True)
 class Frame:
     """One message: kind, body and the descriptors that came with it."""
 
@@ -100,7 +101,7 @@ class Frame:
     fds: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LeaseHeader:
     """Fixed part of a LEASE; the pickled index batch follows."""
 
@@ -116,7 +117,7 @@ class LeaseHeader:
         return _LEASE.pack(self.seq, self.generation, self.ring, self.slot, int(self.flags)) + body
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReadyHeader:
     """Fixed part of a READY; skeleton and (inline) payload follow."""
 
@@ -232,7 +233,7 @@ class Decoder:
         if num_fds > len(self._fds):
             raise WireError(f"`frame` announces {num_fds} descriptors, {len(self._fds)} came")
         try:
-            return Frame(Kind(kind), body, tuple(self._fds.popleft() for _ in range(num_fds)))
+            return Frame(Kind(kind), body, tuple(self._fds.popleft() for _ in range(num_fds)) if num_fds else ())
         except ValueError:
             raise WireError(f"`frame` kind {kind} is unknown") from None
 
