@@ -327,7 +327,8 @@ class JobAutoscaler:
         elif self._may_hedge(view, needed, error):
             self._grow(view, self._workers + 1, loading, now_s)
         else:
-            self._reason = _count(self._workers, f"items vary; input wait is {100 * view.wait_frac:.0f} %")
+            wait = f"input wait is {100 * view.wait_frac:.0f} %"
+            self._reason = _count(self._workers, f"batches take unequal time; {wait}")
 
     def _may_hedge(self, view: View, needed: float, error: float) -> bool:
         """Whether to add a worker against items that vary, beyond the mean need: long evidence, within half as many."""
@@ -381,7 +382,8 @@ class JobAutoscaler:
         depth = fitting_depth(self.config, self._footprint, self._workers, 2 * self._depth)
         if depth <= self._depth:
             return False
-        self._go(self._workers, depth, _count(self._workers, f"{depth} batches each: items vary"), now_s)
+        why = f"up to {depth} batches each, since they take unequal time"
+        self._go(self._workers, depth, _count(self._workers, why), now_s)
         return True
 
     def _sufficient(self, view: View, now_s: float) -> None:
