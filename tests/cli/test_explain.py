@@ -90,6 +90,13 @@ class TestProgram:
         assert message in done.stderr
         assert done.stdout == ""
 
+    @pytest.mark.parametrize("where", ["child", "thread"])
+    def test_no_process_goes_on(self, where: str, tmp_path: Path) -> None:
+        done = run_stoker("explain", "--json", PROGRAM, where, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(json.loads(done.stdout)["loaders"]) == 8
+        assert done.stderr.splitlines() == ["the program speaks"]
+
     def test_ranks_end_together(self, tmp_path: Path) -> None:
         torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
         done = run_stoker("explain", "--json", *torchrun, PROGRAM, cwd=tmp_path)
@@ -142,7 +149,7 @@ class TestWords:
     def test_text_keeps_paths_whole(self) -> None:
         loader = LoaderOpened(
             t_s=0.0, loader=0, site="train.py:3", dataset="Photos", length=None, batch_size=None, declared_workers=1,
-            tier="pinned", reason="sample 0 differs", evidence=["Photos.__getitem__ (/a/long/path/" + "x" * 90 + ".py:3)"],
+            tier="pinned", reason="sample 0 differs", evidence=[f"Photos.__getitem__ (/a/long/path/{'x' * 90}.py:3)"],
         )  # fmt: skip
         text = render_explanation(Explanation(program=["train.py"], loaders=[loader]), Style(width=60))
         assert "/a/long/path/" + "x" * 90 + ".py:3" in text

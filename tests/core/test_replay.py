@@ -40,7 +40,9 @@ def test_an_index_that_cannot_be_written_gives_no_command() -> None:
     assert replay_command(0, None, 5, ["train.py"]) == ""
 
 
-@pytest.mark.parametrize("text", ["", "0", "0:1", "0:1:", ":1:2", "x:1:2", "0:x:2", "0:1:x", "-1:1:2", f"0:1:{1 << 63}"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "0:1", "0:1:", ":1:2", "x:1:2", "0:x:2", "0:1:x", "-1:1:2", f"0:1:{1 << 63}"]
+)
 def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="`replay` must be `LOADER:INDEX:SEED`"):
         Replay.parse(text)

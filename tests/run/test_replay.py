@@ -32,7 +32,9 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("poisoned")
     done = run_stoker("run", "--quiet", str(PROGRAM), "--poison", "--label", "it's this", cwd=folder)
     assert done.returncode == 1
-    found = re.search(r"sample 13 \(photo 13\.jpg\) ended its data worker twice.*`(stoker run --replay [^`]*)`", done.stderr)
+    found = re.search(
+        r"sample 13 \(photo 13\.jpg\) ended its data worker twice.*`(stoker run --replay [^`]*)`", done.stderr
+    )
     assert found, done.stderr
     return shlex.split(found.group(1))[1:]
 

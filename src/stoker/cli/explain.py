@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import msgspec
@@ -38,8 +38,8 @@ default the latest), the records are read.
   --rank N    of a run: this rank's loaders (default: the lowest)
 """
 
-_GRACE_S = 5.0
-"""How long a program may take to end after its loaders are explained (its other processes have to notice)."""
+_POLL_S = 0.05
+"""How often the program's state is looked at."""
 
 
 def main(argv: list[str]) -> int:
@@ -142,34 +142,42 @@ def _explain_program(words: list[str], *, as_json: bool) -> int:
 
 
 def _run(command: list[str], environ: dict[str, str], target: Path) -> int:
-    """Runs the program until it has explained its loaders; returns its exit status.
+    """Runs the program until it has explained its loaders or ended; returns its exit status.
 
-    Standard output is the explanation's, so what the program prints goes to standard error. Where another process than
-    the program's first one explained (a rank, a child), the first one is ended after it.
+    Standard output is the explanation's, so what the program prints goes to standard error. The process that explained
+    may be a rank or a child: all processes are ended together, so that none sees another's end and goes on.
     """
     sys.stdout.flush()
     process = subprocess.Popen(command, env=environ, stdout=2)
-    explained_s: float | None = None
     try:
-        while True:
+        while not target.exists():
             try:
-                return process.wait(timeout=0.1)
+                return process.wait(timeout=_POLL_S)
             except subprocess.TimeoutExpired:
-                explained_s = explained_s or (time.monotonic() if target.exists() else None)
-            if explained_s is not None and time.monotonic() - explained_s > _GRACE_S:
-                return _end(process)
-    except BaseException:
+                continue
+    finally:
         _end(process)
-        raise
+    return 0
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
-    process.terminate()
-    try:
-        return process.wait(timeout=_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all that descend from it."""
+    if process.poll() is not None:
+        return
+    os.kill(process.pid, signal.SIGSTOP)  # it starts no others while they are counted
+    for pid in [process.pid, *_descendants(process.pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes below one, nearest first."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += map(int, (task / "children").read_text().split())
+    return [*found, *(below for child in found for below in _descendants(child))]
 
 
 def _nothing_found(program: list[str], status: int) -> int:

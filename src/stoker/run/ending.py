@@ -6,10 +6,21 @@ At once rather than by ``SystemExit``: a ``finally`` of the program could save t
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import sys
 from typing import NoReturn
+
+_WAIT_S = 30
+"""Longest wait for an end that is to come from outside: whoever was to bring it may be gone."""
+
+
+def await_end() -> NoReturn:
+    """Waits to be killed together with the program's other processes: a parent that saw this one end would go on."""
+    _flush()
+    ctypes.PyDLL(None).sleep(_WAIT_S)  # keeps the interpreter's lock, so that no other thread goes on either
+    os._exit(0)
 
 
 def end_program(status: int) -> NoReturn:
@@ -17,7 +28,11 @@ def end_program(status: int) -> NoReturn:
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()
+    _flush()
+    os._exit(status)
+
+
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # closed or replaced by the program
             stream.flush()
-    os._exit(status)

@@ -5,7 +5,7 @@
 
 Every loader alive at that moment is looked at. Nothing is drawn from a sampler and no sample is made in the program's
 process: a candidate for the elastic tier is probed by two throwaway workers, with the first indices of its dataset.
-Then the process ends, whatever the program had in mind to do next.
+Then `stoker explain` ends all processes of the program, whatever it had in mind to do next.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, SubsetRandomSampler
 from stoker.core import events
 from stoker.core.errors import WorkerStartError
 from stoker.core.explanation import Explanation
+from stoker.core.units import format_seconds
 from stoker.feed import tiers
 from stoker.feed.crew import Crew, Departure
 from stoker.feed.loader import LoaderFeed
@@ -35,7 +36,7 @@ from stoker.feed.tiers import Choice
 from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader, unpack_lease
 from stoker.run import patch
 from stoker.run.active import Active
-from stoker.run.ending import end_program
+from stoker.run.ending import await_end
 from stoker.run.serving import Serving, call_site, length_of
 
 
@@ -54,7 +55,7 @@ class Explainer(Serving):
         self._explaining = True
         if os.environ.get("RANK", "0") in ("", "0"):
             self._write(loader, call_site(3))
-        end_program(0)
+        await_end()
 
     def _write(self, iterated: DataLoader[Any], at: str) -> None:
         loaders = self._alive(iterated)
@@ -102,7 +103,7 @@ class Explainer(Serving):
         try:
             return self._probe(loader, program, choice)
         except WorkerStartError as error:
-            return Choice(tier=Tier.STOCK, reason=f"left to torch's own workers: {error.args[0]}")
+            return Choice(tier=Tier.STOCK, reason=error.args[0])
 
     def _probe(self, loader: DataLoader[Any], program: Program, choice: Choice) -> Choice:
         """What the probe makes of a candidate; for the pinned tier, only whether workers can be started."""
@@ -113,14 +114,14 @@ class Explainer(Serving):
             if not choice.candidate:
                 return choice
             indices, exact = first_indices(loader)
-            found, failure = _run_probe(crew, program, indices, self.config.stall_timeout_s)
+            found, trouble = _run_probe(crew, program, indices, self.config.stall_timeout_s)
         finally:
             crew.close()
-        if failure and not exact:
+        if trouble and found is not None and not exact:
             note = f"not probed: {indices!r} are no indices of its dataset, and its sampler was not asked for others"
             return Choice(tier=choice.tier, reason=choice.reason, evidence=(*choice.evidence, note))
         judged = tiers.judge(choice, program, found, random=self.config.random)
-        notes = (f"its first samples raise an exception: {failure}",) if failure else ()
+        notes = (trouble,) if trouble else ()
         if judged.tier is Tier.ELASTIC and program.declared_workers == 0:
             notes = (*notes, "`stoker run` also times a batch, and leaves it in the training process where it is quick")
         return Choice(tier=judged.tier, reason=judged.reason, evidence=(*judged.evidence, *notes))
@@ -146,35 +147,35 @@ def first_indices(loader: DataLoader[Any]) -> tuple[Any, bool]:
 def _run_probe(
     crew: Crew, program: Program, indices: Any, timeout_s: float
 ) -> tuple[tuple[Evidence, Evidence] | None, str]:
-    """What both sides of the probe found (None when one never answered), and the exception of the first side."""
+    """What both sides of the probe found (None when one never answered), and what stood in the way."""
     beside = crew.spawn(0)
     # Another worker id than the first one's, so that a dependence on it shows.
     apart = crew.spawn(min(1, max(0, program.declared_workers - 1)))
     if beside is None or apart is None:
-        return None, ""
+        return None, "no data worker could be started"
     item = WorkItem(indices=indices, start=0)
     # REPLAY: the batch itself is of no use to anybody and stays where it is.
     crew.lease(beside, LeaseHeader(0, 0, -1, -1, LeaseFlag.DIGEST | LeaseFlag.REPLAY), item)
     crew.probe(apart, item)
     found: dict[str, Evidence] = {}
-    failure, made = "", False
+    trouble, made = "", False
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s and not (made and found.keys() >= {"beside", "apart"}):
         for arrival in crew.poll(0.1):
             if isinstance(arrival, Departure):
-                return None, failure
+                return None, f"a data worker that made its first samples was lost: {arrival.cause}"
             frame = arrival.frame
             if frame.kind is Kind.PROBED:
                 role, evidence = pickle.loads(frame.body)
                 found[role] = evidence
             elif frame.kind is Kind.FAILED:
-                failure, made = _last_line(unpack_lease(frame.body)[1]), True
-                if "beside" not in found:  # it is sent first: `worker_init_fn` raised
-                    return None, failure
+                made = True
+                trouble = f"its first samples raise an exception: {_last_line(unpack_lease(frame.body)[1])}"
             elif frame.kind is Kind.READY:
                 made = True
-    both = found.keys() >= {"beside", "apart"}
-    return ((found["beside"], found["apart"]) if both else None), failure
+    if not found.keys() >= {"beside", "apart"}:
+        return None, f"its first samples were not made within {format_seconds(timeout_s)}"
+    return (found["beside"], found["apart"]), trouble
 
 
 def _last_line(body: Any) -> str:

@@ -1,8 +1,8 @@
 """A program with a loader of every kind, that says what it would go on to do."""
 
-# ruff: noqa: T201 - what it prints is what the tests look at
-
+import multiprocessing
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -14,7 +14,8 @@ class Squares(Dataset):
         return 20
 
     def __getitem__(self, index):
-        Path("made").open("a").write(f"{index}\n")
+        with Path("made").open("a") as made:
+            made.write(f"{index}\n")
         return torch.tensor(index * index)
 
 
@@ -80,4 +81,19 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    if "child" in sys.argv:
+        child = multiprocessing.get_context("spawn").Process(target=main)
+        child.start()
+        child.join()
+        print("the program saves its model")
+    elif "thread" in sys.argv:
+        thread = threading.Thread(target=main)
+        thread.start()
+        thread.join(0.0)
+        while not Path("made").exists():  # this thread computes while the other iterates
+            pass
+        while thread.is_alive():
+            pass
+        print("the program saves its model")
+    else:
+        main()

@@ -1,6 +1,6 @@
 """Prints in how many of its children, of every kind, the hook waits for torch."""
 
-# ruff: noqa: T201 - what these programs print is what the tests compare
+
 
 import multiprocessing
 import os

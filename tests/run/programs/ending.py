@@ -1,6 +1,6 @@
 """Ends in the way that its first argument names."""
 
-# ruff: noqa: T201 - what these programs print is what the tests compare
+
 
 import atexit
 import os

@@ -1,6 +1,6 @@
 """Prints what a program can see of the way it was started; the tests compare two such prints."""
 
-# ruff: noqa: T201 - what these programs print is what the tests compare
+
 
 import json
 import os

@@ -1,7 +1,5 @@
 """Trains on random crops of nothing; with `--poison`, sample 13 ends whichever process makes it."""
 
-# ruff: noqa: T201 - what these programs print is what the tests compare
-
 import argparse
 import os
 import signal

@@ -1,6 +1,6 @@
 """One rank of a torchrun job: says who it is and whether it is served."""
 
-# ruff: noqa: T201 - what these programs print is what the tests compare
+
 
 import json
 import os
