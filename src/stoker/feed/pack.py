@@ -99,7 +99,7 @@ class _Pickler(pickle.Pickler):
         if tensor.is_nested:
             sizes, strides = tensor._nested_tensor_size(), tensor._nested_tensor_strides()
             return _rebuild_nested, (tensor.values(), sizes, strides, tensor._nested_tensor_storage_offsets())
-        if tensor.is_quantized or tensor.is_neg() or tensor.is_conj() or tensor.grad is not None:
+        if tensor.is_quantized or tensor.is_neg() or tensor.is_conj() or (tensor.is_leaf and tensor.grad is not None):
             return NotImplemented  # through its storage, by torch's own reduction
         if tensor.requires_grad and not tensor.is_leaf:
             raise RuntimeError(
@@ -133,13 +133,13 @@ def _rebuild_nested(buffer: torch.Tensor, sizes: Any, strides: Any, offsets: Any
 
 
 def _rebuild_coo(indices: torch.Tensor, values: torch.Tensor, shape: Any, coalesced: bool) -> torch.Tensor:
-    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=coalesced)
+    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=coalesced, check_invariants=False)
 
 
 def _rebuild_compressed(
     compressed: torch.Tensor, plain: torch.Tensor, values: torch.Tensor, shape: Any, layout: torch.layout
 ) -> torch.Tensor:
-    return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=layout)
+    return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=layout, check_invariants=False)
 
 
 def pack(batch: object) -> Packed:

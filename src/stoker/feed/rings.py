@@ -8,6 +8,7 @@ or through the socket: slower, never wrong.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,12 +17,16 @@ import numpy.typing as npt
 
 from stoker.core.errors import WireError
 from stoker.core.units import format_bytes
+from stoker.feed.descriptors import spare_descriptors
 from stoker.feed.forks import abandon_in_children
 from stoker.feed.slots import Mapping, Ring
 from stoker.feed.wire import Place, ReadyHeader
 
 HEADROOM = 1.25
 """A slot is this much larger than the batch that it was sized for: batches vary."""
+_SPARE_FDS = 32
+"""With fewer descriptors left, no batch comes with one of its own."""
+_COUNT_EVERY_S = 0.25
 MIN_SLOT_BYTES = 1 << 16
 MAX_SLOTS = 512
 MIN_SLOTS = 3
@@ -53,8 +58,19 @@ class SlotKeeper:
         self._rings: dict[int, Ring] = {}
         self._current: Ring | None = None
         self._given_up = False
+        self._counted_s = float("-inf")
+        self._short = False
         self.largest_bytes = 0
         """Largest batch seen, in bytes."""
+
+    @property
+    def descriptors_are_short(self) -> bool:
+        """Whether batches should not come with descriptors of their own: one that can't be received is lost."""
+        now = time.monotonic()
+        if now >= self._counted_s + _COUNT_EVERY_S:
+            self._counted_s = now
+            self._short = spare_descriptors() < _SPARE_FDS
+        return self._short
 
     @property
     def current(self) -> Ring | None:
@@ -86,8 +102,8 @@ class SlotKeeper:
         skeleton = bytes(rest[: header.skeleton_bytes])
         if header.place is Place.SLOT:
             ring = self._rings.get(header.ring)
-            if ring is None or header.payload_bytes > ring.slot_bytes:
-                raise WireError(f"batch {header.seq} came in slot {header.slot} of unknown ring {header.ring}")
+            if ring is None or header.payload_bytes > ring.slot_bytes or not ring.is_taken(header.slot):
+                raise WireError(f"batch {header.seq} came in slot {header.slot} of ring {header.ring}, not given to it")
             if not header.skeleton_bytes:
                 skeleton = _tail_skeleton(ring.view(header.slot, header.payload_bytes))
             self.largest_bytes = max(self.largest_bytes, header.payload_bytes)
@@ -187,7 +203,10 @@ def _map_own(header: ReadyHeader, fds: tuple[int, ...]) -> npt.NDArray[np.uint8]
     if len(fds) != 1:
         raise WireError(f"batch {header.seq} in a memory of its own came with {len(fds)} descriptors")
     try:
-        return Mapping(fds[0], os.fstat(fds[0]).st_size).view(0, header.payload_bytes)
+        size_bytes = os.fstat(fds[0]).st_size
+        if header.payload_bytes > size_bytes:
+            raise WireError(f"batch {header.seq} of {header.payload_bytes} bytes came in a memory of {size_bytes}")
+        return Mapping(fds[0], size_bytes).view(0, header.payload_bytes)
     finally:
         os.close(fds[0])
 

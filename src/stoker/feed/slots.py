@@ -101,6 +101,10 @@ class Ring:
         self.touched = max(self.touched, slot + 1)
         return slot
 
+    def is_taken(self, slot: int) -> bool:
+        """Whether the number is that of a slot in use."""
+        return 0 <= slot < self.num_slots and not self._is_free[slot]
+
     def give_back(self, slot: int) -> None:
         """Frees a slot that no view was made of."""
         self._release(slot)
