@@ -93,6 +93,7 @@ class LoaderFeed:
         )
         self._verdict_for: tuple[int, ...] = ()
         self._parked: Crew | None = None
+        self._leaving: list[Crew] = []
         self._num_iterators = 0
         self._dropped = False
         self._pid = os.getpid()
@@ -237,6 +238,7 @@ class LoaderFeed:
 
     def park(self, crew: Crew) -> None:
         """Keeps a crew for the next iteration, where it is used if its copy of the dataset is still current."""
+        self._close_leaving()
         if self._parked is not None or crew.template_lost or self._dropped:
             crew.close()
         else:
@@ -252,8 +254,17 @@ class LoaderFeed:
             if now is not None and crew.fingerprint() == now:
                 crew.begin(iteration)
                 return crew
-        crew.close()
+        self._leaving.append(crew)  # its end would hold up the first batch
         return None
+
+    def dismiss_leaving(self) -> None:
+        """Has the crews end that hold an earlier state of the dataset; the first batch of a later one is there."""
+        for crew in self._leaving:
+            crew.dismiss()
+
+    def _close_leaving(self) -> None:
+        while self._leaving:
+            self._leaving.pop().close()
 
     def enter(self) -> None:
         """An iterator is open."""
@@ -281,7 +292,10 @@ class LoaderFeed:
         self._keeper.close()
 
     def _close_parked(self) -> None:
-        if self._parked is not None and self._pid == os.getpid():
+        if self._pid != os.getpid():
+            return
+        self._close_leaving()
+        if self._parked is not None:
             self._parked.close()
             self._parked = None
 
