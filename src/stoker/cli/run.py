@@ -15,13 +15,13 @@ USAGE = "stoker run [options] script.py [args…]\n       stoker run [options] -
 _HELP_COMMAND = "stoker run --help"
 
 _HELP = {
-    "workers": ("auto|N", "data workers of each elastic loader; auto (default) finds the number, 0 makes batches in the program"),
+    "workers": ("auto|N", "data workers of each elastic loader; auto finds the number, 0: in the program"),
     "max-workers": ("N", "most data workers of a loader (default: 64)"),
     "cpu-budget": ("CORES", "CPU cores that all data workers together may keep busy"),
     "worker-memory": ("SIZE", "private memory at which a data worker is recycled, such as 4GiB"),
     "slot-memory": ("SIZE", "memory of the slots of a loader, such as 2GiB"),
     "random": ("keep|sample", "keep the program's random streams where they matter, or seed each sample by itself"),
-    "tier": ("auto|pinned|process", "how loaders are served: found for each, or declared workers as torch has them and nothing moved"),
+    "tier": ("auto|pinned|process", "how loaders are served: found for each, or as torch would"),
     "off": ("", "run the program without stoker"),
     "quiet": ("", "print nothing but errors"),
     "run-dir": ("DIR", "folder for the records of the run (default: a new one under stoker-runs)"),
@@ -110,6 +110,6 @@ def help_text() -> str:
     lines += [
         "",
         "Everything after the script or module belongs to the program. Each option but --run-dir can also be set as",
-        "STOKER_<NAME> in the environment, and all in [tool.stoker] of pyproject.toml; `stoker config show` says which wins.",
+        "STOKER_<NAME> in the environment, and all in [tool.stoker] of pyproject.toml; `stoker config show` tells which.",
     ]
     return "\n".join(lines)
