@@ -110,6 +110,6 @@ def help_text() -> str:
     lines += [
         "",
         "Everything after the script or module belongs to the program. Each option but --run-dir can also be set as",
-        "STOKER_<NAME> in the environment, and all in [tool.stoker] of pyproject.toml; `stoker config show` tells which.",
+        "STOKER_<NAME> in the environment, all of them in [tool.stoker] of pyproject.toml: see `stoker config show`.",
     ]
     return "\n".join(lines)
