@@ -9,6 +9,7 @@ drawn from is in the cursor: the seed that a sampler drew, or, where nothing les
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -43,6 +44,8 @@ class Cursor(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Items taken beyond ``next_item`` where the program does not need the order."""
     drawn: _Count = 0
     """Items that the sampler had been asked for."""
+    exhausted: bool = False
+    """It had been asked for one more, and had none."""
     sampler: str
     """Class name of the sampler of single indices, to refuse a state of another loader."""
     length: int
@@ -119,10 +122,11 @@ def indices_after(index_sampler: Any, cursor: Cursor) -> tuple[Iterator[Any], in
     """
     ahead = max(0, cursor.drawn - cursor.next_item)
     if type(index_sampler) is not BatchSampler:
+        ahead = sys.maxsize if cursor.exhausted else ahead
         return _drawn_after(index_sampler, cursor, cursor.next_item, ahead), cursor.samples
     sampler, batch_size = index_sampler.sampler, index_sampler.batch_size
     start = samples_before(sampler, cursor)
-    singles = _drawn_after(sampler, cursor, start, ahead * batch_size)
+    singles = _drawn_after(sampler, cursor, start, sys.maxsize if cursor.exhausted else ahead * batch_size)
     return _batches(singles, batch_size, index_sampler.drop_last), start
 
 

@@ -161,7 +161,7 @@ class Order:
         found.base_seed, found.yielded, found.samples = base_seed, self.yielded, self.samples
         found.next_item = self.next_item
         found.taken, found.drawn, found.shards = sorted(self.taken), self.drawn, shards
-        found.finished = self.finished
+        found.exhausted, found.finished = self.exhausted, self.finished
         if self.finished:
             generator = own_generator(sampler)
             found.generator = get_state(generator) if generator is not None else None
