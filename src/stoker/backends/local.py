@@ -25,9 +25,10 @@ import traceback
 from multiprocessing import reduction
 from typing import Any
 
-from stoker.core.errors import WorkerStartError
+from stoker.core.errors import WireError, WorkerStartError
 from stoker.feed.board import Board
 from stoker.feed.crew import Template
+from stoker.feed.descriptors import spare_descriptors
 from stoker.feed.forks import abandon_in_children
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.slots import create_memory
@@ -37,6 +38,8 @@ from stoker.feed.worker import Worker
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LEAST_DESCRIPTORS = 16
+"""For a template, one worker, the throwaway one, a ring, and what starting a process takes for a moment."""
 _DUMP_SIGNAL = signal.SIGRTMIN + 7
 
 
@@ -54,26 +57,32 @@ class LocalBackend:
         Raises:
             WorkerStartError: the process could not be started; the cause says why.
         """
-        ours, theirs = socket.socketpair()
-        channel = Channel(ours, blocking=False)
-        abandon_in_children(channel)
-        board = Board(num_rows)
-        stacks = create_memory("stoker-stacks", 0)
-        process = context.Process(
-            target=_template_main,
-            args=(theirs, _Descriptor(board.fd), _Descriptor(stacks), program),
-            daemon=True,
-            name="stoker-template",
-        )
-        try:
-            process.start()
-        except Exception as error:
-            channel.close()
-            board.close()
-            os.close(stacks)
-            raise WorkerStartError(f"the template process could not be started: {error}") from error
-        finally:
-            theirs.close()
+        spare = spare_descriptors()
+        if spare < _LEAST_DESCRIPTORS:
+            raise WorkerStartError(
+                f"data workers need at least {_LEAST_DESCRIPTORS} more descriptors, {spare} are left (`ulimit -n`)"
+            )
+        with contextlib.ExitStack() as undo:
+            try:
+                ours, theirs = socket.socketpair()
+                undo.callback(ours.close)
+                with theirs:
+                    board = Board(num_rows)
+                    undo.callback(board.close)
+                    stacks = create_memory("stoker-stacks", 0)
+                    undo.callback(os.close, stacks)
+                    channel = Channel(ours, blocking=False)
+                    abandon_in_children(channel)
+                    process = context.Process(
+                        target=_template_main,
+                        args=(theirs, _Descriptor(board.fd), _Descriptor(stacks), program),
+                        daemon=True,
+                        name="stoker-template",
+                    )
+                    process.start()
+            except Exception as error:
+                raise WorkerStartError(f"the template process could not be started: {error}") from error
+            undo.pop_all()
         return LocalTemplate(process, channel, board, stacks)
 
 
@@ -183,11 +192,16 @@ def _template_main(sock: socket.socket, board_fd: _Descriptor, stacks: _Descript
                     channel.send(Kind.SURVEYED, reuse_fingerprint(program) or b"")
                     continue
                 identity: WorkerIdentity = pickle.loads(frame.body)
-                pid = _fork_worker(frame.fds[0], (wake, wake_end), sock, board, program, identity)
+                try:
+                    pid = _fork_worker(frame.fds[0], (wake, wake_end), sock, board, program, identity)
+                except OSError as error:  # too many processes, too little memory: the others go on
+                    os.close(frame.fds[0])
+                    channel.send(Kind.EXITED, pickle.dumps((identity.number, str(error))))
+                    continue
                 children[pid] = identity.number
                 channel.send(Kind.SPAWNED, pickle.dumps((identity.number, pid)))
-    except OSError:
-        return  # the training process is gone
+    except (OSError, WireError):
+        return  # the training process is gone, or there are no descriptors left
     finally:
         for pid in children:
             with contextlib.suppress(ProcessLookupError):

@@ -15,13 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from stoker.core.errors import WireError
+from stoker.core.errors import WireError, WorkerStartError
 from stoker.feed.board import Board, Whereabouts
 from stoker.feed.forks import abandon_in_children
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.slots import Ring
 from stoker.feed.wire import Channel, Frame, Kind, LeaseHeader
 
+_REFUSED_S = 1.0
+"""After a worker could not be started, none is asked for during this time."""
 MAX_WORKERS = 256
 """Rows of a crew's board; an upper bound for any policy."""
 
@@ -120,7 +122,11 @@ class Crew:
         give_back: Callable[[int, int], None] | None = None,
     ) -> None:
         self._template = backend.start(program, context, MAX_WORKERS)
-        self._poller = select.epoll()
+        try:
+            self._poller = select.epoll()
+        except OSError as error:
+            self._template.close()
+            raise WorkerStartError(f"data workers can't be waited for: {error}") from error
         self._poller.register(self._template.channel.fileno(), select.EPOLLIN)
         abandon_in_children(self)
         self._by_fd: dict[int, int] = {}
@@ -134,6 +140,9 @@ class Crew:
         self._give_back = give_back
         self._fingerprint: bytes | None = None
         self.template_lost = False
+        self.refusal = ""
+        """Why the last worker that was asked for could not be started; empty when it could."""
+        self._refused_s = 0.0
 
     def abandon(self) -> None:
         """Closes the poller in a forked child."""
@@ -155,15 +164,21 @@ class Crew:
         return [m for m in self.members.values() if not (m.draining or m.gone)]
 
     def spawn(self, worker_id: int) -> Member | None:
-        """A new worker, which can be given leases at once; None when the template is gone or the board is full."""
+        """A new worker, which can be given leases at once; None when the template is gone or there can be no more."""
         if self.template_lost or not self._free_rows:
+            return None
+        if self.refusal and time.monotonic() - self._refused_s < _REFUSED_S:
             return None
         identity = WorkerIdentity(number=self._next_number, worker_id=worker_id, board_slot=self._free_rows[-1])
         try:
             channel = self._template.spawn(identity)
-        except OSError:
+        except ConnectionError:
             self.template_lost = True
             return None
+        except OSError as error:
+            self._refuse(str(error))
+            return None
+        self.refusal = ""
         self._free_rows.pop()
         self._next_number += 1
         abandon_in_children(channel)
@@ -175,6 +190,9 @@ class Crew:
         for ring in self._rings:
             self._share(member, ring)
         return member
+
+    def _refuse(self, why: str) -> None:
+        self.refusal, self._refused_s = why, time.monotonic()
 
     def begin(self, iteration: Iteration) -> None:
         """Gives workers the constants of the next iteration, for the leases from here on."""
@@ -312,8 +330,12 @@ class Crew:
             elif frame.kind is Kind.EXITED:
                 self._exited(member, value)
 
-    def _exited(self, member: Member, status: int) -> None:
+    def _exited(self, member: Member, status: int | str) -> None:
         number = member.identity.number
+        if isinstance(status, str):  # it never was
+            self._refuse(status)
+            member.killed_for = f"not started: {status}"
+            status = 0
         while not member.gone:  # what it sent before it died still counts
             try:
                 frames = member.channel.receive()
@@ -365,6 +387,12 @@ class Crew:
     def whereabouts(self, member: Member) -> Whereabouts:
         """What a worker is doing now."""
         return self._template.board.read(member.identity.board_slot)
+
+    def dismiss(self) -> None:
+        """Has all processes end, without waiting for it; :meth:`close` must follow."""
+        for member in self.members.values():
+            member.channel.close()
+        self._template.channel.close()
 
     def close(self) -> None:
         """Ends all processes; returns when they are gone."""

@@ -136,6 +136,7 @@ class Engine:
         self._roster = Roster(crew, program, self._window, pinned=self._pinned, started=self._on_started)
         self.probing = Probing()
         self._losses = 0
+        self._said_refusal = False
         self._booked_s = 0.0
         self._said_s = 0.0
         self.taken_ahead = order.taken
@@ -148,6 +149,9 @@ class Engine:
     def staff(self) -> None:
         """Starts or drains workers until there are as many as decided; raises ``WorkerStartError`` when none can be."""
         self._roster.staff(self.decision.workers)
+        if self.crew.refusal and not self._said_refusal:
+            self._said_refusal = True
+            self._listener.notice(f"{len(self.crew.active())} data workers and no more: {self.crew.refusal}")
 
     def _on_started(self, member: Member) -> None:
         if self._history is not None:
@@ -207,9 +211,9 @@ class Engine:
         ring, slot = self._keeper.take()
         number = member.identity.number
         generation = self._table.lease(item, number, ring, slot)
-        flags = LeaseFlag.NONE
+        flags = LeaseFlag.INLINE if self._keeper.descriptors_are_short else LeaseFlag.NONE
         if self.probing.wanted:
-            flags = LeaseFlag.DIGEST
+            flags |= LeaseFlag.DIGEST
             self.probing.accompany(self.crew, self._program, item.work, number)
         self.crew.lease(member, LeaseHeader(item.seq, generation, ring, slot, flags), item.work)
         self._roster.add_lease(member)
@@ -235,6 +239,9 @@ class Engine:
 
     def restaff(self, crew: Crew) -> None:
         """Goes on with other processes; what the lost ones had not finished is made again."""
+        for item in self._table:
+            if item.state is State.LEASED:  # its worker was closed before it was seen to end
+                self._table.release_item(item)
         self.crew = crew
         self._roster.replace_crew(crew)
         if self._history is not None:

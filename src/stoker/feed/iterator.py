@@ -9,6 +9,7 @@ makes them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
@@ -166,7 +167,13 @@ class FedIterator(_BaseDataLoaderIter):
             self._settle()
         if self._in_process is not None:
             return self._counted(self._in_process.next)
-        return self._take()
+        if self.yielded == 1:
+            self._feed.dismiss_leaving()
+        try:
+            return self._take()
+        except WorkerStartError as error:
+            self._go_on_without_workers(error)
+        return self._next_batch()
 
     def _counted(self, make: Callable[[], Any]) -> Any:
         """A batch made in this process, its time counted as input wait."""
@@ -190,16 +197,18 @@ class FedIterator(_BaseDataLoaderIter):
         if pinner.pending:
             self._after = self._after_pinned
             batch = pinner.result()
-            self._engine.pump()
+            with contextlib.suppress(WorkerStartError):  # asking for the next one finds out again
+                self._engine.pump()
             self._engine.fill()
         else:
             result = self._payload()
             self._after = self._engine.cursor
             batch = pinner.pin(self._build(result))
         if self._engine.has_ready_head and self._loader.in_order:
-            result = self._payload(refill=False)
-            self._after_pinned = self._engine.cursor
-            pinner.submit(lambda: self._build(result))
+            with contextlib.suppress(WorkerStartError):
+                result = self._payload(refill=False)
+                self._after_pinned = self._engine.cursor
+                pinner.submit(lambda: self._build(result))
         return batch
 
     def _build(self, result: Any) -> Any:
@@ -221,6 +230,15 @@ class FedIterator(_BaseDataLoaderIter):
                     raise
                 self._replace_crew(error)
         raise AssertionError("unreachable")
+
+    def _go_on_without_workers(self, error: WorkerStartError) -> None:
+        """The rest of an elastic iteration is made here; what only a pinned worker could make raises."""
+        engine = self._engine
+        if engine is None or engine.iteration.tier is not Tier.ELASTIC or not self._settled:
+            raise error
+        self._feed.listener.notice(f"{error.args[0]}; the rest of the iteration is made in the training process")
+        maker, first = InlineMaker(self._program, engine.iteration), engine.cursor
+        self._go_on_here(maker.make, self._leave_engine(), first)
 
     def _replace_crew(self, error: WorkerStartError) -> None:
         """The template died: a new one is made from the dataset as it is now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from stoker.core.errors import WorkerStartError
 from stoker.feed.crew import Crew, Member
 from stoker.feed.program import Program
 from stoker.feed.window import Window
@@ -37,10 +38,16 @@ class Roster:
             self._welcome(member)
 
     def staff(self, workers: int) -> None:
-        """Starts or drains workers until there are ``workers`` (elastic) or one for each declared id (pinned)."""
+        """Starts or drains workers until there are ``workers`` (elastic) or one for each declared id (pinned).
+
+        Raises:
+            WorkerStartError: a pinned worker, or any at all, can't be started.
+        """
         for worker_id in self._missing(workers):
             member = self.crew.spawn(worker_id)
             if member is None:
+                if self.crew.refusal and (self._pinned or not self.crew.active()):
+                    raise WorkerStartError(f"no data worker could be started: {self.crew.refusal}")
                 return
             self._welcome(member)
             self._started(member)

@@ -53,7 +53,7 @@ def serve(
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
         feed.listener.notice(f"{error.args[0]}; this loader runs on torch's own workers")
-        return stock()
+    return stock()  # out here, so that what it raises does not show what happened in there
 
 
 def _prepare(loader: DataLoader[Any], feed: LoaderFeed, cursor: Cursor) -> Cursor | None:

@@ -89,6 +89,8 @@ class LeaseFlag(enum.IntFlag):
     """Also send a digest of the batch (probes, replays)."""
     REPLAY = 2
     """Advance past this item without sending it (it was delivered before the worker died)."""
+    INLINE = 4
+    """Send no descriptor: the training process has hardly any left to receive it with."""
 
 
 # Not frozen: that would triple what it costs to make one, of which there are several for each batch.

@@ -219,32 +219,30 @@ class Worker:
         check = check_of(packed) if checked else 0
         where, payload, skeleton, fds, inline = Place.SLOT, 0, b"", (), None
         if not header.flags & LeaseFlag.REPLAY:
-            where, payload, skeleton, fds, inline = self._store(packed, writer)
+            where, payload, skeleton, fds, inline = self._store(packed, writer, header.flags)
         self._board.clear()
         done = time.monotonic()
         ready = ReadyHeader(
             header.seq, header.generation, header.ring, header.slot, where, payload, len(skeleton), done - begun,
-            time.process_time() - cpu, idle_s, done, self._memory.bytes_now(done), check,
+            time.process_time() - cpu, idle_s, done, self._memory.bytes, check,
         )  # fmt: skip
         self._idle_since = time.monotonic()
         self._channel.send(Kind.READY, ready.pack() + skeleton, fds, tail=inline)
         for fd in fds:
             os.close(fd)
+        self._memory.refresh(done)  # the batch need not wait for it
 
     def _store(
-        self, packed: Packed, writer: SlotWriter | None
+        self, packed: Packed, writer: SlotWriter | None, flags: LeaseFlag
     ) -> tuple[Place, int, bytes, tuple[int, ...], memoryview | None]:
         """Where the batch went: place, payload bytes, skeleton for the frame, descriptors, inline payload."""
         if writer is not None and (skeleton := _fill(packed, writer)) is not None:
             return Place.SLOT, writer.used_bytes, skeleton, (), None
         size = packed.payload_bytes + len(packed.skeleton) + 32 * len(packed.entries) + _INLINE_SKELETON_BYTES
-        if size >= _INLINE_SKELETON_BYTES * 2:
-            try:
-                fd = create_memory("stoker-batch", size)
-            except OSError:  # descriptors, memory or file size limits: the socket is slower but always there
-                fd = -1
-            if fd >= 0:
-                own = SlotWriter(Mapping(fd, size).view(0, size))
+        if size >= _INLINE_SKELETON_BYTES * 2 and not flags & LeaseFlag.INLINE:
+            fd, memory = _own_memory(size)
+            if memory is not None:
+                own = SlotWriter(memory.view(0, size))
                 skeleton = _fill(packed, own)
                 assert skeleton is not None
                 return Place.OWN_MEMORY, own.used_bytes, skeleton, (fd,), None
@@ -269,6 +267,19 @@ def _wrap(error: Exception, where: str, position: int) -> bytes:
         stand_in = RuntimeError(f"{type(error).__qualname__}: {error}")
         wrapper = ExceptionWrapper((RuntimeError, stand_in, error.__traceback__), where=where)
         return pickle.dumps((wrapper, position))
+
+
+def _own_memory(size_bytes: int) -> tuple[int, Mapping | None]:
+    """Shared memory for one batch; None where limits forbid it (the socket is slower, but always there)."""
+    try:
+        fd = create_memory("stoker-batch", size_bytes)
+    except OSError:
+        return -1, None
+    try:
+        return fd, Mapping(fd, size_bytes)
+    except (OSError, ValueError):
+        os.close(fd)
+        return -1, None
 
 
 def _fill(packed: Packed, writer: SlotWriter) -> bytes | None:
@@ -302,15 +313,15 @@ class PrivateMemory:
 
     def __init__(self) -> None:
         self._next_s = time.monotonic() + _FIRST_MEASURE_S
-        self._bytes = 0
+        self.bytes = 0
+        """Private bytes when last measured; 0 before that."""
 
-    def bytes_now(self, now_s: float) -> int:
-        """Private bytes, at most a hundred times the cost of a measurement old."""
+    def refresh(self, now_s: float) -> None:
+        """Measures again where the last measurement is a hundred times its own cost old."""
         if now_s >= self._next_s:
             begun = time.monotonic()
-            self._bytes = read_private_bytes("self")
+            self.bytes = read_private_bytes("self")
             self._next_s = now_s + max(0.2, 100 * (time.monotonic() - begun))
-        return self._bytes
 
 
 def read_private_bytes(pid: int | str) -> int:
