@@ -24,6 +24,7 @@ import re
 import sys
 import sysconfig
 import types
+import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -32,12 +33,24 @@ from typing import Any
 import numpy as np
 import torch
 
+
+class _OneField(typing.NamedTuple):
+    field: int
+
+
 _ATOMS = (
     type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented), enum.Enum,
     datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, pathlib.PurePath, re.Pattern,
     np.dtype, np.generic, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
+    types.GenericAlias, types.UnionType, typing.TypeVar, type(vars(_OneField)["field"]),
 )  # fmt: skip
 _PLAIN = frozenset({int, float, str, bool, bytes, type(None)})
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, np.ndarray, torch.Tensor)
+_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+_CACHED = type(functools.lru_cache(int))
+_FIELD = type(collections.namedtuple("_Probe", "x").x)
+_PYTHON_STREAM, _NUMPY_STREAM = random._inst, np.random.mtrand._rand  # type: ignore[attr-defined]
+_IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9  # Py_TPFLAGS_…: types of C modules are immutable, heap types or not
 _LIBRARY_DIRS = tuple(
     os.path.realpath(path) + os.sep
     for path in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -112,7 +125,8 @@ def _visit(walk: _Walk, root: Any, name: str) -> None:
         kind = type(obj)
         if isinstance(obj, _ATOMS):
             walk.state.update(f"{kind.__name__}:{obj!r};".encode(errors="backslashreplace"))
-            continue
+            if kind in _PLAIN or isinstance(obj, enum.Enum) or not getattr(obj, "__dict__", None):
+                continue
         known = walk.seen.get(id(obj))
         if known is not None:
             walk.state.update(f"again {known};".encode())
@@ -120,10 +134,17 @@ def _visit(walk: _Walk, root: Any, name: str) -> None:
         walk.seen[id(obj)] = len(walk.seen)
         walk.keep.append(obj)  # so that ids stay unique during the walk
         walk.state.update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
-        stack.extend(reversed(list(_children(walk, obj, path))))
+        children = list(_children(walk, obj, path))
+        if isinstance(obj, _CONTAINERS) and kind not in _CONTAINERS:  # a subclass may have attributes as well
+            children += _attributes(obj, path)
+        stack.extend(reversed(children))
 
 
 def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
+    if obj is _PYTHON_STREAM or obj is _NUMPY_STREAM or obj is torch.default_generator:
+        return []  # the main streams are the seeds' business; `from random import shuffle` refers to one
+    if isinstance(obj, _ATOMS):
+        return _attributes(obj, path)
     if isinstance(obj, torch.Tensor):
         return _tensor(walk, obj, path)
     if isinstance(obj, np.ndarray):
@@ -139,6 +160,11 @@ def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
         return [(obj.__func__, path), (obj.__self__, path)]
     if isinstance(obj, functools.partial):
         return [(obj.func, path), (obj.args, path), (obj.keywords, path)]
+    if isinstance(obj, _BOUND) and obj.__self__ is not None and not isinstance(obj.__self__, types.ModuleType):
+        walk.state.update(f"{obj.__name__};".encode())
+        return [(obj.__self__, path)]
+    if isinstance(obj, _CACHED):
+        return [(obj.__wrapped__, path)]  # what it remembers follows from what it calls
     if isinstance(obj, types.ModuleType) or _is_builtin(obj):
         walk.state.update(f"{getattr(obj, '__module__', '')}.{getattr(obj, '__name__', '')};{id(obj)}".encode())
         return []
@@ -157,8 +183,15 @@ def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
 
 
 def _is_builtin(obj: Any) -> bool:
-    kinds = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, np.ufunc)
+    kinds = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, np.ufunc, _FIELD)
     return isinstance(obj, (*kinds, types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType))
+
+
+def _attributes(obj: Any, path: str) -> list[tuple[Any, str]]:
+    """An instance's class, its own attributes and its filled slots."""
+    slots = [name for base in type(obj).__mro__ for name in _slot_names(base) if hasattr(obj, name)]
+    named = [*getattr(obj, "__dict__", {}).items(), *((name, getattr(obj, name)) for name in slots)]
+    return [(type(obj), path), *((value, f"{path}.{name}") for name, value in named)]
 
 
 def _generator_state(obj: Any) -> Any:
@@ -285,18 +318,12 @@ def _instance(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
         _note(walk, f"`{path}` is a module with parameters or buffers ({kind.__name__})")
     if kind.__module__.startswith(("multiprocessing.", "torch.multiprocessing.")) and "context" not in kind.__module__:
         walk.shared.append(f"`{path}` is a multiprocessing {kind.__name__}, which other processes see")
-    parts: list[tuple[Any, str]] = [(kind, path)]
-    state = getattr(obj, "__dict__", None)
-    slots = [name for base in kind.__mro__ for name in _slot_names(base)]
-    if state is None and not slots:
+    if not hasattr(obj, "__dict__") and not any(_slot_names(base) for base in kind.__mro__):
         _give_up(walk, f"`{path}` is a {kind.__module__}.{kind.__qualname__}, which can't be looked into")
         return []
     if _hides_state(kind):
         _give_up(walk, f"`{path}` is a {kind.__module__}.{kind.__qualname__}, part of which can't be looked into")
-    if state is not None:
-        parts += [(value, f"{path}.{name}") for name, value in state.items()]
-    parts += [(getattr(obj, name), f"{path}.{name}") for name in slots if hasattr(obj, name)]
-    return parts
+    return _attributes(obj, path)
 
 
 def _has_buffer(module: torch.nn.Module) -> bool:
@@ -312,7 +339,7 @@ def _slot_names(base: type) -> list[str]:
 def _hides_state(kind: type) -> bool:
     """Whether a class inherits from one implemented in C that is not a plain container."""
     for base in kind.__mro__:
-        if base is object or base.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: made by a class statement (or the like)
+        if base is object or base.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE:  # by a class statement
             continue
         if base not in (list, dict, tuple, set, frozenset, collections.deque, collections.OrderedDict):
             return not issubclass(base, torch.Generator) and base.__module__ not in ("builtins", "typing")

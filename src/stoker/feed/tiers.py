@@ -112,13 +112,14 @@ def watch_survey(program: Program) -> Survey:
 
 
 def reuse_survey(program: Program) -> Survey:
-    """A survey that decides whether workers of the last iteration hold what new ones would hold."""
+    """A survey of what new workers would hold."""
     return survey(roots_of(program), max_objects=20_000, max_bytes=8 << 20)
 
 
 def reuse_fingerprint(program: Program) -> bytes | None:
     """Equal in the program and in a process forked from it as long as nothing that items depend on has changed."""
-    found = reuse_survey(program).fingerprint
+    # Above these sizes (10 ms each) new processes are there sooner than it is known that the old ones will do.
+    found = survey(roots_of(program), max_objects=5_000, max_bytes=4 << 20).fingerprint
     return None if found is None else found + repr(ambient_state()).encode()
 
 
