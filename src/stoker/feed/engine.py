@@ -368,7 +368,7 @@ class Engine:
             raise StreamNotRepeatableError(
                 f"item {seq} came out different when it was made again after data worker {worker}'s predecessor died; "
                 "the dataset depends on more than its arguments and seeds, so the batches already delivered can't be "
-                "told from those still due. Make the stream repeatable, or run with --tier process"
+                "told from those still due. Make the stream repeatable: let it depend on its files and seeds alone"
             )
 
     def _recycle_if_large(self, worker: int, private_bytes: int) -> None:
