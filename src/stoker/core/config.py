@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     worker_memory_bytes: int | None = None
     """Private memory at which a data worker is recycled (bytes)."""
     slot_memory_bytes: int | None = None
-    """Memory of all slots together (bytes)."""
+    """Memory that the slots of one loader may use (bytes)."""
     random: Literal["keep", "sample"] = "keep"
     """``keep`` the program's own random streams where they matter, or seed each ``sample`` by itself."""
     tier: Literal["auto", "pinned", "process"] = "auto"

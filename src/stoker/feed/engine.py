@@ -456,12 +456,12 @@ class Engine:
             self.taken_ahead.discard(self._table.cursor)
             self._table.cursor += 1
         self._counters.batches += 1
+        if not isinstance(result, FailedItem):
+            batched = self._program.auto_collation
+            self._counters.samples += len(item.work.indices) - len(item.work.skip) if batched else 1
+            self._counters.bytes += result.header.payload_bytes
         if self._counters.batches in _LANDMARKS:
             self._listener.snapshot()
-        if isinstance(result, FailedItem):
-            return result
-        self._counters.samples += len(item.work.indices) - len(item.work.skip) if self._program.auto_collation else 1
-        self._counters.bytes += result.header.payload_bytes
         return result
 
     def build(self, payload: Payload) -> Any:
