@@ -83,39 +83,42 @@ def measure(options: Options) -> Report:
     paths, origin = find_photographs(options.data)
     data = Photographs(paths, batches * batch_size)
     report.note(f"{batches} batches of {batch_size} a round from {origin}; workers persistent")
+    peers = _start_peers(options, report, paths, batches * batch_size, batch_size)
     ideal = OnlyLoading(data)
     ours, theirs = (
         DataLoader(data, batch_size, shuffle=True, num_workers=WORKERS, persistent_workers=True) for _ in "ab"
     )
     with stoker(workers=WORKERS) as served:
-        runs = {
+        runs: dict[str, Callable[[], float]] = {
             "only loading": ideal.rate,
             "stoker": lambda: rate(lambda: served.iterate(ours)),
             "torch": lambda: rate(lambda: iter(theirs)),
         }
+        runs |= {name: peer.rate for name, peer in peers.items()}
         alternate(1, runs)  # all warm, the files in memory
         found = alternate(options.rounds, runs)
         report.note(f"stoker's tier: {served.tiers()}, a seed for each sample")
         for text in served.notices():
             report.note(text)
     shut_down(theirs)
-    ideal.close()
+    for side in (ideal, *peers.values()):
+        side.close()
     rows = [[name, *Spread.of(values).show(0)] for name, values in found.items()]
     for name, values in found.items():
-        report.figure(name.replace(" ", "_") + "_images_per_s", Spread.of(values).median)
+        report.figure(name.replace(" ", "_").lower() + "_images_per_s", Spread.of(values).median)
     report.figure("torch_of_ideal", Spread.of(ratios(found["torch"], found["only loading"])).median)
     report.table(["images/s", "median", "lowest - highest"], rows)
-    if options.peers:
-        _compare_peers(options, report, paths, batches * batch_size, batch_size)
     report.at_least("of_ideal", "stoker / only loading", ratios(found["stoker"], found["only loading"]), 0.90)
     report.at_least("gain", "stoker / torch DataLoader", ratios(found["stoker"], found["torch"]), 1.3)
     return report
 
 
-def _compare_peers(options: Options, report: Report, paths: list[str], count: int, batch_size: int) -> None:
-    from benchmarks.peers import compare
+def _start_peers(options: Options, report: Report, paths: list[str], count: int, batch_size: int) -> dict[str, Any]:
+    if not options.peers:
+        return {}
+    from benchmarks import peers
 
-    compare(options, report, paths, count, batch_size)
+    return peers.start(report, paths, count, batch_size)
 
 
 if __name__ == "__main__":

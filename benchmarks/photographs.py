@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -49,12 +50,17 @@ class Photographs(Dataset[tuple[torch.Tensor, int]]):
         image = cv2.imread(self._paths[number], cv2.IMREAD_COLOR)
         if image is None:
             raise ValueError(f"`{self._paths[number]}` is not a readable JPEG")
-        top, left, height, width = crop_of(image.shape[0], image.shape[1])
-        image = cv2.resize(image[top : top + height, left : left + width], (SIZE, SIZE))
-        if random.random() < 0.5:
-            image = cv2.flip(image, 1)
-        channels = np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1))
-        return torch.from_numpy(channels).float().div_(255.0), number
+        return augmented(image), number
+
+
+def augmented(image: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A random crop of a decoded photograph, as float32 [3, 224, 224] in 0 to 1."""
+    top, left, height, width = crop_of(image.shape[0], image.shape[1])
+    image = cv2.resize(image[top : top + height, left : left + width], (SIZE, SIZE))
+    if random.random() < 0.5:
+        image = cv2.flip(image, 1)
+    channels = np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1))
+    return torch.from_numpy(channels).float().div_(255.0)
 
 
 def crop_of(height: int, width: int) -> tuple[int, int, int, int]:
