@@ -48,7 +48,7 @@ _PLAIN = frozenset({int, float, str, bool, bytes, type(None)})
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, np.ndarray, torch.Tensor)
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _CACHED = type(functools.lru_cache(int))
-_FIELD = type(collections.namedtuple("_Probe", "x").x)
+_FIELD: type = type(vars(collections.namedtuple("_Pair", "left right"))["left"])  # pyright: ignore[reportUntypedNamedTuple]
 _PYTHON_STREAM, _NUMPY_STREAM = random._inst, np.random.mtrand._rand  # type: ignore[attr-defined]
 _IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9  # Py_TPFLAGS_…: types of C modules are immutable, heap types or not
 _LIBRARY_DIRS = tuple(
@@ -125,7 +125,7 @@ def _visit(walk: _Walk, root: Any, name: str) -> None:
         kind = type(obj)
         if isinstance(obj, _ATOMS):
             walk.state.update(f"{kind.__name__}:{obj!r};".encode(errors="backslashreplace"))
-            if kind in _PLAIN or isinstance(obj, enum.Enum) or not getattr(obj, "__dict__", None):
+            if kind in _PLAIN or isinstance(obj, enum.Enum) or not kind.__dictoffset__:
                 continue
         known = walk.seen.get(id(obj))
         if known is not None:
@@ -190,7 +190,8 @@ def _is_builtin(obj: Any) -> bool:
 def _attributes(obj: Any, path: str) -> list[tuple[Any, str]]:
     """An instance's class, its own attributes and its filled slots."""
     slots = [name for base in type(obj).__mro__ for name in _slot_names(base) if hasattr(obj, name)]
-    named = [*getattr(obj, "__dict__", {}).items(), *((name, getattr(obj, name)) for name in slots)]
+    own: dict[str, Any] = vars(obj) if type(obj).__dictoffset__ else {}
+    named = [*own.items(), *((name, getattr(obj, name)) for name in slots)]
     return [(type(obj), path), *((value, f"{path}.{name}") for name, value in named)]
 
 
@@ -318,7 +319,7 @@ def _instance(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
         _note(walk, f"`{path}` is a module with parameters or buffers ({kind.__name__})")
     if kind.__module__.startswith(("multiprocessing.", "torch.multiprocessing.")) and "context" not in kind.__module__:
         walk.shared.append(f"`{path}` is a multiprocessing {kind.__name__}, which other processes see")
-    if not hasattr(obj, "__dict__") and not any(_slot_names(base) for base in kind.__mro__):
+    if not kind.__dictoffset__ and not any(_slot_names(base) for base in kind.__mro__):
         _give_up(walk, f"`{path}` is a {kind.__module__}.{kind.__qualname__}, which can't be looked into")
         return []
     if _hides_state(kind):
