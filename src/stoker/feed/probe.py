@@ -66,7 +66,14 @@ def run_apart(program: Program, iteration: Iteration, item: WorkItem) -> Evidenc
     part = _part(program, item)
     elsewhere = Iteration(ordinal=iteration.ordinal, base_seed=iteration.base_seed ^ 1, tier=iteration.tier)
     _evidence(program, elsewhere, part, drew=False, reverse=True)
+    if _is_one_unit(program, part):
+        # One unit has no order to reverse: a counter is told by having been asked once more than the other worker.
+        _evidence(program, elsewhere, part, drew=False, reverse=True)
     return _evidence(program, iteration, part, drew=False, reverse=True)
+
+
+def _is_one_unit(program: Program, part: WorkItem) -> bool:
+    return not program.auto_collation or takes_whole_batches(program.dataset) or len(part.indices) == 1
 
 
 def _part(program: Program, item: WorkItem) -> WorkItem:
