@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import time
@@ -63,6 +64,7 @@ class Session:
         self._log.close()
         if self._served and self._rank == 0 and not self._active.settings.quiet:
             self._report()
+            _forget_unwritten()
 
     def _report(self) -> None:
         try:
@@ -73,6 +75,17 @@ class Session:
                 sys.stderr.write(f"stoker: no report: {error}\n")
             except (OSError, ValueError):
                 return
+
+
+def _forget_unwritten() -> None:
+    """Drops what could not be written because nobody reads: python would try again and end with status 120."""
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        with contextlib.suppress(OSError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 2)
+            os.close(null)
 
 
 _session: Session | None = None
