@@ -395,7 +395,9 @@ class Crew:
         self._template.channel.close()
 
     def close(self) -> None:
-        """Ends all processes; returns when they are gone."""
+        """Ends all processes; returns when they are gone. Does nothing the second time."""
+        if self._poller.closed:
+            return
         for member in self.members.values():
             if not member.gone:
                 member.channel.close()
