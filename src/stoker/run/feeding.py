@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.core import events
+from stoker.core import events, host
 from stoker.core.config import Settings
 from stoker.core.config_sources import resolve
 from stoker.core.runlog import Run, RunLog
@@ -127,7 +127,8 @@ class feeding:
 
     def _header(self) -> events.RunHeader:
         run_id = f"feeding-{os.getpid()}-{self._started_unix_s:.0f}"
-        return describe_run(run_id, sys.argv, self._settings, self._started_unix_s)
+        cores = self._serving.cores if self._serving is not None else host.cores()
+        return describe_run(run_id, sys.argv, self._settings, self._started_unix_s, cores)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.report())}</pre>"

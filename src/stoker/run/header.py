@@ -18,7 +18,9 @@ from stoker.core.config import Settings
 from stoker.core.events import RunHeader
 
 
-def describe_run(run_id: str, argv: Sequence[str], settings: Settings, started_unix_s: float) -> RunHeader:
+def describe_run(
+    run_id: str, argv: Sequence[str], settings: Settings, started_unix_s: float, cpu_budget: float
+) -> RunHeader:
     """The header of this process's run.
 
     Args:
@@ -26,6 +28,7 @@ def describe_run(run_id: str, argv: Sequence[str], settings: Settings, started_u
         argv: the program and its arguments, without stoker's own.
         settings: those that are not left to stoker are kept.
         started_unix_s: when serving began, in seconds since 1970.
+        cpu_budget: cores for the data workers of this process, where the settings leave that to stoker.
     """
     facts = host.read_host()
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -47,5 +50,5 @@ def describe_run(run_id: str, argv: Sequence[str], settings: Settings, started_u
         rank=int(os.environ.get("RANK", "0") or 0),
         world_size=int(os.environ.get("WORLD_SIZE", "1") or 1),
         local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
-        config={key: value for key, value in chosen.items() if value is not None},
+        config={"cpu_budget": cpu_budget, **{key: value for key, value in chosen.items() if value is not None}},
     )

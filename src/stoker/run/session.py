@@ -48,7 +48,8 @@ class Session:
     def _header(self) -> events.RunHeader:
         active = self._active
         started_unix_s = time.time() - self.serving.now_s()
-        return describe_run(Path(active.run_dir).name, active.argv, active.settings, started_unix_s)
+        run_id = Path(active.run_dir).name
+        return describe_run(run_id, active.argv, active.settings, started_unix_s, self.serving.cores)
 
     def finish(self) -> None:
         """Ends workers, closes the run folder, prints the report (rank 0, unless quiet)."""
