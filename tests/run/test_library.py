@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import pickle
@@ -368,6 +369,27 @@ class TestDataLoader:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
         assert done.stdout == "[[0, 1], [2, 3]]\n"
         assert "`state_dict` needs an iterator of stoker's, but stoker is off" in done.stderr
+
+
+def test_batches_stay_what_they_are_when_iterations_are_left_at_any_point() -> None:
+    """Workers and slots are used again at once: nothing late may touch a batch that the program holds."""
+    for seed in range(12):
+        torch.manual_seed(seed)
+        loader = stoker.DataLoader(Numbers(15), batch_size=2, shuffle=True, num_workers=2)
+        held: list[tuple[torch.Tensor, list[int]]] = []
+        for stop in (1, 3, 0, 7, 8):
+            iterator = iter(loader)
+            order = _order_of(loader)
+            held += [(batch, indices) for batch, indices in zip(itertools.islice(iterator, stop), order, strict=False)]
+            del iterator
+        assert all(batch.flatten().tolist() == indices for batch, indices in held)
+
+
+def _order_of(loader: stoker.DataLoader[Any]) -> list[list[int]]:
+    """The index batches of the iteration begun last, from the seed in its state."""
+    drawn = generator(loader.state_dict()["seed"])
+    indices = torch.randperm(15, generator=drawn).tolist()
+    return [indices[start : start + 2] for start in range(0, 15, 2)]
 
 
 class TestWrap:
