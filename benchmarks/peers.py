@@ -182,6 +182,7 @@ class Peer:
 
 
 def _serve(name: str, paths: list[str], batch_size: int, pipe: Any) -> None:
+    multiprocessing.set_start_method("fork", force=True)  # of the peer's own workers, as for all others here
     try:
         with tempfile.TemporaryDirectory(prefix="stoker-peer-") as folder:
             epoch = PEERS[name][1](paths, batch_size, Path(folder))
