@@ -186,7 +186,9 @@ class Trial:
             try:
                 line = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise AssertionError(f"no line {start!r} within {timeout_s} s; got {self.lines}{self.errors()}") from None
+                raise AssertionError(
+                    f"no line {start!r} within {timeout_s} s; got {self.lines}{self.errors()}"
+                ) from None
             if line is None:
                 raise AssertionError(f"ended without a line {start!r}; got {self.lines}\n{self.errors()}")
             self.lines.append(line)

@@ -204,7 +204,7 @@ class TestLeaveOut:
 
     @pytest.mark.parametrize("policy", ["skip", "replace"])
     def test_nothing_would_be_left_of_the_batch(self, policy: str) -> None:
-        harm: dict[int, Callable[[], object]] = {number: die for number in (12, 13, 14, 15)}
+        harm: dict[int, Callable[[], object]] = dict.fromkeys((12, 13, 14, 15), die)
         with (
             served(workers=2, on_bad_sample=policy) as record,
             pytest.raises(SampleKillsWorkerError, match="no other sample"),

@@ -1,4 +1,4 @@
-"""The training process killed, interrupted and terminated at every stage: it ends as plain python, and nothing is left."""
+"""The training process killed, interrupted and terminated at every stage: ends as plain python, leaves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions of the user's code: their type, message and traceback as from torch's loader, and a note with the sample."""
+"""Exceptions of the user's code: their type, message and traceback as from torch, and a note with the sample."""
 
 from __future__ import annotations
 

@@ -26,7 +26,13 @@ def start(cwd: Path, *options: str, served: bool = True) -> subprocess.Popen[str
     before = ["-m", "stoker", "run", *options] if served else []
     command = [sys.executable, *before, str(PROGRAMS / "plainly.py")]
     return subprocess.Popen(
-        command, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        command,
+        cwd=cwd,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
     )
 
 

@@ -43,7 +43,9 @@ def hang() -> None:
 
 
 class TestStopped:
-    @pytest.mark.parametrize(("kind", "how_many"), [("elastic", "one"), ("pinned", "one"), ("elastic", "all"), ("shards", "all")])
+    @pytest.mark.parametrize(
+        ("kind", "how_many"), [("elastic", "one"), ("pinned", "one"), ("elastic", "all"), ("shards", "all")]
+    )
     def test_workers(self, kind: str, how_many: str) -> None:
         stopped: list[int] = []
 
@@ -146,5 +148,8 @@ class TestHanging:
         def collate(samples: list[Any]) -> Any:
             hang()
 
-        with served(workers=1, stall_timeout_s=0.7), pytest.raises(SampleKillsWorkerError, match="the batch of indices"):
+        with (
+            served(workers=1, stall_timeout_s=0.7),
+            pytest.raises(SampleKillsWorkerError, match="the batch of indices"),
+        ):
             driven(lambda: loader_of(Numbers(16), collate_fn=collate, num_workers=1))
