@@ -73,8 +73,8 @@ class Fetcher(Protocol):
         ...
 
 
-def create_fetcher(program: Program, iteration: Iteration, sink: Sink = _NO_SINK) -> Fetcher:
-    """The fetcher for a tier.
+def create_fetcher(program: Program, iteration: Iteration, sink: Sink = _NO_SINK, *, drew: bool = False) -> Fetcher:
+    """The fetcher for a tier; ``drew`` says that samples of an earlier iteration drew random numbers.
 
     Elastic samples go through ``sink`` if all that happens to them is torch's own collation. Others wait for it as in
     torch: a dataset that returns the same buffer again and again (which the probe refuses) gives what it gives there.
@@ -84,7 +84,7 @@ def create_fetcher(program: Program, iteration: Iteration, sink: Sink = _NO_SINK
     if iteration.tier is not Tier.ELASTIC:
         return PinnedFetcher(program)
     plain = program.collate_fn is torch_data.collate.default_collate
-    return ElasticFetcher(program, iteration, sink if plain else _NO_SINK)
+    return ElasticFetcher(program, iteration, sink if plain else _NO_SINK, drew=drew)
 
 
 class PinnedFetcher:
@@ -110,11 +110,11 @@ class ElasticFetcher:
     once, compared after each batch, and the first batch that drew is made again with a seed for every sample.
     """
 
-    def __init__(self, program: Program, iteration: Iteration, sink: Sink = _NO_SINK) -> None:
+    def __init__(self, program: Program, iteration: Iteration, sink: Sink = _NO_SINK, *, drew: bool = False) -> None:
         self._program = program
         self._iteration = iteration
         self._sink = sink
-        self.drew = False
+        self.drew = drew
         self._picture: tuple[Any, ...] | None = None
 
     def fetch(self, seq: int, item: WorkItem, progress: Progress) -> Any:

@@ -143,7 +143,8 @@ class Worker:
 
     def _create_fetcher(self, iteration: Iteration) -> fetch.Fetcher | None:
         try:
-            return fetch.create_fetcher(self._program, iteration, self._arena)
+            drew = self._fetcher is not None and self._fetcher.drew  # else each iteration's first batch is made twice
+            return fetch.create_fetcher(self._program, iteration, self._arena, drew=drew)
         except Exception:
             self._init_failure = ExceptionWrapper(where=self._where)
             return None
