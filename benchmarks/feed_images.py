@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import sys
 import time
@@ -57,12 +58,11 @@ class OnlyLoading:
 
 def _load(data: Photographs, share: range, pipe: Any) -> None:
     torch.set_num_threads(1)
+    gc.disable()  # as on the other sides, and not collected first: that would be part of the time
     generator = torch.Generator()
     while pipe.recv():
-        order = torch.randperm(len(share), generator=generator).tolist()
-        with no_collections():
-            for place in order:
-                data[share[place]]
+        for place in torch.randperm(len(share), generator=generator).tolist():
+            data[share[place]]
         pipe.send(None)
 
 
