@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,22 @@ class Noisy(Numbers):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.tensor([index, int(torch.randint(1_000_000, ()))])
+
+
+class ByWorker(Numbers):
+    """Depends on who makes it, so it is pinned."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        info = get_worker_info()
+        return torch.tensor([index, info.id if info is not None else -1])
+
+
+class Slow(Numbers):
+    """Worth a process: emulated work, a sleep."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.02)
+        return torch.tensor([index])
 
 
 class Shards(IterableDataset[int]):
@@ -116,6 +133,7 @@ MAKERS: dict[str, Callable[[], stoker.DataLoader[Any]]] = {
     "persistent": lambda: stoker.DataLoader(
         Numbers(23), batch_size=4, shuffle=True, num_workers=2, persistent_workers=True
     ),
+    "pinned": lambda: stoker.DataLoader(ByWorker(23), batch_size=4, shuffle=True, num_workers=2),
     "stream": lambda: stoker.DataLoader(Shards(), batch_size=3, num_workers=2),
     "no workers": lambda: stoker.DataLoader(Numbers(23), batch_size=4, shuffle=True),
     "no workers, random": lambda: stoker.DataLoader(Noisy(23), batch_size=4, shuffle=True),
@@ -232,6 +250,34 @@ class TestState:
         assert plain(resumed) == plain(iterator)
         made = {int(line) for line in (tmp_path / "record").read_text().split()}
         assert made == set(range(400)) - {n for batch in taken for [n] in batch}
+
+    def test_a_loader_without_workers_that_was_moved_to_some(self) -> None:
+        torch.manual_seed(8)
+        loader = stoker.DataLoader(Slow(80), batch_size=1, shuffle=True)
+        iterator = iter(loader)
+        taken = [next(iterator).tolist() for _ in range(20)]
+        assert loader.explain().tier == "elastic", loader.explain()
+        state = loader.state_dict()
+        resumed = stoker.DataLoader(Slow(80), batch_size=1, shuffle=True)
+        resumed.load_state_dict(state)
+        rest = plain(resumed)
+        assert rest == plain(iterator)
+        assert sorted(n for [[n]] in taken + rest) == list(range(80))
+
+    @pytest.mark.parametrize(
+        "settings", [{"workers": 0}, {"tier": "process"}, {"tier": "pinned"}, {"workers": 3}], ids=str
+    )
+    def test_under_any_settings(self, settings: dict[str, Any]) -> None:
+        torch.manual_seed(8)
+        whole = plain(MAKERS["shuffled"]())
+        torch.manual_seed(8)
+        with stoker.feeding(**settings):
+            loader = MAKERS["shuffled"]()
+            taken = [batch.tolist() for _, batch in zip(range(2), loader, strict=False)]
+            state = loader.state_dict()
+            resumed = MAKERS["shuffled"]()
+            resumed.load_state_dict(state)
+            assert taken + plain(resumed) == whole
 
     @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 4)])
     def test_another_number_of_ranks_makes_each_sample_once(self, before: int, after: int) -> None:

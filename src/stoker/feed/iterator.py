@@ -279,7 +279,8 @@ class FedIterator(_BaseDataLoaderIter):
             self._engine.await_head()
         except WorkerStartError:
             return False
-        return self._engine.probing.first_drew is False and self._num_workers > 0
+        is_worker_0s = self._num_workers > 0 and self._engine.cursor % self._num_workers == 0  # not so after a resume
+        return is_worker_0s and self._engine.probing.first_drew is False
 
     def _verdict(self) -> bool:
         """Whether the elastic tier holds; probed a second time when the template dies meanwhile."""
