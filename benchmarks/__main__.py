@@ -93,7 +93,7 @@ def _table(findings: Sequence[Finding]) -> str:
          f"{finding.seconds:.0f} s", _headline(finding)]
         for finding in findings
     ]  # fmt: skip
-    return layout(["bar", "", "took", "figures"], rows)
+    return layout(["bar", "", "took", "figures"], rows, left=(0, 1, 3))
 
 
 def _headline(finding: Finding) -> str:

@@ -224,14 +224,13 @@ def _claim_row(claim: Claim) -> list[str]:
     return [claim.what, median + claim.unit, spread, bound, "holds" if claim.holds else "FAILS"]
 
 
-def layout(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table: first column to the left, figures to the right, a rule below the head."""
+def layout(head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """A table with a rule below its head: the columns ``left`` (and verdicts) to the left, figures to the right."""
     cells = [list(head), *(list(row) for row in rows)]
     widths = [max(len(row[n]) for row in cells) for n in range(len(head))]
-    lines = ["  " + "  ".join(_cell(row, n, widths) for n in range(len(row))).rstrip() for row in cells]
+    lines = ["  " + "  ".join(_cell(row[n], widths[n], n in left) for n in range(len(row))).rstrip() for row in cells]
     return "\n".join([lines[0], "  " + "-" * (len(max(lines, key=len)) - 2), *lines[1:]])
 
 
-def _cell(row: Sequence[str], column: int, widths: Sequence[int]) -> str:
-    left = column == 0 or row[column] in ("holds", "FAILS")
-    return row[column].ljust(widths[column]) if left else row[column].rjust(widths[column])
+def _cell(text: str, width: int, left: bool) -> str:
+    return text.ljust(width) if left or text in ("holds", "FAILS") else text.rjust(width)
