@@ -56,6 +56,7 @@ def train(batches: Iterable[torch.Tensor], products: int) -> float:
 
 
 def main() -> None:
+    """Measures and prints."""
     parser = argparse.ArgumentParser(prog="benchmarks.feed_cuda", description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
