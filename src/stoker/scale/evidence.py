@@ -56,6 +56,10 @@ class Window:
         return self.observation.steps == 0 and not self.observation.waiting
 
 
+QUEUE_MOVES = 0.25
+"""Items made and delivered differ by more than this share of the larger: the queue between them fills or empties."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class View:
     """A job under one number of workers and one depth, once the effect of the last change has settled."""
@@ -111,9 +115,11 @@ class View:
         """Data workers that would be busy if the program never waited.
 
         Work is conserved: ``workers * (1 - blocked) / effective item time = (1 - wait) / step``, so the ratio of
-        effective item time (leases and transport included) to step needs no clock in the workers.
+        effective item time (leases and transport included) to step needs no clock in the workers. While a queue fills
+        or, after workers were taken away, empties, it is not: then the workers' own clock says what an item takes.
         """
-        if self.wait_frac >= 0.9 or self.items == 0:
+        moving = abs(self.items - self.steps) > QUEUE_MOVES * max(self.items, self.steps)
+        if self.wait_frac >= 0.9 or self.items == 0 or moving:
             return self.wall.mean / self.step_s if self.step_s > 0.0 else math.inf
         return self.workers * (1.0 - self.blocked_frac) / (1.0 - self.wait_frac)
 
