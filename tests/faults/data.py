@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -128,7 +128,7 @@ class Sized(Dataset[torch.Tensor]):
 class Leaky(Numbers):
     """Keeps a megabyte of every sample, in the process that made it."""
 
-    kept: list[Any] = []
+    kept: ClassVar[list[Any]] = []
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if in_worker():

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
 
+from tests.faults.data import Numbers
 from tests.faults.harness import Trial, await_that, read
+from tests.faults.serve import served
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
 
@@ -113,6 +118,31 @@ def test_terminated_with_a_handler(stack: ExitStack, tmp_path: Path) -> None:
         trial.check_nothing_left()
         assert [line for line in trial.lines if line.startswith("checkpoint")] == [f"checkpoint {trial.pid}"]
         assert "Traceback" not in trial.errors()
+
+
+def test_sample_in_progress_is_finished(tmp_path: Path) -> None:
+    """A dataset that writes files is not cut off in the middle of one when the loop is left early."""
+    began, ended = tmp_path / "began", tmp_path / "ended"
+
+    class Caching(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            if index == 30:
+                began.write_text("")
+                await_that("told to go on", lambda: os.read(gate, 1))
+                time.sleep(0.05)  # by now the loop has been left
+                ended.write_text("")
+            return super().__getitem__(index)
+
+    gate, told = os.pipe()
+    with served(workers=2):
+        for step, _ in enumerate(DataLoader(Caching(64), batch_size=4, num_workers=2)):
+            if step == 4:
+                await_that("a sample is in progress", began.exists)
+                os.write(told, b"x")
+                break
+    os.close(gate)
+    os.close(told)
+    assert ended.exists()
 
 
 def test_hangup_of_the_terminal(stack: ExitStack, tmp_path: Path) -> None:

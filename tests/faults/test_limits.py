@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 
+from stoker.core.errors import WorkerStartError
 from tests.faults.data import Leaky, Numbers, Shards, Sized, first_sample
-from tests.faults.harness import descriptors
+from tests.faults.harness import descriptors, name_of
 from tests.faults.serve import assert_same, driven, in_child, loader_of, plain, served
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
@@ -85,6 +86,46 @@ def test_descriptors_small_from_the_start() -> None:
         return record.notices()
 
     limited({resource.RLIMIT_NOFILE: num_descriptors() + 24}, check)
+
+
+class Forking:
+    """Stands for ``os.fork``: a template can fork so often, as under a limit of processes (which root is above)."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+        self.fork = os.fork
+
+    def __call__(self) -> int:
+        if name_of(os.getpid()) == "stoker_template":
+            self.left -= 1
+            if self.left < 0:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+        return self.fork()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_processes(most: int) -> None:
+    """Fewer workers than wanted: the iteration goes on all the same, and it is said.
+
+    One is too few, for us (the samples can't be probed, so two pinned workers are needed) as for torch's own loader.
+    """
+
+    def check() -> list[str] | str:
+        expected = plain(numbers)
+        os.fork = Forking(most)
+        with served(workers=4) as record:
+            try:
+                assert_same(driven(numbers), expected)
+            except WorkerStartError as error:
+                return str(error)
+        return record.notices()
+
+    notices = in_child(check)
+    if most == 1:
+        assert "no data worker could be started" in notices
+        return
+    assert any("temporarily unavailable" in text for text in notices), notices
+    assert len(notices) <= 4, notices
 
 
 def sized_batches(sizes: list[int]) -> list[torch.Tensor]:
@@ -191,9 +232,11 @@ class TestMemoryBudget:
 
     def test_budget_that_no_worker_can_keep(self) -> None:
         """A worker is larger than its budget from the start: it still makes items, and the run ends."""
-        with served(workers=2, worker_memory_bytes=MIB):
-            found = driven(lambda: loader_of(Numbers(64, 0.001)))
-        assert_same(found, plain(lambda: loader_of(Numbers(64))))
+        with served(workers=2, worker_memory_bytes=MIB) as record:
+            found = driven(lambda: loader_of(Numbers(128, 0.01)))
+        assert_same(found, plain(lambda: loader_of(Numbers(128))))
+        assert record.notices()
+        assert len(record.notices()) < 12, record.notices()
 
     def test_pinned_worker_is_left_alone(self) -> None:
         class LeakyShards(Shards):

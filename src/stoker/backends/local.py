@@ -38,6 +38,8 @@ from stoker.feed.worker import Worker
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_FINISH_S = 1.0
+"""How long a worker may go on with its batch when nobody waits for it any more."""
 _LEAST_DESCRIPTORS = 16
 """For a template, one worker, the throwaway one, a ring, and what starting a process takes for a moment."""
 _DUMP_SIGNAL = signal.SIGRTMIN + 7
@@ -203,13 +205,28 @@ def _template_main(sock: socket.socket, board_fd: _Descriptor, stacks: _Descript
     except (OSError, WireError):
         return  # the training process is gone, or there are no descriptors left
     finally:
-        for pid in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for pid in children:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+        _end(children, wake)
         os._exit(0)
+
+
+def _end(children: dict[int, int], wake: int) -> None:
+    """Ends the workers; their sockets are closed, and one that is at a batch may finish it within a second.
+
+    The user's code may be in the middle of writing a file of a cache, and torch's loader waits for it as well.
+    """
+    deadline = time.monotonic() + _FINISH_S
+    with contextlib.suppress(ChildProcessError):
+        while children and (left := deadline - time.monotonic()) > 0:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            children.pop(pid, None)
+            if not pid and select.select([wake], [], [], left)[0]:
+                os.read(wake, 4096)
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in children:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
 
 
 def _reap(children: dict[int, int], channel: Channel) -> None:
