@@ -16,6 +16,7 @@ import functools
 import io
 import pickle
 import struct
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ import torch
 from stoker.core.errors import WireError
 from stoker.feed.slots import ALIGN, SlotWriter, align
 
+_FOREIGN_ORDER = ">" if sys.byteorder == "little" else "<"
 _SMALL_ARRAY_BYTES = 512
 """NumPy arrays below this stay in the skeleton: a table entry would cost more."""
 _COUNT = struct.Struct("<II")
@@ -93,6 +95,8 @@ class _Pickler(pickle.Pickler):
             return _rebuild_storage, (len(self.entries) - 1, obj.nbytes())
         if kind is torch.storage.TypedStorage and obj._untyped_storage.device.type == "cpu":
             return _rebuild_typed_storage, (obj._untyped_storage, obj.dtype)
+        if kind is np.ndarray and obj.dtype.byteorder in _FOREIGN_ORDER:  # NumPy's own unpickling swaps these as well
+            return obj.astype(obj.dtype.newbyteorder("=")).__reduce_ex__(5)
         return NotImplemented
 
     def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
