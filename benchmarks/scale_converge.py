@@ -61,7 +61,7 @@ class Outcome:
 
 def phases(options: Options) -> list[Phase]:
     """The stretches of a run."""
-    length = options.pick((30.0, 30.0, 30.0), (12.0, 13.0, 17.0), (1.0, 0.5, 0.5))
+    length = options.pick((30.0, 30.0, 30.0), (9.0, 17.0, 16.0), (1.0, 0.5, 0.5))
     item = 6 * STEP_S
     return [
         Phase("input-bound by 6x", STEP_S, item, length[0]),

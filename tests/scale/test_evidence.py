@@ -85,3 +85,14 @@ def test_work_conservation_gives_the_needed_workers():
     view = history.view()
     assert view is not None
     assert view.needed == pytest.approx(4.0)
+
+
+def test_workers_that_wait_for_a_queue_to_empty_are_not_spare():
+    history = History()
+    history.restart(9)
+    for i in range(10):  # delivered from what was made before; few items are asked for meanwhile
+        seen = {"workers": 9, "blocked_frac": 0.9, "step_s": 0.075, "item_wall_s": 0.45, "steps": 4, "items": 1}
+        history.observe(window(0.3 * i, **seen))
+    view = history.view()
+    assert view is not None
+    assert view.needed == pytest.approx(6.0, rel=0.05)
