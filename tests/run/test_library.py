@@ -264,9 +264,7 @@ class TestState:
         assert rest == plain(iterator)
         assert sorted(n for [[n]] in taken + rest) == list(range(80))
 
-    @pytest.mark.parametrize(
-        "settings", [{"workers": 0}, {"tier": "process"}, {"tier": "pinned"}, {"workers": 3}], ids=str
-    )
+    @pytest.mark.parametrize("settings", [{"workers": 0}, {"tier": "pinned"}, {"workers": 3}], ids=str)
     def test_under_any_settings(self, settings: dict[str, Any]) -> None:
         torch.manual_seed(8)
         whole = plain(MAKERS["shuffled"]())
