@@ -19,7 +19,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "worker_memory_bytes": st.none() | st.integers(1, 2**50),
     "slot_memory_bytes": st.none() | st.integers(1, 2**50),
     "random": st.sampled_from(["keep", "sample"]),
-    "tier": st.sampled_from(["auto", "pinned", "process"]),
+    "tier": st.sampled_from(["auto", "pinned"]),
     "off": st.booleans(),
     "quiet": st.booleans(),
     "run_dir": st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1),

@@ -154,10 +154,13 @@ def test_difference_in_a_data_worker_is_loud(monkeypatch: pytest.MonkeyPatch) ->
         def __getitem__(self, index: int) -> torch.Tensor:
             return super().__getitem__(index) + float(torch.get_num_interop_threads() < 0) + _hidden()
 
-    with Served(), pytest.raises(DifferentResultError, match=r"batch \d+ made in a data worker differs"):
+    def train() -> None:
         for step, _ in enumerate(DataLoader(Hidden(), batch_size=8)):
             if step == 10:
                 random.hidden = 1.0  # type: ignore[attr-defined]
+
+    with Served(), pytest.raises(DifferentResultError, match=r"batch \d+ made in a data worker differs"):
+        train()
 
 
 def _hidden() -> float:

@@ -21,7 +21,7 @@ _HELP = {
     "worker-memory": ("SIZE", "private memory at which a data worker is recycled, such as 4GiB"),
     "slot-memory": ("SIZE", "memory of the slots of a loader, such as 2GiB"),
     "random": ("keep|sample", "keep the program's random streams where they matter, or seed each sample by itself"),
-    "tier": ("auto|pinned|process", "how loaders are served: found for each, or as torch would"),
+    "tier": ("auto|pinned", "how loaders are served: found for each, or as torch would"),
     "off": ("", "run the program without stoker"),
     "quiet": ("", "print nothing but errors"),
     "run-dir": ("DIR", "folder for the records of the run (default: a new one under stoker-runs)"),

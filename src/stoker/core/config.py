@@ -36,8 +36,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Memory that the slots of one loader may use (bytes)."""
     random: Literal["keep", "sample"] = "keep"
     """``keep`` the program's own random streams where they matter, or seed each ``sample`` by itself."""
-    tier: Literal["auto", "pinned", "process"] = "auto"
-    """How loaders are served: found for each, ``pinned`` like torch's own workers, or in the training ``process``."""
+    tier: Literal["auto", "pinned"] = "auto"
+    """How loaders are served: found for each, or ``pinned``: as declared, like torch's own workers."""
     off: bool = False
     """Leaves every loader to torch, as without stoker."""
     quiet: bool = False
@@ -191,7 +191,7 @@ KEYS: tuple[Key, ...] = (
     _memory("worker_memory_bytes", "worker-memory"),
     _memory("slot_memory_bytes", "slot-memory"),
     _choice("random", "random", "keep", "sample"),
-    _choice("tier", "tier", "auto", "pinned", "process"),
+    _choice("tier", "tier", "auto", "pinned"),
     _switch("off", "off"),
     _switch("quiet", "quiet"),
     _text("run_dir", "run-dir", "a path or `auto`"),

@@ -30,7 +30,7 @@ class FeedConfig:
     """What a person may set about how loaders are fed."""
 
     workers: int | None
-    tier: Literal["auto", "pinned", "process"]
+    tier: Literal["auto", "pinned"]
     random: Literal["keep", "sample"]
     worker_memory_bytes: int
     slot_memory_bytes: int

@@ -242,7 +242,7 @@ class UndeclaredIterator(FedIterator):
             first = max(0, self.yielded - RECHECK_EVERY)
             raise DifferentResultError(
                 f"batch {self.yielded} made in a data worker differs from the same batch made in the training process; "
-                f"batches {first} to {self.yielded} of this iteration may be affected. Run with --tier process, or "
+                f"batches {first} to {self.yielded} of this iteration may be affected. Run with --tier pinned, or "
                 "declare num_workers=1 or more if the difference does not matter"
             )
         return batch

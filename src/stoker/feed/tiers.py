@@ -34,13 +34,13 @@ class Choice:
     """The elastic tier is only taken once the probe agrees."""
 
 
-def choose(program: Program, index_sampler: Any, *, wish: Literal["auto", "pinned", "process"], random: str) -> Choice:
+def choose(program: Program, index_sampler: Any, *, wish: Literal["auto", "pinned"], random: str) -> Choice:
     """The tier that a loader's declaration allows.
 
     Args:
         program: what its workers would run.
         index_sampler: its batch sampler (or sampler).
-        wish: ``pinned`` or ``process`` to go no further than that.
+        wish: ``pinned`` to go no further than what the loader declares.
         random: ``sample`` lets loaders without declared workers leave the main random stream.
     """
     workers = program.declared_workers
