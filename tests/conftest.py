@@ -58,11 +58,18 @@ def _children() -> set[int]:
     found: set[int] = set()
     waiting = [os.getpid()]
     while waiting:
-        for task in Path(f"/proc/{waiting.pop()}/task").glob("*"):
+        for task in _tasks(waiting.pop()):
             children = {int(pid) for pid in _read(task / "children").split()} - found
             found |= children
             waiting.extend(children)
     return {pid for pid in found if not any(name in _command(pid) for name in _KEPT_BY_PYTHON)}
+
+
+def _tasks(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:  # it has just ended
+        return []
 
 
 def _command(pid: int) -> bytes:

@@ -288,7 +288,7 @@ def stream_constructor_errors() -> Transcript:
     return t
 
 
-@case("datapipes", warnings=False)
+@case("datapipes", warnings=False, served=False)
 def iter_datapipe() -> Transcript:
     """Warnings are not compared: torch's datapipe modules warn once per process that they are deprecated."""
     t = Transcript()
@@ -306,7 +306,7 @@ def iter_datapipe() -> Transcript:
     return t
 
 
-@case("datapipes", warnings=False)
+@case("datapipes", warnings=False, served=False)
 def map_datapipe() -> Transcript:
     t = Transcript()
     try:
