@@ -50,8 +50,8 @@ class RunLog:
 
     Nothing is created before the first event. Where another process of the same rank (a child of the program, say)
     already writes to the folder, this one stays silent: two sets of counters in one file would be neither's. No
-    method raises for a file's sake: the training program must not die of a full disk, so after the first failure the log
-    says so once and goes quiet.
+    method raises for a file's sake: the training program must not die of a full disk, so after the first failure the
+    log says so once and goes quiet.
 
     Note:
         Any thread may call. Each record is one ``write`` of one line to a file opened for appending, so lines of

@@ -1,7 +1,5 @@
 """Prints in how many of its children, of every kind, the hook waits for torch."""
 
-
-
 import multiprocessing
 import os
 import subprocess

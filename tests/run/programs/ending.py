@@ -1,7 +1,5 @@
 """Ends in the way that its first argument names."""
 
-
-
 import atexit
 import os
 import signal

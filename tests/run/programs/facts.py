@@ -1,7 +1,5 @@
 """Prints what a program can see of the way it was started; the tests compare two such prints."""
 
-
-
 import json
 import os
 import pickle

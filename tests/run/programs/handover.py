@@ -1,7 +1,5 @@
 """Imports torch under the hook and reports the session's call, with a session that only takes notes."""
 
-
-
 import sys
 import threading
 import types

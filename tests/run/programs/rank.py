@@ -1,7 +1,5 @@
 """One rank of a torchrun job: says who it is and whether it is served."""
 
-
-
 import json
 import os
 import sys
