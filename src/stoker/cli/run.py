@@ -18,7 +18,7 @@ _HELP = {
     "workers": ("auto|N", "data workers of each elastic loader; auto finds the number, 0: in the program"),
     "max-workers": ("N", "most data workers of a loader (default: 64)"),
     "cpu-budget": ("CORES", "CPU cores that all data workers together may keep busy"),
-    "worker-memory": ("SIZE", "private memory at which a data worker is recycled, such as 4GiB"),
+    "worker-memory": ("SIZE", "private memory of a data worker, which is replaced near it, such as 4GiB"),
     "slot-memory": ("SIZE", "memory of the slots of a loader, such as 2GiB"),
     "random": ("keep|sample", "keep the program's random streams where they matter, or seed each sample by itself"),
     "tier": ("auto|pinned", "how loaders are served: found for each, or as torch would"),

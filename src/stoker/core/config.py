@@ -31,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cpu_budget: float | None = None
     """CPU cores that all data workers together may keep busy; None takes what the host grants."""
     worker_memory_bytes: int | None = None
-    """Private memory at which a data worker is recycled (bytes)."""
+    """Private memory that a data worker may have; it is replaced before it has more (bytes)."""
     slot_memory_bytes: int | None = None
     """Memory that the slots of one loader may use (bytes)."""
     random: Literal["keep", "sample"] = "keep"

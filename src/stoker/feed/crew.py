@@ -24,6 +24,8 @@ from stoker.feed.wire import Channel, Frame, Kind, LeaseHeader
 
 _REFUSED_S = 1.0
 """After a worker could not be started, none is asked for during this time."""
+LEFT = "exited with status 0"
+"""Cause of a departure that the worker chose itself."""
 MAX_WORKERS = 256
 """Rows of a crew's board; an upper bound for any policy."""
 
@@ -204,7 +206,7 @@ class Crew:
                 self._send(member, Kind.ITERATION, pickle.dumps(iteration))
 
     def forget(self) -> None:
-        """Drops the leases that have not begun."""
+        """Has workers return the leases that they have not begun."""
         for member in self.active():
             self._send(member, Kind.FORGET)
 

@@ -6,13 +6,14 @@ the program computes, workers work on the leases they have; while it waits, the 
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stoker.core.errors import StreamNotRepeatableError, WorkerLostError, WorkerStartError
-from stoker.feed.crew import Crew, Departure, Member, Message
+from stoker.feed.crew import LEFT, Crew, Departure, Member, Message
 from stoker.feed.history import History
 from stoker.feed.leases import Item, LeaseTable, State
 from stoker.feed.order import Order
@@ -37,8 +38,6 @@ _LANDMARKS = (1, 20)
 """Batches after which the counters are recorded whatever the time: the baseline of the report lies between."""
 _SAY_AGAIN_S = 5.0
 """A new reason for the same number of workers is reported no more often than this."""
-_RECYCLE_FRAC = 0.8
-"""Share of its memory budget at which a worker is replaced: it is measured now and then, and finishes what it has."""
 _MAX_LOSSES = 12
 """Workers lost in a row without one finished item: something is wrong with all of them."""
 
@@ -273,6 +272,11 @@ class Engine:
             header, _ = unpack_lease(frame.body)
             self._return_lease(message.worker, header, time.monotonic())
             self._keeper.give_back(header.ring, header.slot)
+            item = self._table.get(header.seq)
+            if item is not None and item.state is State.LEASED and item.generation == header.generation:
+                self._table.release_item(item)
+        elif frame.kind is Kind.RETIRING:
+            self._on_retiring(message.worker, frame)
         elif frame.kind is Kind.PROBED:
             self.probing.found(frame.body)
 
@@ -298,7 +302,6 @@ class Engine:
             self._keeper.drop(payload)
         elif self._history is not None:
             self._history.made(item.seq, item.work, header.check)
-        self._recycle_if_large(worker, header.private_bytes)
 
     def _on_failed(self, worker: int, frame: Frame) -> None:
         header, body = unpack_lease(frame.body)
@@ -331,8 +334,8 @@ class Engine:
         for ring, slot in self.crew.slots_left(departure.worker):
             self._keeper.give_back(ring, slot)
         released = self._table.release(departure.worker)
-        if departure.expected and not released:
-            return
+        if departure.expected and (not released or departure.cause == LEFT):
+            return  # leases that crossed its farewell are simply given to others
         self._losses += 1
         self._listener.worker_lost(departure, len(released))
         self._blame(departure)
@@ -371,14 +374,13 @@ class Engine:
                 "told from those still due. Make the stream repeatable: let it depend on its files and seeds alone"
             )
 
-    def _recycle_if_large(self, worker: int, private_bytes: int) -> None:
+    def _on_retiring(self, worker: int, frame: Frame) -> None:
         member = self.crew.members.get(worker)
-        near = _RECYCLE_FRAC * self._limits.worker_memory_bytes
-        if private_bytes <= near or self._pinned or member is None or member.draining:
+        if member is None or member.draining:
             return
         self._roster.dismiss(member)
         self._listener.notice(
-            f"data worker {worker} uses {private_bytes >> 20} MiB of its own, near its budget of "
+            f"data worker {worker} uses {pickle.loads(frame.body) >> 20} MiB of its own, near its budget of "
             f"{self._limits.worker_memory_bytes >> 20} MiB: replaced, no sample lost"
         )
         self.staff()

@@ -138,13 +138,18 @@ class LoaderFeed:
         """
         choice = self.choose(loader)
         self.begin_iteration(cursor)
-        iteration = Iteration(ordinal=self.ordinal, base_seed=base_seed, tier=choice.tier)
+        iteration = self.iteration(base_seed, choice.tier)
         return self.start_engine(loader, iteration, order, first=order.next_item)
 
     @property
     def num_workers(self) -> int:
         """Data workers alive and not about to leave."""
         return len(self.engine.crew.active()) if self.engine is not None else 0
+
+    def iteration(self, base_seed: int, tier: Tier) -> Iteration:
+        """The constants of the current iteration."""
+        limit = self.services.config.worker_memory_bytes
+        return Iteration(ordinal=self.ordinal, base_seed=base_seed, tier=tier, worker_memory_bytes=limit)
 
     def begin_iteration(self, cursor: Cursor | None = None) -> None:
         """Counts iterations; a resumed one keeps its number."""
@@ -153,7 +158,7 @@ class LoaderFeed:
     def continue_engine(self, loader: DataLoader[Any], engine: Engine, base_seed: int, order: Order) -> Engine:
         """An engine for the next iteration of a persistent loader, with the same workers."""
         self.ordinal += 1
-        iteration = Iteration(ordinal=self.ordinal, base_seed=base_seed, tier=engine.iteration.tier)
+        iteration = self.iteration(base_seed, engine.iteration.tier)
         engine.crew.begin(iteration)
         return self.start_engine(loader, iteration, order, crew=engine.crew)
 

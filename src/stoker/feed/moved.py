@@ -125,7 +125,7 @@ class UndeclaredIterator(FedIterator):
             self._trial = Trial(self._program, _length(loader), feed.services.config.random)
 
     def _iteration(self) -> Iteration:
-        return Iteration(ordinal=self._feed.ordinal, base_seed=self._base_seed, tier=Tier.ELASTIC)
+        return self._feed.iteration(self._base_seed, Tier.ELASTIC)
 
     def _begin_fetching(self, cursor: Cursor | None) -> Any:
         kind, auto = self._dataset_kind, self._auto_collation

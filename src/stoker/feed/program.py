@@ -45,6 +45,8 @@ class Iteration:
     """Number of this iteration of the loader, from 0."""
     base_seed: int
     tier: Tier
+    worker_memory_bytes: int = 0
+    """Private memory that an elastic worker may have; 0 for any."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,8 @@ class Kind(enum.IntEnum):
     """To the training process: digests of a probe (pickled)."""
     RETURNED = 20
     """To the training process: a lease that was forgotten before it began; its slot is untouched."""
+    RETIRING = 21
+    """To the training process: this worker has grown to its memory budget and leaves (private bytes, pickled)."""
     SPAWN = 32
     """To a template: fork a worker (one descriptor, pickled identity)."""
     SPAWNED = 33

@@ -8,8 +8,10 @@ mappings of the rings and a write-only view of the board; it decides nothing.
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
+import resource
 import time
 import zlib
 from collections import deque
@@ -231,7 +233,18 @@ class Worker:
         self._channel.send(Kind.READY, ready.pack() + skeleton, fds, tail=inline)
         for fd in fds:
             os.close(fd)
-        self._memory.refresh(done)  # the batch need not wait for it
+        self._look_at_memory(done)  # the batch need not wait for it
+
+    def _look_at_memory(self, now_s: float) -> None:
+        """Leaves before it is over its budget: a fresh fork of the template shares what this one has copied."""
+        elastic = self._iteration is not None and self._iteration.tier is Tier.ELASTIC
+        budget = self._iteration.worker_memory_bytes if self._iteration is not None and elastic else 0
+        self._memory.refresh(now_s, budget)
+        if not budget or self._stopping or not self._memory.is_near(budget):
+            return
+        self._on_forget(Frame(Kind.FORGET, b""))
+        self._stopping = True
+        self._channel.send(Kind.RETIRING, pickle.dumps(self._memory.bytes))
 
     def _store(
         self, packed: Packed, writer: SlotWriter | None, flags: LeaseFlag
@@ -309,20 +322,52 @@ _FIRST_MEASURE_S = 0.5
 """A young worker's memory is its parent's; walking its page tables (10 ms) would only delay its first batch."""
 
 
+_NEAR_FRAC, _GROWN_FRAC = 0.8, 0.1
+"""A worker leaves at this share of its budget, if it has itself grown by that share: it is measured now and then."""
+
+
 class PrivateMemory:
-    """The worker's own memory (not shared with its siblings), measured rarely enough to cost under 1 %."""
+    """The worker's own memory (not shared with its siblings), measured rarely enough to cost under 1 %.
+
+    The kernel counts page faults, and memory can't grow without them: so it is measured before its time only when the
+    faults since the last measurement would be enough to bring the worker near its budget.
+    """
 
     def __init__(self) -> None:
         self._next_s = time.monotonic() + _FIRST_MEASURE_S
+        self._soon_s = 0.0
+        self._faults = 0  # a forked process counts from nought
+        self._first_bytes: int | None = None
         self.bytes = 0
         """Private bytes when last measured; 0 before that."""
 
-    def refresh(self, now_s: float) -> None:
-        """Measures again where the last measurement is a hundred times its own cost old."""
-        if now_s >= self._next_s:
-            begun = time.monotonic()
-            self.bytes = read_private_bytes("self")
-            self._next_s = now_s + max(0.2, 100 * (time.monotonic() - begun))
+    def is_near(self, budget_bytes: int) -> bool:
+        """Whether the budget is nearly used up, by growth and not from birth on."""
+        grown = self.bytes - (self._first_bytes or 0)
+        return self.bytes > _NEAR_FRAC * budget_bytes and grown > _GROWN_FRAC * budget_bytes
+
+    def refresh(self, now_s: float, budget_bytes: int) -> None:
+        """Measures again where the last measurement is old, or the budget (0: none) may be nearly used up."""
+        near = _NEAR_FRAC * budget_bytes
+        most = self.bytes + (_page_faults() - self._faults) * mmap.PAGESIZE
+        if self._first_bytes is None:  # its first item is done: what it needs at least
+            self._first_bytes = self._measure(now_s) if most >= near / 4 else most
+            return
+        doubtful = self.bytes < near <= most and (now_s >= self._soon_s or most >= (near + budget_bytes) / 2)
+        if doubtful or now_s >= self._next_s:
+            self._measure(now_s)
+
+    def _measure(self, now_s: float) -> int:
+        begun = time.monotonic()
+        self.bytes = read_private_bytes("self")
+        cost_s = time.monotonic() - begun
+        self._next_s, self._soon_s = now_s + max(0.2, 100 * cost_s), now_s + 10 * cost_s
+        self._faults = _page_faults()
+        return self.bytes
+
+
+def _page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def read_private_bytes(pid: int | str) -> int:
