@@ -11,17 +11,17 @@ from stoker._version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from stoker.run.drop_in import DataLoader, explain, stats, wrap
     from stoker.run.feeding import feeding
-    from stoker.run.library import DataLoader, explain, stats, wrap
 
 __all__ = ["DataLoader", "__version__", "explain", "feeding", "stats", "wrap"]
 
 _HOMES = {
-    "DataLoader": "stoker.run.library",
-    "explain": "stoker.run.library",
+    "DataLoader": "stoker.run.drop_in",
+    "explain": "stoker.run.drop_in",
     "feeding": "stoker.run.feeding",
-    "stats": "stoker.run.library",
-    "wrap": "stoker.run.library",
+    "stats": "stoker.run.drop_in",
+    "wrap": "stoker.run.drop_in",
 }
 
 

@@ -17,8 +17,8 @@ from stoker.core.config import Settings
 from stoker.core.config_sources import resolve
 from stoker.core.runlog import Run, RunLog
 from stoker.run import patch
+from stoker.run.drop_in import log_event
 from stoker.run.header import describe_run
-from stoker.run.library import log_event
 from stoker.run.serving import Serving
 from stoker.ui.report_text import render_text
 from stoker.ui.summary import summarise
