@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ settings.register_profile(
 )
 settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("checks")
+
+# A shell starts what it runs in the background with SIGINT ignored, and children inherit that; tests press Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GRACE_S = 5.0
 """How long children may take to end after an integration test; ends as soon as they have."""
