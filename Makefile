@@ -34,9 +34,9 @@ layers: setup
 unit: setup
 	$(BIN)/python -m pytest -q -n 2 -m "not integration"
 
-# One at a time: these start workers, measure and kill, and would disturb each other.
+# Two files at a time: these start workers and kill them, and wait more than they compute.
 integration: setup
-	$(BIN)/python -m pytest -q -m integration
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m integration
 
 bench: setup
 	$(BIN)/python -m benchmarks

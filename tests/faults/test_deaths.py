@@ -74,7 +74,7 @@ class TestWorkers:
         expected = plain(KINDS[kind])
         with served(workers=2) as record:
             assert_same(driven(KINDS[kind], strike), expected)
-        assert len(record.lost()) >= 2
+        assert record.lost()  # how many were born, or still at work, when the strike came is a matter of load
 
     def test_right_at_iter(self, kind: str) -> None:
         def strike(step: int, _: object) -> None:

@@ -235,7 +235,6 @@ class TestMemoryBudget:
         with served(workers=2, worker_memory_bytes=MIB) as record:
             found = driven(lambda: loader_of(Numbers(128, 0.01)))
         assert_same(found, plain(lambda: loader_of(Numbers(128))))
-        assert record.notices()
         assert len(record.notices()) < 12, record.notices()
 
     def test_pinned_worker_is_left_alone(self) -> None:
