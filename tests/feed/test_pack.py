@@ -59,8 +59,8 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
-    facts = [(t.dtype, t.shape, t.stride() if t.numel() else (), t.requires_grad) for t in (one, other)]
-    bits = [t.detach().contiguous().view(-1).view(torch.uint8).tolist() for t in (one, other)]
+    facts = [(t.dtype, t.shape, t.stride(), t.requires_grad) for t in (one, other)]
+    bits = [t.detach().clone(memory_format=torch.contiguous_format).untyped_storage().tolist() for t in (one, other)]
     return facts[0] == facts[1] and bits[0] == bits[1]
 
 

@@ -115,7 +115,9 @@ class _Pickler(pickle.Pickler):
         if tensor.numel():
             extent = item * (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)))
         self.entries.append(_Entry(tensor.data_ptr() if extent else 0, extent, tensor))
-        stride = None if tensor.is_contiguous() else tensor.stride()
+        stride = tensor.stride()
+        if stride == _plain_strides(tensor.shape):
+            stride = None
         arguments = (len(self.entries) - 1, tensor.dtype, tuple(tensor.shape), stride)
         return _rebuild_tensor, (*arguments, True) if tensor.requires_grad else arguments
 
@@ -264,6 +266,16 @@ def _read_head(view: memoryview, size_bytes: int) -> tuple[memoryview, tuple[int
     return view[_COUNT.size + form.size :], table, buffers
 
 
+def _plain_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a fresh tensor; contiguous ones may have others in dimensions of one element or none."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
 def _rebuild_storage(number: int, size_bytes: int) -> torch.UntypedStorage:
     return _rebuild_tensor(number, torch.uint8, (size_bytes,), None).untyped_storage()
 
@@ -281,7 +293,7 @@ def _rebuild_tensor(
 ) -> torch.Tensor:
     offset, size_bytes = _context.table[2 * number], _context.table[2 * number + 1]
     if size_bytes == 0:
-        tensor = torch.empty(shape, dtype=dtype)
+        tensor = torch.empty_strided(shape, stride or _plain_strides(shape), dtype=dtype)
     else:
         tensor = _view(number, offset, size_bytes, dtype)
         tensor = tensor.view(shape) if stride is None else tensor.as_strided(shape, stride)
