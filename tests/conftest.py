@@ -19,8 +19,9 @@ settings.register_profile(
 settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("checks")
 
-# A shell starts what it runs in the background with SIGINT ignored, and children inherit that; tests press Ctrl-C.
+# What runs in the background or under nohup ignores SIGINT or SIGHUP, and children inherit that; tests send both.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 GRACE_S = 5.0
 """How long children may take to end after an integration test; ends as soon as they have."""
