@@ -34,11 +34,9 @@ layers: setup
 unit: setup
 	$(BIN)/python -m pytest -q -n 2 -m "not integration"
 
-# Two files at a time: these start workers and kill them, and wait more than they compute. Forking tests run alone: below
-# a parallel runner torch's own loader hangs in a child that a served program forks (seen, cause not found).
+# Two files at a time: these start workers and kill them, and wait more than they compute.
 integration: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m integration --ignore tests/faults/test_forks.py
-	$(BIN)/python -m pytest -q tests/faults/test_forks.py
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m integration
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,7 +116,7 @@ class Trial:
     """One run of a program, with its output, its processes and its run folder.
 
     Args:
-        folder: current directory of the program; gets ``tmp`` for temporary files and ``run`` for the records.
+        folder: current directory of the program; gets ``run`` for the records.
         program: file in ``programs``.
         arguments: the program's own.
         options: of ``stoker run``.
@@ -125,8 +128,9 @@ class Trial:
     ) -> None:
         self.folder = folder
         self.run_dir = folder / "run"
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir(parents=True, exist_ok=True)
+        # Short: torch's own loader binds Unix sockets in there, whose paths have at most 107 characters.
+        self.temporary = Path(tempfile.mkdtemp(prefix="st-", dir="/tmp"))
+        weakref.finalize(self, shutil.rmtree, self.temporary, ignore_errors=True)
         self.mark = uuid.uuid4().hex
         before = ["-m", "stoker", "run", "--quiet", "--run-dir", str(self.run_dir), *options] if served else []
         command = [sys.executable, *before, str(PROGRAMS / program), *map(str, arguments)]
