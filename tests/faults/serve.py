@@ -39,9 +39,13 @@ class Record:
         """Lines for people."""
         return [event.text for event in self.all if isinstance(event, events.Notice)]
 
+    def opened(self) -> list[events.LoaderOpened]:
+        """How loaders are served, in the order in which that was settled."""
+        return [event for event in self.all if isinstance(event, events.LoaderOpened)]
+
     def tiers(self) -> list[str]:
-        """Tiers of the loaders, in the order in which they were settled."""
-        return [event.tier for event in self.all if isinstance(event, events.LoaderOpened)]
+        """Their tiers."""
+        return [event.tier for event in self.opened()]
 
     def quarantined(self) -> list[events.SampleQuarantined]:
         """Samples that were left out."""

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker.core.errors import SampleKillsWorkerError, StreamNotRepeatableError, WorkerLostError
-from tests.faults.data import Harmful, Numbers, PrivateRng, RandomPinned, Shards, die
+from tests.faults.data import Harmful, Numbers, PrivateRng, RandomPinned, Shards, die, once
 from tests.faults.harness import await_that, is_alive, template_below, workers_below
 from tests.faults.serve import assert_same, driven, loader_of, plain, served
 
@@ -30,6 +30,21 @@ KINDS: dict[str, Make] = {
     "persistent": lambda: loader_of(Numbers(40, 0.0005), shuffle=True, persistent_workers=True),
 }
 TIER = {"pinned": "pinned", "pinned, random": "pinned", "shards": "pinned"}
+
+
+class FatalBackwards(Numbers):
+    """Ends a worker that makes sample i right after sample i + 1, as only the probe does; just one, with a folder."""
+
+    def __init__(self, length: int, folder: Path | None) -> None:
+        super().__init__(length)
+        self.folder = folder
+        self.last = -1
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == self.last - 1 and (self.folder is None or once(self.folder, "death")):
+            die()
+        self.last = index
+        return super().__getitem__(index)
 
 
 def kill(pids: list[int]) -> None:
@@ -108,7 +123,20 @@ class TestWorkers:
         expected = plain(make)
         with served(workers=1) as record:
             assert_same(driven(make, strike), expected)
-        assert record.tiers()
+        assert record.tiers() == ["elastic"]
+        assert "data worker was lost while samples were probed" in " ".join(record.notices())
+
+    @pytest.mark.parametrize("times", ["once", "always"])
+    def test_by_the_probe(self, times: str, tmp_path: Path) -> None:
+        def make() -> DataLoader[Any]:
+            return loader_of(FatalBackwards(48, tmp_path if times == "once" else None))
+
+        expected = plain(make)
+        with served(workers=2) as record:
+            assert_same(driven(make), expected)
+        (opened,) = record.opened()
+        assert opened.tier == ("elastic" if times == "once" else "pinned")
+        assert ("lost twice while its samples were probed" in opened.reason) == (times == "always")
 
     def test_each_that_is_born(self) -> None:
         def make() -> DataLoader[Any]:

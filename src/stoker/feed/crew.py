@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from stoker.core.errors import WireError, WorkerStartError
 from stoker.feed.board import Board, Whereabouts
 from stoker.feed.forks import abandon_in_children
+from stoker.feed.probe import Role
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.slots import Ring
 from stoker.feed.wire import Channel, Frame, Kind, LeaseHeader
@@ -234,9 +235,9 @@ class Crew:
         """The slots (ring, slot) of a worker that is gone, of this iteration or an earlier one; asked once."""
         return self._slots.pop(worker, set())
 
-    def probe(self, member: Member, work: WorkItem) -> None:
-        """Asks a throwaway worker for the differential probe."""
-        self._send(member, Kind.PROBE, pickle.dumps(work, 5))
+    def probe(self, member: Member, role: Role, work: WorkItem) -> None:
+        """Asks a throwaway worker for one side of the differential probe."""
+        self._send(member, Kind.PROBE, pickle.dumps((role, work), 5))
 
     def stop(self, member: Member) -> None:
         """Tells a worker to finish the leases it has and leave."""

@@ -213,7 +213,7 @@ class Engine:
         flags = LeaseFlag.INLINE if self._keeper.descriptors_are_short else LeaseFlag.NONE
         if self.probing.wanted:
             flags |= LeaseFlag.DIGEST
-            self.probing.accompany(self.crew, self._program, item.work, number)
+            self.probing.accompany(self.crew, self._program, item, number)
         self.crew.lease(member, LeaseHeader(item.seq, generation, ring, slot, flags), item.work)
         self._roster.add_lease(member)
 
@@ -242,6 +242,7 @@ class Engine:
             if item.state is State.LEASED:  # its worker was closed before it was seen to end
                 self._table.release_item(item)
         self.crew = crew
+        self.probing.forget()
         self._roster.replace_crew(crew)
         if self._history is not None:
             self._history.forget_repeats()
@@ -251,12 +252,18 @@ class Engine:
         self.staff()
         self._lease_waiting()
 
-    def await_evidence(self) -> tuple[Evidence, Evidence] | None:
-        """What both sides of the probe found; None when one of them never answers."""
-        deadline = time.monotonic() + self._limits.stall_timeout_s
+    def await_evidence(self) -> tuple[Evidence, Evidence] | str:
+        """What both sides of the probe found, or why there is no telling; one that dies is given a second chance."""
+        timeout_s = self._limits.stall_timeout_s
+        deadline = time.monotonic() + timeout_s
         while self.probing.evidence is None:
-            if self.probing.hopeless(self.crew) or time.monotonic() > deadline:
-                return None
+            if self.probing.hopeless(self.crew):
+                if not self.probing.repeat(self.crew, self._program):
+                    return "data workers were lost twice while its samples were probed"
+                self._listener.notice("a data worker was lost while samples were probed; they are probed once more")
+                deadline = time.monotonic() + timeout_s
+            elif time.monotonic() > deadline:
+                return f"its samples could not be probed within {timeout_s:g} s (`--stall-timeout`)"
             self.pump(_POLL_S)
         return self.probing.evidence
 

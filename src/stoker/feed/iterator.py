@@ -288,7 +288,6 @@ class FedIterator(_BaseDataLoaderIter):
         try:
             return self._feed.settle(self._engine, self._loader)
         except WorkerStartError as error:
-            self._engine.probing.start()
             self._replace_crew(error)
             return self._feed.settle(self._engine, self._loader)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 from stoker.core import seeds
 from stoker.feed import streams
@@ -24,6 +24,9 @@ from stoker.feed.program import Iteration, Program, WorkItem
 
 NUM_SAMPLES = 4
 """Samples that are compared; each costs the throwaway worker two."""
+
+Role = Literal["beside", "apart"]
+"""Which of the two workers: the one that makes the samples in order, or the one that makes them in reverse first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,9 @@ def _part(program: Program, item: WorkItem) -> WorkItem:
         return item
     if takes_whole_batches(program.dataset):
         return item  # its unit is the whole batch
-    return WorkItem(indices=list(item.indices[:NUM_SAMPLES]), start=item.start)
+    bad = set(item.skip) | set(item.replace)  # samples that ended a worker would end this one too
+    good = [index for position, index in enumerate(item.indices) if position not in bad]
+    return WorkItem(indices=good[:NUM_SAMPLES], start=item.start)
 
 
 def _evidence(program: Program, iteration: Iteration, part: WorkItem, *, drew: bool, reverse: bool) -> Evidence:

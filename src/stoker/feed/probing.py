@@ -5,8 +5,9 @@ from __future__ import annotations
 import pickle
 
 from stoker.feed.crew import Crew
-from stoker.feed.probe import Evidence
-from stoker.feed.program import Program, WorkItem
+from stoker.feed.leases import Item
+from stoker.feed.probe import Evidence, Role
+from stoker.feed.program import Program
 
 
 class Probing:
@@ -19,11 +20,12 @@ class Probing:
         """Whether that batch drew from the global random streams; None before it is known."""
         self._evidence: dict[str, Evidence] = {}
         self._prober = self._maker = -1
+        self._item: Item | None = None
+        self._was_repeated = False
 
     def start(self) -> None:
-        """Begins (again)."""
-        self.wanted, self._prober = True, -1
-        self._evidence.clear()
+        """Begins."""
+        self.wanted = True
 
     def spawn(self, crew: Crew, program: Program) -> None:
         """Starts the throwaway worker, once; second, so that the first batch waits no longer for it than it must."""
@@ -35,13 +37,38 @@ class Probing:
             member.draining = True  # gets no leases
             self._prober = member.identity.number
 
-    def accompany(self, crew: Crew, program: Program, work: WorkItem, maker: int) -> None:
+    def accompany(self, crew: Crew, program: Program, item: Item, maker: int) -> None:
         """``maker`` gets the lease of the first batch; the throwaway worker gets the same samples."""
         self.spawn(crew, program)
-        self.wanted, self._maker = False, maker
-        member = crew.members.get(self._prober)
+        self.wanted, self._maker, self._item = False, maker, item
+        self._ask(crew, self._prober, "apart", item)
+
+    def repeat(self, crew: Crew, program: Program) -> bool:
+        """Has two throwaway workers begin anew, once; False when that was done before, or they can't be started.
+
+        A worker may die of something that has nothing to do with its samples; one that dies again hardly does.
+        """
+        if self._was_repeated or self._item is None:
+            return False
+        self._was_repeated = True
+        self.forget()
+        maker, prober = crew.spawn(0), crew.spawn(min(1, max(0, program.declared_workers - 1)))
+        if maker is None or prober is None:
+            return False
+        self._maker, self._prober = maker.identity.number, prober.identity.number
+        self._ask(crew, self._maker, "beside", self._item)
+        self._ask(crew, self._prober, "apart", self._item)
+        return True
+
+    def forget(self) -> None:
+        """The workers are gone, and what they found may be of a dataset that has changed since."""
+        self._prober = self._maker = -1
+        self._evidence.clear()
+
+    def _ask(self, crew: Crew, number: int, role: Role, item: Item) -> None:
+        member = crew.members.get(number)
         if member is not None:
-            crew.probe(member, work)
+            crew.probe(member, role, item.work)
             crew.stop(member)
 
     def found(self, body: bytes) -> None:
@@ -60,6 +87,8 @@ class Probing:
 
     def hopeless(self, crew: Crew) -> bool:
         """Whether one of them is gone without having said anything."""
+        if self.wanted:
+            return False
         alive = {member.identity.number for member in crew.members.values()}
         silent_prober = "apart" not in self._evidence and self._prober not in alive
         return silent_prober or ("beside" not in self._evidence and self._maker not in alive)

@@ -130,17 +130,17 @@ def ambient_state() -> tuple[object, ...]:
     return torchs, os.getcwd(), hash(frozenset(os.environ.items())), variables
 
 
-def judge(choice: Choice, program: Program, found: tuple[Evidence, Evidence] | None, *, random: str) -> Choice:
+def judge(choice: Choice, program: Program, found: tuple[Evidence, Evidence] | str, *, random: str) -> Choice:
     """The settled tier of a candidate.
 
     Args:
         choice: the candidate.
         program: what its workers run.
-        found: what both sides of the probe found; None when it could not be finished.
+        found: what both sides of the probe found, or why it could not be finished, as half a sentence.
         random: ``sample`` lets loaders without declared workers leave the main random stream.
     """
-    if found is None:
-        return impure(program, "the probe could not be finished")
+    if isinstance(found, str):
+        return impure(program, found)
     why = compare(*found)
     drew = found[0].drew or found[1].drew
     if not why and drew and program.declared_workers == 0 and random == "keep":

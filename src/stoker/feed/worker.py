@@ -8,6 +8,7 @@ mappings of the rings and a write-only view of the board; it decides nothing.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import pickle
@@ -156,10 +157,19 @@ class Worker:
         return f"in DataLoader worker process {self._identity.worker_id}"
 
     def _on_probe(self, frame: Frame) -> None:
-        item: WorkItem = pickle.loads(frame.body)
+        role, item = pickle.loads(frame.body)
         assert self._iteration is not None
+        if role == "beside":  # it gives no batch to anybody, but must have made one
+            if self._fetcher is not None:
+                with contextlib.suppress(SampleError):
+                    self._fetcher.fetch(0, item, self._nowhere)
+            self._send_evidence(item)
+            return
         result = probe.run_apart(self._program, self._iteration, item)
         self._channel.send(Kind.PROBED, pickle.dumps(("apart", result)))
+
+    def _nowhere(self, position: int) -> None:
+        """A probe's death is not to be blamed on a sample."""
 
     def _serve(self, header: LeaseHeader, item: WorkItem) -> None:
         begun = time.monotonic()

@@ -120,7 +120,8 @@ class Explainer(Serving):
         if trouble and found is not None and not exact:
             note = f"not probed: {indices!r} are no indices of its dataset, and its sampler was not asked for others"
             return Choice(tier=choice.tier, reason=choice.reason, evidence=(*choice.evidence, note))
-        judged = tiers.judge(choice, program, found, random=self.config.random)
+        finding = found or "the probe could not be finished"
+        judged = tiers.judge(choice, program, finding, random=self.config.random)
         notes = (trouble,) if trouble else ()
         if judged.tier is Tier.ELASTIC and program.declared_workers == 0:
             notes = (*notes, "`stoker run` also times a batch, and leaves it in the training process where it is quick")
@@ -156,7 +157,7 @@ def _run_probe(
     item = WorkItem(indices=indices, start=0)
     # REPLAY: the batch itself is of no use to anybody and stays where it is.
     crew.lease(beside, LeaseHeader(0, 0, -1, -1, LeaseFlag.DIGEST | LeaseFlag.REPLAY), item)
-    crew.probe(apart, item)
+    crew.probe(apart, "apart", item)
     found: dict[str, Evidence] = {}
     trouble, made = "", False
     deadline_s = time.monotonic() + timeout_s
