@@ -2,7 +2,8 @@
 
 ``events.jsonl`` holds these records tagged by ``type``; ``run.json`` holds one :class:`RunHeader`. Both carry
 ``FORMAT``; a reader refuses a newer one rather than misread it. Counters are cumulative per loader, so that a rate is
-a difference of two records and a lost line costs resolution only.
+a difference of two records and a lost line costs resolution only. A new kind of record leaves ``FORMAT`` as it is: an
+older reader leaves its lines out and says how many; a field that changes its meaning raises it.
 """
 
 from __future__ import annotations
@@ -150,6 +151,75 @@ class Notice(Event, tag="notice"):
     loader: int = -1
 
 
+class GraphNode(msgspec.Struct, kw_only=True):
+    """A recorded call of a step's dataflow graph, as people are shown it."""
+
+    number: int
+    """Place in program order, from 0."""
+    function: str
+    """Short path: ``functional.one_hot``, ``Tensor.log1p``."""
+    inputs: list[int]
+    """Numbers of the values among its arguments."""
+    outputs: list[int]
+    """Numbers of the values it made."""
+    seconds: float
+    """Median over the recorded steps."""
+    site: str
+    """``file.py:line`` of the call in the program."""
+    place: str
+    """``moved`` (to data workers), ``stateless`` (could move, stays by choice) or ``stateful``."""
+    why: str = ""
+    """Why it stays, or is stateful; empty for a moved one."""
+
+
+class GraphValue(msgspec.Struct, kw_only=True):
+    """A tensor of a step's dataflow graph: a leaf of the batch, or a result of a call."""
+
+    number: int
+    producer: int | None
+    """Number of the node that made it; None for a leaf."""
+    label: str
+    """What people call it: ``batch[1]`` for a leaf, ``x7`` for a result."""
+    shape: list[int]
+    dtype: str
+    """As torch prints it, without ``torch.``."""
+    size_bytes: int
+    crosses: bool
+    """Data workers send it to the training process: a result on the boundary, or a leaf that is still used there."""
+    kept: str = ""
+    """Why the training process needs it beside the calls that take it (``read into Python``), where it does."""
+
+
+class CutChosen(Event, tag="cut_chosen"):
+    """What was moved of a loader's steps into its data workers, with the graph it was chosen on.
+
+    A later record of the same loader and variant replaces an earlier one.
+    """
+
+    loader: int
+    variant: int
+    """Number of the kind of step (training, evaluation, a last short batch), from 0 in the order of appearance."""
+    steps: int
+    """Recorded steps behind it."""
+    step_s: float
+    """Median time from a batch's delivery to the next request, before anything was moved."""
+    outcome: str
+    """``moved``, ``stayed`` (nothing is worth moving) or ``reverted`` (it was moved and did not pay)."""
+    reason: str
+    """Why this outcome, in one sentence."""
+    saved_s: float
+    """Seconds a step that the training process is spared: predicted, or measured once it was tried."""
+    worker_s: float
+    """Seconds of data-worker time that the moved calls take, a step."""
+    bytes_before: int
+    """Bytes of a batch as the loader yields it."""
+    bytes_after: int
+    """Bytes of a batch as data workers send it with the cut."""
+    nodes: list[GraphNode] = []
+    """In program order."""
+    values: list[GraphValue] = []
+
+
 class RunEnded(Event, tag="run_ended"):
     """The program ended; absent when it was killed."""
 
@@ -158,6 +228,14 @@ class RunEnded(Event, tag="run_ended"):
 
 
 AnyEvent = (
-    LoaderOpened | IterationStarted | Progress | WorkersChanged | WorkerLost | SampleQuarantined | Notice | RunEnded
+    LoaderOpened
+    | IterationStarted
+    | Progress
+    | WorkersChanged
+    | WorkerLost
+    | SampleQuarantined
+    | CutChosen
+    | Notice
+    | RunEnded
 )
 """Every record that can stand in ``events.jsonl``."""
