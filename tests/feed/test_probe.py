@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data import DataLoader, default_collate, get_worker_info
 
+import stoker
 from stoker.feed import fetch, streams
 from stoker.feed.probe import Evidence, compare, run_apart, run_beside
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
@@ -65,7 +66,7 @@ def in_fork(make: Callable[[], Evidence]) -> Evidence:
     return pickle.loads(data)
 
 
-def probed(tested: Program, item: WorkItem = ITEM) -> tuple[str, bool]:
+def probed(tested: Program, item: WorkItem = ITEM, other: WorkItem | None = None) -> tuple[str, bool]:
     """The reason found, and whether the samples draw."""
 
     def beside() -> Evidence:
@@ -77,7 +78,7 @@ def probed(tested: Program, item: WorkItem = ITEM) -> tuple[str, bool]:
 
     def apart() -> Evidence:
         fetch.announce_worker(tested, 1, 1)
-        return run_apart(tested, ITERATION, item)
+        return run_apart(tested, ITERATION, item, other)
 
     one, other = in_fork(beside), in_fork(apart)
     return compare(one, other), one.drew or other.drew
@@ -188,6 +189,42 @@ def test_batches_of_one() -> None:
     assert probed(program(RANDOM["torch"]()), one) == ("", True)
     for name in ("a counter", "a private generator", "a cache of random results", "the process"):
         assert probed(program(IMPURE[name]()), one)[0], name
+
+
+@pytest.mark.parametrize("indices", [[7], [7, 4]], ids=["one", "two"])
+def test_small_batches_are_told_by_another_between_them(indices: list[int]) -> None:
+    item, other = WorkItem(indices=indices, start=0), WorkItem(indices=[2, 5], start=2)
+    for name, make in PURE.items():
+        assert probed(program(make()), item, other) == ("", False), name
+    for name, make in RANDOM.items():
+        assert probed(program(make()), item, other)[0] == "", name
+    for name, make in IMPURE.items():
+        assert probed(program(make()), item, other)[0], name
+
+
+def test_a_unit_that_depends_on_the_one_before() -> None:
+    class Batched(Data):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [self[index] for index in indices]
+
+    other = WorkItem(indices=[2, 5], start=6)
+    assert probed(program(Batched(previous, last=-1)), ITEM, other)[0]
+    single = program(IMPURE["the sample before"](), auto_collation=False, collate_fn=lambda sample: sample)
+    assert probed(single, WorkItem(indices=4, start=9), WorkItem(indices=6, start=10))[0]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("batch_size", [1, 2, 4, None])
+def test_in_a_run(batch_size: int | None) -> None:
+    def tier_of(dataset: Any, **options: Any) -> str:
+        loader = DataLoader(dataset, batch_size, shuffle=True, **options)
+        list(loader)
+        return stoker.explain(loader).tier
+
+    with stoker.feeding(quiet=True, workers=2):
+        for options in ({"num_workers": 2}, {"num_workers": 1, "prefetch_factor": 1}):
+            assert tier_of(IMPURE["the sample before"](), **options) == "pinned"
+            assert tier_of(PURE["plain"](), **options) == "elastic"
 
 
 def test_the_worker_goes_on_with_its_streams_as_they_were() -> None:

@@ -235,9 +235,9 @@ class Crew:
         """The slots (ring, slot) of a worker that is gone, of this iteration or an earlier one; asked once."""
         return self._slots.pop(worker, set())
 
-    def probe(self, member: Member, role: Role, work: WorkItem) -> None:
-        """Asks a throwaway worker for one side of the differential probe."""
-        self._send(member, Kind.PROBE, pickle.dumps((role, work), 5))
+    def probe(self, member: Member, role: Role, work: WorkItem, other: WorkItem | None = None) -> None:
+        """Asks a throwaway worker for one side of the differential probe; ``other`` is another item of the order."""
+        self._send(member, Kind.PROBE, pickle.dumps((role, work, other), 5))
 
     def stop(self, member: Member) -> None:
         """Tells a worker to finish the leases it has and leave."""

@@ -176,7 +176,10 @@ class Engine:
 
     def fill(self) -> None:
         """Draws and leases as much as may be in flight."""
-        while self._table.num_open < self.capacity and not self._order.exhausted:
+        most = self.capacity
+        if self.probing.wanted and self._lookahead is None:
+            most = max(2, most)  # the probe tells more with another batch at hand
+        while self._table.num_open < most and not self._order.exhausted:
             if self._pinned and self._program.is_iterable and self._table.all_shards_ended:
                 break
             if not self.draw_one():
@@ -213,7 +216,7 @@ class Engine:
         flags = LeaseFlag.INLINE if self._keeper.descriptors_are_short else LeaseFlag.NONE
         if self.probing.wanted:
             flags |= LeaseFlag.DIGEST
-            self.probing.accompany(self.crew, self._program, item, number)
+            self.probing.accompany(self.crew, self._program, item, self._table.get(item.seq + 1), number)
         self.crew.lease(member, LeaseHeader(item.seq, generation, ring, slot, flags), item.work)
         self._roster.add_lease(member)
 

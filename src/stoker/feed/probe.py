@@ -3,11 +3,11 @@
 """The differential probe: are a loader's items pure, that is, independent of order, process and history?
 
 Two workers forked from the same state make the same few samples with the same seeds. One has made them in order,
-beside its first batch; the other, thrown away afterwards, first makes them in reverse with *other* seeds and only then
-with the right ones. A counter, a private generator, a cache of random results, a dependence on the worker's number or
-on what was made before gives different bytes. What a probe cannot see (writes to the outside, state the training loop
-changes) is ruled out by the declared workers, which see a copy of the dataset anyway, or by ``objects`` where none are
-declared.
+beside its first batch; the other, thrown away afterwards, first makes them in reverse with *other* seeds (where there
+is no reverse, another batch between them) and only then with the right ones. A counter, a private generator, a cache of
+random results, a dependence on the worker's number or on what was made before gives different bytes. What a probe can
+not see (writes to the outside, state the training loop changes) is ruled out by the declared workers, which see a copy
+of the dataset anyway, or by ``objects`` where none are declared.
 """
 
 from __future__ import annotations
@@ -64,19 +64,30 @@ def run_beside(program: Program, iteration: Iteration, item: WorkItem, *, drew: 
         streams.restore(states)
 
 
-def run_apart(program: Program, iteration: Iteration, item: WorkItem) -> Evidence:
-    """Digests made by a throwaway worker that has seen the samples before, in reverse and under other seeds."""
+def run_apart(program: Program, iteration: Iteration, item: WorkItem, other: WorkItem | None = None) -> Evidence:
+    """Digests made by a throwaway worker that has seen the samples before, in reverse and under other seeds.
+
+    Args:
+        program: what it runs.
+        iteration: its seeds.
+        item: what both workers make.
+        other: another item of the order, if one is known.
+    """
     part = _part(program, item)
     elsewhere = Iteration(ordinal=iteration.ordinal, base_seed=iteration.base_seed ^ 1, tier=iteration.tier)
     _evidence(program, elsewhere, part, drew=False, reverse=True)
-    if _is_one_unit(program, part):
-        # One unit has no order to reverse: a counter is told by having been asked once more than the other worker.
+    if _has_no_reverse(program, part):
+        # A counter is told by having been asked once more than the other worker's, a dependence on the sample before
+        # by another one before.
         _evidence(program, elsewhere, part, drew=False, reverse=True)
+        if other is not None:
+            _evidence(program, elsewhere, _part(program, other), drew=False, reverse=True)
     return _evidence(program, iteration, part, drew=False, reverse=True)
 
 
-def _is_one_unit(program: Program, part: WorkItem) -> bool:
-    return not program.auto_collation or takes_whole_batches(program.dataset) or len(part.indices) == 1
+def _has_no_reverse(program: Program, part: WorkItem) -> bool:
+    """Whether it is one unit, or two, which again and again are in the same order as their reverse."""
+    return not program.auto_collation or takes_whole_batches(program.dataset) or len(part.indices) <= 2
 
 
 def _part(program: Program, item: WorkItem) -> WorkItem:

@@ -21,6 +21,7 @@ class Probing:
         self._evidence: dict[str, Evidence] = {}
         self._prober = self._maker = -1
         self._item: Item | None = None
+        self._other: Item | None = None
         self._was_repeated = False
 
     def start(self) -> None:
@@ -37,10 +38,10 @@ class Probing:
             member.draining = True  # gets no leases
             self._prober = member.identity.number
 
-    def accompany(self, crew: Crew, program: Program, item: Item, maker: int) -> None:
-        """``maker`` gets the lease of the first batch; the throwaway worker gets the same samples."""
+    def accompany(self, crew: Crew, program: Program, item: Item, other: Item | None, maker: int) -> None:
+        """``maker`` gets the lease of the first batch; the throwaway worker gets the same samples, and ``other``."""
         self.spawn(crew, program)
-        self.wanted, self._maker, self._item = False, maker, item
+        self.wanted, self._maker, self._item, self._other = False, maker, item, other
         self._ask(crew, self._prober, "apart", item)
 
     def repeat(self, crew: Crew, program: Program) -> bool:
@@ -68,7 +69,7 @@ class Probing:
     def _ask(self, crew: Crew, number: int, role: Role, item: Item) -> None:
         member = crew.members.get(number)
         if member is not None:
-            crew.probe(member, role, item.work)
+            crew.probe(member, role, item.work, self._other.work if self._other is not None else None)
             crew.stop(member)
 
     def found(self, body: bytes) -> None:

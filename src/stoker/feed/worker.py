@@ -157,7 +157,7 @@ class Worker:
         return f"in DataLoader worker process {self._identity.worker_id}"
 
     def _on_probe(self, frame: Frame) -> None:
-        role, item = pickle.loads(frame.body)
+        role, item, other = pickle.loads(frame.body)
         assert self._iteration is not None
         if role == "beside":  # it gives no batch to anybody, but must have made one
             if self._fetcher is not None:
@@ -165,7 +165,7 @@ class Worker:
                     self._fetcher.fetch(0, item, self._nowhere)
             self._send_evidence(item)
             return
-        result = probe.run_apart(self._program, self._iteration, item)
+        result = probe.run_apart(self._program, self._iteration, item, other)
         self._channel.send(Kind.PROBED, pickle.dumps(("apart", result)))
 
     def _nowhere(self, position: int) -> None:

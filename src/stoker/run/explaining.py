@@ -113,8 +113,8 @@ class Explainer(Serving):
         try:
             if not choice.candidate:
                 return choice
-            indices, exact = first_indices(loader)
-            found, trouble = _run_probe(crew, program, indices, self.config.stall_timeout_s)
+            indices, others, exact = first_indices(loader)
+            found, trouble = _run_probe(crew, program, indices, others, self.config.stall_timeout_s)
         finally:
             crew.close()
         if trouble and found is not None and not exact:
@@ -128,12 +128,17 @@ class Explainer(Serving):
         return Choice(tier=judged.tier, reason=judged.reason, evidence=(*judged.evidence, *notes))
 
 
-def first_indices(loader: DataLoader[Any]) -> tuple[Any, bool]:
-    """Indices for a probe without drawing from the sampler, and whether the dataset is sure to have them."""
+def first_indices(loader: DataLoader[Any]) -> tuple[Any, Any, bool]:
+    """Indices for a probe, not drawn from the sampler, another batch's, and whether the dataset has them for sure."""
     if not loader._auto_collation:
-        return 0, False
+        return 0, 1, False
     sampler = inner_sampler(loader._index_sampler)
     count = min(NUM_SAMPLES, loader.batch_size or NUM_SAMPLES)
+    indices, exact = _some_indices(loader, sampler, 2 * count)
+    return indices[:count], indices[count:], exact
+
+
+def _some_indices(loader: DataLoader[Any], sampler: Any, count: int) -> tuple[list[Any], bool]:
     if isinstance(sampler, list | tuple | range):
         return list(sampler[:count]), True
     if type(sampler) is SubsetRandomSampler:
@@ -146,7 +151,7 @@ def first_indices(loader: DataLoader[Any]) -> tuple[Any, bool]:
 
 
 def _run_probe(
-    crew: Crew, program: Program, indices: Any, timeout_s: float
+    crew: Crew, program: Program, indices: Any, others: Any, timeout_s: float
 ) -> tuple[tuple[Evidence, Evidence] | None, str]:
     """What both sides of the probe found (None when one never answered), and what stood in the way."""
     beside = crew.spawn(0)
@@ -155,9 +160,10 @@ def _run_probe(
     if beside is None or apart is None:
         return None, "no data worker could be started"
     item = WorkItem(indices=indices, start=0)
+    other = WorkItem(indices=others, start=NUM_SAMPLES) if others else None
     # REPLAY: the batch itself is of no use to anybody and stays where it is.
     crew.lease(beside, LeaseHeader(0, 0, -1, -1, LeaseFlag.DIGEST | LeaseFlag.REPLAY), item)
-    crew.probe(apart, "apart", item)
+    crew.probe(apart, "apart", item, other)
     found: dict[str, Evidence] = {}
     trouble, made = "", False
     deadline_s = time.monotonic() + timeout_s
