@@ -19,6 +19,7 @@ from stoker.core import events
 from stoker.core.config import Settings
 from stoker.run import patch
 from stoker.run.serving import Serving
+from tests.faults.harness import name_of
 
 # Templates forked from here collect garbage at their start: not over all that the tests have imported.
 gc.collect()
@@ -114,6 +115,21 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
     return bool(one == other)
+
+
+class Forking:
+    """Stands for ``os.fork``: a template can fork so often, as under a limit of processes (which root is above)."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+        self.fork = os.fork
+
+    def __call__(self) -> int:
+        if name_of(os.getpid()) == "stoker_template":
+            self.left -= 1
+            if self.left < 0:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+        return self.fork()
 
 
 def in_child(function: Callable[[], Any], timeout_s: float = 30.0) -> Any:

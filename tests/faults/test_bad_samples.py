@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Subset
 from stoker.core.errors import SampleKillsWorkerError
 from stoker.core.replay import Replay
 from tests.faults.data import Harmful, Numbers, PrivateRng, Shards, die, in_worker
-from tests.faults.harness import workers_below
-from tests.faults.serve import assert_same, driven, loader_of, plain, served
+from tests.faults.harness import template_below, workers_below
+from tests.faults.serve import Forking, assert_same, driven, in_child, loader_of, plain, served
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -44,6 +44,21 @@ class HarmfulPinned(PrivateRng):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if index == 13 and in_worker():
+            die()
+        return super().__getitem__(index)
+
+
+class FatalElsewhere(Numbers):
+    """Sample 100 ends every process but the training process, which must not be asked for it."""
+
+    def __init__(self, length: int, cost_s: float) -> None:
+        super().__init__(length, cost_s)
+        self.home = os.getpid()
+        self.changed = False
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 100:
+            assert os.getpid() != self.home
             die()
         return super().__getitem__(index)
 
@@ -193,6 +208,39 @@ class TestLeaveOut:
                 assert_same(list(loader), batches_of(24, {13}))
         assert len(record.lost()) == 2
         assert len(record.quarantined()) == 1
+
+    @pytest.mark.parametrize("policy", ["skip", "replace"])
+    def test_holds_where_no_worker_can_be_started(self, policy: str) -> None:
+        def check() -> list[str]:
+            os.fork = forking = Forking(99)
+            loader = loader_of(Harmful(96, {80: die}))
+
+            def strike(step: int, _: object) -> None:
+                if step == 24 + 2:
+                    forking.left = 0
+                    os.kill(template_below(os.getpid()), 9)
+
+            with served(workers=2, on_bad_sample=policy) as record:
+                found = driven(lambda: loader, strike, epochs=2)
+            assert_same(found[24:48], found[:24])
+            return record.notices()
+
+        assert "the rest of the iteration is made in the training process" in " ".join(in_child(check))
+
+    @pytest.mark.parametrize("policy", ["skip", "replace"])
+    @pytest.mark.parametrize("when", [1, 24], ids=["not drawn yet", "drawn"])
+    def test_holds_in_a_moved_loader_that_comes_back(self, when: int, policy: str) -> None:
+        dataset = FatalElsewhere(240, 0.004)
+
+        def change(step: int, _: object) -> None:
+            dataset.changed = step >= 60 + when
+
+        with served(workers=2, on_bad_sample=policy) as record:
+            loader = loader_of(dataset, num_workers=0)
+            found = driven(lambda: loader, change, epochs=2)
+        assert record.tiers()[-1] == "elastic"
+        assert "from here on batches are made in this process" in " ".join(record.notices())
+        assert_same(found[60:120], found[:60])
 
     def test_cap(self) -> None:
         with (

@@ -17,8 +17,8 @@ import torch
 
 from stoker.core.errors import WorkerStartError
 from tests.faults.data import Leaky, Numbers, Shards, Sized, first_sample
-from tests.faults.harness import descriptors, name_of
-from tests.faults.serve import assert_same, driven, in_child, loader_of, plain, served
+from tests.faults.harness import descriptors
+from tests.faults.serve import Forking, assert_same, driven, in_child, loader_of, plain, served
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -86,21 +86,6 @@ def test_descriptors_small_from_the_start() -> None:
         return record.notices()
 
     limited({resource.RLIMIT_NOFILE: num_descriptors() + 24}, check)
-
-
-class Forking:
-    """Stands for ``os.fork``: a template can fork so often, as under a limit of processes (which root is above)."""
-
-    def __init__(self, most: int) -> None:
-        self.left = most
-        self.fork = os.fork
-
-    def __call__(self) -> int:
-        if name_of(os.getpid()) == "stoker_template":
-            self.left -= 1
-            if self.left < 0:
-                raise BlockingIOError(11, "Resource temporarily unavailable")
-        return self.fork()
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

@@ -211,9 +211,7 @@ def fetch_samples(
     if takes_whole_batches(dataset):
         progress(-1)
         seed(-1, None)
-        if item.skip or item.replace:
-            indices = [indices[k] for k in item.sources()]
-        return _guard(-1, dataset.__getitems__, indices)
+        return _guard(-1, dataset.__getitems__, item.good)
     samples: list[Any] = []
     order = range(len(indices)) if not (item.skip or item.replace) else item.sources()
     sink.begin(len(order))

@@ -300,7 +300,12 @@ class FedIterator(_BaseDataLoaderIter):
         return works
 
     def _go_on_here(self, make: Callable[[int, WorkItem], Any], works: Sequence[WorkItem], first: int) -> None:
-        self._in_process = InProcess(lambda seq, work: self._pin(make(seq, work)), works, self._order, first)
+        self._in_process = InProcess(lambda seq, work: self._pin(make(seq, work)), works, self._draw, first)
+
+    def _draw(self) -> WorkItem | None:
+        """The next item to be made here, without the samples that ended data workers."""
+        work = self._order.draw()
+        return self._feed.without_bad(work) if work is not None else None
 
     def _pin(self, batch: Any) -> Any:
         if self._pin_memory:
@@ -377,16 +382,22 @@ def _without_iterator(loader: DataLoader[Any]) -> DataLoader[Any]:
 class InProcess:
     """The rest of an iteration, made in this process from the same order."""
 
-    def __init__(self, make: Callable[[int, WorkItem], Any], works: Sequence[WorkItem], order: Order, seq: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[int, WorkItem], Any],
+        works: Sequence[WorkItem],
+        draw: Callable[[], WorkItem | None],
+        seq: int,
+    ) -> None:
         self._make = make
         self._works = deque(works)
-        self._order = order
+        self._draw = draw
         self.seq = seq
         """Number of the next item."""
 
     def next(self) -> Any:
         """The next batch; raises :class:`IterationEnd` at the end, and what making it raises."""
-        work = self._works.popleft() if self._works else self._order.draw()
+        work = self._works.popleft() if self._works else self._draw()
         if work is None:
             raise IterationEnd
         seq, self.seq = self.seq, self.seq + 1

@@ -227,6 +227,10 @@ class LoaderFeed:
         self.listener.opened(self.choice)
         return self.choice.tier is Tier.ELASTIC
 
+    def without_bad(self, work: WorkItem) -> WorkItem:
+        """A newly drawn item without the samples that ended data workers in an earlier iteration."""
+        return self._quarantine.apply(work)
+
     def refuse(self, loader: DataLoader[Any], why: str, *, keep_trying: bool = False) -> None:
         """Keeps a loader that declares no workers in the training process; only for now with ``keep_trying``."""
         choice = tiers.impure(self.program_of(loader), why)

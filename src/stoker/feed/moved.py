@@ -120,7 +120,7 @@ class UndeclaredIterator(FedIterator):
             self._watched = state_of(self._program)
             self._engine = feed.start_engine(loader, self._iteration(), self._order, first=self.yielded)
             return
-        self._in_process = InProcess(self._make_watched, [], self._order, self.yielded)
+        self._in_process = InProcess(self._make_watched, [], self._draw, self.yielded)
         if feed.choice.candidate:
             self._trial = Trial(self._program, _length(loader), feed.services.config.random)
 
@@ -145,9 +145,9 @@ class UndeclaredIterator(FedIterator):
     def _make(self, seq: int, work: WorkItem) -> Any:
         """A batch as torch makes it without workers."""
         if not self._program.is_iterable:
-            return self._pin(self._fetcher.fetch(work.indices))
+            return self._pin(self._fetcher.fetch(work.good))
         try:
-            return self._pin(self._fetcher.fetch(work.indices))
+            return self._pin(self._fetcher.fetch(work.good))
         except StopIteration:
             raise IterationEnd from None
 
@@ -223,7 +223,7 @@ class UndeclaredIterator(FedIterator):
         works = self._leave_engine()
         if notice:
             self._feed.listener.notice(notice)
-        self._in_process = InProcess(self._make, works, self._order, first)
+        self._in_process = InProcess(self._make, works, self._draw, first)
 
     # -- while moved -------------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class UndeclaredIterator(FedIterator):
         if self._feed.services.config.random == "sample":
             here = InlineMaker(self._program, self._iteration()).make(self.yielded, work)
         else:
-            here = self._fetcher.fetch(work.indices)
+            here = self._fetcher.fetch(work.good)
         if digest(here) != digest(batch):
             first = max(0, self.yielded - RECHECK_EVERY)
             raise DifferentResultError(
@@ -249,7 +249,7 @@ class UndeclaredIterator(FedIterator):
 
     def _raise(self, failed: FailedItem) -> NoReturn:
         """Torch raises the bare exception where there are no workers, so the batch is made again here."""
-        self._fetcher.fetch(failed.work.indices)
+        self._fetcher.fetch(failed.work.good)
         super()._raise(failed)
 
     def _dismiss(self, engine: Engine) -> None:

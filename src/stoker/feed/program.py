@@ -74,6 +74,11 @@ class WorkItem:
     replace: tuple[int, ...] = ()
     """Positions in the batch to fill with the next good sample instead."""
 
+    @property
+    def good(self) -> Any:
+        """The indices that the batch is made of."""
+        return [self.indices[k] for k in self.sources()] if self.skip or self.replace else self.indices
+
     def sources(self) -> list[int]:
         """For each sample of the batch to be made, the position in ``indices`` that it comes from."""
         count = len(self.indices)
