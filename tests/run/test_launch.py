@@ -307,6 +307,18 @@ class TestOff:
         done = python(*STOKER, "--off", "-c", self.TEXT, environ=environ, cwd=tmp_path)
         assert done.stdout == f"None {SOURCE} False\n"
 
+    @pytest.mark.parametrize("variables", [{}, {"STOKER_DISABLE": "0"}, {"STOKER_OFF": "0"}])
+    def test_off_for_a_program_that_uses_stoker(
+        self, variables: dict[str, str], environ: dict[str, str], tmp_path: Path
+    ) -> None:
+        words = (*STOKER, "--off", PROGRAMS / "library.py")
+        done = python(*words, environ=environ | variables, cwd=tmp_path)
+        module = "torch.utils.data.dataloader"
+        assert done.stdout.splitlines() == [f"{name} {module} [[0, 1], [2, 3]]" for name in ("own", "wrapped", "block")]
+        assert done.stderr == "stock: stoker is off (`off` in its settings)\n"
+        served = python(*STOKER, "--quiet", PROGRAMS / "library.py", environ=environ, cwd=tmp_path)
+        assert module not in served.stdout
+
     def test_off_below_another_run(self, environ: dict[str, str], tmp_path: Path) -> None:
         command = [sys.executable, *STOKER, "-c", self.TEXT]
         outer = f"import subprocess; subprocess.run({command!r}, env={{**__import__('os').environ, 'STOKER_OFF': '1'}})"

@@ -542,6 +542,19 @@ class TestFeeding:
         with stoker.feeding(off=True):
             assert type(iter(loader)).__module__ == "torch.utils.data.dataloader"
 
+    def test_off_does_not_begin_anew_what_a_state_says_to_go_on_with(self) -> None:
+        loader = MAKERS["in order"]()
+        next(iter(loader))
+        middle = loader.state_dict()
+        plain(loader)
+        other = MAKERS["in order"]()
+        with stoker.feeding(off=True):
+            other.load_state_dict(loader.state_dict())
+            assert len(plain(other)) == 6
+            other.load_state_dict(middle)
+            with pytest.raises(ResumeError, match="stoker is off"):
+                iter(other)
+
     def test_two_at_a_time_are_refused_and_the_outer_one_stays(self) -> None:
         with stoker.feeding(workers=1):
             with pytest.raises(RuntimeError, match="must not be opened twice at a time"), stoker.feeding():

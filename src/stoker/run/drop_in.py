@@ -49,6 +49,8 @@ class _Seat:
     """Why the iterator made last has no state."""
 
 
+_OFF = "stoker is off (`off` in its settings)"
+
 _seats: weakref.WeakKeyDictionary[torch_data.DataLoader[Any], _Seat] = weakref.WeakKeyDictionary()
 _own: Serving | None = None
 _lock = threading.Lock()
@@ -99,7 +101,9 @@ class DataLoader(torch_data.DataLoader[_T]):
         if seat.site:
             serving.sites.setdefault(self, seat.site)
         if serving.settings.off:
-            seat.bookmark, seat.unkept = None, "stoker is off (`off` in its settings)"
+            if seat.pending is not None and not seat.pending.finished:
+                raise ResumeError(f"`load_state_dict` needs an iterator of stoker's, but {_OFF}")
+            seat.bookmark, seat.pending, seat.unkept = None, None, _OFF
             return patch.stock_iterator(self)
         iterator = serving.iterate(self, lambda: patch.stock_iterator(self), seat.pending)
         seat.pending = None
@@ -208,6 +212,8 @@ def _no_stats(loader: torch_data.DataLoader[Any]) -> LoaderStats:
 def explain(loader: torch_data.DataLoader[Any]) -> LoaderExplanation:
     """The tier that serves (or would serve) any loader, and why."""
     serving = _serving_of(loader) or serving_of_process()
+    if serving.settings.off:
+        return LoaderExplanation(tier="stock", reason=_OFF, evidence=(), settled=True)
     feed = serving.known_feed(loader)
     choice = feed.choice if feed is not None else None
     if choice is None:

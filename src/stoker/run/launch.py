@@ -60,6 +60,8 @@ def command_of(settings: Settings, program: Sequence[str], *, explain_to: str = 
         run_dir = run_folder(settings.run_dir, program, environ)
         active = Active(settings=settings, run_dir=run_dir, program=tuple(program), explain_to=explain_to)
         environ = served_environment(environ, active)
+    else:
+        environ = off_environment(environ)
     return [sys.executable, *interpreter_flags(sys.orig_argv), *program], environ
 
 
@@ -109,6 +111,14 @@ def served_environment(environ: Mapping[str, str], active: Active) -> dict[str, 
     served[ACTIVE_ENV] = active.to_environment()
     _set_path(served, [SITE_DIR, *_other_path(served)])
     return served
+
+
+def off_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment in which a program that uses stoker itself gets torch's own loaders as well."""
+    off = dict(environ)
+    off.pop("STOKER_DISABLE", None)  # says the same or, overruled, the opposite
+    off["STOKER_OFF"] = "1"
+    return off
 
 
 def _other_path(environ: Mapping[str, str]) -> list[str]:
