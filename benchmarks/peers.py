@@ -8,6 +8,7 @@ threads as the others have. Those that are not installed are left out, with a li
 from __future__ import annotations
 
 import importlib.util
+import logging
 import multiprocessing
 import tempfile
 import time
@@ -131,7 +132,9 @@ def streaming(paths: list[str], batch_size: int, folder: Path) -> Epoch:
 def ray(paths: list[str], batch_size: int, folder: Path) -> Epoch:
     """Ray Data: a map over the paths, on as many cores."""
     import ray as ray_core
+    import ray.data
 
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray_core.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     ray_core.data.DataContext.get_current().enable_progress_bars = False
     data = ray_core.data.from_items([{"path": path} for path in paths]).map(
@@ -148,6 +151,8 @@ PEERS: dict[str, tuple[str, Callable[[list[str], int, Path], Epoch]]] = {
     "Ray Data": ("ray", ray),
 }
 """Name for people, module that must be there, and how an epoch is begun."""
+_INSTALL = {"ray": "ray[data]"}
+"""What brings a module that is not in the extra `bench`."""
 
 
 class Peer:
@@ -206,7 +211,7 @@ def start(report: Report, paths: list[str], count: int, batch_size: int) -> dict
     found: dict[str, Peer] = {}
     for name, (module, _) in PEERS.items():
         if importlib.util.find_spec(module) is None:
-            report.note(f"{name} is not installed and left out (pip install 'stoker[bench]')")
+            report.note(f"{name} is not installed and left out (pip install '{_INSTALL.get(module, 'stoker[bench]')}')")
             continue
         peer = Peer(name, files, batch_size)
         try:
