@@ -29,6 +29,7 @@ BARS = (
     "scale_latency",
     "resume",
     "measuring_overhead",
+    "cut_size",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")

@@ -1,0 +1,132 @@
+"""Chooses what data workers run of a recorded step: the cut that is predicted to save most, never the largest one.
+
+Owns the prices, the value of a cut and the exact choice. What the words mean for people (why a node stays) is in
+:mod:`stoker.graph.staying`; how the graph comes about and how the cut is run is not known here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+
+from stoker.core.units import format_seconds
+from stoker.graph import staying
+from stoker.graph.dataflow import Cut, Graph
+from stoker.graph.flow import SINK, SOURCE, Network
+from stoker.graph.ledger import Ledger, Prices
+
+__all__ = ["Prices", "choose", "value_of"]
+
+
+def choose(graph: Graph, prices: Prices) -> Cut:
+    """The cut of the highest value; of several, the one that moves least. Empty where none saves enough.
+
+    Source: project selection (Picard 1976) as a minimum cut. A node on the source's side moves. A tensor to send is
+    one vertex more, so that it is paid once however many nodes that stay use it.
+    """
+    ledger = Ledger(graph, prices)
+    moved = _minimum_cut(ledger)
+    saved_s = ledger.saved_ns(moved) / 1e9
+    stayed = staying.reasons(ledger, moved)
+    least_s = max(prices.min_saving_s, prices.min_saving_frac * graph.step_s)
+    if moved and saved_s < least_s:
+        words = f"is worth moving, but all such nodes save {format_seconds(saved_s)} a step"
+        stayed |= dict.fromkeys(moved, f"{words}: the least to do it for is {format_seconds(least_s)}")
+        moved, saved_s = frozenset[int](), 0.0
+    boundary = ledger.sent(moved)
+    return Cut(
+        moved=moved,
+        boundary=boundary,
+        saved_s=saved_s,
+        worker_s=math.fsum(graph.nodes[number].seconds for number in moved),
+        boundary_bytes=sum(graph.values[value].size_bytes for value in boundary),
+        stayed=dict(sorted(stayed.items())),
+    )
+
+
+def value_of(graph: Graph, moved: Iterable[int], prices: Prices) -> float:
+    """Predicted value of moving some nodes, in seconds of the training process.
+
+    Args:
+        graph: What was recorded.
+        moved: Numbers of the nodes, with all that they depend on.
+        prices: What moving costs.
+
+    Returns:
+        Seconds saved in a step, less the price of the data workers' time. Below 0 for a cut that makes it slower.
+
+    Raises:
+        ValueError: One of the nodes cannot move, or depends on one that is not moved.
+    """
+    ledger, chosen = Ledger(graph, prices), frozenset(moved)
+    _check(ledger, chosen)
+    return ledger.value_ns(chosen) / 1e9
+
+
+def _check(ledger: Ledger, moved: Set[int]) -> None:
+    for number in sorted(moved):
+        if number not in ledger.movable:
+            why = ledger.obstacles.get(number) or ledger.graph.nodes[number].state
+            raise ValueError(f"`moved` must hold nodes that can move; node {number} cannot: {why}")
+        for producer in ledger.producers[number]:
+            if producer not in moved:
+                raise ValueError(
+                    f"`moved` must hold all that its nodes depend on; node {number} depends on node {producer}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The network under construction."""
+
+    network: Network
+    nodes: dict[int, int]
+    """Vertices of the nodes that can move."""
+    never: int
+    """A capacity that no minimum cut cuts."""
+
+
+def _minimum_cut(ledger: Ledger) -> frozenset[int]:
+    network = Network()
+    weights = {number: ledger.gain_ns(number) - ledger.price_ns(number) for number in sorted(ledger.movable)}
+    # Moving nothing cuts the edges from the source alone: nothing dearer is ever cut.
+    never = 1 + sum(weight for weight in weights.values() if weight > 0)
+    plan = _Plan(network, {number: network.vertex() for number in weights}, never)
+    for number, weight in weights.items():
+        vertex = plan.nodes[number]
+        if weight > 0:
+            network.edge(SOURCE, vertex, weight)
+        else:
+            network.edge(vertex, SINK, -weight)
+        for producer in ledger.producers[number]:
+            network.edge(vertex, plan.nodes[producer], never)
+    _add_tensors(ledger, plan)
+    side = network.source_side()
+    return frozenset(number for number, vertex in plan.nodes.items() if vertex in side)
+
+
+def _add_tensors(ledger: Ledger, plan: _Plan) -> None:
+    """A vertex for each tensor that may have to be sent; on the sink's side, the training process has it."""
+    tensors: dict[int, int] = {}
+    for number, vertex in plan.nodes.items():
+        if ledger.graph.nodes[number].is_view:
+            continue
+        for value in ledger.graph.nodes[number].outputs:
+            tensors[value] = _tensor(ledger, plan, value)
+            plan.network.edge(vertex, tensors[value], ledger.send_ns(value))
+    for number, vertex in plan.nodes.items():
+        base = ledger.base_of_view(number)
+        # Of a tensor that the training process has, it makes the view itself: what moving the view saved is lost.
+        if base is not None:
+            plan.network.edge(vertex, tensors[base], ledger.gain_ns(number))
+
+
+def _tensor(ledger: Ledger, plan: _Plan, value: int) -> int:
+    takers = ledger.takers[value]
+    if value in ledger.kept or not takers <= ledger.movable:
+        return SINK
+    vertex = plan.network.vertex()
+    for taker in takers:
+        plan.network.edge(vertex, plan.nodes[taker], plan.never)
+    return vertex

@@ -1,0 +1,172 @@
+"""What each choice of nodes saves and costs, in whole nanoseconds: the accounts of which a cut is chosen.
+
+A tensor that a moved node made is *needed* in the training process if it is kept there, or a node that stays uses it or
+a view of it. Views are never sent: the training process makes a view itself wherever its base is there, for about what
+verifying the call costs, which is why such a view counts as nothing. The base of a view is its first tensor argument's
+base; where that is a leaf of the batch, it is always there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+
+from stoker.graph.dataflow import Graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """What moving costs."""
+
+    bytes_per_s: float
+    """Measured bandwidth of the transport in use."""
+    tensor_s: float = 12e-6
+    """Fixed cost of a tensor that is sent, in the training process: rebuilding it as a view of a slot."""
+    verify_s: float = 3e-6
+    """Verifying the call of a moved node in the training process."""
+    worker_s_price: float = 0.05
+    """Price of a second of data-worker time, in seconds of the training process."""
+    min_saving_s: float = 0.0
+    """A cut that saves less in a step is not made."""
+    min_saving_frac: float = 0.02
+    """Nor one that saves less than this share of a step, where the step's time is known; in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        if not self.bytes_per_s > 0.0:
+            raise ValueError(f"`bytes_per_s` must be positive, got {self.bytes_per_s}")
+        for name in ("tensor_s", "verify_s", "worker_s_price", "min_saving_s"):
+            value: float = getattr(self, name)
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"`{name}` must be a number not below 0, got {value}")
+        if not 0.0 <= self.min_saving_frac <= 1.0:
+            raise ValueError(f"`min_saving_frac` must be in [0, 1], got {self.min_saving_frac}")
+
+
+class Ledger:
+    """The accounts of one graph at given prices."""
+
+    def __init__(self, graph: Graph, prices: Prices) -> None:
+        self.graph = graph
+        self.prices = prices
+        self._inputs = [node.inputs for node in graph.nodes]
+        self.producers = [self._producers(inputs) for inputs in self._inputs]
+        """For each node, the nodes that made its arguments."""
+        self.bases = self._bases()
+        """For each value, the value into whose memory it looks (itself, mostly); None: always there, as a leaf is."""
+        self.takers, self.kept = self._uses()
+        self.obstacles = self._obstacles()
+        """Stateless nodes that can never move, and why."""
+        self.movable = frozenset(
+            node.number for node in graph.nodes if not node.state and node.number not in self.obstacles
+        )
+
+    def gain_ns(self, number: int) -> int:
+        """What the training process saves when a node moves and, if it is a view, its base is not sent."""
+        saved = _ns(self.graph.nodes[number].seconds) - _ns(self.prices.verify_s)
+        if not self.graph.nodes[number].is_view:
+            return saved
+        return 0 if self.base_of_view(number) is None else max(0, saved)
+
+    def price_ns(self, number: int) -> int:
+        """Price of the data-worker time of a node."""
+        node = self.graph.nodes[number]
+        if node.is_view and self.base_of_view(number) is None:
+            return 0
+        return _ns(self.prices.worker_s_price * node.seconds)
+
+    def send_ns(self, value: int) -> int:
+        """Cost of sending a value with each batch."""
+        return _ns(self.prices.tensor_s + self.graph.values[value].size_bytes / self.prices.bytes_per_s)
+
+    def base_of_view(self, number: int) -> int | None:
+        """The value into which a view looks; None for other nodes, and where it is always there."""
+        node = self.graph.nodes[number]
+        return self.bases[node.outputs[0]] if node.is_view and node.outputs else None
+
+    def needed(self, value: int, moved: Set[int]) -> bool:
+        """Whether the training process needs a value, by itself or through a view."""
+        return value in self.kept or not self.takers[value] <= moved
+
+    def sent(self, moved: Set[int]) -> tuple[int, ...]:
+        """The values that are sent when these nodes move, in program order."""
+        return tuple(value for value in self.made(moved) if self.needed(value, moved))
+
+    def made(self, numbers: Iterable[int]) -> list[int]:
+        """What some nodes make that is not a view, in program order."""
+        return [
+            value for n in sorted(numbers) if not self.graph.nodes[n].is_view for value in self.graph.nodes[n].outputs
+        ]
+
+    def read(self, numbers: Iterable[int]) -> set[int]:
+        """Bases of the arguments of some nodes, without those that are always there."""
+        bases = {self.bases[value] for number in numbers for value in self._inputs[number]}
+        return {base for base in bases if base is not None}
+
+    def calls_ns(self, numbers: Iterable[int], moved: Set[int]) -> int:
+        """What is saved by not running some of the moved nodes, sending apart."""
+        total = 0
+        for number in numbers:
+            base = self.base_of_view(number)
+            if base is None or not self.needed(base, moved):
+                total += self.gain_ns(number)
+        return total
+
+    def saved_ns(self, moved: Set[int]) -> int:
+        """What the training process saves in a step; below 0 where moving makes it slower."""
+        return self.calls_ns(moved, moved) - sum(self.send_ns(value) for value in self.sent(moved))
+
+    def value_ns(self, moved: Set[int]) -> int:
+        """What is saved, less the price of the data workers' time."""
+        return self.saved_ns(moved) - sum(self.price_ns(number) for number in moved)
+
+    def _producers(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
+        found = {self.graph.values[value].producer: None for value in inputs}
+        return tuple(number for number in found if number is not None)
+
+    def _bases(self) -> list[int | None]:
+        bases: list[int | None] = [None] * len(self.graph.values)
+        for node, inputs in zip(self.graph.nodes, self._inputs, strict=True):
+            # A view without a tensor among its arguments looks into a constant, which the training process has.
+            into = bases[inputs[0]] if node.is_view and inputs else None
+            for value in node.outputs:
+                bases[value] = into if node.is_view else value
+        return bases
+
+    def _uses(self) -> tuple[list[frozenset[int]], frozenset[int]]:
+        """For each value, the nodes that take it or a view of it; and the values of which this or a view is kept."""
+        takers: list[set[int]] = [set() for _ in self.graph.values]
+        kept = set(self.graph.kept)
+        for node in reversed(self.graph.nodes):
+            for value in self._inputs[node.number]:
+                takers[value].add(node.number)
+                if node.is_view:
+                    # To make a view, all its arguments must be there, not its base alone.
+                    takers[value].update(*(takers[output] for output in node.outputs))
+                    if not kept.isdisjoint(node.outputs):
+                        kept.add(value)
+        return [frozenset(numbers) for numbers in takers], frozenset(kept)
+
+    def _obstacles(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for node in self.graph.nodes:
+            if node.state:
+                continue
+            touched = [self.graph.values[value] for value in (*self._inputs[node.number], *node.outputs)]
+            elsewhere = [value.device for value in touched if value.device != "cpu"]
+            before = [n for n in self.producers[node.number] if self.graph.nodes[n].state or n in found]
+            if elsewhere:
+                found[node.number] = f"runs on {elsewhere[-1]}"
+            elif not node.outputs:
+                found[node.number] = "makes no tensor: its result is used in the training process at once"
+            elif before:
+                found[node.number] = f"depends on a node that stays: {self.name(before[0])}"
+        return found
+
+    def name(self, number: int) -> str:
+        """A node's function in short."""
+        return self.graph.nodes[number].function.rpartition(".")[2]
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

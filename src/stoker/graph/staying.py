@@ -1,0 +1,66 @@
+"""Why a stateless node stays in the training process, in words with numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from stoker.core.units import format_bytes, format_seconds
+from stoker.graph.ledger import Ledger
+
+
+def reasons(ledger: Ledger, moved: Set[int]) -> dict[int, str]:
+    """For each stateless node that stays beside the best cut, why."""
+    found: dict[int, str] = {}
+    together: dict[int, frozenset[int]] = {}
+    for node in ledger.graph.nodes:
+        number = node.number
+        if number in moved or node.state:
+            continue
+        if number in ledger.obstacles:
+            found[number] = ledger.obstacles[number]
+            continue
+        before = [together[n] for n in ledger.producers[number] if n not in moved]
+        together[number] = frozenset({number}).union(*before)
+        found[number] = _reason(ledger, moved, number, together[number])
+    return found
+
+
+def _reason(ledger: Ledger, moved: Set[int], number: int, together: frozenset[int]) -> str:
+    """Looks at what would change if a node moved with all that it depends on."""
+    node = ledger.graph.nodes[number]
+    if node.is_view:
+        return "is a view of a tensor that is there, and costs nothing"
+    after = moved | together
+    calls_ns = ledger.calls_ns(together, after) - sum(ledger.price_ns(n) for n in together)
+    earlier = [n for n in together if n != number and not ledger.graph.nodes[n].is_view]
+    if calls_ns <= 0 and not earlier:
+        return _cheap(ledger, number)
+    new = [value for value in ledger.made(together) if ledger.needed(value, after)]
+    # What weighs most is not this node's own: it would move if the other one did.
+    heaviest = max(new, key=ledger.send_ns, default=None)
+    culprit = ledger.graph.values[heaviest].producer if heaviest is not None else number
+    if culprit is not None and culprit != number:
+        return f"depends on a node that stays: {ledger.name(culprit)}"
+    if calls_ns <= 0:
+        return f"depends on a node that stays: {ledger.name(max(earlier))}"
+    freed = [value for value in ledger.read(together) if _freed(ledger, value, moved, after)]
+    size_bytes = sum(ledger.graph.values[v].size_bytes for v in new) - sum(
+        ledger.graph.values[v].size_bytes for v in freed
+    )
+    send_ns = sum(map(ledger.send_ns, new)) - sum(map(ledger.send_ns, freed))
+    result = "its results" if len(node.outputs) > 1 else "its result"
+    what = f"{result} would add {format_bytes(size_bytes)} to a batch" if size_bytes > 0 else f"{result} must be sent"
+    return f"{what}: {format_seconds(send_ns / 1e9)} to send against {format_seconds(calls_ns / 1e9)} saved"
+
+
+def _freed(ledger: Ledger, value: int, moved: Set[int], after: Set[int]) -> bool:
+    """Whether a value that is sent now would not be sent any more."""
+    producer = ledger.graph.values[value].producer
+    return producer in moved and ledger.needed(value, moved) and not ledger.needed(value, after)
+
+
+def _cheap(ledger: Ledger, number: int) -> str:
+    seconds = ledger.graph.nodes[number].seconds
+    if seconds <= ledger.prices.verify_s:
+        return f"costs no more than verifying it ({format_seconds(seconds)})"
+    return f"costs little more than verifying it ({format_seconds(seconds)}), less than a data worker's time for it"
