@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.core.config import Settings
 from stoker.core.errors import ConfigError
-from stoker.core.replay import Replay, replay_command
+from stoker.core.replay import Replay, launcher_of, replay_command
 
 scalars = st.none() | st.integers() | st.text() | st.booleans() | st.binary()
 indices = st.recursive(scalars, lambda part: st.tuples(part, part) | st.lists(part, max_size=3), max_leaves=5)
@@ -33,6 +33,13 @@ def test_a_shell_splits_the_command_as_it_was_meant(index: object, program: list
 
 def test_an_index_of_numpy_becomes_a_number() -> None:
     assert replay_command(0, np.int64(7), 5, ["a b.py"]) == "stoker run --replay 0:7:5 'a b.py'"
+
+
+def test_a_rank_of_torchrun_is_started_by_torchrun() -> None:
+    launcher = launcher_of({"TORCHELASTIC_RUN_ID": "none", "LOCAL_RANK": "1", "RANK": "9"})
+    command = replay_command(0, 7, 5, ["train.py"], launcher)
+    assert command == "torchrun --standalone --nproc-per-node 1 -m stoker run --replay 0:7:5 train.py"
+    assert launcher_of({"RANK": "1"}) == ()
 
 
 def test_an_index_that_cannot_be_written_gives_no_command() -> None:

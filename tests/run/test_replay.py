@@ -21,8 +21,12 @@ pytestmark = pytest.mark.integration
 
 
 def run_stoker(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return run_module("stoker", *words, cwd=cwd)
+
+
+def run_module(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "stoker", *words]
+    command = [sys.executable, "-m", *words]
     return subprocess.run(command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=60)
 
 
@@ -72,6 +76,31 @@ def test_an_exception_is_shown_and_is_the_status(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "IndexError" in done.stderr
     assert done.stdout == ""
+
+
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(*TORCHRUN, "2", "-m", "stoker", "run", "--quiet"), ("stoker", "run", "--quiet", "-m", *TORCHRUN, "2")],
+    ids=["torchrun outside", "torchrun inside"],
+)
+def test_a_rank_of_torchrun(words: tuple[str, ...], tmp_path: Path) -> None:
+    """The program joins the other ranks before it comes to the sample; the command works as it was printed."""
+    done = run_module(*words, str(PROGRAM), "--poison", "--ranks", cwd=tmp_path)
+    found = re.search(r"sample 13 .* ended its data worker twice.*`([^`]* --replay [^`]*)`", done.stderr)
+    assert found, done.stderr
+    command = shlex.split(found.group(1))
+    command[0] = {"torchrun": TORCHRUN[0]}.get(command[0], command[0])
+    again = run_module(*command, cwd=tmp_path)
+    assert again.returncode != 0
+    assert again.stderr.count("sample 13 (photo 13.jpg) of loader 1") == 1
+    assert "Fatal Python error: Segmentation fault" in again.stderr
+    healthy = run_module(*[word for word in command if word != "--poison"], cwd=tmp_path)
+    assert healthy.returncode == 0
+    assert "sample['index']: int 13" in healthy.stderr
+    assert "nothing made" not in healthy.stderr
 
 
 def test_a_loader_that_never_comes(tmp_path: Path) -> None:

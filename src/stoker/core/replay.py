@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,17 @@ def is_replay(text: object) -> bool:
     return True
 
 
-def replay_command(loader: int, index: object, seed: int, program: Sequence[str]) -> str:
+def launcher_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What must start ``stoker`` again where this process is a rank of torchrun; nothing elsewhere.
+
+    One rank will do: the others have no part in a sample, and a program that joins them waits for none.
+    """
+    if "TORCHELASTIC_RUN_ID" in environ and "LOCAL_RANK" in environ:
+        return ("torchrun", "--standalone", "--nproc-per-node", "1", "-m")
+    return ()
+
+
+def replay_command(loader: int, index: object, seed: int, program: Sequence[str], launcher: Sequence[str] = ()) -> str:
     """The shell command that makes a sample again; empty where the index can't be written down, or is None (a stream).
 
     Args:
@@ -63,12 +73,13 @@ def replay_command(loader: int, index: object, seed: int, program: Sequence[str]
         index: what the sampler gave.
         seed: what the sample was made with.
         program: the script or ``-m module`` and its arguments.
+        launcher: what started ``stoker``, as :func:`launcher_of` says.
     """
     literal = _as_literal(index)
     if literal is None:
         return ""
     spec = str(Replay(loader=loader, index=literal, seed=seed))
-    return shlex.join(["stoker", "run", "--replay", spec, *program])
+    return shlex.join([*launcher, "stoker", "run", "--replay", spec, *program])
 
 
 def _as_literal(index: Any) -> Any:

@@ -39,6 +39,8 @@ class FeedConfig:
     bad_sample_cap: int
     program: tuple[str, ...]
     """The script or ``-m module`` and its arguments, for commands in messages."""
+    launcher: tuple[str, ...] = ()
+    """What must start ``stoker`` in such a command; empty where a shell does."""
 
 
 class LoaderListener(Listener, Protocol):
@@ -90,6 +92,7 @@ class LoaderFeed:
             listener=self.listener,
             auto_collation=loader._auto_collation,
             program=services.config.program,
+            launcher=services.config.launcher,
         )
         self._verdict_for: tuple[int, ...] = ()
         self._parked: Crew | None = None

@@ -36,6 +36,8 @@ class Quarantine:
     """Whether an item's indices are a batch."""
     program: tuple[str, ...] = ("train.py",)
     """What the user runs, for the command that makes a sample again."""
+    launcher: tuple[str, ...] = ()
+    """What must start it."""
     num_quarantined: int = field(default=0, init=False)
     _known: set[object] = field(default_factory=set[object], init=False)
 
@@ -86,7 +88,7 @@ class Quarantine:
         if index is None:
             what = "a sample of the stream"
         where = f" ({path})" if path else ""
-        replay = replay_command(self.loader, index, seed, self.program) if single else ""
+        replay = replay_command(self.loader, index, seed, self.program, self.launcher) if single else ""
         remedies = [f"make it alone, in the training process, with `{replay}`"] if replay else []
         if can_leave_out:
             remedies.append("leave such samples out with `--on-bad-sample skip`")

@@ -26,6 +26,8 @@ class Active:
     """``sys.argv`` of this process: the program and its arguments, without stoker's own."""
     program: tuple[str, ...] = ()
     """What the user asked python to run: a script or ``-m module``, and arguments; the same in child interpreters."""
+    launcher: tuple[str, ...] = ()
+    """What must start `stoker run` for this program; torchrun where it was started as one of its ranks."""
     explain_to: str = ""
     """File for an explanation of the loaders: written at the first ``iter(loader)``, where the process then ends."""
 
@@ -33,6 +35,8 @@ class Active:
         """Returns the value of ``STOKER_ACTIVE`` that carries this run to the program and its children."""
         settings = json.loads(self.settings.to_json())
         fields = {"stoker": __version__, "run_dir": self.run_dir, "settings": settings, "program": self.program}
+        if self.launcher:
+            fields["launcher"] = self.launcher
         if self.explain_to:
             fields["explain_to"] = self.explain_to
         return json.dumps(fields)
@@ -49,6 +53,7 @@ class Active:
             fields = json.loads(text)
             version, run_dir, settings = fields["stoker"], fields["run_dir"], json.dumps(fields["settings"])
             program, explain_to = tuple(fields.get("program", ())), fields.get("explain_to", "")
+            launcher = tuple(fields.get("launcher", ()))
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"`{ACTIVE_ENV}` must hold what `stoker run` wrote, got {text[:80]!r}") from error
         if version != __version__:
@@ -60,5 +65,6 @@ class Active:
             run_dir=run_dir,
             argv=tuple(sys.argv),
             program=program,
+            launcher=launcher,
             explain_to=explain_to,
         )

@@ -44,7 +44,7 @@ class Explainer(Serving):
     """Takes the place of what serves loaders; serves none."""
 
     def __init__(self, active: Active) -> None:
-        super().__init__(active.settings, [], active.program)
+        super().__init__(active.settings, [], active.program, active.launcher)
         self._active = active
         self._explaining = False
 

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from stoker.core.config import Settings
 from stoker.core.errors import ConfigError
+from stoker.core.replay import launcher_of
 from stoker.run.active import Active
 from stoker.run.environment import ACTIVE_ENV
 
@@ -58,7 +59,13 @@ def command_of(settings: Settings, program: Sequence[str], *, explain_to: str = 
     if not settings.off:
         _check_interpreter()
         run_dir = run_folder(settings.run_dir, program, environ)
-        active = Active(settings=settings, run_dir=run_dir, program=tuple(program), explain_to=explain_to)
+        active = Active(
+            settings=settings,
+            run_dir=run_dir,
+            program=tuple(program),
+            launcher=launcher_of(environ),
+            explain_to=explain_to,
+        )
         environ = served_environment(environ, active)
     else:
         environ = off_environment(environ)

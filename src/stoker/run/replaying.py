@@ -44,7 +44,7 @@ class Replayer(Serving):
     """Serves loaders until the one that is meant is iterated."""
 
     def __init__(self, active: Active, replay: Replay) -> None:
-        super().__init__(active.settings, [], active.program)
+        super().__init__(active.settings, [], active.program, active.launcher)
         self._replay = replay
         self._reached = False
 
@@ -65,6 +65,8 @@ class Replayer(Serving):
             return
         patch.remove()
         self.close()
+        if not self._count and "torch.distributed.launcher" in sys.modules:
+            return  # torchrun itself: its ranks come to the loaders
         _say(
             f"stoker: `--replay` names loader {self._replay.loader}, but the program used {self._count} (from 0); "
             "nothing made"

@@ -17,6 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from stoker.backends.local import LocalBackend
 from stoker.core import events, host
 from stoker.core.config import Settings
+from stoker.core.replay import launcher_of
 from stoker.feed.crew import Backend, Departure
 from stoker.feed.iterator import close_all
 from stoker.feed.loader import FeedConfig, LoaderFeed
@@ -44,9 +45,12 @@ class Serving:
         settings: what the user chose.
         sinks: told every event; must not raise.
         program: the script or ``-m module`` and its arguments; this process's own by default.
+        launcher: what must start ``stoker`` for that program; this process's own where there is no ``program``.
     """
 
-    def __init__(self, settings: Settings, sinks: list[Sink], program: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, settings: Settings, sinks: list[Sink], program: tuple[str, ...] = (), launcher: tuple[str, ...] = ()
+    ) -> None:
         ranks = local_world_size(os.environ)
         cores = settings.cpu_budget or rank_cores(host.cores(), ranks)
         _, available = host.memory_bytes()
@@ -64,6 +68,7 @@ class Serving:
             on_bad_sample=settings.on_bad_sample,
             bad_sample_cap=settings.bad_sample_cap,
             program=program or tuple(sys.argv),
+            launcher=launcher if program else launcher_of(os.environ),
         )
         self.clock = StepClock()
         self._ledger = CpuLedger(cores)

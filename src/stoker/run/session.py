@@ -33,7 +33,10 @@ class Session:
         self._served = False
         self._pid = os.getpid()
         self.serving = Serving(
-            active.settings, [self._on_event, self._log.on_event, self._live.on_event], active.program
+            active.settings,
+            [self._on_event, self._log.on_event, self._live.on_event],
+            active.program,
+            active.launcher,
         )
 
     def start(self) -> None:

@@ -1,14 +1,16 @@
-"""Trains on random crops of nothing; with `--poison`, sample 13 ends whichever process makes it."""
+"""Trains on random crops of nothing, with `--ranks` as one of several; with `--poison`, sample 13 ends its process."""
 
 import argparse
 import os
 import signal
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+import torch.distributed
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--poison", action="store_true")
+parser.add_argument("--ranks", action="store_true")
 parser.add_argument("--label", default="")
 options = parser.parse_args()
 
@@ -29,7 +31,14 @@ class Crops(Dataset):
 if __name__ == "__main__":
     torch.manual_seed(1)
     first = DataLoader(list(range(8)), batch_size=4)
-    second = DataLoader(Crops(), batch_size=4, shuffle=True, num_workers=2)
+    crops = Crops()
+    if options.ranks:
+        torch.distributed.init_process_group("gloo")
+        sampler = DistributedSampler(crops)
+        torch.distributed.barrier()
+    else:
+        sampler = RandomSampler(crops)
+    second = DataLoader(crops, batch_size=4, sampler=sampler, num_workers=2)
     for _ in first:
         pass
     for batch in second:
