@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-STYLE_SHEET = """
-:root {
-  color-scheme: light dark;
-  --page: #f6f6f4; --card: #ffffff; --ink: #1b1d21; --soft: #5d636d; --rule: #e3e3df; --grid: #ecece8;
-  --s0: #d97a06; --s1: #3a6fd8; --s2: #12857a; --s3: #a3a8b1; --bad: #c0362c; --good: #12857a; --code: #f1f1ee;
+LIGHT = {
+    "page": "#f6f6f4",
+    "card": "#ffffff",
+    "ink": "#1b1d21",
+    "soft": "#5d636d",
+    "rule": "#e3e3df",
+    "grid": "#ecece8",
+    "s0": "#d97a06",
+    "s1": "#3a6fd8",
+    "s2": "#12857a",
+    "s3": "#a3a8b1",
+    "bad": "#c0362c",
+    "good": "#12857a",
+    "code": "#f1f1ee",
 }
+"""Colours on light ground, for drawings that stand alone too."""
+
+_ROOT = ":root { color-scheme: light dark; " + " ".join(f"--{name}: {value};" for name, value in LIGHT.items()) + " }"
+
+STYLE_SHEET = (
+    f"""
+{_ROOT}"""
+    + """
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #121417; --card: #1b1e23; --ink: #e8e9eb; --soft: #9aa1ac; --rule: #2c3037; --grid: #262a30;
@@ -116,3 +133,4 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 }
 @media print { body { background: #fff; } .card { break-inside: avoid; } }
 """
+)
