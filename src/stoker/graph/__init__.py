@@ -1,1 +1,1 @@
-"""The automatic cut: finds the part of a training step that depends on the batch alone, and moves it to data workers."""
+"""The automatic cut: finds what depends on the batch alone in a training step, and moves it to data workers."""

@@ -1,0 +1,340 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (batches are whatever the loader makes)
+"""The cut of one loader's steps, from the first recorded step to the verdict of the trial.
+
+Some steps are recorded, a cut is chosen, workers are told; the first prepared batches are computed on both sides and
+compared; then the program runs with and without the cut in turn, and the cut stays only if it pays.
+"""
+
+from __future__ import annotations
+
+import enum
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from stoker.graph.conductor import Conductor
+from stoker.graph.cut import Prices, choose
+from stoker.graph.dataflow import Cut, Graph
+from stoker.graph.leaves import leaves_of, signature_of
+from stoker.graph.merge import Recording, merge
+from stoker.graph.recorder import Recorder, Trace
+from stoker.graph.replay import Plan, Prepared, Stage, step_of
+from stoker.graph.trial import Arm, Trial
+from stoker.graph.verifier import Substitution, Verifier
+
+SKIPPED_BATCHES = 2
+"""Batches of a loader before recording: first steps allocate and warm up."""
+RECORDED_STEPS = 4
+COMPARED_STEPS = 3
+MAX_VARIANTS = 8
+_MAX_CHOICES = 6
+"""Times a variant's cut is chosen again because something was found out; then it stays whole."""
+_WINDOW = 32
+"""Steps over which broken ones are counted."""
+
+Outcome = Literal["moved", "stayed", "reverted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of a variant, for people and records."""
+
+    variant: int
+    graph: Graph
+    cut: Cut
+    outcome: Outcome
+    reason: str
+    gain: float = 0.0
+    """Measured: 1 - time of a step with the cut / without it; 0 when not measured."""
+
+
+class _Phase(enum.Enum):
+    RECORDING = enum.auto()
+    COMPARING = enum.auto()
+    ON = enum.auto()
+    """On trial, or after it."""
+    WHOLE = enum.auto()
+    """Nothing is moved, for good."""
+
+
+@dataclass(slots=True)
+class _Variant:
+    """Steps on batches that look the same."""
+
+    number: int
+    traces: list[Trace] = field(default_factory=list[Trace])
+    phase: _Phase = _Phase.RECORDING
+    recording: Recording | None = None
+    substitution: Substitution | None = None
+    plan: Plan | None = None
+    cut: Cut | None = None
+    compared: int = 0
+    choices: int = 0
+    steps: int = 0
+    broken: int = 0
+    seen_realised: dict[int, int] = field(default_factory=dict[int, int])
+
+
+class Cutter:
+    """Finds and keeps the cut of one loader.
+
+    Args:
+        conductor: watches steps for all loaders of the process.
+        ship: tells the loader's workers what to do with a collated batch (a pickled :class:`Stage`; empty for nothing).
+        report: told each verdict.
+        prices: what transport and worker time cost.
+    """
+
+    def __init__(
+        self,
+        conductor: Conductor,
+        ship: Callable[[bytes], None],
+        report: Callable[[Verdict], None],
+        prices: Prices,
+    ) -> None:
+        self._conductor = conductor
+        self._ship = ship
+        self._report = report
+        self._prices = prices
+        self._variants: dict[tuple[Any, ...], _Variant] = {}
+        self._batches = 0
+        self._plans = 0
+        self._delivered_s = 0.0
+        self._recorder: Recorder | None = None
+        self._trial: Trial | None = None
+        self._label = Arm.OFF
+
+    # -- the loader's steps ------------------------------------------------------------------------------------------
+
+    def asked(self) -> None:
+        """The program asks for the next batch."""
+        now = time.perf_counter()
+        if self._trial is not None and self._delivered_s:
+            self._weigh(now)
+        self._conductor.end(self)
+
+    def left(self) -> None:
+        """The program has left the iteration."""
+        self._delivered_s = 0.0
+        if self._trial is not None:
+            self._trial.pause()
+        self._conductor.end(self, waiting=True)
+
+    def delivered(self, item: Any) -> Any:
+        """The batch for the program, watched from now on if there is something to watch for."""
+        with torch._C.DisableTorchFunction():
+            return self._deliver(item)
+
+    def _deliver(self, item: Any) -> Any:
+        self._batches += 1
+        prepared = item if isinstance(item, Prepared) else None
+        batch = item.batch if prepared is not None else item
+        self._label = Arm.ON if prepared is not None else Arm.OFF
+        if prepared is not None:
+            self._substitute(prepared)
+        elif self._batches > SKIPPED_BATCHES:
+            self._record(batch)
+        self._delivered_s = time.perf_counter()
+        return batch
+
+    # -- recording ---------------------------------------------------------------------------------------------------
+
+    def _record(self, batch: Any) -> None:
+        if (
+            all(v.phase is not _Phase.RECORDING for v in self._variants.values())
+            and len(self._variants) >= MAX_VARIANTS
+        ):
+            return
+        leaves = leaves_of(batch)
+        if not leaves:
+            return
+        signature = signature_of(leaves)
+        variant = self._variants.get(signature)
+        if variant is None:
+            if len(self._variants) >= MAX_VARIANTS:
+                return
+            variant = self._variants[signature] = _Variant(len(self._variants))
+        if variant.phase is not _Phase.RECORDING:
+            return
+        expected = len(variant.traces[-1].calls) if variant.traces else 0
+        recorder = Recorder(leaves, signature, expected)
+        begun = time.perf_counter()
+
+        def end(compiled: bool) -> None:
+            trace = recorder.finish(time.perf_counter() - begun)
+            trace.bare = compiled
+            if recorder.began and variant.phase is _Phase.RECORDING:
+                variant.traces.append(trace)
+                if len(variant.traces) == RECORDED_STEPS:
+                    self._settle(variant)
+
+        self._conductor.begin(self, recorder, end)
+
+    def _settle(self, variant: _Variant) -> None:
+        """Enough is recorded: a cut is chosen."""
+        variant.recording = merge(variant.traces)
+        variant.traces.clear()
+        self._choose(variant)
+
+    def _choose(self, variant: _Variant) -> None:
+        recording = variant.recording
+        assert recording is not None
+        variant.choices += 1
+        cut = choose(recording.graph, self._prices)
+        if not cut or variant.choices > _MAX_CHOICES:
+            reason = _why_whole(recording.graph, cut) if not cut else "its steps differ too often from each other"
+            self._keep_whole(variant, "stayed" if variant.choices == 1 else "reverted", reason)
+            return
+        self._plans += 1
+        variant.cut = cut
+        variant.substitution = Substitution(recording, cut)
+        moved = sorted(cut.moved)
+        steps = tuple(step_of(recording.calls[number]) for number in moved)
+        constants = dict(enumerate(recording.constants))
+        variant.plan = Plan(self._plans, recording.signature, steps, constants, cut.boundary)
+        variant.phase, variant.compared = _Phase.COMPARING, 0
+        variant.steps = variant.broken = 0
+        self._send()
+
+    def _keep_whole(self, variant: _Variant, outcome: Outcome, reason: str, gain: float = 0.0) -> None:
+        recording = variant.recording
+        assert recording is not None
+        cut = (
+            variant.cut if outcome == "reverted" and variant.cut is not None else choose(recording.graph, self._prices)
+        )
+        variant.phase, variant.plan, variant.substitution = _Phase.WHOLE, None, None
+        self._send()
+        self._report(
+            Verdict(variant=variant.number, graph=recording.graph, cut=cut, outcome=outcome, reason=reason, gain=gain)
+        )
+
+    def _send(self) -> None:
+        """Tells the workers which plans hold."""
+        plans = [v.plan for v in self._variants.values() if v.plan is not None]
+        off = self._trial is not None and self._trial.arm is Arm.OFF
+        self._ship(pickle.dumps(Stage(plans), 5) if plans and not off else b"")
+
+    # -- substituting ------------------------------------------------------------------------------------------------
+
+    def _substitute(self, prepared: Prepared) -> None:
+        variant = next(
+            (v for v in self._variants.values() if v.plan is not None and v.plan.variant == prepared.variant), None
+        )
+        if variant is None or variant.substitution is None:
+            return  # of a plan that is not used any more
+        if prepared.failure:
+            self._keep_whole(variant, "reverted", f"a data worker could not make its calls ({prepared.failure})")
+            return
+        leaves = leaves_of(prepared.batch)
+        if signature_of(leaves) != variant.substitution.recording.signature:
+            return
+        comparing = variant.phase is _Phase.COMPARING
+        verifier = Verifier(variant.substitution, leaves, prepared, comparing=comparing)
+
+        def end(compiled: bool) -> None:
+            verifier.finish()
+            if verifier.began and variant.substitution is verifier.substitution:
+                self._judge(variant, verifier)
+
+        self._conductor.begin(self, verifier, end)
+
+    def _judge(self, variant: _Variant, verifier: Verifier) -> None:
+        """What a step on a prepared batch has shown."""
+        assert variant.recording is not None
+        assert variant.cut is not None
+        graph = variant.recording.graph
+        if verifier.differing:
+            for value in verifier.differing:
+                node = graph.producer(value)
+                assert node is not None
+                node.state = "its result in a data worker differs in bits from the one here"
+            _spread_state(graph)
+            self._choose(variant)
+            return
+        variant.steps += 1
+        variant.broken += not verifier.complete
+        for value in verifier.realised:
+            variant.seen_realised[value] = variant.seen_realised.get(value, 0) + 1
+        again = [value for value, times in variant.seen_realised.items() if times >= 2 and value not in graph.kept]
+        if again:
+            graph.kept.update(dict.fromkeys(again, "the program used it in a way that was not recorded"))
+            self._choose(variant)
+        elif variant.steps >= _WINDOW:
+            if variant.broken > variant.steps // 2:
+                share = f"{variant.broken} of {variant.steps} steps"
+                self._keep_whole(variant, "reverted", f"{share} differ from those that were recorded")
+            variant.steps = variant.broken = 0
+        elif variant.phase is _Phase.COMPARING:
+            variant.compared += 1
+            if variant.compared >= COMPARED_STEPS:
+                variant.phase = _Phase.ON
+                self._start_trial()
+
+    # -- the trial ---------------------------------------------------------------------------------------------------
+
+    def _start_trial(self) -> None:
+        if self._trial is None:
+            self._trial = Trial()
+
+    def _weigh(self, now: float) -> None:
+        """A step of the trial is over."""
+        trial = self._trial
+        assert trial is not None
+        if trial.verdict is not None:
+            return
+        arm = trial.arm
+        trial.add(self._label, now)
+        if trial.verdict is not None:
+            self._conclude(trial.verdict)
+        elif trial.arm is not arm:
+            self._send()
+
+    def _conclude(self, gain: float) -> None:
+        moved = [v for v in self._variants.values() if v.phase is _Phase.ON and v.recording is not None and v.cut]
+        self._trial = None
+        for variant in moved:
+            recording, cut = variant.recording, variant.cut
+            assert recording is not None
+            assert cut is not None
+            if gain < Trial.LEAST_GAIN:
+                reason = f"steps took {1 - gain:.2f} of the time without it: it does not pay by 2 %"
+                self._keep_whole(variant, "reverted", reason, gain)
+                continue
+            reason = f"steps take {1 - gain:.2f} of the time without it"
+            verdict = Verdict(
+                variant=variant.number, graph=recording.graph, cut=cut, outcome="moved", reason=reason, gain=gain
+            )
+            self._report(verdict)
+        self._send()
+
+
+def _why_whole(graph: Graph, cut: Cut) -> str:
+    stateless = [node for node in graph.nodes if not node.state]
+    if not stateless:
+        return "no call depends on the batch alone"
+    return next(iter(cut.stayed.values()), "no call is worth moving")
+
+
+def _spread_state(graph: Graph) -> None:
+    for node in graph.nodes:
+        for value in node.inputs:
+            producer = graph.producer(value)
+            if not node.state and producer is not None and producer.state:
+                node.state = f"it depends on `{producer.function.rpartition('.')[2]}`, which is not stateless"
+
+
+def measure_bandwidth() -> float:
+    """Bytes a second that one core copies, which is what sending a batch through a slot costs at least."""
+    source = torch.ones(1 << 20)
+    target = torch.empty_like(source)
+    best = float("inf")
+    for _ in range(3):
+        begun = time.perf_counter()
+        target.copy_(source)
+        best = min(best, time.perf_counter() - begun)
+    return source.numel() * 4 / best

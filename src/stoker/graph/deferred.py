@@ -1,0 +1,120 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
+# (a tensor subclass: torch's hooks for it are untyped)
+"""A tensor that was not computed: stands for a value inside the cut until something looks at it.
+
+Its shape, type and strides are real; its elements are made, by the original calls on the original batch, when anything
+but the recorded calls uses it. Where torch allows, the object then *becomes* the plain tensor (its contents are
+swapped), so that what the program holds is an ordinary tensor from then on. None outlives the cut's part of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+
+from stoker.graph.dataflow import Value
+
+
+class Maker(Protocol):
+    """Makes the plain tensors of values."""
+
+    def make(self, number: int) -> torch.Tensor:
+        """The plain tensor of a value."""
+        ...
+
+    def settle(self, number: int, tensor: torch.Tensor) -> None:
+        """From now on ``tensor`` is that value: its object has taken over what :meth:`make` returned."""
+        ...
+
+
+class Deferred(torch.Tensor):
+    """A value inside the cut."""
+
+    _maker: Maker
+    _number: int
+    _real: torch.Tensor | None
+
+    @staticmethod
+    def __new__(cls, value: Value, maker: Maker) -> Deferred:  # noqa: D102
+        with torch._C.DisableTorchFunction():
+            self = torch.Tensor._make_wrapper_subclass(
+                cls, value.shape, strides=value.stride, dtype=getattr(torch, value.dtype), device="cpu"
+            )
+        self._maker, self._number, self._real = maker, value.number, None
+        return self
+
+    def __init__(self, value: Value, maker: Maker) -> None: ...
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """A use that no mode of ours saw: in another thread, or inside torch's own Python code."""
+        return func(*realise(args), **realise(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """A use from compiled code: operators see the real tensor."""
+        return func(*realise(args), **realise(kwargs or {}))
+
+
+def deferred_in(part: Any) -> Iterator[Deferred]:
+    """The deferred tensors in the arguments of a call."""
+    if type(part) is Deferred:
+        yield part
+    elif isinstance(part, list | tuple):
+        for inner in part:
+            yield from deferred_in(inner)
+    elif isinstance(part, dict):
+        yield from deferred_in(list(part.values()))
+    elif isinstance(part, slice):
+        yield from deferred_in((part.start, part.stop, part.step))
+
+
+def realise(part: Any) -> Any:
+    """Arguments with plain tensors in the place of deferred ones."""
+    if type(part) is Deferred:
+        return become_real(part)
+    if isinstance(part, list):
+        return [realise(inner) for inner in part]
+    if isinstance(part, tuple):
+        inner = [realise(inner) for inner in part]
+        return type(part)(*inner) if hasattr(part, "_fields") else type(part)(inner)
+    if isinstance(part, dict):
+        return {name: realise(inner) for name, inner in part.items()}
+    if isinstance(part, slice):
+        return slice(realise(part.start), realise(part.stop), realise(part.step))
+    return part
+
+
+def become_real(deferred: Deferred) -> torch.Tensor:
+    """The plain tensor of a deferred one: the same object wherever torch can swap its contents."""
+    with torch._C.DisableTorchFunction():
+        real, maker, number = deferred._real, deferred._maker, deferred._number
+        if real is None:
+            real = maker.make(number)
+        if _swap(deferred, real):
+            maker.settle(number, deferred)
+            return deferred
+        deferred._real = real
+        return real
+
+
+def _swap(deferred: Deferred, real: torch.Tensor) -> bool:
+    if type(real) is not torch.Tensor or _use_count(real) > 1 or _use_count(deferred) > 1 or vars(real):
+        return False
+    try:
+        torch.utils.swap_tensors(deferred, real)
+    except (RuntimeError, TypeError):
+        return False
+    vars(deferred).clear()
+    return True
+
+
+def _use_count(tensor: Any) -> int:
+    return tensor._use_count()

@@ -1,0 +1,147 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (torch's functions are untyped)
+"""Torch's functions: their names, by which another process finds them, and what they do beside computing.
+
+A call is judged by its function's name, as torch's conventions go: a trailing underscore writes, ``out=`` and
+``inplace=True`` write. What a name does not say is found while recording (generator states, version counters) and by
+comparing the first results of data workers bit by bit.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+import torch
+
+Function = Callable[..., Any]
+
+_METADATA = frozenset(
+    {
+        "shape", "size", "dim", "ndim", "ndimension", "dtype", "device", "numel", "nelement", "stride", "layout",
+        "__len__", "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mps",
+        "is_mkldnn", "is_xpu", "is_ipu", "is_maia", "is_vulkan", "is_mtia", "is_xla", "is_complex", "is_floating_point",
+        "is_signed", "is_conj", "is_neg", "is_inference", "is_contiguous", "element_size", "itemsize", "nbytes",
+        "storage_offset", "requires_grad", "is_leaf", "grad_fn", "_version", "get_device", "names", "has_names",
+        "is_tensor", "is_same_size", "dense_dim", "sparse_dim", "_backward_hooks", "_is_view", "_base", "grad",
+        "is_shared", "is_pinned", "type", "output_nr", "__hash__", "_is_zerotensor", "is_distributed", "retains_grad",
+        "result_type", "can_cast",
+    }
+)  # fmt: skip
+"""Questions about a tensor that do not look at its elements."""
+_ESCAPES = frozenset(
+    {
+        "numpy", "data", "untyped_storage", "storage", "_typed_storage", "data_ptr", "__array__", "__dlpack__",
+        "__cuda_array_interface__", "to_dlpack", "_to_dlpack", "as_subclass", "_make_subclass", "register_hook",
+        "retain_grad", "__reduce_ex__", "apply_", "map_", "pin_memory", "module_load", "backward",
+    }
+)  # fmt: skip
+"""Calls after which the tensor's memory may be read or written unseen, or that act on the tensor itself."""
+_UNINITIALISED = ("empty", "new_empty", "_empty")
+"""Results of functions with these prefixes hold whatever the memory held."""
+_NOT_WRITES = frozenset({"__invert__", "__index__", "__int__", "__init__"})
+_DUNDER_WRITES = frozenset({"__setitem__", "__delitem__", "__set__", "__setstate__"})
+
+
+class Effect(enum.IntEnum):
+    """What a call does beside computing."""
+
+    NONE = 0
+    METADATA = 1
+    """Only asks about shapes, types and the like."""
+    WRITES = 2
+    """Changes an argument."""
+    ESCAPES = 3
+    """Lets the memory of an argument be changed unseen."""
+    UNINITIALISED = 4
+
+
+def simple_name(function: Function) -> str:
+    """The last part of a function's name; for a property of tensors its name, or ``__set__``."""
+    name = getattr(function, "__name__", "")
+    if name == "__get__":
+        return getattr(function.__self__, "__name__", name)  # pyright: ignore[reportFunctionMemberAccess]
+    return name or str(function)
+
+
+@functools.lru_cache(maxsize=4096)
+def effect(function: Function) -> Effect:
+    """What calls of a function do, as its name says; keywords are looked at by :func:`writes_by_keyword`."""
+    name = simple_name(function)
+    if name in _METADATA:
+        return Effect.METADATA
+    if name in _ESCAPES:
+        return Effect.ESCAPES
+    if name in _DUNDER_WRITES or (name.startswith("__i") and name not in _NOT_WRITES):
+        return Effect.WRITES
+    if name.endswith("_") and not name.endswith("__"):
+        return Effect.WRITES
+    if name.startswith(_UNINITIALISED):
+        return Effect.UNINITIALISED
+    return Effect.NONE
+
+
+def writes_by_keyword(keywords: dict[str, Any]) -> bool:
+    """Whether the keywords of a call have it write."""
+    return keywords.get("out") is not None or keywords.get("inplace") is True
+
+
+@functools.lru_cache(maxsize=4096)
+def path_of(function: Function) -> str:
+    """Where a function is found by :func:`find`; empty when it is not found there, or is not torch's."""
+    for path in _candidates(function):
+        if path.startswith("torch.") or getattr(function, "__stoker_stateless__", False):
+            try:
+                if find(path) == function:
+                    return path
+            except (ImportError, AttributeError):
+                continue
+    return ""
+
+
+def _candidates(function: Function) -> list[str]:
+    name: str = getattr(function, "__name__", "")
+    owner = getattr(function, "__objclass__", None)
+    if name in ("__get__", "__set__"):
+        return [f"torch.Tensor.{function.__self__.__name__}.{name}"]  # pyright: ignore[reportFunctionMemberAccess]
+    if owner is not None and issubclass(torch.Tensor, owner):
+        return [f"torch.Tensor.{name}"]
+    if type(function).__name__ in ("OpOverloadPacket", "OpOverload"):
+        return [f"torch.ops.{function}"]
+    module: str = getattr(function, "__module__", None) or "torch"
+    qualified: str = getattr(function, "__qualname__", name)
+    return [f"{module}.{qualified}", f"{module}.{name}", f"torch.{name}", f"torch.Tensor.{name}"]
+
+
+def find(path: str) -> Function:
+    """The function at a path.
+
+    Raises:
+        ImportError, AttributeError: there is none.
+    """
+    parts = path.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:length])
+        if module in sys.modules or _imports(module):
+            found: Any = sys.modules[module]
+            for part in parts[length:]:
+                found = getattr(found, part)
+            return found
+    raise ImportError(f"no module holds {path}")
+
+
+def _imports(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
+def is_plain(tensor: Any) -> TypeGuard[torch.Tensor]:
+    """Whether an object is a dense tensor of torch's own class in the memory of this machine."""
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"

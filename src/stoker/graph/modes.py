@@ -1,0 +1,200 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+# (torch offers no public way to put a mode below others)
+"""Watching the program's torch calls for part of a step, without being in anybody's way.
+
+The mode goes to the *bottom* of the stack of torch function modes, below the program's own (``torch.device("meta")``
+and the like), and leaves only outside of handlers: when the next batch is asked for, and, once nothing is expected any
+more, at the next module call, optimizer step or entry into compiled code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from stoker.graph.functions import Function
+from stoker.graph.recorder import Run
+
+
+class Step(Protocol):
+    """What sees the calls of one step: a recorder or a verifier."""
+
+    began: bool
+
+    @property
+    def done(self) -> bool:
+        """It need not see further calls."""
+        ...
+
+    def call(self, function: Function, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
+        """Makes a call, or gives its result."""
+        ...
+
+
+def _run(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+class Watch(TorchFunctionMode):
+    """The mode, and the steps that it watches for.
+
+    Args:
+        leaving: called before the mode leaves at a safe point, with True when compiled code begins.
+    """
+
+    def __init__(self, leaving: Callable[[bool], None]) -> None:
+        super().__init__()
+        self._leaving = leaving
+        self._steps: list[Step] = []
+        self._only: Step | None = None
+        self._inside = 0
+        self._armed = False
+        self._thread = 0
+        """The thread on whose stack the mode is; 0 when it is on none."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the mode is on a stack."""
+        return self._thread != 0
+
+    def set_steps(self, steps: list[Step]) -> None:
+        """Watches for these from now on, in the thread that calls; for none it leaves."""
+        self._steps = steps
+        self._only = steps[0] if len(steps) == 1 else None
+        if not steps:
+            self.detach()
+        elif not self._thread:
+            self._attach()
+        self._arm()
+
+    def __torch_function__(
+        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """A call of the program."""
+        self._inside += 1
+        try:
+            step = self._only
+            if step is not None:
+                return step.call(func, types, args, kwargs or {}, _run)
+            return self._chain(0, types, func, args, kwargs or {})
+        finally:
+            self._inside -= 1
+            if not self._armed:
+                self._arm()
+
+    def _chain(self, place: int, types: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Several steps at once (two loaders in one loop): each sees the call, the last one makes it."""
+        if place == len(self._steps):
+            return func(*args, **kwargs)
+
+        def run(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return self._chain(place + 1, types, function, args, kwargs)
+
+        return self._steps[place].call(func, types, args, kwargs, run)
+
+    # -- coming and going --------------------------------------------------------------------------------------------
+
+    def _attach(self) -> None:
+        _watch_compiled()
+        above = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+        torch._C._push_on_torch_function_stack(self)
+        for mode in reversed(above):
+            torch._C._push_on_torch_function_stack(mode)
+        self._thread = threading.get_ident()
+        _active.append(self)
+
+    def detach(self) -> None:
+        """Takes the mode off the stack, if it is on this thread's."""
+        self._disarm()
+        if self._thread != threading.get_ident():
+            return
+        above = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+        for mode in reversed(above):
+            if mode is not self:
+                torch._C._push_on_torch_function_stack(mode)
+        self._thread = 0
+        _active.remove(self)
+
+    def _arm(self) -> None:
+        """Once all that has begun is done, the next safe point is used."""
+        done = bool(self._steps) and all(step.done for step in self._steps if step.began)
+        if done and any(step.began for step in self._steps) and not self._armed:
+            self._armed = True
+            _hooks_of_modules()[id(self)] = self._at_safe_point
+            _hooks_of_optimizers()[id(self)] = self._at_safe_point
+
+    def _disarm(self) -> None:
+        if self._armed:
+            self._armed = False
+            _hooks_of_modules().pop(id(self), None)
+            _hooks_of_optimizers().pop(id(self), None)
+
+    def _at_safe_point(self, *_: object) -> None:
+        if not self._inside and self._thread == threading.get_ident():
+            self.leave(compiled=False)
+
+    def leave(self, *, compiled: bool) -> None:
+        """Leaves at a safe point."""
+        self._leaving(compiled)
+        self.detach()
+
+    def enters_compiled(self) -> None:
+        """Compiled code is about to run: it must find no mode of ours."""
+        if not self._inside and self._thread == threading.get_ident():
+            self.leave(compiled=True)
+
+
+_active: list[Watch] = []
+
+
+def _hooks_of_modules() -> dict[int, Any]:
+    return torch.nn.modules.module._global_forward_pre_hooks
+
+
+def _hooks_of_optimizers() -> dict[int, Any]:
+    return importlib.import_module("torch.optim.optimizer")._global_optimizer_pre_hooks
+
+
+def _watch_compiled() -> None:
+    """Has every compiled callable announce itself, also those made before; once torch's compiler is loaded."""
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    context: Any = getattr(compiler, "_TorchDynamoContext", None)
+    if context is None or isinstance(getattr(context, "enter_exit_hooks", None), property):
+        return
+    context.enter_exit_hooks = property(_get_hooks, _set_hooks)
+    optimized: Any = compiler.OptimizedModule  # pyright: ignore[reportOptionalMemberAccess]
+    stock = optimized.__call__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _announce()  # before torch looks for global hooks, and warns
+        return stock(self, *args, **kwargs)
+
+    optimized.__call__ = call
+
+
+def _get_hooks(self: Any) -> list[Any]:
+    hooks: list[Any] = self.__dict__["enter_exit_hooks"]
+    if _announce not in hooks:
+        hooks.insert(0, _announce)
+    return hooks
+
+
+def _set_hooks(self: Any, hooks: list[Any]) -> None:
+    self.__dict__["enter_exit_hooks"] = hooks
+
+
+def _announce() -> Callable[[], None]:
+    for watch in (*_active,):
+        watch.enters_compiled()
+    return _nothing
+
+
+def _nothing() -> None:
+    pass

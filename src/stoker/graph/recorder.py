@@ -1,0 +1,349 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+# (torch's functions are untyped)
+"""Recording one step: which calls touched the batch or something made from it, and why a call is not stateless.
+
+The taint rule is SmartStage's with other seeds: whatever a call reads from outside the step is a constant only if its
+bytes turn out the same in every recorded step; parameters, large tensors and tensors that are written are state from
+the start. A trace holds results weakly, so that recording keeps nothing alive that the program drops.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stoker.graph.arguments import NotRecordable, take_apart
+from stoker.graph.dataflow import Argument, Form, Value
+from stoker.graph.functions import Effect, Function, effect, is_plain, path_of, simple_name, writes_by_keyword
+
+MAX_CONSTANT_BYTES = 1 << 20
+"""Larger tensors from outside the step are state: comparing them in every step would cost more than it saves."""
+MAX_CALLS = 2000
+"""A step with more stateless calls is recorded up to here."""
+
+Run = Callable[[Function, tuple[Any, ...], dict[str, Any]], Any]
+"""Makes a call."""
+Ambient = tuple[bool, torch.dtype, torch.dtype]
+
+
+def ambient() -> Ambient:
+    """What decides about results beside arguments: autocast on the CPU, its type, and the default type."""
+    return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_default_dtype()
+
+
+@dataclass(slots=True)
+class Call:
+    """A stateless call as it was seen in one step."""
+
+    function: Function
+    path: str
+    arguments: tuple[Argument, ...]
+    keywords: tuple[tuple[str, Argument], ...]
+    outputs: tuple[int, ...]
+    container: str
+    is_view: bool
+    same_as: tuple[int | None, ...]
+    """For each output the value that it is itself (``x.contiguous()`` may return ``x``)."""
+    seconds: float
+    site: str
+    ambient: Ambient
+
+
+@dataclass(slots=True)
+class Use:
+    """A call that needs values and is not stateless, or reads them into Python."""
+
+    path: str
+    inputs: tuple[int, ...]
+    why: str
+    site: str
+    after: int
+    """Stateless calls before it."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """One recorded step."""
+
+    signature: tuple[Any, ...]
+    num_leaves: int
+    values: list[Value] = field(default_factory=list[Value])
+    calls: list[Call] = field(default_factory=list[Call])
+    uses: list[Use] = field(default_factory=list[Use])
+    constants: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    alive: frozenset[int] | None = None
+    """Values still referred to right after the last stateless call; None where that was not looked at."""
+    step_s: float = 0.0
+    bare: bool = False
+    """The recorder could not see the whole step (compiled code); what it saw holds."""
+
+
+class Recorder:
+    """Sees the calls of one step.
+
+    Args:
+        leaves: tensors of the batch.
+        signature: what the batch looks like.
+        expected_calls: stateless calls of the step recorded before; 0 when there is none.
+    """
+
+    def __init__(self, leaves: list[torch.Tensor], signature: tuple[Any, ...], expected_calls: int = 0) -> None:
+        self.trace = Trace(signature, len(leaves))
+        self._ids: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._refs: list[weakref.ref[torch.Tensor]] = []
+        self._storages: dict[int, set[int]] = {}
+        self._tainted: dict[int, torch.UntypedStorage] = {}  # kept, so that its address is not used again
+        self._leaves = leaves
+        self._expected_calls = expected_calls
+        self.began = self.done = False
+        for position, leaf in enumerate(leaves):
+            if is_plain(leaf) and not leaf.requires_grad:
+                self._track(leaf, None, position)
+            else:  # a subclass or a tensor on a device: what is made from it stays
+                self._describe(leaf, None, position)
+        self._versions = [leaf._version for leaf in leaves]
+
+    # -- what the mode calls -----------------------------------------------------------------------------------------
+
+    def call(self, function: Function, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
+        """Runs a call and takes down what it tells."""
+        if self.done:
+            return run(function, args, kwargs)
+        if self.trace.alive is None and len(self.trace.calls) == self._expected_calls > 0:
+            self.trace.alive = self._alive()
+        kind = effect(function)
+        if kind is Effect.METADATA:
+            return run(function, args, kwargs)
+        if simple_name(function) == "backward":  # what follows is not the beginning of a step any more
+            self.done = True
+        tensors = list(_tensors((args, kwargs)))
+        inputs = tuple(n for n in map(self._number, tensors) if n is not None)
+        if inputs:
+            self.began = True
+        elif tensors and kind is Effect.NONE and not writes_by_keyword(kwargs):
+            return run(function, args, kwargs)
+        if kind in (Effect.WRITES, Effect.ESCAPES) or writes_by_keyword(kwargs):
+            return self._impure(function, kind, args, kwargs, inputs, run)
+        if not inputs and (not self.began or kind is not Effect.NONE):
+            return run(function, args, kwargs)
+        return self._computing(function, kind, args, kwargs, inputs, run)
+
+    def finish(self, step_s: float) -> Trace:
+        """The step is over, or can be followed no further."""
+        self.done = True
+        if self.trace.alive is None:
+            self.trace.alive = self._alive()
+        self._check_versions("is written to")
+        self.trace.step_s = step_s
+        return self.trace
+
+    # -- kinds of calls ----------------------------------------------------------------------------------------------
+
+    def _impure(
+        self, function: Function, kind: Effect, args: Any, kwargs: Any, inputs: tuple[int, ...], run: Run
+    ) -> Any:
+        """A call that writes, or lets be written: everything on the memory it touches is state from here on."""
+        if kind is Effect.ESCAPES:
+            touched, why = (args, kwargs), f"its memory is handed out by `{simple_name(function)}`"
+        else:
+            touched, why = (args[:1], kwargs.get("out")), f"it is written to by `{simple_name(function)}`"
+        self._use(function, inputs, why)
+        for tensor in list(_tensors(touched)):
+            self._taint(tensor)
+        try:
+            return run(function, args, kwargs)
+        finally:
+            self._check_versions(why)
+
+    def _computing(
+        self, function: Function, kind: Effect, args: Any, kwargs: Any, inputs: tuple[int, ...], run: Run
+    ) -> Any:
+        why, path = self._refusal(function, kind), path_of(function)
+        arguments: tuple[Argument, ...] = ()
+        keywords: tuple[tuple[str, Argument], ...] = ()
+        num_constants = len(self.trace.constants)
+        if not why:
+            try:
+                arguments = tuple(take_apart(a, self._argument) for a in args)
+                keywords = tuple((name, take_apart(a, self._argument)) for name, a in sorted(kwargs.items()))
+            except NotRecordable as error:
+                why = str(error)
+        if why:
+            del self.trace.constants[num_constants:]
+            self._use(function, inputs, why)
+            return run(function, args, kwargs)
+        before = torch.default_generator.get_state()
+        begun = time.perf_counter()
+        result = run(function, args, kwargs)
+        seconds = time.perf_counter() - begun
+        if not torch.equal(before, torch.default_generator.get_state()):
+            why = "it draws random numbers"
+        self._check_versions(f"it is written to by `{simple_name(function)}`")
+        outputs, container = _results(result)
+        if not why and not outputs:
+            why = "its result goes to Python" if inputs else "none"
+        if not why and not all(is_plain(t) and not t.requires_grad for t in outputs):
+            why = _unmovable(outputs)
+        if why:
+            del self.trace.constants[num_constants:]
+            self._use(function, inputs, why)
+            return result
+        number = len(self.trace.calls)
+        same_as = tuple(self._number(tensor) for tensor in outputs)
+        taken = {tensor.untyped_storage()._cdata for tensor in _tensors((args, kwargs))}
+        is_view = any(tensor.untyped_storage()._cdata in taken for tensor in outputs)
+        numbers = tuple(self._track(tensor, number, place) for place, tensor in enumerate(outputs))
+        self.trace.calls.append(
+            Call(function, path, arguments, keywords, numbers, container, is_view, same_as, seconds, site(), ambient())
+        )
+        return result
+
+    def _refusal(self, function: Function, kind: Effect) -> str:
+        if not path_of(function):
+            return f"`{simple_name(function)}` is not one of torch's functions (mark your own with `@stoker.stateless`)"
+        if kind is Effect.UNINITIALISED:
+            return "its result is whatever the memory held"
+        if _inside_transform():
+            return "it runs inside a transform (vmap, grad)"
+        if len(self.trace.calls) >= MAX_CALLS:
+            return f"the step has more than {MAX_CALLS} calls"
+        return ""
+
+    def _argument(self, tensor: torch.Tensor) -> Argument:
+        number = self._number(tensor)
+        if number is not None:
+            return Argument(Form.VALUE, number)
+        if isinstance(tensor, torch.nn.Parameter):
+            raise NotRecordable("it uses a parameter of the model")
+        if tensor.requires_grad:
+            raise NotRecordable("it uses a tensor that depends on parameters")
+        if not is_plain(tensor):
+            raise NotRecordable(f"it uses a {type(tensor).__name__} on {tensor.device} from outside the step")
+        if tensor.untyped_storage()._cdata in self._tainted:
+            raise NotRecordable("it uses a tensor that the step has written to")
+        if tensor.numel() * tensor.element_size() > MAX_CONSTANT_BYTES:
+            raise NotRecordable("it uses a tensor above 1 MB from outside the step")
+        self.trace.constants.append(tensor.detach().clone())
+        return Argument(Form.CONSTANT, len(self.trace.constants) - 1)
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def _describe(self, tensor: torch.Tensor, producer: int | None, position: int) -> int:
+        strided = tensor.layout is torch.strided
+        value = Value(
+            number=len(self.trace.values),
+            producer=producer,
+            position=position,
+            shape=tuple(tensor.shape),
+            stride=tensor.stride() if strided else (),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            device=str(tensor.device),
+            size_bytes=tensor.numel() * tensor.element_size() if strided else 0,
+        )
+        self.trace.values.append(value)
+        self._refs.append(weakref.ref(tensor))
+        return value.number
+
+    def _track(self, tensor: torch.Tensor, producer: int | None, position: int) -> int:
+        number = self._describe(tensor, producer, position)
+        self._ids[id(tensor)] = (self._refs[number], number)
+        self._storages.setdefault(tensor.untyped_storage()._cdata, set()).add(number)
+        return number
+
+    def _number(self, tensor: torch.Tensor) -> int | None:
+        found = self._ids.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
+
+    def _alive(self) -> frozenset[int]:
+        made = [value.number for value in self.trace.values if value.producer is not None]
+        return frozenset(number for number in made if self._refs[number]() is not None)
+
+    def _taint(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided or not _has_storage(tensor):
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        self._tainted[key] = storage
+        for number in self._storages.pop(key, ()):
+            alive = self._refs[number]()
+            if alive is not None:
+                self._ids.pop(id(alive), None)
+
+    def _check_versions(self, why: str) -> None:
+        """What names do not say: a leaf that was written to all the same."""
+        for position, leaf in enumerate(self._leaves):
+            if leaf._version != self._versions[position]:
+                self._versions[position] = leaf._version
+                number = self._number(leaf)
+                if number is not None:
+                    self.trace.uses.append(Use("", (number,), why, site(), len(self.trace.calls)))
+                self._taint(leaf)
+
+    def _use(self, function: Function, inputs: tuple[int, ...], why: str) -> None:
+        if inputs:
+            path = path_of(function) or simple_name(function)
+            self.trace.uses.append(Use(path, tuple(dict.fromkeys(inputs)), why, site(), len(self.trace.calls)))
+
+
+def _tensors(part: Any) -> Iterator[torch.Tensor]:
+    if isinstance(part, torch.Tensor):
+        yield part
+    elif isinstance(part, list | tuple):
+        for inner in part:
+            yield from _tensors(inner)
+    elif isinstance(part, dict):
+        yield from _tensors(list(part.values()))
+    elif isinstance(part, slice):
+        yield from _tensors((part.start, part.stop, part.step))
+
+
+def _results(result: Any) -> tuple[list[torch.Tensor], str]:
+    """The tensors that a call returned, and what they came in; none where it returned something else as well."""
+    if isinstance(result, torch.Tensor):
+        return [result], "tensor"
+    if isinstance(result, list | tuple) and result and all(isinstance(part, torch.Tensor) for part in result):
+        kind = type(result)
+        return list(result), kind.__name__ if kind in (list, tuple) else f"{kind.__module__}.{kind.__qualname__}"
+    return [], "none"
+
+
+def _unmovable(outputs: list[torch.Tensor]) -> str:
+    for tensor in outputs:
+        if tensor.requires_grad:
+            return "its result depends on parameters"
+        if tensor.device.type != "cpu":
+            return f"it runs on {tensor.device}"
+    return f"its result is a {type(outputs[0]).__name__} of layout {outputs[0].layout}"
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    try:
+        tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+def site() -> str:
+    """``file.py:line`` of the nearest caller outside torch and stoker."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("torch.", "stoker.")) and name != "torch":
+            path = os.path.relpath(frame.f_code.co_filename)
+            return f"{frame.f_code.co_filename if path.startswith('..') else path}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _inside_transform() -> bool:
+    functorch: Any = torch._C
+    return functorch._functorch.peek_interpreter_stack() is not None

@@ -1,0 +1,126 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+# (torch's pinning is private and untyped)
+"""Running the moved calls away from the program: in a data worker after collation, or for a deferred tensor.
+
+A :class:`Stage` is what workers get (it pickles: functions travel as paths); its result is a :class:`Prepared` batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stoker.graph.arguments import Constants, fill_in
+from stoker.graph.dataflow import Argument
+from stoker.graph.functions import find
+from stoker.graph.leaves import leaves_of, signature_of
+from stoker.graph.recorder import Ambient, Call, ambient
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of a plan."""
+
+    path: str
+    arguments: tuple[Argument, ...]
+    keywords: tuple[tuple[str, Argument], ...]
+    outputs: tuple[int, ...]
+    ambient: Ambient
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The moved calls of one variant."""
+
+    variant: int
+    signature: tuple[Any, ...]
+    steps: tuple[Step, ...]
+    constants: dict[int, torch.Tensor]
+    boundary: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A batch with the boundary tensors that a worker has computed from it."""
+
+    batch: Any
+    variant: int
+    tensors: tuple[torch.Tensor, ...]
+    failure: str = ""
+    """Why the calls could not be made in the worker; the batch is whole all the same."""
+
+    def pin_memory(self) -> Prepared:
+        """The same in page-locked memory, as torch pins batches."""
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        return Prepared(
+            pin_memory(self.batch), self.variant, tuple[torch.Tensor, ...](pin_memory(list(self.tensors))), self.failure
+        )
+
+
+@dataclass
+class Stage:
+    """What a worker does with a collated batch: the plan for batches that look like it."""
+
+    plans: list[Plan] = field(default_factory=list[Plan])
+
+    def __call__(self, batch: Any) -> Any:
+        """A :class:`Prepared` batch; the batch itself where no plan is for it."""
+        leaves = leaves_of(batch)
+        signature = signature_of(leaves)
+        for plan in self.plans:
+            if plan.signature == signature:
+                return _prepare(plan, batch, leaves)
+        return batch
+
+
+def _prepare(plan: Plan, batch: Any, leaves: list[torch.Tensor]) -> Prepared:
+    values = dict(enumerate(leaves))
+    versions = [leaf._version for leaf in leaves]
+    try:
+        with torch.no_grad():
+            run_steps(plan.steps, values, plan.constants)
+        if versions != [leaf._version for leaf in leaves]:
+            raise RuntimeError("a call wrote to the batch")
+        return Prepared(batch, plan.variant, tuple(values[n] for n in plan.boundary))
+    except Exception as error:  # the training process makes the calls itself, and raises what they raise
+        return Prepared(batch, plan.variant, (), f"{type(error).__name__}: {error}")
+
+
+def run_steps(steps: Iterable[Step], values: dict[int, torch.Tensor], constants: Constants) -> None:
+    """Makes calls in order; ``values`` gets their results by number."""
+    for step in steps:
+        if all(number in values for number in step.outputs):
+            continue
+        args = [fill_in(tree, values, constants) for tree in step.arguments]
+        kwargs = {name: fill_in(tree, values, constants) for name, tree in step.keywords}
+        with under(step.ambient):
+            result = find(step.path)(*args, **kwargs)
+        tensors = [result] if isinstance(result, torch.Tensor) else list(result)
+        values.update(zip(step.outputs, tensors, strict=True))
+
+
+def step_of(call: Call) -> Step:
+    """A recorded call as a step of a plan."""
+    return Step(call.path, call.arguments, call.keywords, call.outputs, call.ambient)
+
+
+@contextlib.contextmanager
+def under(wanted: Ambient) -> Generator[None]:
+    """Autocast and default types as they were when a call was recorded."""
+    now = ambient()
+    if now == wanted:
+        yield
+        return
+    enabled, kind, default = wanted
+    torch.set_default_dtype(default)
+    try:
+        with torch.autocast("cpu", dtype=kind, enabled=enabled):
+            yield
+    finally:
+        torch.set_default_dtype(now[2])

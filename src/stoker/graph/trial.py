@@ -1,0 +1,70 @@
+"""Whether a cut pays: steps with and without it, in turn, on the running program. Pure; time is an argument."""
+
+from __future__ import annotations
+
+import enum
+from statistics import median
+from typing import ClassVar
+
+
+class Arm(enum.Enum):
+    """How a step ran."""
+
+    ON = "on"
+    OFF = "off"
+
+
+class Trial:
+    """Alternates the arms in blocks and compares the medians of the time from batch to batch.
+
+    Batches that were made before an arm began arrive in it all the same; they are counted with the arm that they
+    belong to only by their label, and the first steps after a change are left out.
+    """
+
+    LEAST_GAIN: ClassVar[float] = 0.02
+    BLOCK: ClassVar[int] = 8
+    PAIRS: ClassVar[int] = 3
+    SETTLING: ClassVar[int] = 2
+    """Steps of an arm's own kind that are left out after a change."""
+    PATIENCE: ClassVar[int] = 400
+    """Steps within which an arm's batches must arrive."""
+
+    def __init__(self) -> None:
+        self.arm = Arm.ON
+        self.verdict: float | None = None
+        """Measured gain, once it is known: 1 - time with the cut / time without it."""
+        self._block: list[float] = []
+        self._settling = self.SETTLING
+        self._waited = 0
+        self._medians: dict[Arm, list[float]] = {Arm.ON: [], Arm.OFF: []}
+        self._last_s: float | None = None
+
+    def add(self, label: Arm, now_s: float) -> None:
+        """A step on a batch of the kind ``label`` ended at ``now_s``."""
+        whole = now_s - self._last_s if self._last_s is not None else None
+        self._last_s = now_s
+        if label is not self.arm:
+            self._settling = self.SETTLING
+            self._waited += 1
+            if self._waited > self.PATIENCE:
+                self.verdict = 0.0
+            return
+        if self._settling > 0 or whole is None:
+            self._settling -= 1
+            return
+        self._block.append(whole)
+        if len(self._block) >= self.BLOCK:
+            self._end_block()
+
+    def pause(self) -> None:
+        """The program does something else for a while: the time until the next step counts for nothing."""
+        self._last_s = None
+
+    def _end_block(self) -> None:
+        self._medians[self.arm].append(median(self._block))
+        self._block.clear()
+        self._waited, self._settling = 0, self.SETTLING
+        self.arm = Arm.OFF if self.arm is Arm.ON else Arm.ON
+        on, off = self._medians[Arm.ON], self._medians[Arm.OFF]
+        if len(off) == self.PAIRS and len(on) == self.PAIRS:
+            self.verdict = 1.0 - median(on) / median(off)
