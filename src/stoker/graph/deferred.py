@@ -38,10 +38,10 @@ class Deferred(torch.Tensor):
     _real: torch.Tensor | None
 
     @staticmethod
-    def __new__(cls, value: Value, maker: Maker) -> Deferred:  # noqa: D102
+    def __new__(cls: Any, value: Value, maker: Maker) -> Deferred:  # noqa: D102
         with torch._C.DisableTorchFunction():
             self = torch.Tensor._make_wrapper_subclass(
-                cls, value.shape, strides=value.stride, dtype=getattr(torch, value.dtype), device="cpu"
+                cls, value.shape, strides=value.stride, dtype=getattr(torch, value.dtype), device=torch.device("cpu")
             )
         self._maker, self._number, self._real = maker, value.number, None
         return self

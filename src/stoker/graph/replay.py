@@ -58,9 +58,8 @@ class Prepared:
         """The same in page-locked memory, as torch pins batches."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
-        return Prepared(
-            pin_memory(self.batch), self.variant, tuple[torch.Tensor, ...](pin_memory(list(self.tensors))), self.failure
-        )
+        pin: Any = pin_memory
+        return Prepared(pin(self.batch), self.variant, tuple(map(pin, self.tensors)), self.failure)
 
 
 @dataclass
