@@ -34,6 +34,7 @@ COMMANDS = (
     Command("run", "stoker.cli.run", "run a PyTorch program with stoker's data workers", runs_program=True),
     Command("explain", "stoker.cli.explain", "say how each loader is served, and why", runs_program=True),
     Command("report", "stoker.cli.report", "say where the time of a run went"),
+    Command("graph", "stoker.cli.graph", "show what was moved out of a run's steps, as text or as a picture"),
     Command("config", "stoker.cli.config_show", "show the settings and where each comes from"),
     Command("doctor", "stoker.cli.doctor", "check this machine: memory, descriptors, cores, torch"),
 )

@@ -47,6 +47,7 @@ _BORDERS = {
 }
 _DASHES = {"stateless": ' stroke-dasharray="6 3"'}
 
+_NAMESPACE = ' xmlns="http://www.w3.org/2000/svg"'
 _STYLE = f"""
 .cutgraph {{ font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }}
 .cutgraph text {{ fill: {LIGHT["ink"]}; font-size: 12px; }}
@@ -60,12 +61,13 @@ _STYLE = f"""
 """
 
 
-def render_svg(cut: CutChosen, *, site: str = "") -> str:
+def render_svg(cut: CutChosen, *, site: str = "", inline: bool = False) -> str:
     """The picture of a cut.
 
     Args:
         cut: what to draw.
         site: where the program made the loader.
+        inline: for a place inside a page, where the drawing is no document of its own.
     """
     scene = build_scene(cut)
     drawing = lay_out(scene.row_of, scene.edges, lambda _: _WIDTH, _GAP)
@@ -76,7 +78,7 @@ def render_svg(cut: CutChosen, *, site: str = "") -> str:
     title, lead = write_title(cut, site), write_gain(cut)
     name = f"cutgraph-{cut.loader}-{cut.variant}"
     return (
-        f'<svg class="cutgraph" xmlns="http://www.w3.org/2000/svg" role="img" '
+        f'<svg class="cutgraph"{"" if inline else _NAMESPACE} role="img" '
         f'aria-labelledby="{name}-title {name}-desc" '
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">'
         f'<title id="{name}-title">{_safe(title)}</title><desc id="{name}-desc">{_safe(f"{lead}. {cut.reason}")}</desc>'

@@ -31,7 +31,8 @@ _MARKS = {
 _COLOURS = {"moved": 34, "stateless": 33, "stateful": 90, "leaf": 0}
 """ANSI styles, as the picture's colours: blue, orange, grey."""
 _TIME, _SENT = 7, 8
-_WIDEST_RESULT, _WIDEST_SITE, _LEAST_CALL = 23, 26, 16
+_WIDEST_RESULT, _WIDEST_SITE = 23, 26
+_LEAST_CALL, _LEAST_SITE = 16, 8
 _GAPS = 2 + 4 * 2
 _INDENT = 4
 
@@ -105,9 +106,11 @@ def _table(cut: CutChosen, style: Style) -> list[str]:
 def _columns(cells: list[Cells], style: Style) -> _Columns:
     result = min(_WIDEST_RESULT, max((len(row[1]) for row in cells), default=6))
     site = min(_WIDEST_SITE, max((len(row[4]) for row in cells), default=2))
-    call = style.width - _GAPS - result - _TIME - _SENT - site
-    missing = max(0, _LEAST_CALL - call)
-    return _Columns(call=call + missing, result=result, site=max(8, site - missing))
+    left = style.width - _GAPS - _TIME - _SENT
+    # Where the terminal is narrow, the site gives way first, then the result.
+    site = min(site, max(_LEAST_SITE, left - result - _LEAST_CALL))
+    result = min(result, left - site - _LEAST_CALL)
+    return _Columns(call=left - result - site, result=result, site=site)
 
 
 def _row(mark: str, cells: Cells, columns: _Columns, style: Style) -> str:
@@ -120,7 +123,7 @@ def _row(mark: str, cells: Cells, columns: _Columns, style: Style) -> str:
         f"{sent:>{_SENT}}",
         shorten_start(style.clean(site), columns.site, ellipsis=ellipsis),
     ]
-    return f"{mark} {'  '.join(words)}".rstrip()
+    return style.cut(f"{mark} {'  '.join(words)}".rstrip(), style.width)
 
 
 def _leaf_cells(value: GraphValue) -> Cells:

@@ -16,6 +16,7 @@ from stoker.core.events import (
     WorkersChanged,
 )
 from stoker.core.runlog import Run
+from stoker.ui.cuts import CutSummary, latest_cuts, summarise_cut
 from stoker.ui.figures import write_plural
 from stoker.ui.windows import (
     MIN_END_BATCHES,
@@ -72,6 +73,8 @@ class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
     released: int
     """Work items issued again after a worker was lost."""
     quarantined: int
+    cut: CutSummary | None = None
+    """What was moved of its steps into data workers; None where no step was recorded."""
 
 
 def records_of(run: Run, kind: type[_E], loader: int | None = None) -> list[_E]:
@@ -127,6 +130,7 @@ def summarise_loader(run: Run, opened: LoaderOpened) -> LoaderSummary:
         lost=len(lost),
         released=sum(event.released for event in lost),
         quarantined=len(records_of(run, SampleQuarantined, opened.loader)),
+        cut=summarise_cut(latest_cuts(run.events, opened.loader)),
     )
 
 

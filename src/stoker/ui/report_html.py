@@ -10,7 +10,9 @@ from html import escape
 from stoker.core.runlog import Run
 from stoker.core.units import format_bytes, format_seconds
 from stoker.ui.advice import Advice
+from stoker.ui.cuts import headline_cut, latest_cuts, write_cut
 from stoker.ui.figures import shorten, write_clock, write_count, write_percent, write_plural, write_rate
+from stoker.ui.graph_svg import render_svg
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.report_plots import Figure, draw_loader, has_gaps
 from stoker.ui.report_style import STYLE_SHEET
@@ -50,6 +52,7 @@ def _parts(run: Run, summary: Summary, program: str) -> Iterable[str]:
         yield _tiles(summary, main)
         yield _splits(main)
         yield _plots(run, summary, main)
+    yield _cuts(run, summary)
     yield _ranks(summary)
     yield _loaders(summary)
     yield _incidents(summary)
@@ -213,6 +216,22 @@ def _figure(figure: Figure) -> str:
         f"{_legend(figure.legend)}"
         f'<div class="canvas">{figure.drawing}</div></figure>'
     )
+
+
+def _cuts(run: Run, summary: Summary) -> str:
+    """What was moved out of each loader's steps, with the picture to be folded out."""
+    cards: list[str] = []
+    for loader in summary.loaders[:MAX_PLOTTED]:
+        cut = headline_cut(latest_cuts(run.events, loader.loader))
+        if cut is None or loader.cut is None:
+            continue
+        picture = render_svg(cut, site=loader.site, inline=True)
+        reason = f'<p class="soft small">{escape(_capital(cut.reason))}</p>' if cut.outcome == "moved" else ""
+        cards.append(
+            f'<div class="card"><p><code>{escape(loader.site)}</code>: {escape(write_cut(loader.cut))}</p>{reason}'
+            f'<details><summary>picture</summary><div class="picture">{picture}</div></details></div>'
+        )
+    return f'<section class="cuts"><h2>Moved out of the step</h2>{"".join(cards)}</section>' if cards else ""
 
 
 def _ranks(summary: Summary) -> str:

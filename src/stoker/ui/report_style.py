@@ -106,6 +106,8 @@ td.t { white-space: nowrap; color: var(--soft); }
 .tier { display: inline-block; border: 1px solid var(--rule); border-radius: 20px; padding: 0 9px; font-size: 12.5px; }
 .tier.elastic { color: var(--good); border-color: currentColor; }
 .tier.stock, .tier.process { color: var(--s0); border-color: currentColor; }
+.cuts .card + .card { margin-top: 14px; }
+.picture { overflow-x: auto; margin-top: 10px; } .picture svg { margin: 0 auto; flex: none; }
 details { margin-top: 4px; } summary { cursor: pointer; color: var(--soft); font-size: 13.5px; }
 ul { margin: 4px 0 0; padding-left: 18px; }
 pre { font: 12px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-x: auto; margin: 6px 0 0; }

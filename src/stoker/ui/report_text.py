@@ -7,6 +7,7 @@ import textwrap
 from dataclasses import dataclass
 
 from stoker.core.units import format_seconds
+from stoker.ui.cuts import write_cut
 from stoker.ui.figures import shorten, shorten_start, write_clock, write_count, write_percent, write_plural, write_rate
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.summary import Summary
@@ -15,6 +16,7 @@ from stoker.ui.windows import Split, Window
 LABEL_WIDTH = 12
 MAX_LINES = 24
 _LOADERS_SHOWN = 4
+_LOADERS_LEAST = 3
 _INCIDENTS_SHOWN = 3
 
 PARTS = ("input wait", "copy to device", "compute", "other")
@@ -59,6 +61,11 @@ def render_text(summary: Summary, style: Style | None = None) -> str:
         blocks += [_throughput(main, style), _split_bars(main, style), _workers(main, style)]
     blocks += [_ranks(summary, style), _incidents(summary, style), _verdict(summary, style)]
     used = sum(len(block) for block in blocks)
+    cuts = _cuts(summary, style)
+    # It gives way where incidents fill the screen: `stoker graph` has it.
+    if used + len(cuts) + _LOADERS_LEAST <= MAX_LINES:
+        blocks.insert(-3, cuts)
+        used += len(cuts)
     blocks.insert(-2, _loaders(summary, style, MAX_LINES - used))
     return "\n".join(_join([block for block in blocks if block])) + "\n"
 
@@ -198,6 +205,22 @@ def _workers(loader: LoaderSummary, style: Style) -> list[str]:
     last = loader.changes[-1]
     text = f"{' → '.join(words)} (since {write_clock(last.t_s)}): {loader.settled_reason}"
     return _rows("Workers", text, style)
+
+
+def _cuts(summary: Summary, style: Style) -> list[str]:
+    """What was moved out of the steps: the busiest loader's, or the first one's that has a cut."""
+    found = [loader for loader in summary.loaders if loader.cut]
+    shown = next((loader for loader in found if loader.loader == summary.main), found[0] if found else None)
+    if shown is None or shown.cut is None:
+        return []
+    text = write_cut(shown.cut)
+    others = f" ({len(found) - 1} more)" if len(found) > 1 else ""
+    run = shlex.quote(summary.folder or summary.run_id)
+    # The command is for copying: it is whole, or its short form for the latest run.
+    commands = [f"; see `stoker graph{name}`{others}" for name in (f" {run}", "")]
+    room = style.width - LABEL_WIDTH
+    command = next((words for words in commands if len(style.clean(text + words)) <= room), "; see `stoker graph`")
+    return [_row("Cut", style.cut(text, room - len(command)) + command, style)]
 
 
 def _ranks(summary: Summary, style: Style) -> list[str]:
