@@ -165,7 +165,7 @@ def _sent_item(group: list[GraphValue]) -> Item:
     name = group[0].label if len(group) == 1 else f"{len(group)} tensors"
     kept = next((f"; {value.kept}" for value in group if value.kept), "")
     tip = f"{_labels(group)}: {size} a batch, sent by data workers to the training process{kept}"
-    return Item(kind="sent", lines=[f"{shorten(name, 22 - len(size))} · {size}"], tip=tip)
+    return Item(kind="sent", lines=[f"{shorten(name, _CHARACTERS - 5 - len(size))} · {size}"], tip=tip)
 
 
 def bytes_of(group: Sequence[GraphValue]) -> int:

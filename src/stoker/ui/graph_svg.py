@@ -170,7 +170,7 @@ def _body(scene: Scene, drawing: Drawing, top: float, width: float) -> tuple[str
     """The two sides, edges over them, shapes over the edges; and where it ends."""
     places = _place(scene, drawing, top + 22, width)
     parts = [_sides(top, places, width)]
-    parts += [_edge(segment, scene, places) for segment in _segments(drawing)]
+    parts += [_edge(segment, scene, places) for segment in _segments(drawing, scene)]
     parts += [_shape(item, places.centre[at], places.upper[at]) for at, item in enumerate(scene.items)]
     return "".join(parts), places.bottom
 
@@ -195,10 +195,12 @@ def _upright(x: float, y: float, text: str) -> str:
     )
 
 
-def _segments(drawing: Drawing) -> list[tuple[int, int, int, int]]:
+def _segments(drawing: Drawing, scene: Scene) -> list[tuple[int, int, int, int]]:
     """Each stretch between two rows once: its two ends, and those of an edge that it belongs to."""
     found: dict[tuple[int, int], tuple[int, int, int, int]] = {}
-    for (source, target), way in drawing.ways.items():
+    # Where a thick edge and a thin one share a stretch, it is thick.
+    ways = sorted(drawing.ways.items(), key=lambda pair: scene.items[pair[0][1]].kind != "sent")
+    for (source, target), way in ways:
         for first, second in pairwise(way):
             found.setdefault((first, second), (first, second, source, target))
     return list(found.values())

@@ -213,14 +213,11 @@ def _cuts(summary: Summary, style: Style) -> list[str]:
     shown = next((loader for loader in found if loader.loader == summary.main), found[0] if found else None)
     if shown is None or shown.cut is None:
         return []
-    text = write_cut(shown.cut)
-    others = f" ({len(found) - 1} more)" if len(found) > 1 else ""
     run = shlex.quote(summary.folder or summary.run_id)
-    # The command is for copying: it is whole, or its short form for the latest run.
-    commands = [f"; see `stoker graph{name}`{others}" for name in (f" {run}", "")]
-    room = style.width - LABEL_WIDTH
-    command = next((words for words in commands if len(style.clean(text + words)) <= room), "; see `stoker graph`")
-    return [_row("Cut", style.cut(text, room - len(command)) + command, style)]
+    others = f" ({len(found) - 1} more)" if len(found) > 1 else ""
+    # The reason gives way to the command.
+    text = style.cut(write_cut(shown.cut), 120 - len(others))
+    return _rows("Cut", f"{text}; see `stoker graph {run}`{others}", style)
 
 
 def _ranks(summary: Summary, style: Style) -> list[str]:
