@@ -138,6 +138,7 @@ class Crew:
         self._next_number = 0
         self._iteration = iteration
         self._rings: list[Ring] = []
+        self._stage = b""
         self._arrived: list[Message | Departure] = []
         self._slots: dict[int, set[tuple[int, int]]] = {}  # worker -> slots of the leases it has not answered
         self._give_back = give_back
@@ -192,6 +193,8 @@ class Crew:
         self._send(member, Kind.ITERATION, pickle.dumps(self._iteration))
         for ring in self._rings:
             self._share(member, ring)
+        if self._stage:
+            self._send(member, Kind.STAGE, self._stage)
         return member
 
     def _refuse(self, why: str) -> None:
@@ -220,6 +223,12 @@ class Crew:
     def _share(self, member: Member, ring: Ring) -> None:
         self._send(member, Kind.RING, pickle.dumps((ring.generation, ring.slot_bytes, ring.num_slots)), (ring.fd,))
         member.rings.add(ring.generation)
+
+    def stage(self, body: bytes) -> None:
+        """What workers do with each batch after collation, for the items that they begin from here on."""
+        self._stage = body
+        for member in self.active():
+            self._send(member, Kind.STAGE, body)
 
     def lease(self, member: Member, header: LeaseHeader, work: WorkItem) -> None:
         """Sends a lease; its slot is the worker's until :meth:`answered`."""

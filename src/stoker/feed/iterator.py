@@ -132,7 +132,12 @@ class FedIterator(_BaseDataLoaderIter):
 
     def __next__(self) -> Any:
         self._pace.asked(self._feed, time.monotonic())
-        batch = super().__next__()
+        cutter = self._feed.cutter
+        if cutter is None:
+            batch = super().__next__()
+        else:
+            cutter.asked()
+            batch = cutter.delivered(super().__next__())
         self._pace.delivered(self._feed, time.monotonic())
         return batch
 
@@ -316,6 +321,7 @@ class FedIterator(_BaseDataLoaderIter):
 
     def _finish(self) -> None:
         self._ended = self._order.finished = True
+        self._leave_steps()
         self._in_process = None
         self._feed.listener.snapshot()
         if not self._persistent_workers:
@@ -341,7 +347,12 @@ class FedIterator(_BaseDataLoaderIter):
         """What torch's iterator offers: ends the workers (Lightning and others call it)."""
         if self._pid == os.getpid():
             self._ended = True
+            self._leave_steps()
             self._let_go()
+
+    def _leave_steps(self) -> None:
+        if self._feed.cutter is not None:
+            self._feed.cutter.left()
 
     def __del__(self) -> None:
         if getattr(self, "_entered", False) and self._pid == os.getpid():

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from stoker.feed import tiers
 from stoker.feed.crew import Backend, Crew
 from stoker.feed.engine import Engine, Limits, Listener
-from stoker.feed.order import Cursor, Order, draws_lazily
+from stoker.feed.order import Cursor, Order, num_free
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.quarantine import Quarantine
 from stoker.feed.rings import SlotKeeper
@@ -55,6 +55,26 @@ class LoaderListener(Listener, Protocol):
         ...
 
 
+class StepCutter(Protocol):
+    """Moves a part of the program's steps to the workers, which do it after collation."""
+
+    def asked(self) -> None:
+        """The program asks for the next batch."""
+        ...
+
+    def delivered(self, item: Any) -> Any:
+        """What workers made of a batch has arrived; returns the batch for the program."""
+        ...
+
+    def batch_of(self, item: Any) -> Any:
+        """The loader's own batch in what workers made."""
+        ...
+
+    def left(self) -> None:
+        """The program has left the iteration."""
+        ...
+
+
 class Services(Protocol):
     """What the feed needs from the layers above it."""
 
@@ -67,6 +87,10 @@ class Services(Protocol):
 
     def listener(self, feed: LoaderFeed, loader: DataLoader[Any]) -> LoaderListener:
         """Who is told about a loader."""
+        ...
+
+    def cutter(self, feed: LoaderFeed) -> StepCutter | None:
+        """Who moves a part of this loader's steps to its workers; None for nobody."""
         ...
 
 
@@ -82,7 +106,7 @@ class LoaderFeed:
         self.choice: Choice | None = None
         self.ordinal = -1
         self.engine: Engine | None = None
-        self._policy = services.policy(lookahead_of(loader, pinned=False) or 0)
+        self._policy = services.policy(0 if num_free(loader._index_sampler) != 0 else torchs_lookahead(loader))
         self._keeper = SlotKeeper(services.config.slot_memory_bytes, self.listener.notice)
         self._quarantine = Quarantine(
             dataset=loader.dataset,
@@ -97,6 +121,8 @@ class LoaderFeed:
         self._verdict_for: tuple[int, ...] = ()
         self._parked: Crew | None = None
         self._leaving: list[Crew] = []
+        self._stage = b""
+        self.cutter = services.cutter(self)
         self._num_iterators = 0
         self._dropped = False
         self._pid = os.getpid()
@@ -192,7 +218,8 @@ class LoaderFeed:
             limits=self._limits(loader),
             quarantine=self._quarantine,
             listener=self.listener,
-            lookahead=lookahead_of(loader, pinned=iteration.tier is Tier.PINNED),
+            lookahead=torchs_lookahead(loader),
+            num_free=0 if iteration.tier is Tier.PINNED else num_free(loader._index_sampler),
             in_order=loader.in_order or loader.num_workers == 0,
             first=first,
         )
@@ -246,7 +273,21 @@ class LoaderFeed:
     def new_crew(self, loader: DataLoader[Any], iteration: Iteration) -> Crew:
         """A template with the dataset as the program sees it now; raises ``WorkerStartError``."""
         context = loader.multiprocessing_context or torch.multiprocessing
-        return Crew(self.services.backend, self.program_of(loader), context, iteration, self._keeper.give_back)
+        crew = Crew(self.services.backend, self.program_of(loader), context, iteration, self._keeper.give_back)
+        crew.stage(self._stage)
+        return crew
+
+    def stage(self, body: bytes) -> None:
+        """What workers do with each batch after collation: a pickled callable, empty for nothing."""
+        self._stage = body
+        if self.engine is not None:
+            self.engine.crew.stage(body)
+        if self._parked is not None:
+            self._parked.stage(body)
+
+    def batch_of(self, item: Any) -> Any:
+        """The loader's own batch in what workers made."""
+        return item if self.cutter is None else self.cutter.batch_of(item)
 
     def park(self, crew: Crew) -> None:
         """Keeps a crew for the next iteration, where it is used if its copy of the dataset is still current."""
@@ -312,8 +353,6 @@ class LoaderFeed:
             self._parked = None
 
 
-def lookahead_of(loader: DataLoader[Any], *, pinned: bool) -> int | None:
-    """Most items that may be drawn and not delivered; None for any number (within an epoch)."""
-    if pinned or draws_lazily(loader._index_sampler):
-        return max(1, loader.num_workers * (loader.prefetch_factor or 2))
-    return None
+def torchs_lookahead(loader: DataLoader[Any]) -> int:
+    """Most items that torch's loader would have drawn and not delivered."""
+    return max(1, loader.num_workers * (loader.prefetch_factor or 2))

@@ -212,7 +212,8 @@ class UndeclaredIterator(FedIterator):
         same = self._verdict()
         result = self._payload(refill=False)
         drew_allowed = self._feed.services.config.random == "sample"
-        if same and not drew_allowed and (isinstance(result, FailedItem) or digest(self._engine.build(result)) != twin):
+        differs = isinstance(result, FailedItem) or self._digest(self._engine.build(result)) != twin
+        if same and not drew_allowed and differs:
             self._feed.refuse(self._loader, "its batches come out different in a data worker")
             same = False
         if not same:
@@ -238,7 +239,7 @@ class UndeclaredIterator(FedIterator):
             here = InlineMaker(self._program, self._iteration()).make(self.yielded, work)
         else:
             here = self._fetcher.fetch(work.good)
-        if digest(here) != digest(batch):
+        if digest(here) != self._digest(batch):
             first = max(0, self.yielded - RECHECK_EVERY)
             raise DifferentResultError(
                 f"batch {self.yielded} made in a data worker differs from the same batch made in the training process; "
@@ -246,6 +247,9 @@ class UndeclaredIterator(FedIterator):
                 "declare num_workers=1 or more if the difference does not matter"
             )
         return batch
+
+    def _digest(self, item: Any) -> bytes:
+        return digest(self._feed.batch_of(item))
 
     def _raise(self, failed: FailedItem) -> NoReturn:
         """Torch raises the bare exception where there are no workers, so the batch is made again here."""

@@ -48,6 +48,8 @@ class Kind(enum.IntEnum):
     """To a worker: finish the current lease and exit."""
     PROBE = 6
     """To a throwaway worker: run the differential probe (pickled)."""
+    STAGE = 7
+    """To a worker: what to do with each batch after collation (a pickled callable; empty for nothing)."""
     READY = 16
     """To the training process: a work item is made."""
     FAILED = 17

@@ -68,7 +68,9 @@ class Worker:
             Kind.ITERATION: self._on_iteration,
             Kind.STOP: self._on_stop,
             Kind.PROBE: self._on_probe,
+            Kind.STAGE: self._on_stage,
         }
+        self._stage: Callable[[Any], Any] | None = None
 
     def run(self) -> None:
         """Serves until told to stop or the training process is gone."""
@@ -119,6 +121,9 @@ class Worker:
             os.close(fd)
         for old in [number for number in self._rings if number < generation - 1]:
             self._rings.pop(old)[0].close()
+
+    def _on_stage(self, frame: Frame) -> None:
+        self._stage = pickle.loads(frame.body) if frame.body else None
 
     def _on_iteration(self, frame: Frame) -> None:
         iteration: Iteration = pickle.loads(frame.body)
@@ -176,9 +181,13 @@ class Worker:
         idle_s = begun - self._idle_since
         cpu = time.process_time()
         writer = self._writer(header)
-        packed, failure = None, b""
+        packed, failure, check = None, b"", 0
         try:
-            packed = pack(self._fetch(header, item, writer))
+            batch = self._fetch(header, item, writer)
+            if self._stage is not None:
+                check = self._check(lambda: pack(batch))  # of what the loader makes: a repetition may lack the stage
+                batch = self._stage(batch)
+            packed = pack(batch)
         except ShardExhausted:
             self._channel.send(Kind.ENDED, header.pack(b""))
         except _UserError as error:
@@ -188,7 +197,7 @@ class Worker:
         if header.flags & LeaseFlag.DIGEST and self._fetcher is not None:
             self._channel.send(Kind.PROBED, pickle.dumps(("drew", self._fetcher.drew)))
         if packed is not None:
-            self._send(header, packed, writer, begun, cpu, idle_s)
+            self._send(header, packed, writer, begun, cpu, idle_s, check or self._check(lambda: packed))
         elif failure:
             self._board.clear()
             self._channel.send(Kind.FAILED, header.pack(failure))
@@ -226,10 +235,15 @@ class Worker:
         return SlotWriter(mapping.view(header.slot * slot_bytes, slot_bytes))
 
     def _send(
-        self, header: LeaseHeader, packed: Packed, writer: SlotWriter | None, begun: float, cpu: float, idle_s: float
+        self,
+        header: LeaseHeader,
+        packed: Packed,
+        writer: SlotWriter | None,
+        begun: float,
+        cpu: float,
+        idle_s: float,
+        check: int,
     ) -> None:
-        checked = self._iteration is not None and self._iteration.tier is Tier.PINNED
-        check = check_of(packed) if checked else 0
         where, payload, skeleton, fds, inline = Place.SLOT, 0, b"", (), None
         if not header.flags & LeaseFlag.REPLAY:
             where, payload, skeleton, fds, inline = self._store(packed, writer, header.flags)
@@ -244,6 +258,11 @@ class Worker:
         for fd in fds:
             os.close(fd)
         self._look_at_memory(done)  # the batch need not wait for it
+
+    def _check(self, packed: Callable[[], Packed]) -> int:
+        """The check of a batch, where it may have to be repeated."""
+        pinned = self._iteration is not None and self._iteration.tier is Tier.PINNED
+        return check_of(packed()) if pinned else 0
 
     def _look_at_memory(self, now_s: float) -> None:
         """Leaves before it is over its budget: a fresh fork of the template shares what this one has copied."""

@@ -156,7 +156,7 @@ def _is_constant(constant: torch.Tensor, got: Any) -> bool:
 
 
 def _is_sequence(kind: type, inner: list[Matcher], got: Any) -> bool:
-    if not isinstance(got, kind) or len(got) != len(inner):  # pyright: ignore[reportArgumentType]
+    if not isinstance(got, kind) or len(got) != len(inner):
         return False
     return all(matches(part) for matches, part in zip(inner, got, strict=True))
 

@@ -1,4 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
 # (batches are whatever the loader makes)
 """The cut of one loader's steps, from the first recorded step to the verdict of the trial.
 
@@ -141,6 +142,10 @@ class Cutter:
             self._record(batch)
         self._delivered_s = time.perf_counter()
         return batch
+
+    def batch_of(self, item: Any) -> Any:
+        """The loader's own batch in what workers made."""
+        return item.batch if isinstance(item, Prepared) else item
 
     # -- recording ---------------------------------------------------------------------------------------------------
 

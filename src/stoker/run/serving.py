@@ -20,12 +20,13 @@ from stoker.core.config import Settings
 from stoker.core.replay import launcher_of
 from stoker.feed.crew import Backend, Departure
 from stoker.feed.iterator import close_all
-from stoker.feed.loader import FeedConfig, LoaderFeed
+from stoker.feed.loader import FeedConfig, LoaderFeed, StepCutter
 from stoker.feed.objects import is_library
 from stoker.feed.order import Cursor
 from stoker.feed.scaling import Decision
 from stoker.feed.serve import serve
 from stoker.feed.tiers import Choice
+from stoker.run.cutting import Cutting
 from stoker.run.steps import StepClock
 from stoker.scale.budget import CpuLedger, local_world_size, rank_bytes, rank_cores
 from stoker.scale.job import JobAutoscaler
@@ -71,6 +72,7 @@ class Serving:
             launcher=launcher if program else launcher_of(os.environ),
         )
         self.clock = StepClock()
+        self._cutting = Cutting(self.emit, self.now_s)
         self._ledger = CpuLedger(cores)
         self.cores = cores
         """CPU budget of all loaders of this process: what is set, or this rank's share of the machine."""
@@ -104,6 +106,10 @@ class Serving:
             max_in_flight=max_in_flight,
         )
         return JobAutoscaler(config, self._ledger.join())
+
+    def cutter(self, feed: LoaderFeed) -> StepCutter | None:
+        """Who finds and moves what depends on the batch alone in the steps of one loader."""
+        return None if self.settings.cut == "off" else self._cutting.cutter(feed)
 
     def listener(self, feed: LoaderFeed, loader: DataLoader[Any]) -> LoaderEvents:
         """Turns what happens to a loader into events."""
@@ -153,6 +159,7 @@ class Serving:
         if os.getpid() != self._pid:
             return
         close_all(self)
+        self._cutting.close()
         for _, feed in self._feeds.values():
             feed.listener.snapshot()
             feed.close()

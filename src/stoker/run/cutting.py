@@ -1,0 +1,91 @@
+"""Joins the automatic cut to the loaders of a process: hands plans to their workers, and verdicts to the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stoker.core import events
+from stoker.feed.loader import LoaderFeed, StepCutter
+from stoker.graph.conductor import Conductor
+from stoker.graph.cut import Prices
+from stoker.graph.cutter import Cutter, Verdict, measure_bandwidth
+from stoker.graph.dataflow import Cut, Graph, Node
+
+
+class Cutting:
+    """The cuts of all loaders of one process.
+
+    Args:
+        emit: takes records.
+        now_s: seconds since the run started.
+    """
+
+    def __init__(self, emit: Callable[[events.AnyEvent], None], now_s: Callable[[], float]) -> None:
+        self._emit = emit
+        self._now_s = now_s
+        self._conductor = Conductor()
+        self._prices: Prices | None = None
+
+    def cutter(self, feed: LoaderFeed) -> StepCutter:
+        """Who cuts the steps of one loader."""
+        if self._prices is None:
+            self._prices = Prices(bytes_per_s=measure_bandwidth())
+
+        def report(verdict: Verdict) -> None:
+            self._emit(record_of(verdict, feed.number, self._now_s()))
+
+        return Cutter(self._conductor, feed.stage, report, self._prices)
+
+    def close(self) -> None:
+        """Watches nothing any more."""
+        self._conductor.close()
+
+
+def record_of(verdict: Verdict, loader: int, t_s: float) -> events.CutChosen:
+    """A verdict as a record, with all that a picture needs."""
+    graph, cut = verdict.graph, verdict.cut
+    before = sum(value.size_bytes for value in graph.values if value.producer is None)
+    predicted = cut.saved_s
+    measured = verdict.gain * graph.step_s
+    return events.CutChosen(
+        t_s=t_s,
+        loader=loader,
+        variant=verdict.variant,
+        steps=graph.steps,
+        step_s=graph.step_s,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        saved_s=measured if verdict.gain else predicted,
+        worker_s=cut.worker_s,
+        bytes_before=before,
+        bytes_after=before + cut.boundary_bytes,
+        nodes=[_node(graph, cut, node, verdict.outcome) for node in graph.nodes],
+        values=[
+            events.GraphValue(
+                number=value.number,
+                producer=value.producer,
+                label=f"batch[{value.position}]" if value.producer is None else f"x{value.number}",
+                shape=list(value.shape),
+                dtype=value.dtype,
+                size_bytes=value.size_bytes,
+                crosses=value.number in cut.boundary,
+            )
+            for value in graph.values
+        ],
+    )
+
+
+def _node(graph: Graph, cut: Cut, node: Node, outcome: str) -> events.GraphNode:
+    moved = node.number in cut.moved and outcome == "moved"
+    place = "stateful" if node.state else "moved" if moved else "stateless"
+    why = node.state or cut.stayed.get(node.number, "")
+    return events.GraphNode(
+        number=node.number,
+        function=node.function,
+        inputs=list(node.inputs),
+        outputs=list(node.outputs),
+        seconds=node.seconds,
+        site=node.site,
+        place=place,
+        why=why,
+    )
