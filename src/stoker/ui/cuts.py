@@ -88,15 +88,18 @@ def write_cut(cut: CutSummary) -> str:
     moved = _write_moved(cut.moved, cut.stateless)
     if cut.outcome == "moved":
         return f"{moved} moved to data workers, {format_seconds(cut.saved_s)} a step; {write_sizes(cut)}"
-    return f"{moved} moved{_write_outcome(cut.outcome)}: {cut.reason}"
+    return f"{_write_outcome(moved, cut.moved, cut.outcome)}: {cut.reason}"
 
 
 def _write_moved(moved: int, stateless: int) -> str:
     return f"{moved or 'none'} of {write_plural(stateless, 'stateless call')}" if stateless else "nothing"
 
 
-def _write_outcome(outcome: str) -> str:
-    return " and taken back" if outcome == "reverted" else ""
+def _write_outcome(calls: str, moved: int, outcome: str) -> str:
+    """What became of a cut that is not in force; a record may show its calls where they were tried or where they are."""
+    if outcome != "reverted":
+        return f"{calls} moved"
+    return f"{calls} moved and taken back" if moved else "a cut was tried and taken back"
 
 
 def write_sizes(cut: CutSummary | CutChosen) -> str:
@@ -146,4 +149,4 @@ def write_gain(cut: CutChosen) -> str:
     if cut.outcome == "moved":
         gain = f"saves {format_seconds(cut.saved_s)} of {step}, takes {format_seconds(cut.worker_s)} of a data worker"
         return f"{calls} moved: {gain}; {write_sizes(cut)}"
-    return f"{calls} moved{_write_outcome(cut.outcome)}; {step}, {format_bytes(cut.bytes_before)} a batch"
+    return f"{_write_outcome(calls, moved, cut.outcome)}; {step}, {format_bytes(cut.bytes_before)} a batch"

@@ -14,7 +14,7 @@ from stoker.ui.graph_folding import Box, fold, fold_values, rows_of
 
 MAX_NOTES = 8
 """Reasons below the picture; the pointer finds the others."""
-_TITLE_CHARACTERS, _CHARACTERS = 19, 25
+_TITLE_CHARACTERS, _CHARACTERS = 21, 28
 """Room in a shape, in characters of its first line and of the others."""
 
 
@@ -130,7 +130,7 @@ def _box_item(box: Box, cut: CutChosen, longest_s: float, note_of: dict[str, int
     place = box.sites[0] if len(box.sites) == 1 else f"{len(box.sites)} lines"
     return Item(
         kind=box.place if box.place in PLACES else "stateful",
-        lines=[title, shorten(kind, _CHARACTERS), shorten_start(place, 24 - len(time))],
+        lines=[title, shorten(kind, _CHARACTERS), shorten_start(place, 27 - len(time))],
         right=time,
         tip=_tip(box, time, why),
         share=seconds_of(box.nodes) / longest_s,

@@ -30,7 +30,7 @@ from stoker.ui.graph_layers import Drawing, lay_out
 from stoker.ui.graph_scene import Item, Scene, build_scene, bytes_of
 from stoker.ui.report_style import LIGHT
 
-_WIDTH = 178.0
+_WIDTH = 192.0
 _HEIGHTS = {"leaf": 44.0, "sent": 34.0}
 _BOX_HEIGHT = 62.0
 _GAP, _ROW_GAP, _MARGIN = 22.0, 34.0, 28.0
