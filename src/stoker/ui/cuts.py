@@ -96,7 +96,7 @@ def _write_moved(moved: int, stateless: int) -> str:
 
 
 def _write_outcome(calls: str, moved: int, outcome: str) -> str:
-    """What became of a cut that is not in force; a record may show its calls where they were tried or where they are."""
+    """What became of a cut that is not in force; its calls may be shown where they were tried or where they are."""
     if outcome != "reverted":
         return f"{calls} moved"
     return f"{calls} moved and taken back" if moved else "a cut was tried and taken back"
