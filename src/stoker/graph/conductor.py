@@ -1,43 +1,78 @@
 # pyright: reportPrivateUsage=false
-"""All steps that are watched in this process: one mode serves every loader, each with its own recording and cut."""
+"""All steps that are watched in this process: one mode serves every loader, each with its own recording and cut.
+
+A step belongs to a batch and begins at the first call that touches it. Frameworks fetch ahead (one batch, or as many as
+they accumulate), so several may wait. How often the loader is asked for more before a step begins is learned while
+recording; after that, a step that should have begun is over, and the mode leaves only when none can begin any moment.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from stoker.graph.modes import Step, Watch
 
 MAX_WAITING = 16
-"""Batches of one loader that may wait, undelivered to the model, before the oldest is no longer watched for."""
+"""Batches of one loader that may wait, unused, before the oldest is no longer watched for."""
 
 End = Callable[[bool], None]
 """Told that nothing more is seen of a step; True when compiled code cut it short."""
 
 
-class Conductor:
-    """Brings steps and their ends together.
+@dataclass(slots=True, eq=False)
+class _Live:
+    owner: object
+    step: Step
+    end: End
+    learns: bool
+    asks: int = 0
+    """Requests for further batches before it began."""
 
-    A step belongs to a batch. It begins at the first call that touches the batch, so several may wait (frameworks
-    fetch ahead); it ends when its loader is asked for the next batch after that, or at a safe point once it is done.
-    """
+
+@dataclass(slots=True)
+class _Ahead:
+    """Requests for further batches before a step begins, over the recorded steps."""
+
+    least: int
+    most: int
+
+
+class Conductor:
+    """Brings steps and their ends together."""
 
     def __init__(self) -> None:
-        self._watch = Watch(self._leaving)
-        self._live: list[tuple[object, Step, End]] = []
+        self._watch = Watch(self._leaving, self._may_leave)
+        self._live: list[_Live] = []
+        self._ahead: dict[int, _Ahead] = {}
 
-    def begin(self, owner: object, step: Step, end: End) -> None:
-        """Watches for a step from now on."""
-        waiting = [entry for entry in self._live if entry[0] is owner]
+    def begin(self, owner: object, step: Step, end: End, *, learns: bool = False) -> None:
+        """Watches for a step from now on; with ``learns``, how far its program fetches ahead is taken from it."""
+        waiting = [live for live in self._live if live.owner is owner]
         if len(waiting) >= MAX_WAITING:
             self._end(waiting[:1], compiled=False)
-        self._live.append((owner, step, end))
+        self._live.append(_Live(owner, step, end, learns))
         self._show()
 
-    def end(self, owner: object, *, waiting: bool = False) -> None:
-        """Ends the steps of an owner that have begun; with ``waiting`` the others too."""
-        over = [entry for entry in self._live if entry[0] is owner and (waiting or entry[1].began)]
+    def asked(self, owner: object) -> None:
+        """The owner's loader is asked for a batch: steps that have begun are over, and those that should have."""
+        ahead = self._ahead.get(id(owner))
+        over: list[_Live] = []
+        for live in self._live:
+            if live.owner is owner:
+                live.asks += not live.step.began
+                late = not live.learns and live.asks > (ahead.most if ahead is not None else 0)
+                if live.step.began or late:
+                    over.append(live)
+        if over:
+            self._end(over, compiled=False)
+            self._show()
+
+    def left(self, owner: object) -> None:
+        """The owner's loop is over, and with it all its steps."""
+        over = [live for live in self._live if live.owner is owner]
         if over:
             self._end(over, compiled=False)
             self._show()
@@ -52,14 +87,29 @@ class Conductor:
         """Whether the mode is on a stack."""
         return self._watch.active
 
-    def _leaving(self, compiled: bool) -> None:
-        self._end([entry for entry in self._live if entry[1].began], compiled=compiled)
+    def _may_leave(self) -> bool:
+        """Whether no waiting step can begin before its loader is asked again."""
+        for live in self._live:
+            if not live.step.began:
+                ahead = self._ahead.get(id(live.owner))
+                if live.learns or ahead is None or live.asks >= ahead.least:
+                    return False
+        return True
 
-    def _end(self, over: list[tuple[object, Step, End]], *, compiled: bool) -> None:
-        self._live = [entry for entry in self._live if entry not in over]
+    def _leaving(self, compiled: bool) -> None:
+        self._end([live for live in self._live if live.step.began], compiled=compiled)
+
+    def _end(self, over: list[_Live], *, compiled: bool) -> None:
+        self._live = [live for live in self._live if live not in over]
         with torch._C.DisableTorchFunction():  # what ends a step looks at tensors too
-            for _, _, end in over:
-                end(compiled)
+            for live in over:
+                if live.learns and live.step.began:
+                    self._learn(live)
+                live.end(compiled)
+
+    def _learn(self, live: _Live) -> None:
+        known = self._ahead.setdefault(id(live.owner), _Ahead(live.asks, live.asks))
+        known.least, known.most = min(known.least, live.asks), max(known.most, live.asks)
 
     def _show(self) -> None:
-        self._watch.set_steps([step for _, step, _ in self._live])
+        self._watch.set_steps([live.step for live in self._live])

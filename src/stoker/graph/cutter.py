@@ -21,12 +21,13 @@ import torch
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices, choose
 from stoker.graph.dataflow import Cut, Graph
+from stoker.graph.expected import Substitution
 from stoker.graph.leaves import leaves_of, signature_of
 from stoker.graph.merge import Recording, merge
 from stoker.graph.recorder import Recorder, Trace
 from stoker.graph.replay import Plan, Prepared, Stage, step_of
 from stoker.graph.trial import Arm, Trial
-from stoker.graph.verifier import Substitution, Verifier
+from stoker.graph.verifier import Verifier
 
 SKIPPED_BATCHES = 2
 """Batches of a loader before recording: first steps allocate and warm up."""
@@ -117,14 +118,14 @@ class Cutter:
         now = time.perf_counter()
         if self._trial is not None and self._delivered_s:
             self._weigh(now)
-        self._conductor.end(self)
+        self._conductor.asked(self)
 
     def left(self) -> None:
         """The program has left the iteration."""
         self._delivered_s = 0.0
         if self._trial is not None:
             self._trial.pause()
-        self._conductor.end(self, waiting=True)
+        self._conductor.left(self)
 
     def delivered(self, item: Any) -> Any:
         """The batch for the program, watched from now on if there is something to watch for."""
@@ -178,7 +179,7 @@ class Cutter:
                 if len(variant.traces) == RECORDED_STEPS:
                     self._settle(variant)
 
-        self._conductor.begin(self, recorder, end)
+        self._conductor.begin(self, recorder, end, learns=True)
 
     def _settle(self, variant: _Variant) -> None:
         """Enough is recorded: a cut is chosen."""

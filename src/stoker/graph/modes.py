@@ -27,19 +27,13 @@ class Step(Protocol):
     """What sees the calls of one step: a recorder or a verifier."""
 
     began: bool
-
-    @property
-    def done(self) -> bool:
-        """It need not see further calls."""
-        ...
+    """A call has touched its batch."""
+    done: bool
+    """It need not see further calls."""
 
     def call(self, function: Function, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
         """Makes a call, or gives its result."""
         ...
-
-
-def _run(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return function(*args, **kwargs)
 
 
 class Watch(TorchFunctionMode):
@@ -47,11 +41,13 @@ class Watch(TorchFunctionMode):
 
     Args:
         leaving: called before the mode leaves at a safe point, with True when compiled code begins.
+        may_leave: whether it may, as far as steps are concerned that have not begun.
     """
 
-    def __init__(self, leaving: Callable[[bool], None]) -> None:
+    def __init__(self, leaving: Callable[[bool], None], may_leave: Callable[[], bool]) -> None:
         super().__init__()
         self._leaving = leaving
+        self._may_leave = may_leave
         self._steps: list[Step] = []
         self._only: Step | None = None
         self._inside = 0
@@ -78,21 +74,28 @@ class Watch(TorchFunctionMode):
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """A call of the program."""
+        step = self._only
+        if step is None:
+            result = self._chain(0, types, func, args, kwargs or {})
+            self._arm()
+            return result
+        result = step.call(func, types, args, kwargs or {}, self._run)
+        if step.done and not self._armed:
+            self._arm()
+        return result
+
+    def _run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Makes a call; what it calls back (a hook, say) is at no safe point."""
         self._inside += 1
         try:
-            step = self._only
-            if step is not None:
-                return step.call(func, types, args, kwargs or {}, _run)
-            return self._chain(0, types, func, args, kwargs or {})
+            return function(*args, **kwargs)
         finally:
             self._inside -= 1
-            if not self._armed:
-                self._arm()
 
     def _chain(self, place: int, types: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Several steps at once (two loaders in one loop): each sees the call, the last one makes it."""
         if place == len(self._steps):
-            return func(*args, **kwargs)
+            return self._run(func, args, kwargs)
 
         def run(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return self._chain(place + 1, types, function, args, kwargs)
@@ -124,8 +127,8 @@ class Watch(TorchFunctionMode):
 
     def _arm(self) -> None:
         """Once all that has begun is done, the next safe point is used."""
-        done = bool(self._steps) and all(step.done for step in self._steps if step.began)
-        if done and any(step.began for step in self._steps) and not self._armed:
+        begun = [step for step in self._steps if step.began]
+        if not self._armed and begun and all(step.done for step in begun) and self._may_leave():
             self._armed = True
             _hooks_of_modules()[id(self)] = self._at_safe_point
             _hooks_of_optimizers()[id(self)] = self._at_safe_point

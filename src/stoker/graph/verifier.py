@@ -11,110 +11,17 @@ batch, its memory handed out) ends substitution for the step, after deferred ten
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from stoker.graph.arguments import Matcher, matcher, same_bits
-from stoker.graph.dataflow import Cut, Node
-from stoker.graph.deferred import Deferred, Maker, become_real, deferred_in, realise
-from stoker.graph.functions import Effect, Function, effect, find, simple_name, writes_by_keyword
-from stoker.graph.merge import Recording
-from stoker.graph.recorder import Run, ambient
+from stoker.graph.arguments import same_bits
+from stoker.graph.deferred import Deferred, become_real, deferred_in, realise
+from stoker.graph.expected import Expected, Substitution
+from stoker.graph.functions import Effect, Function, effect, simple_name, writes_by_keyword
+from stoker.graph.recorder import Run
 from stoker.graph.replay import Prepared, run_steps, step_of
-
-
-class _Expected:
-    """A moved call, ready to be compared."""
-
-    __slots__ = (
-        "ambient", "container", "function", "given", "is_getter", "keywords", "leaf_inputs", "matchers", "node",
-        "outputs", "runs", "same_as",
-    )  # fmt: skip
-
-    def __init__(self, node: Node, recording: Recording, current: list[Any], boundary: set[int], runs: bool) -> None:
-        call = recording.calls[node.number]
-        self.node = node
-        self.function = call.function
-        self.is_getter = type(call.function).__name__ == "method-wrapper"
-        self.ambient = call.ambient
-        self.matchers: list[Matcher] = [matcher(tree, current, recording.constants) for tree in node.arguments]
-        self.keywords = {name: matcher(tree, current, recording.constants) for name, tree in node.keywords}
-        self.outputs = node.outputs
-        self.same_as = call.same_as
-        self.given = tuple(number in boundary for number in node.outputs)
-        self.container: Any = None if node.container == "tensor" else _container(node.container)
-        self.runs = runs
-        """A view of a tensor that is there: made here."""
-
-    def matches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a call has the recorded arguments."""
-        if len(args) != len(self.matchers) or len(kwargs) != len(self.keywords):
-            return False
-        for matches, got in zip(self.matchers, args, strict=True):
-            if not matches(got):
-                return False
-        if kwargs:
-            for name, got in kwargs.items():
-                matches = self.keywords.get(name)
-                if matches is None or not matches(got):
-                    return False
-        return ambient() == self.ambient
-
-
-class Substitution:
-    """A cut made ready for the training process; serves one step at a time."""
-
-    def __init__(self, recording: Recording, cut: Cut) -> None:
-        graph = recording.graph
-        self.recording, self.cut = recording, cut
-        self.current: list[Any] = [None] * len(graph.values)
-        boundary = set(cut.boundary)
-        present = {v.number for v in graph.values if v.producer is None} | boundary
-        self.expected: list[_Expected] = []
-        for number in sorted(cut.moved):
-            node = graph.nodes[number]
-            runs = node.is_view and bool(node.inputs) and all(value in present for value in node.inputs)
-            if runs:
-                present |= set(node.outputs)
-            self.expected.append(_Expected(node, recording, self.current, boundary, runs))
-        moved_inputs = {value for number in cut.moved for value in graph.nodes[number].inputs}
-        self.leaf_inputs = [v.number for v in graph.values if v.producer is None and v.number in moved_inputs]
-        self._deferred: dict[int, Deferred] = {}
-        self.boundary_place = {value: place for place, value in enumerate(cut.boundary)}
-
-    def deferred(self, number: int, maker: Maker) -> Deferred:
-        """The stand-in of a value: used again from step to step as long as the program lets go of it."""
-        found = self._deferred.get(number)
-        if found is None:
-            found = self._deferred[number] = Deferred(self.recording.graph.values[number], maker)
-        else:
-            found._maker, found._real = maker, None
-        return found
-
-    def held(self) -> Iterator[Deferred]:
-        """Deferred tensors that the program refers to; they are the program's from now on."""
-        for number in list(self._deferred):
-            found = self._deferred[number]
-            entries = sum(1 for tensor in self.current if tensor is found)
-            del found
-            if _count_references(self._deferred, number) > _UNHELD + entries:
-                yield self._deferred.pop(number)
-
-    def forget(self, deferred: Deferred) -> None:
-        """A stand-in has become a plain tensor."""
-        if self._deferred.get(deferred._number) is deferred:
-            del self._deferred[deferred._number]
-
-
-def _count_references(table: dict[int, Any], number: int) -> int:
-    return sys.getrefcount(table[number])
-
-
-_UNHELD = _count_references({0: object()}, 0)
-"""References to what only the table refers to, as this interpreter counts them."""
 
 
 class Verifier:
@@ -135,22 +42,17 @@ class Verifier:
         self._tensors = prepared.tensors
         self._comparing = comparing
         self._place = 0
-        self._expected: _Expected | None = substitution.expected[0]
-        self._getter = self._expected.is_getter
-        self._current = substitution.current
+        self._expected: Expected | None = substitution.expected[0]
+        self._current: list[Any] | None = None
         self._made: dict[int, torch.Tensor] = {}
         self._versions = [leaves[number]._version for number in substitution.leaf_inputs]
         self.began = False
-        self.substituted = 0
+        self.done = False
+        """No call is expected any more."""
         self.differing: list[int] = []
         """Boundary values that differ from what the program computes (only when comparing)."""
         self.realised: set[int] = set()
         """Values that something needed against the recording."""
-
-    @property
-    def done(self) -> bool:
-        """No call is expected any more."""
-        return self._expected is None
 
     @property
     def complete(self) -> bool:
@@ -162,11 +64,12 @@ class Verifier:
     def call(self, function: Function, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
         """The result of a call: what the worker computed, or what the call gives."""
         expected = self._expected
-        if expected is not None and (function is expected.function or (self._getter and function == expected.function)):
-            if not self.began:
+        if expected is not None and (
+            function is expected.function or (expected.is_getter and function == expected.function)
+        ):
+            if not self.began and self._touches(args, kwargs):
                 self._begin()
-                expected = self._expected
-            if expected is not None and expected.matches(args, kwargs):
+            if self._current is not None and expected.matches(args, kwargs, self._current):
                 return self._advance(expected, function, args, kwargs, run)
         kind = effect(function)
         if kind is Effect.NONE and not (kwargs and writes_by_keyword(kwargs)):
@@ -180,74 +83,100 @@ class Verifier:
             return run(function, args, kwargs)
         args, kwargs = self._real((args, kwargs))
         if simple_name(function) == "backward":  # what follows is not the beginning of a step any more
-            self._expected = None
+            self._stop()
         if kind is not Effect.UNINITIALISED:
             self._before_write(args if kind is Effect.ESCAPES else args[:1], kwargs)
         return run(function, args, kwargs)
 
     def finish(self) -> None:
         """The step's part in the cut is over: what the program still holds becomes plain."""
-        self._expected = None
+        self._stop()
         if self.began:
             self._settle_held()
-            current = self._current
+            current = self._plan.current
             for number in range(len(current)):
                 current[number] = None
             self._made.clear()
+            self._plan.maker = None
         self._tensors = ()
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
+    def _touches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return any(tensor is leaf for tensor in _tensors((args, kwargs)) for leaf in self._leaves)
+
     def _begin(self) -> None:
         self.began = True
+        self._current = self._plan.current
+        self._plan.maker = self
         for number, leaf in enumerate(self._leaves):
             self._current[number] = leaf
         self._made = dict(enumerate(self._leaves))
         if self._written():
-            self._expected = None
+            self._stop()
+
+    def _stop(self) -> None:
+        """No further call is replaced in this step."""
+        self._expected, self._current, self.done = None, None, True
 
     def _written(self) -> bool:
         leaves = self._leaves
-        now = [leaves[number]._version for number in self._plan.leaf_inputs]
-        return now != self._versions
+        for number, version in zip(self._plan.leaf_inputs, self._versions, strict=True):
+            if leaves[number]._version != version:
+                return True
+        return False
 
-    def _advance(self, expected: _Expected, function: Function, args: Any, kwargs: Any, run: Run) -> Any:
-        current, results = self._current, []
+    def _advance(self, expected: Expected, function: Function, args: Any, kwargs: Any, run: Run) -> Any:
+        number, current = expected.output, self._plan.current
+        if number < 0 or self._comparing:
+            return self._advance_slowly(expected, function, args, kwargs, run)
+        if expected.place < 0:
+            result = self._plan.stand_in(number)
+        elif self._written():
+            self._stop()
+            return self.call(function, (Deferred,), args, kwargs, run)
+        else:
+            result = self._made[number] = self._tensors[expected.place]
+        current[number] = result
+        self._expected = expected.following
+        self._place += 1
+        if expected.following is None:
+            self.done = True
+        return result
+
+    def _advance_slowly(self, expected: Expected, function: Function, args: Any, kwargs: Any, run: Run) -> Any:
+        """Calls that run here, or have several results."""
         if self._comparing or expected.runs:
             result = run(function, args, kwargs)
             results = [result] if expected.container is None else list(result)
             if self._comparing:
                 self._compare(expected, results)
+        elif self._written():
+            self._stop()
+            return self.call(function, (Deferred,), args, kwargs, run)
         else:
-            for number, given, same in zip(expected.outputs, expected.given, expected.same_as, strict=True):
-                if same is not None:
-                    results.append(current[same])
-                elif given:
-                    if self._written():
-                        self._expected = None
-                        return self.call(function, (Deferred,), args, kwargs, run)
-                    results.append(self._tensors[self._plan.boundary_place[number]])
-                else:
-                    results.append(self._plan.deferred(number, self))
+            results = [
+                self._result(*one) for one in zip(expected.outputs, expected.given, expected.same_as, strict=True)
+            ]
             result = results[0] if expected.container is None else expected.container(results)
-            self.substituted += 1
         for number, tensor in zip(expected.outputs, results, strict=True):
-            current[number] = tensor
+            self._plan.current[number] = tensor
             if type(tensor) is not Deferred:
                 self._made[number] = tensor
+        self._expected = expected.following
         self._place += 1
-        following = self._plan.expected
-        if self._place < len(following):
-            self._expected = following[self._place]
-            self._getter = self._expected.is_getter
-        else:
-            self._expected = None
+        self.done = self.done or expected.following is None
         return result
 
-    def _compare(self, expected: _Expected, results: list[torch.Tensor]) -> None:
-        for number, given, result in zip(expected.outputs, expected.given, results, strict=True):
-            if given:
-                theirs = self._tensors[self._plan.boundary_place[number]]
+    def _result(self, number: int, place: int, same: int | None) -> torch.Tensor:
+        if same is not None:
+            return self._plan.current[same]
+        return self._plan.stand_in(number) if place < 0 else self._tensors[place]
+
+    def _compare(self, expected: Expected, results: list[torch.Tensor]) -> None:
+        for number, place, result in zip(expected.outputs, expected.given, results, strict=True):
+            if place >= 0:
+                theirs = self._tensors[place]
                 if not same_bits(result, theirs) or result.stride() != theirs.stride():
                     self.differing.append(number)
 
@@ -294,11 +223,7 @@ class Verifier:
             return
         self._settle_held()
         if any(not hit.isdisjoint(expected.node.inputs) for expected in self._plan.expected[self._place :]):
-            self._expected = None
-
-
-def _container(path: str) -> Any:
-    return {"list": list, "tuple": tuple}.get(path) or find(path)
+            self._stop()
 
 
 def _tensors(part: Any) -> Iterator[torch.Tensor]:

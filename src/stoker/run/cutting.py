@@ -9,7 +9,7 @@ from stoker.feed.loader import LoaderFeed, StepCutter
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices
 from stoker.graph.cutter import Cutter, Verdict, measure_bandwidth
-from stoker.graph.dataflow import Cut, Graph, Node
+from stoker.graph.dataflow import Cut, Node
 
 
 class Cutting:
@@ -59,7 +59,7 @@ def record_of(verdict: Verdict, loader: int, t_s: float) -> events.CutChosen:
         worker_s=cut.worker_s,
         bytes_before=before,
         bytes_after=before + cut.boundary_bytes,
-        nodes=[_node(graph, cut, node, verdict.outcome) for node in graph.nodes],
+        nodes=[_node(cut, node) for node in graph.nodes],
         values=[
             events.GraphValue(
                 number=value.number,
@@ -68,16 +68,16 @@ def record_of(verdict: Verdict, loader: int, t_s: float) -> events.CutChosen:
                 shape=list(value.shape),
                 dtype=value.dtype,
                 size_bytes=value.size_bytes,
-                crosses=value.number in cut.boundary,
+                crosses=value.producer is None or value.number in cut.boundary,
+                kept=graph.kept.get(value.number, ""),
             )
             for value in graph.values
         ],
     )
 
 
-def _node(graph: Graph, cut: Cut, node: Node, outcome: str) -> events.GraphNode:
-    moved = node.number in cut.moved and outcome == "moved"
-    place = "stateful" if node.state else "moved" if moved else "stateless"
+def _node(cut: Cut, node: Node) -> events.GraphNode:
+    place = "stateful" if node.state else "moved" if node.number in cut.moved else "stateless"
     why = node.state or cut.stayed.get(node.number, "")
     return events.GraphNode(
         number=node.number,

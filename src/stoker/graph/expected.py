@@ -1,0 +1,170 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (torch's functions are untyped)
+"""A cut made ready for the training process: each moved call as a comparison that costs little, and its stand-ins."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+
+from stoker.graph.arguments import Matcher, matcher
+from stoker.graph.dataflow import Argument, Cut, Form, Node
+from stoker.graph.deferred import Deferred
+from stoker.graph.functions import find
+from stoker.graph.merge import Recording
+from stoker.graph.recorder import ambient
+
+_NO_BITS = (float, complex)
+"""Types of which equal values may differ in bits (zeros)."""
+
+
+class Expected:
+    """A moved call, ready to be compared.
+
+    Attributes:
+        following: the next moved call; None after the last one.
+        output: number of the only result, where it is a tensor by itself that need not be made here; else -1.
+    """
+
+    __slots__ = (
+        "_ambient", "_constants", "_keywords", "_num_args", "_others", "_scalars", "_tensors", "container",
+        "following", "function", "given", "is_getter", "node", "output", "outputs", "place", "runs", "same_as",
+    )  # fmt: skip
+
+    def __init__(
+        self, node: Node, recording: Recording, current: list[Any], boundary: dict[int, int], runs: bool
+    ) -> None:
+        call = recording.calls[node.number]
+        self.node = node
+        self.function = call.function
+        self.is_getter = type(call.function).__name__ == "method-wrapper"
+        self.following: Expected | None = None
+        self.outputs = node.outputs
+        self.same_as = call.same_as
+        self.given = tuple(boundary.get(number, -1) for number in node.outputs)
+        """For each result its place among the boundary tensors; -1 inside the cut."""
+        self.container: Any = None if node.container == "tensor" else _container(node.container)
+        self.runs = runs
+        """A view of a tensor that is there: made here."""
+        plain = self.container is None and not runs and self.same_as[0] is None
+        self.output = node.outputs[0] if plain else -1
+        self.place = self.given[0] if plain else -1
+        self._ambient = call.ambient
+        self._num_args = len(node.arguments)
+        self._keywords = {name: matcher(tree, current, recording.constants) for name, tree in node.keywords}
+        self._tensors: list[tuple[int, int]] = []
+        self._scalars: list[tuple[int, Any, type]] = []
+        self._others: list[tuple[int, Matcher]] = []
+        for place, tree in enumerate(node.arguments):
+            self._compile(place, tree, recording, current)
+
+    def _compile(self, place: int, tree: Argument, recording: Recording, current: list[Any]) -> None:
+        payload: Any = tree.payload
+        if tree.form is Form.VALUE:
+            self._tensors.append((place, payload))
+        elif tree.form is Form.SCALAR and not isinstance(payload, _NO_BITS):
+            self._scalars.append((place, payload, type(payload)))
+        else:
+            self._others.append((place, matcher(tree, current, recording.constants)))
+
+    def matches(self, args: tuple[Any, ...], kwargs: dict[str, Any], current: list[Any]) -> bool:
+        """Whether a call of the function is the recorded one."""
+        if len(args) != self._num_args:
+            return False
+        for place, number in self._tensors:
+            if args[place] is not current[number]:
+                return False
+        for place, wanted, kind in self._scalars:
+            got = args[place]
+            if got is not wanted and (type(got) is not kind or got != wanted):
+                return False
+        for place, matches in self._others:
+            if not matches(args[place]):
+                return False
+        if (kwargs or self._keywords) and not self._match_keywords(kwargs):
+            return False
+        return ambient() == self._ambient
+
+    def _match_keywords(self, kwargs: dict[str, Any]) -> bool:
+        if len(kwargs) != len(self._keywords):
+            return False
+        return all(name in self._keywords and self._keywords[name](got) for name, got in kwargs.items())
+
+
+class Maker(Protocol):
+    """Makes values by the original calls."""
+
+    def make(self, number: int) -> torch.Tensor:
+        """The plain tensor of a value."""
+        ...
+
+    def settle(self, number: int, tensor: torch.Tensor) -> None:
+        """A stand-in has become the value."""
+        ...
+
+
+class Substitution:
+    """A cut made ready; serves one step at a time (:attr:`maker` is that step)."""
+
+    def __init__(self, recording: Recording, cut: Cut) -> None:
+        graph = recording.graph
+        self.recording, self.cut = recording, cut
+        self.current: list[Any] = [None] * len(graph.values)
+        """Tensors of the current step by number of value."""
+        boundary = {value: place for place, value in enumerate(cut.boundary)}
+        present = {v.number for v in graph.values if v.producer is None} | set(boundary)
+        self.expected: list[Expected] = []
+        for number in sorted(cut.moved):
+            node = graph.nodes[number]
+            runs = node.is_view and bool(node.inputs) and all(value in present for value in node.inputs)
+            if runs:
+                present |= set(node.outputs)
+            self.expected.append(Expected(node, recording, self.current, boundary, runs))
+        for one, following in zip(self.expected, self.expected[1:], strict=False):
+            one.following = following
+        moved_inputs = {value for number in cut.moved for value in graph.nodes[number].inputs}
+        self.leaf_inputs = [v.number for v in graph.values if v.producer is None and v.number in moved_inputs]
+        self.maker: Maker | None = None
+        self._stand_ins: dict[int, Deferred] = {}
+
+    def make(self, number: int) -> torch.Tensor:
+        """The plain tensor of a value of the current step."""
+        assert self.maker is not None, "no step is under way"
+        return self.maker.make(number)
+
+    def settle(self, number: int, tensor: torch.Tensor) -> None:
+        """A stand-in has become the value: it is the program's tensor from now on."""
+        self._stand_ins.pop(number, None)
+        if self.maker is not None:
+            self.maker.settle(number, tensor)
+
+    def stand_in(self, number: int) -> Deferred:
+        """The deferred tensor of a value, the same one from step to step as long as the program lets go of it."""
+        found = self._stand_ins.get(number)
+        if found is None:
+            found = self._stand_ins[number] = Deferred(self.recording.graph.values[number], self)
+        return found
+
+    def held(self) -> Iterator[Deferred]:
+        """Deferred tensors that the program refers to; they are the program's from now on."""
+        for number in list(self._stand_ins):
+            found = self._stand_ins[number]
+            entries = sum(1 for tensor in self.current if tensor is found)
+            del found
+            if _count_references(self._stand_ins, number) > _UNHELD + entries:
+                yield self._stand_ins.pop(number)
+
+
+def _count_references(table: dict[int, Any], number: int) -> int:
+    return sys.getrefcount(table[number])
+
+
+_UNHELD = _count_references({0: object()}, 0)
+"""References to what only the table refers to, as this interpreter counts them."""
+
+
+def _container(path: str) -> Any:
+    return {"list": list, "tuple": tuple}.get(path) or find(path)
