@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -23,10 +24,14 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from stoker.core import events
+from stoker.core.config import Settings
 from stoker.core.errors import ResumeError
-from stoker.feed.cursor import Cursor
-from stoker.feed.order import Order, blank_cursor, draws_lazily
+from stoker.feed.cursor import Cursor, inner_sampler, own_generator
+from stoker.feed.order import Order, blank_cursor, draws_lazily, num_free
 from stoker.feed.program import WorkItem
+from stoker.run import patch
+from stoker.run.serving import Serving
 
 N = 23
 DATA = list(range(N))
@@ -217,6 +222,86 @@ class TestLookahead:
     def test_others_may_not_and_the_reason_names_them(self, name: str) -> None:
         sampler = SAMPLERS[name]()
         assert type(sampler).__name__ in draws_lazily(BatchSampler(sampler, 2, False))
+
+    @pytest.mark.parametrize("name", INDEX_SAMPLERS)
+    def test_free_items_touch_no_generator_behind_the_first(self, name: str) -> None:
+        index_sampler = INDEX_SAMPLERS[name]()
+        free = num_free(index_sampler)
+        if free is None:
+            return
+        own = own_generator(inner_sampler(index_sampler)) or torch.default_generator
+        drawn = iter(index_sampler)
+        next(drawn)
+        states = torch.get_rng_state(), own.get_state()
+        assert len(list(itertools.islice(drawn, max(0, free - 1)))) == max(0, free - 1)
+        assert torch.equal(states[0], torch.get_rng_state())
+        assert torch.equal(states[1], own.get_state())
+
+    @pytest.mark.parametrize(
+        ("name", "free"),
+        [
+            ("random, own generator", 5),
+            ("random, replacement, own generator", 0),
+            ("subset, own generator", 4),
+            ("random", None),
+            ("lazy", 0),
+        ],
+    )
+    def test_how_many_are_free(self, name: str, free: int | None) -> None:
+        assert num_free(BatchSampler(SAMPLERS[name](), 4, False)) == free
+
+    @pytest.mark.parametrize("drop_last", [False, True])
+    @pytest.mark.parametrize("even", [False, True])
+    @pytest.mark.parametrize("split", [False, True])
+    @pytest.mark.parametrize("ranks", [1, 2, 4])
+    def test_accelerates(self, ranks: int, split: bool, even: bool, drop_last: bool) -> None:
+        from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler
+
+        for length in range(1, 50):
+            sampler = SeedableRandomSampler(range(length), data_seed=7)
+            batches = BatchSampler(sampler, 4, drop_last)
+            index_sampler: Any = batches
+            if ranks > 1:
+                index_sampler = BatchSamplerShard(batches, ranks, ranks - 1, split, even)
+            free = num_free(index_sampler)
+            assert free == max(0, len(index_sampler) - 1)
+            drawn = iter(index_sampler)
+            if not free:
+                continue
+            next(drawn)
+            state = sampler.generator.get_state()
+            list(itertools.islice(drawn, free - 1))
+            assert torch.equal(state, sampler.generator.get_state())
+            assert sampler.epoch == 0
+            list(drawn)
+            assert sampler.epoch == 1
+
+    @pytest.mark.integration
+    @pytest.mark.parametrize("stop", [3, 9, 10, 11, 12])
+    def test_a_generator_of_the_programs_is_touched_when_torch_touches_it(self, stop: int) -> None:
+        """Many workers are kept busy all the same, and an iteration left early leaves it as torch's would."""
+
+        def states() -> list[Any]:
+            shared = generator()
+            loader = DataLoader(range(48), 4, shuffle=True, num_workers=1, prefetch_factor=2, generator=shared)
+            found: list[Any] = []
+            for _ in range(2):
+                for step, batch in enumerate(loader, start=1):
+                    found.append((batch.tolist(), shared.get_state().tolist()))
+                    if step == stop:
+                        break
+            return found
+
+        expected = states()
+        seen: list[events.AnyEvent] = []
+        serving = Serving(Settings(workers=4), [seen.append])
+        patch.install(serving)
+        try:
+            assert states() == expected
+        finally:
+            patch.remove()
+            serving.close()
+        assert max(event.capacity for event in seen if isinstance(event, events.Progress)) >= 8
 
     def test_subclasses_of_known_samplers_may_draw_as_they_like(self) -> None:
         class Mine(RandomSampler):

@@ -91,7 +91,8 @@ class Engine:
         policy: how many workers, how deep; ignored by the pinned tier.
         keeper: slots, kept from iteration to iteration.
         counters: cumulative counters of the loader.
-        lookahead: most items that may be drawn and not delivered; None leaves it to the policy.
+        lookahead: most items that may be drawn and not delivered, but for the free ones.
+        num_free: the first so many items of the iteration are drawn as the policy likes; None for all.
         in_order: deliver by number; else whatever is ready.
         first: number of the first item (an iteration that is gone on with does not begin at 0).
     """
@@ -110,7 +111,8 @@ class Engine:
         limits: Limits,
         quarantine: Quarantine,
         listener: Listener,
-        lookahead: int | None,
+        lookahead: int,
+        num_free: int | None,
         in_order: bool,
         first: int = 0,
     ) -> None:
@@ -126,6 +128,7 @@ class Engine:
         self._quarantine = quarantine
         self._listener = listener
         self._lookahead = lookahead
+        self._num_free = num_free
         self._in_order = in_order
         self._pinned = iteration.tier is Tier.PINNED
         self._table = LeaseTable(program.declared_workers if self._pinned else 0, first)
@@ -163,11 +166,18 @@ class Engine:
     def capacity(self) -> int:
         """Items that may be drawn and not delivered."""
         if self._pinned:
-            return self._lookahead or self._program.declared_workers * 2
+            return self._lookahead
         open_items = max(1, self.decision.workers) * self.decision.depth
-        if self._lookahead is not None:
+        if self._num_free == 0:
             open_items = min(open_items, self._lookahead)
         return max(1, min(open_items, self._keeper.num_slots - 1))
+
+    @property
+    def _most_open(self) -> int:
+        """Where drawing stops for now."""
+        if self._num_free is None or self._order.drawn < self._num_free:
+            return max(2, self.capacity) if self.probing.wanted else self.capacity  # the probe likes to have another
+        return min(self.capacity, self._lookahead)
 
     @property
     def num_ready(self) -> int:
@@ -176,10 +186,7 @@ class Engine:
 
     def fill(self) -> None:
         """Draws and leases as much as may be in flight."""
-        most = self.capacity
-        if self.probing.wanted and self._lookahead is None:
-            most = max(2, most)  # the probe tells more with another batch at hand
-        while self._table.num_open < most and not self._order.exhausted:
+        while not self._order.exhausted and self._table.num_open < self._most_open:
             if self._pinned and self._program.is_iterable and self._table.all_shards_ended:
                 break
             if not self.draw_one():

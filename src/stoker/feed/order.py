@@ -53,6 +53,30 @@ def draws_lazily(index_sampler: Any) -> str:
     return f"its {type(sampler).__name__} may draw random numbers lazily"
 
 
+def num_free(index_sampler: Any) -> int | None:
+    """How many items of an iteration may be drawn as early as one likes; None for all of them.
+
+    A permutation is drawn with its first index (which torch asks for in ``iter`` as well), from a generator that may be
+    the program's. It is touched again, at the earliest, where the last item is asked for: by ``RandomSampler``, which
+    draws once more behind its last index, or by Accelerate's, which then counts its epoch.
+    """
+    if not draws_lazily(index_sampler):
+        return None
+    below = index_sampler.batch_sampler if _is_accelerates(index_sampler, "BatchSamplerShard") else index_sampler
+    return max(0, length_of(index_sampler) - 1) if _permutes(inner_sampler(below)) else 0
+
+
+def _permutes(sampler: Any) -> bool:
+    if type(sampler) is RandomSampler or _is_accelerates(sampler, "SeedableRandomSampler"):
+        return not sampler.replacement and sampler.num_samples <= len(sampler.data_source)
+    return type(sampler) in (SubsetRandomSampler, WeightedRandomSampler) or not draws_lazily(sampler)
+
+
+def _is_accelerates(sampler: Any, name: str) -> bool:
+    """Whether it is of this class of Accelerate (as of 1.10 to 1.15), which need not be installed."""
+    return (type(sampler).__module__, type(sampler).__qualname__) == ("accelerate.data_loader", name)
+
+
 class Order:
     """Draws index batches one by one and remembers how to begin again at any of them.
 

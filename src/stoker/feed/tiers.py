@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from stoker.feed.objects import Survey, survey
-from stoker.feed.order import draws_lazily
+from stoker.feed.order import draws_lazily, num_free
 from stoker.feed.probe import Evidence, compare
 from stoker.feed.program import Program, Tier
 
@@ -64,7 +64,7 @@ def choose(program: Program, index_sampler: Any, *, wish: Literal["auto", "pinne
             tier=Tier.PINNED,
             reason=f"{shared[0]}, so every sample is made once only, by {workers} workers as declared",
         )
-    lazy = draws_lazily(index_sampler)
+    lazy = draws_lazily(index_sampler) if num_free(index_sampler) == 0 else ""
     evidence = (f"order is drawn no further ahead than torch draws it: {lazy}",) if lazy else ()
     return Choice(
         tier=Tier.ELASTIC,
