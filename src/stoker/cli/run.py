@@ -22,7 +22,7 @@ _HELP = {
     "slot-memory": ("SIZE", "memory of the slots of a loader, such as 2GiB"),
     "random": ("keep|sample", "keep the program's random streams where they matter, or seed each sample by itself"),
     "tier": ("auto|pinned", "how loaders are served: found for each, or as torch would"),
-    "cut": ("exact|off", "move what depends on the batch alone from the steps to data workers, or nothing"),
+    "cut": ("exact|always|off", "move what depends on the batch alone to data workers: where it pays, all, or nothing"),
     "off": ("", "run the program without stoker"),
     "quiet": ("", "print nothing but errors"),
     "run-dir": ("DIR", "folder for the records of the run (default: a new one under stoker-runs)"),

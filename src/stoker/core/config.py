@@ -38,8 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """``keep`` the program's own random streams where they matter, or seed each ``sample`` by itself."""
     tier: Literal["auto", "pinned"] = "auto"
     """How loaders are served: found for each, or ``pinned``: as declared, like torch's own workers."""
-    cut: Literal["exact", "off"] = "exact"
-    """Moves what depends on the batch alone from the program's steps to data workers, bit for bit; or nothing."""
+    cut: Literal["exact", "always", "off"] = "exact"
+    """Moves what depends on the batch alone from steps to data workers: where it pays, all of it, or nothing."""
     off: bool = False
     """Leaves every loader to torch, as without stoker."""
     quiet: bool = False
@@ -194,7 +194,7 @@ KEYS: tuple[Key, ...] = (
     _memory("slot_memory_bytes", "slot-memory"),
     _choice("random", "random", "keep", "sample"),
     _choice("tier", "tier", "auto", "pinned"),
-    _choice("cut", "cut", "exact", "off"),
+    _choice("cut", "cut", "exact", "always", "off"),
     _switch("off", "off"),
     _switch("quiet", "quiet"),
     _text("run_dir", "run-dir", "a path or `auto`"),

@@ -90,6 +90,7 @@ class Cutter:
         ship: tells the loader's workers what to do with a collated batch (a pickled :class:`Stage`; empty for nothing).
         report: told each verdict.
         prices: what transport and worker time cost.
+        tried: a cut is kept only if the program is faster with it.
     """
 
     def __init__(
@@ -98,11 +99,14 @@ class Cutter:
         ship: Callable[[bytes], None],
         report: Callable[[Verdict], None],
         prices: Prices,
+        *,
+        tried: bool = True,
     ) -> None:
         self._conductor = conductor
         self._ship = ship
         self._report = report
         self._prices = prices
+        self._tried = tried
         self._variants: dict[tuple[Any, ...], _Variant] = {}
         self._batches = 0
         self._plans = 0
@@ -284,7 +288,9 @@ class Cutter:
     # -- the trial ---------------------------------------------------------------------------------------------------
 
     def _start_trial(self) -> None:
-        if self._trial is None:
+        if not self._tried:
+            self._conclude(None)
+        elif self._trial is None:
             self._trial = Trial()
 
     def _weigh(self, now: float) -> None:
@@ -300,20 +306,21 @@ class Cutter:
         elif trial.arm is not arm:
             self._send()
 
-    def _conclude(self, gain: float) -> None:
+    def _conclude(self, gain: float | None) -> None:
+        """The trial is over (None: there was none)."""
         moved = [v for v in self._variants.values() if v.phase is _Phase.ON and v.recording is not None and v.cut]
         self._trial = None
         for variant in moved:
             recording, cut = variant.recording, variant.cut
             assert recording is not None
             assert cut is not None
-            if gain < Trial.LEAST_GAIN:
+            if gain is not None and gain < Trial.LEAST_GAIN:
                 reason = f"steps took {1 - gain:.2f} of the time without it: it does not pay by 2 %"
                 self._keep_whole(variant, "reverted", reason, gain)
                 continue
-            reason = f"steps take {1 - gain:.2f} of the time without it"
+            reason = "kept without a trial" if gain is None else f"steps take {1 - gain:.2f} of the time without it"
             verdict = Verdict(
-                variant=variant.number, graph=recording.graph, cut=cut, outcome="moved", reason=reason, gain=gain
+                variant=variant.number, graph=recording.graph, cut=cut, outcome="moved", reason=reason, gain=gain or 0.0
             )
             self._report(verdict)
         self._send()

@@ -12,19 +12,27 @@ from stoker.graph.cutter import Cutter, Verdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Node
 
 
+_FREE = Prices(bytes_per_s=1e15, tensor_s=0.0, verify_s=0.0, worker_s_price=0.0, min_saving_frac=0.0)
+"""Prices at which everything moves that can."""
+
+
 class Cutting:
     """The cuts of all loaders of one process.
 
     Args:
         emit: takes records.
         now_s: seconds since the run started.
+        always: moves all that can move and keeps it, whether it pays or not.
     """
 
-    def __init__(self, emit: Callable[[events.AnyEvent], None], now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, emit: Callable[[events.AnyEvent], None], now_s: Callable[[], float], *, always: bool = False
+    ) -> None:
         self._emit = emit
         self._now_s = now_s
         self._conductor = Conductor()
-        self._prices: Prices | None = None
+        self._always = always
+        self._prices: Prices | None = _FREE if always else None
 
     def cutter(self, feed: LoaderFeed) -> StepCutter:
         """Who cuts the steps of one loader."""
@@ -34,7 +42,7 @@ class Cutting:
         def report(verdict: Verdict) -> None:
             self._emit(record_of(verdict, feed.number, self._now_s()))
 
-        return Cutter(self._conductor, feed.stage, report, self._prices)
+        return Cutter(self._conductor, feed.stage, report, self._prices, tried=not self._always)
 
     def close(self) -> None:
         """Watches nothing any more."""
