@@ -47,12 +47,17 @@ class Verdict:
     """What became of a variant, for people and records."""
 
     variant: int
-    graph: Graph
+    recording: Recording
     cut: Cut
     outcome: Outcome
     reason: str
     gain: float = 0.0
     """Measured: 1 - time of a step with the cut / without it; 0 when not measured."""
+
+    @property
+    def graph(self) -> Graph:
+        """What was recorded."""
+        return self.recording.graph
 
 
 class _Phase(enum.Enum):
@@ -91,6 +96,7 @@ class Cutter:
         report: told each verdict.
         prices: what transport and worker time cost.
         tried: a cut is kept only if the program is faster with it.
+        chooser: chooses the cut of a graph.
     """
 
     def __init__(
@@ -101,12 +107,14 @@ class Cutter:
         prices: Prices,
         *,
         tried: bool = True,
+        chooser: Callable[[Graph, Prices], Cut] = choose,
     ) -> None:
         self._conductor = conductor
         self._ship = ship
         self._report = report
         self._prices = prices
         self._tried = tried
+        self._chooser = chooser
         self._variants: dict[tuple[Any, ...], _Variant] = {}
         self._batches = 0
         self._plans = 0
@@ -195,7 +203,7 @@ class Cutter:
         recording = variant.recording
         assert recording is not None
         variant.choices += 1
-        cut = choose(recording.graph, self._prices)
+        cut = self._chooser(recording.graph, self._prices)
         if not cut or variant.choices > _MAX_CHOICES:
             reason = _why_whole(recording.graph, cut) if not cut else "its steps differ too often from each other"
             self._keep_whole(variant, "stayed" if variant.choices == 1 else "reverted", reason)
@@ -220,7 +228,7 @@ class Cutter:
         variant.phase, variant.plan, variant.substitution = _Phase.WHOLE, None, None
         self._send()
         self._report(
-            Verdict(variant=variant.number, graph=recording.graph, cut=cut, outcome=outcome, reason=reason, gain=gain)
+            Verdict(variant=variant.number, recording=recording, cut=cut, outcome=outcome, reason=reason, gain=gain)
         )
 
     def _send(self) -> None:
@@ -320,7 +328,7 @@ class Cutter:
                 continue
             reason = "kept without a trial" if gain is None else f"steps take {1 - gain:.2f} of the time without it"
             verdict = Verdict(
-                variant=variant.number, graph=recording.graph, cut=cut, outcome="moved", reason=reason, gain=gain or 0.0
+                variant=variant.number, recording=recording, cut=cut, outcome="moved", reason=reason, gain=gain or 0.0
             )
             self._report(verdict)
         self._send()
