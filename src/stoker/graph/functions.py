@@ -144,4 +144,4 @@ def _imports(module: str) -> bool:
 
 def is_plain(tensor: Any) -> TypeGuard[torch.Tensor]:
     """Whether an object is a dense tensor of torch's own class in the memory of this machine."""
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.is_cpu

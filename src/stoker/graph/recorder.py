@@ -10,11 +10,12 @@ the start. A trace holds results weakly, so that recording keeps nothing alive t
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,7 +125,7 @@ class Recorder:
             return run(function, args, kwargs)
         if simple_name(function) == "backward":  # what follows is not the beginning of a step any more
             self.done = True
-        tensors = list(_tensors((args, kwargs)))
+        tensors = _tensors(args, kwargs)
         inputs = tuple(n for n in map(self._number, tensors) if n is not None)
         if inputs:
             self.began = True
@@ -152,11 +153,11 @@ class Recorder:
     ) -> Any:
         """A call that writes, or lets be written: everything on the memory it touches is state from here on."""
         if kind is Effect.ESCAPES:
-            touched, why = (args, kwargs), f"its memory is handed out by `{simple_name(function)}`"
+            touched, why = _tensors(args, kwargs), f"its memory is handed out by `{simple_name(function)}`"
         else:
-            touched, why = (args[:1], kwargs.get("out")), f"it is written to by `{simple_name(function)}`"
+            touched, why = _tensors(args[:1], kwargs.get("out")), f"it is written to by `{simple_name(function)}`"
         self._use(function, inputs, why)
-        for tensor in list(_tensors(touched)):
+        for tensor in touched:
             self._taint(tensor)
         try:
             return run(function, args, kwargs)
@@ -180,11 +181,11 @@ class Recorder:
             del self.trace.constants[num_constants:]
             self._use(function, inputs, why)
             return run(function, args, kwargs)
-        before = torch.default_generator.get_state()
+        before = _random_state()
         begun = time.perf_counter()
         result = run(function, args, kwargs)
         seconds = time.perf_counter() - begun
-        if not torch.equal(before, torch.default_generator.get_state()):
+        if _random_state() != before:
             why = "it draws random numbers"
         self._check_versions(f"it is written to by `{simple_name(function)}`")
         outputs, container = _results(result)
@@ -198,7 +199,7 @@ class Recorder:
             return result
         number = len(self.trace.calls)
         same_as = tuple(self._number(tensor) for tensor in outputs)
-        taken = {tensor.untyped_storage()._cdata for tensor in _tensors((args, kwargs))}
+        taken = {tensor.untyped_storage()._cdata for tensor in _tensors(args, kwargs)}
         is_view = any(tensor.untyped_storage()._cdata in taken for tensor in outputs)
         numbers = tuple(self._track(tensor, number, place) for place, tensor in enumerate(outputs))
         self.trace.calls.append(
@@ -238,15 +239,15 @@ class Recorder:
 
     def _describe(self, tensor: torch.Tensor, producer: int | None, position: int) -> int:
         strided = tensor.layout is torch.strided
-        value = Value(
-            number=len(self.trace.values),
-            producer=producer,
-            position=position,
-            shape=tuple(tensor.shape),
-            stride=tensor.stride() if strided else (),
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            device=str(tensor.device),
-            size_bytes=tensor.numel() * tensor.element_size() if strided else 0,
+        value = Value(  # by position: the dearest line of recording
+            len(self.trace.values),
+            producer,
+            position,
+            tuple(tensor.shape),
+            tensor.stride() if strided else (),
+            _dtype_name(tensor.dtype),
+            "cpu" if tensor.is_cpu else str(tensor.device),
+            tensor.numel() * tensor.element_size() if strided else 0,
         )
         self.trace.values.append(value)
         self._refs.append(weakref.ref(tensor))
@@ -293,16 +294,38 @@ class Recorder:
             self.trace.uses.append(Use(path, tuple(dict.fromkeys(inputs)), why, site(), len(self.trace.calls)))
 
 
-def _tensors(part: Any) -> Iterator[torch.Tensor]:
-    if isinstance(part, torch.Tensor):
-        yield part
-    elif isinstance(part, list | tuple):
-        for inner in part:
-            yield from _tensors(inner)
-    elif isinstance(part, dict):
-        yield from _tensors(list(part.values()))
-    elif isinstance(part, slice):
-        yield from _tensors((part.start, part.stop, part.step))
+def _tensors(*parts: Any) -> list[torch.Tensor]:
+    """The tensors in the arguments of a call, from left to right."""
+    found: list[torch.Tensor] = []
+    _collect(parts, found)
+    return found
+
+
+def _collect(parts: Iterable[Any], found: list[torch.Tensor]) -> None:
+    for part in parts:
+        kind = type(part)
+        if kind is torch.Tensor:
+            found.append(part)
+        elif kind is int or kind is float or part is None:
+            continue
+        elif isinstance(part, list | tuple):
+            _collect(part, found)
+        elif isinstance(part, dict):
+            _collect(part.values(), found)
+        elif kind is slice:
+            _collect((part.start, part.stop, part.step), found)
+        elif isinstance(part, torch.Tensor):
+            found.append(part)
+
+
+def _random_state() -> bytes:
+    """The state of torch's generator; as bytes, which compare faster than tensors."""
+    return torch.default_generator.get_state().numpy().tobytes()
+
+
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _results(result: Any) -> tuple[list[torch.Tensor], str]:
@@ -336,12 +359,20 @@ def site() -> str:
     """``file.py:line`` of the nearest caller outside torch and stoker."""
     frame = sys._getframe(1)
     while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        if not name.startswith(("torch.", "stoker.")) and name != "torch":
-            path = os.path.relpath(frame.f_code.co_filename)
-            return f"{frame.f_code.co_filename if path.startswith('..') else path}:{frame.f_lineno}"
+        name = _program_file(frame.f_globals.get("__name__", ""), frame.f_code.co_filename)
+        if name:
+            return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _program_file(module: str, path: str) -> str:
+    """The file of a frame as it is shown, from here if it is below; empty for torch's and stoker's own."""
+    if module == "torch" or module.startswith(("torch.", "stoker.")):
+        return ""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
 
 
 def _inside_transform() -> bool:
