@@ -1,6 +1,7 @@
 """stoker keeps deep-learning accelerators busy: elastic data workers for unmodified PyTorch programs.
 
-As a library it offers ``DataLoader``, ``wrap``, ``feeding``, ``stats`` and ``explain``; they need torch, and are
+As a library it offers ``DataLoader``, ``wrap``, ``feeding``, ``stats``, ``explain``, ``cut`` and ``stateless``; they
+need torch, and are
 imported with the first use, so that ``import stoker`` is fast and works without it. Nothing else is imported here:
 every child interpreter of a program under ``stoker run`` pays for it.
 """
@@ -11,15 +12,19 @@ from stoker._version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from stoker.graph.marking import stateless
+    from stoker.run.cut_facts import cut
     from stoker.run.drop_in import DataLoader, explain, stats, wrap
     from stoker.run.feeding import feeding
 
-__all__ = ["DataLoader", "__version__", "explain", "feeding", "stats", "wrap"]
+__all__ = ["DataLoader", "__version__", "cut", "explain", "feeding", "stateless", "stats", "wrap"]
 
 _HOMES = {
     "DataLoader": "stoker.run.drop_in",
+    "cut": "stoker.run.cut_facts",
     "explain": "stoker.run.drop_in",
     "feeding": "stoker.run.feeding",
+    "stateless": "stoker.graph.marking",
     "stats": "stoker.run.drop_in",
     "wrap": "stoker.run.drop_in",
 }

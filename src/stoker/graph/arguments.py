@@ -29,8 +29,10 @@ class NotRecordable(Exception):
     """An argument that can't be compared from step to step; the message names it."""
 
 
-def take_apart(argument: Any, tensor: Callable[[torch.Tensor], Argument]) -> Argument:
-    """An argument as a tree; ``tensor`` says what a tensor in it is.
+def take_apart(
+    argument: Any, tensor: Callable[[torch.Tensor], Argument], leaf: Callable[[Any], Argument | None] = lambda _: None
+) -> Argument:
+    """An argument as a tree; ``tensor`` says what a tensor in it is, ``leaf`` whether anything else is a leaf.
 
     Raises:
         NotRecordable: it holds something that is neither a tensor nor a plain value.
@@ -40,13 +42,16 @@ def take_apart(argument: Any, tensor: Callable[[torch.Tensor], Argument]) -> Arg
         return tensor(argument)
     if kind in _SCALARS:
         return Argument(Form.SCALAR, argument)
+    found = leaf(argument)
+    if found is not None:
+        return found
     if kind is list:
-        return Argument(Form.LIST, tuple(take_apart(part, tensor) for part in argument))
+        return Argument(Form.LIST, tuple(take_apart(part, tensor, leaf) for part in argument))
     if kind is tuple or kind is torch.Size:
-        return Argument(Form.TUPLE, tuple(take_apart(part, tensor) for part in argument))
+        return Argument(Form.TUPLE, tuple(take_apart(part, tensor, leaf) for part in argument))
     if kind is slice:
         parts = (argument.start, argument.stop, argument.step)
-        return Argument(Form.SLICE, tuple(take_apart(part, tensor) for part in parts))
+        return Argument(Form.SLICE, tuple(take_apart(part, tensor, leaf) for part in parts))
     if isinstance(argument, np.number | np.bool_):
         return Argument(Form.SCALAR, argument)
     raise NotRecordable(f"an argument is of type {kind.__name__}")

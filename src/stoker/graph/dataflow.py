@@ -11,6 +11,9 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+DICT = "dict:"
+"""A container that is a dictionary: this, and its keys as JSON."""
+
 
 class Form(enum.Enum):
     """What an argument of a recorded call is."""

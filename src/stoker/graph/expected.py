@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from stoker.graph.arguments import Matcher, matcher
-from stoker.graph.dataflow import Argument, Cut, Form, Node
+from stoker.graph.dataflow import DICT, Argument, Cut, Form, Node
 from stoker.graph.deferred import Deferred
 from stoker.graph.functions import find
 from stoker.graph.merge import Recording
@@ -167,4 +168,8 @@ _UNHELD = _count_references({0: object()}, 0)
 
 
 def _container(path: str) -> Any:
+    """What makes the results of a call into what it returned."""
+    if path.startswith(DICT):
+        names: list[str] = json.loads(path.removeprefix(DICT))
+        return lambda results: dict(zip(names, results, strict=True))  # pyright: ignore[reportUnknownLambdaType]
     return {"list": list, "tuple": tuple}.get(path) or find(path)

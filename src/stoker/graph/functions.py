@@ -60,6 +60,16 @@ class Effect(enum.IntEnum):
     UNINITIALISED = 4
 
 
+def is_marked(function: Function) -> bool:
+    """Whether it is one of the program's own, marked by ``@stoker.stateless``."""
+    return getattr(function, "__stoker_stateless__", False) is True
+
+
+def takes_leaves(function: Function) -> bool:
+    """Whether it may take leaves that are no tensors: a marked function, or torch's that copies them."""
+    return function is torch.tensor or is_marked(function)
+
+
 def simple_name(function: Function) -> str:
     """The last part of a function's name; for a property of tensors its name, or ``__set__``."""
     name = getattr(function, "__name__", "")
@@ -71,6 +81,8 @@ def simple_name(function: Function) -> str:
 @functools.lru_cache(maxsize=4096)
 def effect(function: Function) -> Effect:
     """What calls of a function do, as its name says; keywords are looked at by :func:`writes_by_keyword`."""
+    if is_marked(function):
+        return Effect.NONE
     name = simple_name(function)
     if name in _METADATA:
         return Effect.METADATA
@@ -94,7 +106,7 @@ def writes_by_keyword(keywords: dict[str, Any]) -> bool:
 def path_of(function: Function) -> str:
     """Where a function is found by :func:`find`; empty when it is not found there, or is not torch's."""
     for path in _candidates(function):
-        if path.startswith("torch.") or getattr(function, "__stoker_stateless__", False):
+        if path.startswith("torch.") or is_marked(function):
             try:
                 if find(path) == function:
                     return path

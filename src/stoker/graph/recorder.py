@@ -11,6 +11,7 @@ the start. A trace holds results weakly, so that recording keeps nothing alive t
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 import time
@@ -19,11 +20,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from stoker.graph.arguments import NotRecordable, take_apart
-from stoker.graph.dataflow import Argument, Form, Value
-from stoker.graph.functions import Effect, Function, effect, is_plain, path_of, simple_name, writes_by_keyword
+from stoker.graph.dataflow import DICT, Argument, Form, Value
+from stoker.graph.functions import (
+    Effect,
+    Function,
+    effect,
+    is_marked,
+    is_plain,
+    path_of,
+    simple_name,
+    takes_leaves,
+    writes_by_keyword,
+)
+from stoker.graph.leaves import is_changed, mark
 
 MAX_CONSTANT_BYTES = 1 << 20
 """Larger tensors from outside the step are state: comparing them in every step would cost more than it saves."""
@@ -96,21 +109,24 @@ class Recorder:
         expected_calls: stateless calls of the step recorded before; 0 when there is none.
     """
 
-    def __init__(self, leaves: list[torch.Tensor], signature: tuple[Any, ...], expected_calls: int = 0) -> None:
+    def __init__(self, leaves: list[Any], signature: tuple[Any, ...], expected_calls: int = 0) -> None:
         self.trace = Trace(signature, len(leaves))
-        self._ids: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-        self._refs: list[weakref.ref[torch.Tensor]] = []
+        self._ids: dict[int, tuple[Callable[[], torch.Tensor | None], int]] = {}
+        self._refs: list[Callable[[], torch.Tensor | None]] = []
         self._storages: dict[int, set[int]] = {}
         self._tainted: dict[int, torch.UntypedStorage] = {}  # kept, so that its address is not used again
         self._leaves = leaves
         self._expected_calls = expected_calls
         self.began = self.done = False
+        self._objects: dict[int, int] = {}
         for position, leaf in enumerate(leaves):
-            if is_plain(leaf) and not leaf.requires_grad:
+            if not isinstance(leaf, torch.Tensor):
+                self._objects[id(leaf)] = self._describe(leaf, None, position)
+            elif is_plain(leaf) and not leaf.requires_grad:
                 self._track(leaf, None, position)
             else:  # a subclass or a tensor on a device: what is made from it stays
                 self._describe(leaf, None, position)
-        self._versions = [leaf._version for leaf in leaves]
+        self._marks = [mark(leaf) for leaf in leaves]
 
     # -- what the mode calls -----------------------------------------------------------------------------------------
 
@@ -127,6 +143,8 @@ class Recorder:
             self.done = True
         tensors = _tensors(args, kwargs)
         inputs = tuple(n for n in map(self._number, tensors) if n is not None)
+        if self._objects and takes_leaves(function):
+            inputs += self._objects_in((*args, *kwargs.values()))
         if inputs:
             self.began = True
         elif tensors and kind is Effect.NONE and not writes_by_keyword(kwargs):
@@ -173,8 +191,9 @@ class Recorder:
         num_constants = len(self.trace.constants)
         if not why:
             try:
-                arguments = tuple(take_apart(a, self._argument) for a in args)
-                keywords = tuple((name, take_apart(a, self._argument)) for name, a in sorted(kwargs.items()))
+                leaf = self._leaf if takes_leaves(function) else _no_leaf
+                arguments = tuple(take_apart(a, self._argument, leaf) for a in args)
+                keywords = tuple((name, take_apart(a, self._argument, leaf)) for name, a in sorted(kwargs.items()))
             except NotRecordable as error:
                 why = str(error)
         if why:
@@ -209,6 +228,8 @@ class Recorder:
 
     def _refusal(self, function: Function, kind: Effect) -> str:
         if not path_of(function):
+            if is_marked(function):
+                return f"`{simple_name(function)}` is not defined at the top of a module, so no worker finds it"
             return f"`{simple_name(function)}` is not one of torch's functions (mark your own with `@stoker.stateless`)"
         if kind is Effect.UNINITIALISED:
             return "its result is whatever the memory held"
@@ -235,9 +256,28 @@ class Recorder:
         self.trace.constants.append(tensor.detach().clone())
         return Argument(Form.CONSTANT, len(self.trace.constants) - 1)
 
+    def _objects_in(self, parts: Iterable[Any]) -> tuple[int, ...]:
+        """The leaves among the arguments that are no tensors, as long as the program has not changed them."""
+        numbers: list[int] = []
+        for part in parts:
+            number = self._objects.get(id(part))
+            if number is not None and is_changed(part, self._marks[number]):
+                del self._objects[id(part)]
+            elif number is not None:
+                numbers.append(number)
+        return tuple(numbers)
+
+    def _leaf(self, part: Any) -> Argument | None:
+        number = self._objects.get(id(part))
+        return None if number is None else Argument(Form.VALUE, number)
+
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def _describe(self, tensor: torch.Tensor, producer: int | None, position: int) -> int:
+    def _describe(self, tensor: Any, producer: int | None, position: int) -> int:
+        if not isinstance(tensor, torch.Tensor):
+            self.trace.values.append(_describe_object(len(self.trace.values), tensor, position))
+            self._refs.append(_nothing)
+            return len(self.trace.values) - 1
         strided = tensor.layout is torch.strided
         value = Value(  # by position: the dearest line of recording
             len(self.trace.values),
@@ -281,8 +321,8 @@ class Recorder:
     def _check_versions(self, why: str) -> None:
         """What names do not say: a leaf that was written to all the same."""
         for position, leaf in enumerate(self._leaves):
-            if leaf._version != self._versions[position]:
-                self._versions[position] = leaf._version
+            if isinstance(leaf, torch.Tensor) and is_changed(leaf, self._marks[position]):
+                self._marks[position] = mark(leaf)
                 number = self._number(leaf)
                 if number is not None:
                     self.trace.uses.append(Use("", (number,), why, site(), len(self.trace.calls)))
@@ -318,6 +358,22 @@ def _collect(parts: Iterable[Any], found: list[torch.Tensor]) -> None:
             found.append(part)
 
 
+def _no_leaf(_: Any) -> None:
+    return None
+
+
+def _nothing() -> None:
+    return None
+
+
+def _describe_object(number: int, leaf: Any, position: int) -> Value:
+    """A leaf that is no tensor."""
+    array = isinstance(leaf, np.ndarray)
+    shape = tuple(leaf.shape) if array else (len(leaf),)
+    kind = str(leaf.dtype) if array else f"{type(leaf).__name__} of {type(leaf[0]).__name__}"
+    return Value(number, None, position, shape, (), kind, "cpu", leaf.nbytes if array else 0)
+
+
 def _random_state() -> bytes:
     """The state of torch's generator; as bytes, which compare faster than tensors."""
     return torch.default_generator.get_state().numpy().tobytes()
@@ -332,6 +388,12 @@ def _results(result: Any) -> tuple[list[torch.Tensor], str]:
     """The tensors that a call returned, and what they came in; none where it returned something else as well."""
     if isinstance(result, torch.Tensor):
         return [result], "tensor"
+    if (
+        type(result) is dict
+        and result
+        and all(type(name) is str and isinstance(part, torch.Tensor) for name, part in result.items())
+    ):
+        return list(result.values()), DICT + json.dumps(list(result))
     if isinstance(result, list | tuple) and result and all(isinstance(part, torch.Tensor) for part in result):
         kind = type(result)
         return list(result), kind.__name__ if kind in (list, tuple) else f"{kind.__module__}.{kind.__qualname__}"

@@ -18,7 +18,7 @@ import torch
 from stoker.graph.arguments import Constants, fill_in
 from stoker.graph.dataflow import Argument
 from stoker.graph.functions import find
-from stoker.graph.leaves import leaves_of, signature_of
+from stoker.graph.leaves import is_changed, leaves_of, mark, signature_of
 from stoker.graph.recorder import Ambient, Call, ambient
 
 
@@ -78,13 +78,13 @@ class Stage:
         return batch
 
 
-def _prepare(plan: Plan, batch: Any, leaves: list[torch.Tensor]) -> Prepared:
+def _prepare(plan: Plan, batch: Any, leaves: list[Any]) -> Prepared:
     values = dict(enumerate(leaves))
-    versions = [leaf._version for leaf in leaves]
+    marks = [mark(leaf) for leaf in leaves]
     try:
         with torch.no_grad():
             run_steps(plan.steps, values, plan.constants)
-        if versions != [leaf._version for leaf in leaves]:
+        if any(is_changed(leaf, marked) for leaf, marked in zip(leaves, marks, strict=True)):
             raise RuntimeError("a call wrote to the batch")
         return Prepared(batch, plan.variant, tuple(values[n] for n in plan.boundary))
     except Exception as error:  # the training process makes the calls itself, and raises what they raise
@@ -100,8 +100,14 @@ def run_steps(steps: Iterable[Step], values: dict[int, torch.Tensor], constants:
         kwargs = {name: fill_in(tree, values, constants) for name, tree in step.keywords}
         with under(step.ambient):
             result = find(step.path)(*args, **kwargs)
-        tensors = [result] if isinstance(result, torch.Tensor) else list(result)
-        values.update(zip(step.outputs, tensors, strict=True))
+        values.update(zip(step.outputs, results_of(result), strict=True))
+
+
+def results_of(result: Any) -> list[torch.Tensor]:
+    """The tensors that a call returned, in the order in which they are numbered."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return list(result.values()) if isinstance(result, dict) else list(result)
 
 
 def step_of(call: Call) -> Step:

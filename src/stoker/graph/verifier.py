@@ -20,8 +20,9 @@ from stoker.graph.arguments import same_bits
 from stoker.graph.deferred import Deferred, become_real, deferred_in, realise
 from stoker.graph.expected import Expected, Substitution
 from stoker.graph.functions import Effect, Function, effect, simple_name, writes_by_keyword
+from stoker.graph.leaves import is_changed, mark
 from stoker.graph.recorder import Run
-from stoker.graph.replay import Prepared, run_steps, step_of
+from stoker.graph.replay import Prepared, results_of, run_steps, step_of
 
 
 class Verifier:
@@ -35,7 +36,7 @@ class Verifier:
     """
 
     def __init__(
-        self, substitution: Substitution, leaves: list[torch.Tensor], prepared: Prepared, *, comparing: bool = False
+        self, substitution: Substitution, leaves: list[Any], prepared: Prepared, *, comparing: bool = False
     ) -> None:
         self.substitution = self._plan = substitution
         self._leaves = leaves
@@ -45,7 +46,7 @@ class Verifier:
         self._expected: Expected | None = substitution.expected[0]
         self._current: list[Any] | None = None
         self._made: dict[int, torch.Tensor] = {}
-        self._versions = [leaves[number]._version for number in substitution.leaf_inputs]
+        self._marks = [mark(leaves[number]) for number in substitution.leaf_inputs]
         self.began = False
         self.done = False
         """No call is expected any more."""
@@ -103,7 +104,8 @@ class Verifier:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _touches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        return any(tensor is leaf for tensor in _tensors((args, kwargs)) for leaf in self._leaves)
+        parts = (*_tensors((args, kwargs)), *args, *kwargs.values())
+        return any(part is leaf for part in parts for leaf in self._leaves)
 
     def _begin(self) -> None:
         self.began = True
@@ -121,8 +123,8 @@ class Verifier:
 
     def _written(self) -> bool:
         leaves = self._leaves
-        for number, version in zip(self._plan.leaf_inputs, self._versions, strict=True):
-            if leaves[number]._version != version:
+        for number, marked in zip(self._plan.leaf_inputs, self._marks, strict=True):
+            if is_changed(leaves[number], marked):
                 return True
         return False
 
@@ -148,7 +150,7 @@ class Verifier:
         """Calls that run here, or have several results."""
         if self._comparing or expected.runs:
             result = run(function, args, kwargs)
-            results = [result] if expected.container is None else list(result)
+            results = [result] if expected.container is None else results_of(result)
             if self._comparing:
                 self._compare(expected, results)
         elif self._written():
@@ -236,5 +238,5 @@ def _tensors(part: Any) -> Iterator[torch.Tensor]:
         yield from _tensors(list(part.values()))
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return type(tensor) is not Deferred and tensor.layout is torch.strided
+def _is_dense(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and type(tensor) is not Deferred and tensor.layout is torch.strided

@@ -11,7 +11,6 @@ from stoker.graph.cut import Prices
 from stoker.graph.cutter import Cutter, Verdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Node
 
-
 _FREE = Prices(bytes_per_s=1e15, tensor_s=0.0, verify_s=0.0, worker_s_price=0.0, min_saving_frac=0.0)
 """Prices at which everything moves that can."""
 
@@ -31,6 +30,7 @@ class Cutting:
         self._emit = emit
         self._now_s = now_s
         self._conductor = Conductor()
+        self._verdicts: dict[int, dict[int, Verdict]] = {}
         self._always = always
         self._prices: Prices | None = _FREE if always else None
 
@@ -40,9 +40,14 @@ class Cutting:
             self._prices = Prices(bytes_per_s=measure_bandwidth())
 
         def report(verdict: Verdict) -> None:
+            self._verdicts.setdefault(feed.number, {})[verdict.variant] = verdict
             self._emit(record_of(verdict, feed.number, self._now_s()))
 
         return Cutter(self._conductor, feed.stage, report, self._prices, tried=not self._always)
+
+    def verdicts(self, loader: int) -> list[Verdict]:
+        """What became of each kind of step over a loader, as far as is known."""
+        return list(self._verdicts.get(loader, {}).values())
 
     def close(self) -> None:
         """Watches nothing any more."""

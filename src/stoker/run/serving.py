@@ -72,7 +72,7 @@ class Serving:
             launcher=launcher if program else launcher_of(os.environ),
         )
         self.clock = StepClock()
-        self._cutting = Cutting(self.emit, self.now_s, always=settings.cut == "always")
+        self.cutting = Cutting(self.emit, self.now_s, always=settings.cut == "always")
         self._ledger = CpuLedger(cores)
         self.cores = cores
         """CPU budget of all loaders of this process: what is set, or this rank's share of the machine."""
@@ -109,7 +109,7 @@ class Serving:
 
     def cutter(self, feed: LoaderFeed) -> StepCutter | None:
         """Who finds and moves what depends on the batch alone in the steps of one loader."""
-        return None if self.settings.cut == "off" else self._cutting.cutter(feed)
+        return None if self.settings.cut == "off" else self.cutting.cutter(feed)
 
     def listener(self, feed: LoaderFeed, loader: DataLoader[Any]) -> LoaderEvents:
         """Turns what happens to a loader into events."""
@@ -159,7 +159,7 @@ class Serving:
         if os.getpid() != self._pid:
             return
         close_all(self)
-        self._cutting.close()
+        self.cutting.close()
         for _, feed in self._feeds.values():
             feed.listener.snapshot()
             feed.close()
