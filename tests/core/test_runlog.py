@@ -138,6 +138,31 @@ def test_second_process_of_a_rank_stays_silent(tmp_path: Path) -> None:
     assert not said
 
 
+def test_later_process_of_a_rank_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    """A program that starts programs, one after another."""
+    for number in range(3):
+        make_run(tmp_path / "run", Notice(t_s=0.0, text=str(number)))
+    for number, name in enumerate(("run", "run-2", "run-3")):
+        assert read_run(tmp_path / name).events == [Notice(t_s=0.0, text=str(number))]
+
+
+def test_log_says_what_became_of_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    first, second = (RunLog(tmp_path / "run", make_header()) for _ in range(2))
+    for log in (first, second):
+        log.on_event(Notice(t_s=0.0, text="x"))
+    (tmp_path / "file").write_text("in the way")
+    third = RunLog(tmp_path / "file" / "run", make_header(), notify=said.append)
+    third.on_event(Notice(t_s=0.0, text="x"))
+    assert [(log.silent, log.failed) for log in (first, second, third)] == [
+        (False, False),
+        (True, False),
+        (False, True),
+    ]
+    assert len(said) == 1
+    first.close()
+
+
 def test_full_disk_makes_the_log_quiet_after_one_notice(tmp_path: Path) -> None:
     said: list[str] = []
     folder = tmp_path / "run"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import stoker
+from stoker.core.events import RunEnded
 from stoker.core.runlog import read_run
 from tests.faults.harness import PROGRAMS
 
@@ -20,11 +21,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 _MS_RDONLY = 1
 
 
-def start(cwd: Path, *options: str, served: bool = True) -> subprocess.Popen[str]:
+def start(
+    cwd: Path, *options: str, served: bool = True, program: tuple[str, ...] = (str(PROGRAMS / "plainly.py"),)
+) -> subprocess.Popen[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "PYTHON"))}
     environ = {**kept, "PYTHONPATH": str(Path(stoker.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     before = ["-m", "stoker", "run", *options] if served else []
-    command = [sys.executable, *before, str(PROGRAMS / "plainly.py")]
+    command = [sys.executable, *before, *program]
     return subprocess.Popen(
         command,
         cwd=cwd,
@@ -78,6 +81,36 @@ def test_two_runs_into_one_folder(tmp_path: Path, expected: str) -> None:
         assert "Traceback" not in err
 
 
+def test_one_folder_for_two_runs_in_turn(tmp_path: Path, expected: str) -> None:
+    for _ in range(2):
+        out, err = start(tmp_path, "--quiet", "--run-dir", "same").communicate(timeout=40)
+        assert out == expected, err
+    assert len(list((tmp_path / "same").glob("earlier-*-events.jsonl"))) == 1
+    assert len([event for event in read_run(tmp_path / "same").events if isinstance(event, RunEnded)]) == 1
+
+
+def test_program_that_starts_programs(tmp_path: Path, expected: str) -> None:
+    """Each has records and a report of its own, with its own command."""
+    child = f"subprocess.run([sys.executable, {str(PROGRAMS / 'plainly.py')!r}], check=True)"
+    (tmp_path / "sweep.py").write_text(f"import subprocess, sys\nfor _ in range(2): {child}\n")
+    out, err = start(tmp_path, "--run-dir", "runs", program=("sweep.py",)).communicate(timeout=50)
+    assert out == 2 * expected, err
+    assert err.count("Loaders ") == 2, err
+    for name in ("runs", "runs-2"):
+        run = read_run(tmp_path / name)
+        assert len([event for event in run.events if isinstance(event, RunEnded)]) == 1
+        assert run.header.argv == [str(PROGRAMS / "plainly.py")]
+
+
+def test_module_is_named_as_it_was_typed(tmp_path: Path, expected: str) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text((PROGRAMS / "plainly.py").read_text())
+    out, err = start(tmp_path, program=("-m", "package")).communicate(timeout=40)
+    assert out == expected, err
+    assert "stoker · -m package · finished" in err
+    assert read_run(next((tmp_path / "stoker-runs").glob("*-package-*"))).header.argv == ["-m", "package"]
+
+
 def test_folder_that_is_a_file(tmp_path: Path, expected: str) -> None:
     (tmp_path / "stoker-runs").write_text("in the way")
     run = start(tmp_path)
@@ -95,6 +128,8 @@ def test_read_only_place(small_disk: Path, expected: str) -> None:
     assert (run.returncode, out) == (0, expected)
     assert "Traceback" not in err
     assert "Read-only" in err
+    assert "Loaders " in err, "the report needs no folder"
+    assert "stoker report" not in err
 
 
 @pytest.mark.parametrize("room", [0, 6_000])

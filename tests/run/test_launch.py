@@ -424,8 +424,9 @@ class TestNames:
 
     def test_chosen_folder_is_made_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
-        assert launch.run_folder("runs/a", ["t.py"], {}) == str(tmp_path / "runs" / "a")
-        own = launch.run_folder(None, ["t.py"], {})
+        name = launch.run_name(["t.py"], {})
+        assert launch.run_folder("runs/a", name) == str(tmp_path / "runs" / "a")
+        own = launch.run_folder(None, name)
         assert re.fullmatch(rf"{tmp_path}/stoker-runs/\d{{8}}-\d{{6}}-t-{os.getpid()}", own)
 
     def test_flags_are_taken_verbatim(self) -> None:
@@ -467,5 +468,5 @@ class TestEnvironment:
             assert launch.plain_environment(served) == environ
 
     def test_active_survives_the_environment(self) -> None:
-        active = Active(settings=Settings(workers=3, quiet=True), run_dir="/r", argv=tuple(sys.argv))
+        active = Active(settings=Settings(workers=3, quiet=True), run_dir="/r", run_id="r-1", argv=tuple(sys.argv))
         assert Active.from_environment({"STOKER_ACTIVE": active.to_environment()}) == active

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -106,9 +108,16 @@ def test_change_within_the_first_batches_leaves_no_start() -> None:
 
 
 def test_killed_run_says_so() -> None:
-    summary = summarise(growth_run(end=""))
+    summary = summarise(replace(growth_run(end=""), folder=Path("runs/a")))
     assert summary.outcome == ""
     assert any("no end record" in caveat for caveat in summary.caveats)
+
+
+def test_run_still_in_memory_is_neither_killed_nor_advertised_as_a_folder() -> None:
+    summary = summarise(growth_run(end=""))
+    assert summary.caveats == []
+    assert summary.advice.command.startswith("stoker run ")
+    assert " so far · " in render_text(summary, Style(width=100)).splitlines()[0]
 
 
 def test_lost_workers_are_grouped_and_notices_counted() -> None:
@@ -165,7 +174,8 @@ def test_limit_and_advice(
     loader: dict[str, float], fields: dict[str, object], header: dict[str, object], kind: str, command: str
 ) -> None:
     course = course_of(Loader(0, **loader), 200, **fields)  # type: ignore[arg-type]
-    summary = summarise(run_of(course, **{"argv": ["train.py"], **header}))
+    run = run_of(course, **{"argv": ["train.py"], **header})
+    summary = summarise(replace(run, folder=Path("runs/a")))
     assert summary.limit.kind == kind, summary.limit.text
     assert summary.advice.command.startswith(command)
 

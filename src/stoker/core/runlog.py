@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import re
 import sys
@@ -48,8 +49,9 @@ def events_name(rank: int) -> str:
 class RunLog:
     """Writes the records of one process into a run folder; a sink of events.
 
-    Nothing is created before the first event. Where another process of the same rank (a child of the program, say)
-    already writes to the folder, this one stays silent: two sets of counters in one file would be neither's. No
+    Nothing is created before the first event. Two sets of counters in one file would be neither's: where another
+    process of the same rank (a child of the program, say) writes to the folder at this moment, this one stays silent;
+    where one of the same run has written before, this one takes a folder of its own beside it (`NAME-2`). No
     method raises for a file's sake: the training program must not die of a full disk, so after the first failure the
     log says so once and goes quiet.
 
@@ -65,7 +67,7 @@ class RunLog:
         *,
         notify: Callable[[str], None] | None = None,
     ) -> None:
-        """Remembers where to write.
+        """Remembers where to write (:attr:`folder`, which the first event may change).
 
         Args:
             folder: the run folder; created at the first event.
@@ -80,6 +82,10 @@ class RunLog:
         self._owner = os.getpid()
         self._fd: int | None = None
         self._stopped = False
+        self.failed = False
+        """Whether records are missing because they could not be written."""
+        self.silent = False
+        """Whether nothing was written because another process of this rank writes."""
 
     def on_event(self, event: Event) -> None:
         """Appends one record."""
@@ -108,14 +114,10 @@ class RunLog:
             if self._fd is not None or self._stopped:
                 return
             header = self._header() if callable(self._header) else self._header
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _keep_out_of_git(self.folder.parent)
-            _set_aside(self.folder, header)
-            fd = _open_alone(self.folder / events_name(header.rank))
-            if fd is None:
-                self._stopped = True
+            self.folder, self._fd = _take(self.folder, header)
+            if self._fd is None:
+                self._stopped = self.silent = True
                 return
-            self._fd = fd
             _write_whole(self.folder / header_name(header.rank), msgspec.json.format(msgspec.json.encode(header)))
 
     def _append(self, event: Event) -> None:
@@ -130,7 +132,7 @@ class RunLog:
         with self._lock:
             if self._stopped:
                 return
-            self._stopped = True
+            self._stopped = self.failed = True
         self._notify(f"run folder `{self.folder}` cannot be written ({error}); this run goes on without it")
 
 
@@ -147,6 +149,22 @@ def _keep_out_of_git(runs: Path) -> None:
     ignore = runs / ".gitignore"
     if runs.name == RUNS_FOLDER and not ignore.exists():
         ignore.write_text("*\n", encoding="utf-8")
+
+
+def _take(folder: Path, header: RunHeader) -> tuple[Path, int | None]:
+    """The folder that is this process's, and its file of records; none where another process is writing there."""
+    first = folder
+    for number in itertools.count(2):
+        folder.mkdir(parents=True, exist_ok=True)
+        _keep_out_of_git(folder.parent)
+        _set_aside(folder, header)
+        had_records = (folder / header_name(header.rank)).exists()
+        fd = _open_alone(folder / events_name(header.rank))
+        if fd is None or not had_records:
+            return folder, fd
+        os.close(fd)  # of an earlier process of this run, which has ended
+        folder = first.with_name(f"{first.name}-{number}")
+    raise AssertionError  # there is always a next number
 
 
 def _open_alone(path: Path) -> int | None:

@@ -22,6 +22,8 @@ class Active:
     """Settings of the run, already merged from the command line, the environment and files."""
     run_dir: str
     """Absolute path of the run folder; made by the first training process that writes to it. All ranks share it."""
+    run_id: str = ""
+    """The same for all processes of this `stoker run` and for no other; empty stands for the folder's name."""
     argv: tuple[str, ...] = ()
     """``sys.argv`` of this process: the program and its arguments, without stoker's own."""
     program: tuple[str, ...] = ()
@@ -35,6 +37,8 @@ class Active:
         """Returns the value of ``STOKER_ACTIVE`` that carries this run to the program and its children."""
         settings = json.loads(self.settings.to_json())
         fields = {"stoker": __version__, "run_dir": self.run_dir, "settings": settings, "program": self.program}
+        if self.run_id:
+            fields["run_id"] = self.run_id
         if self.launcher:
             fields["launcher"] = self.launcher
         if self.explain_to:
@@ -53,7 +57,7 @@ class Active:
             fields = json.loads(text)
             version, run_dir, settings = fields["stoker"], fields["run_dir"], json.dumps(fields["settings"])
             program, explain_to = tuple(fields.get("program", ())), fields.get("explain_to", "")
-            launcher = tuple(fields.get("launcher", ()))
+            run_id, launcher = fields.get("run_id", ""), tuple(fields.get("launcher", ()))
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"`{ACTIVE_ENV}` must hold what `stoker run` wrote, got {text[:80]!r}") from error
         if version != __version__:
@@ -63,6 +67,7 @@ class Active:
         return cls(
             settings=Settings.from_json(settings),
             run_dir=run_dir,
+            run_id=run_id,
             argv=tuple(sys.argv),
             program=program,
             launcher=launcher,

@@ -19,38 +19,12 @@ from stoker.core.runlog import Run, RunLog
 from stoker.run import patch
 from stoker.run.drop_in import log_event
 from stoker.run.header import describe_run
+from stoker.run.memory import Memory
 from stoker.run.serving import Serving
 from stoker.ui.report_text import render_text
 from stoker.ui.summary import summarise
 
-_MAX_RECORDS = 20_000
-"""Records kept in memory; beyond it every second one of the counters goes, which costs resolution only."""
-
 _open: feeding | None = None
-
-
-class _Memory:
-    """Keeps the records of a block."""
-
-    def __init__(self) -> None:
-        self.records: list[events.AnyEvent] = []
-
-    def on_event(self, event: events.AnyEvent) -> None:
-        """Keeps one record."""
-        self.records.append(event)
-        if len(self.records) > _MAX_RECORDS:
-            self._thin()
-
-    def _thin(self) -> None:
-        kept: list[events.AnyEvent] = []
-        dropping = True
-        for record in self.records:
-            if isinstance(record, events.Progress):
-                dropping = not dropping
-                if dropping:
-                    continue
-            kept.append(record)
-        self.records = kept
 
 
 class feeding:
@@ -72,7 +46,7 @@ class feeding:
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings_with(settings)
-        self._memory = _Memory()
+        self._memory = Memory()
         self._log: RunLog | None = None
         self._serving: Serving | None = None
         self._of_run = False

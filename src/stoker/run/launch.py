@@ -58,10 +58,12 @@ def command_of(settings: Settings, program: Sequence[str], *, explain_to: str = 
     environ = plain_environment(os.environ)
     if not settings.off:
         _check_interpreter()
-        run_dir = run_folder(settings.run_dir, program, environ)
+        run_id = run_name(program, environ)
         active = Active(
             settings=settings,
-            run_dir=run_dir,
+            run_dir=run_folder(settings.run_dir, run_id),
+            # Ranks that were started one by one have nothing in common but the folder that they were given.
+            run_id=run_id if environ.get("WORLD_SIZE", "") in ("", "1") else "",
             program=tuple(program),
             launcher=launcher_of(environ),
             explain_to=explain_to,
@@ -150,16 +152,19 @@ def _coerced_locale() -> bool:
     return not any(entry.startswith(b"LC_CTYPE=") for entry in at_start.split(b"\0"))
 
 
-def run_folder(chosen: str | None, program: Sequence[str], environ: Mapping[str, str]) -> str:
+def run_folder(chosen: str | None, run_id: str) -> str:
     """Returns the absolute path of the run folder, which is not made here; the ranks of one torchrun share it."""
-    if chosen:
-        return os.path.abspath(os.path.expanduser(chosen))
+    return os.path.abspath(os.path.expanduser(chosen) if chosen else os.path.join(RUNS_DIR, run_id))
+
+
+def run_name(program: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Returns a name that no other run on this host has; the ranks of one torchrun share it."""
     pid, started_unix_s = os.getpid(), time.time()
     if "TORCHELASTIC_RUN_ID" in environ and "LOCAL_RANK" in environ:
         pid = os.getppid()
         started_unix_s = _started_unix_s(pid) or started_unix_s
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_unix_s))
-    return os.path.abspath(os.path.join(RUNS_DIR, f"{stamp}-{program_name(program)}-{pid}"))
+    return f"{stamp}-{program_name(program)}-{pid}"
 
 
 def program_name(program: Sequence[str]) -> str:

@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 from stoker.core import events
-from stoker.core.runlog import RunLog, read_run
+from stoker.core.runlog import Run, RunLog, read_run
 from stoker.run import patch
 from stoker.run.active import Active
 from stoker.run.header import describe_run
+from stoker.run.memory import Memory
 from stoker.run.serving import Serving
 from stoker.ui.live import LiveLine
 from stoker.ui.report_text import render_text
@@ -30,11 +31,12 @@ class Session:
         self._rank = int(os.environ.get("RANK", "0") or 0)
         self._live = LiveLine.on(sys.stderr, os.environ, quiet=active.settings.quiet, rank=self._rank)
         self._log = RunLog(active.run_dir, self._header)
+        self._memory = Memory()
         self._served = False
         self._pid = os.getpid()
         self.serving = Serving(
             active.settings,
-            [self._on_event, self._log.on_event, self._live.on_event],
+            [self._on_event, self._memory.on_event, self._log.on_event, self._live.on_event],
             active.program,
             active.launcher,
         )
@@ -51,11 +53,20 @@ class Session:
     def _header(self) -> events.RunHeader:
         active = self._active
         started_unix_s = time.time() - self.serving.now_s()
-        run_id = Path(active.run_dir).name
-        return describe_run(run_id, active.argv, active.settings, started_unix_s, self.serving.cores)
+        run_id = active.run_id or Path(active.run_dir).name
+        return describe_run(run_id, self._command(), active.settings, started_unix_s, self.serving.cores)
+
+    def _command(self) -> tuple[str, ...]:
+        """The program as the user typed it (``-m module``), or the one that it started, as python knows that one."""
+        program = self._active.program
+        typed = bool(program) and tuple(sys.orig_argv[-len(program) :]) == program
+        return program if typed else self._active.argv
 
     def finish(self) -> None:
-        """Ends workers, closes the run folder, prints the report (rank 0, unless quiet)."""
+        """Ends workers, closes the run folder, prints the report (rank 0, unless quiet).
+
+        Of several processes of the program at one time, the one that has the run folder prints it.
+        """
         if os.getpid() != self._pid:
             return
         patch.remove()
@@ -66,13 +77,15 @@ class Session:
             self.serving.emit(events.RunEnded(t_s=self.serving.now_s(), outcome=outcome))
         self._live.close()
         self._log.close()
-        if self._served and self._rank == 0 and not self._active.settings.quiet:
+        if self._served and self._rank == 0 and not self._active.settings.quiet and not self._log.silent:
             self._report()
             _forget_unwritten()
 
     def _report(self) -> None:
         try:
-            text = render_text(summarise(read_run(self._active.run_dir)), style_for(sys.stderr, os.environ))
+            in_memory = Run(header=self._header(), events=self._memory.records)
+            run = in_memory if self._log.failed else read_run(self._log.folder, self._rank)
+            text = render_text(summarise(run), style_for(sys.stderr, os.environ))
             sys.stderr.write(f"{text}\n")
         except Exception as error:  # a full disk or a closed stream must not change how the program ends
             try:

@@ -45,7 +45,7 @@ class Situation:
 
     program: list[str]
     run: str
-    """The run folder, as a person would type it."""
+    """The run folder, as a person would type it; empty where the records lie in none."""
     cores: float
     """Cores for this rank."""
     config: dict[str, object]
@@ -74,7 +74,13 @@ def find_limit(situation: Situation) -> Limit:
 def advise(situation: Situation, limit: Limit) -> Advice:
     """The next command for a limit."""
     program = shlex.join(situation.program) or "train.py"
-    run = shlex.quote(situation.run)
+    advice = _advise(situation, limit, program, shlex.quote(situation.run))
+    if not situation.run and advice.command.startswith(("stoker report", "stoker explain")):
+        return Advice(command=f"stoker run --run-dir FOLDER {program}", why="keeps the records, for plots over time")
+    return advice
+
+
+def _advise(situation: Situation, limit: Limit, program: str, run: str) -> Advice:
     match limit.kind:
         case "none":
             return Advice(command="stoker doctor", why="checks that stoker and torch find each other")

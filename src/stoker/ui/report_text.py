@@ -100,9 +100,10 @@ def _rows(label: str, text: str, style: Style, most: int = 2) -> list[str]:
 
 
 def _heading(summary: Summary, style: Style) -> list[str]:
-    outcome = summary.outcome or "no end record"
+    outcome = summary.outcome or ("no end record" if summary.folder else "so far")
     ended = "finished" if outcome == "finished" else f"ended by {outcome}" if summary.outcome else outcome
-    facts = [f"{ended} after {format_seconds(summary.duration_s)}", f"{summary.cores:g} cores"]
+    lasted = format_seconds(summary.duration_s)
+    facts = [f"{lasted} so far" if ended == "so far" else f"{ended} after {lasted}", f"{summary.cores:g} cores"]
     facts.append(summary.accelerator or "no accelerator")
     if summary.world_size > 1:
         facts.append(f"rank {summary.rank} of {summary.world_size}")

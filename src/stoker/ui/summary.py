@@ -111,7 +111,7 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
     ended = records_of(run, RunEnded)
     situation = Situation(
         program=list(header.argv),
-        run=_as_typed(run.folder) if run.folder else header.run_id,
+        run=_as_typed(run.folder) if run.folder else "",
         cores=header.cores / max(1, header.local_world_size),
         config=header.config,
         tier=main.tier if main else "",
@@ -223,7 +223,7 @@ def _rank(run: Run) -> RankSummary:
 
 def _caveats(run: Run) -> list[str]:
     caveats: list[str] = []
-    if not records_of(run, RunEnded):
+    if run.folder is not None and not records_of(run, RunEnded):
         caveats.append("no end record: killed or still running; figures end at the last record")
     if run.skipped:
         caveats.append(f"{write_plural(run.skipped, 'line')} of the run folder could not be read")

@@ -1,0 +1,32 @@
+"""The records of this process, kept in memory: for a report while it runs, or where no folder can be written."""
+
+from __future__ import annotations
+
+from stoker.core import events
+
+_MAX_RECORDS = 20_000
+"""Records kept in memory; beyond it every second one of the counters goes, which costs resolution only."""
+
+
+class Memory:
+    """Keeps records, the older the sparser."""
+
+    def __init__(self) -> None:
+        self.records: list[events.AnyEvent] = []
+
+    def on_event(self, event: events.AnyEvent) -> None:
+        """Keeps one record."""
+        self.records.append(event)
+        if len(self.records) > _MAX_RECORDS:
+            self._thin()
+
+    def _thin(self) -> None:
+        kept: list[events.AnyEvent] = []
+        dropping = True
+        for record in self.records:
+            if isinstance(record, events.Progress):
+                dropping = not dropping
+                if dropping:
+                    continue
+            kept.append(record)
+        self.records = kept
