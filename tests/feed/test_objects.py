@@ -23,7 +23,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.feed.objects import survey
+from stoker.feed.objects import is_library, survey
 
 LIMIT = 5
 HELPERS = types.ModuleType("user_helpers")
@@ -264,6 +264,18 @@ class TestObstacles:
     def test_library_code_and_plain_modules_are_none(self) -> None:
         assert obstacles(Box(a=np.sqrt, b=torch.relu, c=torch.nn.ReLU(), d=logging.getLogger("x"), e=json_like())) == ""
         assert fingerprint(Box(a=np.sqrt, b=torch.relu, c=torch.nn.ReLU())) is not None
+
+    @pytest.mark.parametrize(
+        "place", ["venv/lib/python3.11/site-packages/lib.py", "usr/lib/python3/dist-packages/lib.py"]
+    )
+    def test_packages_of_another_installation_are_library_code(self, place: str, tmp_path: Path) -> None:
+        """Of the system under an environment, of the user's own site, of a folder on PYTHONPATH."""
+        assert is_library(str(tmp_path / place))
+        assert not is_library(str(tmp_path / "packages" / "lib.py"))
+        assert is_library(str(torch.__file__))
+
+    def test_functions_of_numpy_that_arrays_may_override(self) -> None:
+        assert obstacles(Box(a=np.where, b=np.concatenate)) == ""
 
     def test_no_more_than_four(self) -> None:
         found = survey([("dataset", [torch.nn.Parameter(torch.zeros(1)) for _ in range(9)])])

@@ -51,13 +51,20 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, np.ndarray,
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _CACHED = type(functools.lru_cache(int))
 _FIELD: type = type(vars(collections.namedtuple("_Pair", "left right"))["left"])  # pyright: ignore[reportUntypedNamedTuple]
+_NUMPY_FUNCTION: type = type(np.where)
 _PYTHON_STREAM, _NUMPY_STREAM = random._inst, np.random.mtrand._rand  # type: ignore[attr-defined]
 _IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9  # Py_TPFLAGS_…: types of C modules are immutable, heap types or not
 _LIBRARY_DIRS = tuple(
     os.path.realpath(path) + os.sep
-    for path in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    for path in {
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(package.__path__[0] for package in (np, torch)),
+    }
     if path
 )
+_PACKAGE_DIRS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+"""Packages of the user's own site, of the system under an environment, of a folder on PYTHONPATH: `sysconfig` knows
+the environment's alone."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +193,8 @@ def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
 
 def _is_builtin(obj: Any) -> bool:
     kinds = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, np.ufunc, _FIELD)
-    return isinstance(obj, (*kinds, types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType))
+    more = (types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, _NUMPY_FUNCTION)
+    return isinstance(obj, (*kinds, *more))
 
 
 def _attributes(obj: Any, path: str) -> list[tuple[Any, str]]:
@@ -373,4 +381,5 @@ def is_library(filename: str) -> bool:
     """Whether a source file is part of an installation rather than the user's program."""
     if filename.startswith("<"):
         return filename.startswith("<frozen")
-    return os.path.realpath(filename).startswith(_LIBRARY_DIRS)
+    path = os.path.realpath(filename)
+    return path.startswith(_LIBRARY_DIRS) or any(part in path for part in _PACKAGE_DIRS)
