@@ -298,8 +298,9 @@ class Cutter:
     def _start_trial(self) -> None:
         if not self._tried:
             self._conclude(None)
-        elif self._trial is None:
-            self._trial = Trial()
+        else:
+            self._say_moved("being tried: steps with and without it in turn", 0.0)
+            self._trial = self._trial or Trial()
 
     def _weigh(self, now: float) -> None:
         """A step of the trial is over."""
@@ -316,22 +317,28 @@ class Cutter:
 
     def _conclude(self, gain: float | None) -> None:
         """The trial is over (None: there was none)."""
-        moved = [v for v in self._variants.values() if v.phase is _Phase.ON and v.recording is not None and v.cut]
         self._trial = None
-        for variant in moved:
+        if gain is None:
+            self._say_moved("kept without a trial", 0.0)
+        elif gain >= Trial.LEAST_GAIN:
+            self._say_moved(f"steps take {1 - gain:.2f} of the time without it", gain)
+        else:
+            reason = f"steps took {1 - gain:.2f} of the time without it: it does not pay by 2 %"
+            for variant in self._moved():
+                self._keep_whole(variant, "reverted", reason, gain)
+        self._send()
+
+    def _moved(self) -> list[_Variant]:
+        return [v for v in self._variants.values() if v.phase is _Phase.ON]
+
+    def _say_moved(self, reason: str, gain: float) -> None:
+        for variant in self._moved():
             recording, cut = variant.recording, variant.cut
             assert recording is not None
             assert cut is not None
-            if gain is not None and gain < Trial.LEAST_GAIN:
-                reason = f"steps took {1 - gain:.2f} of the time without it: it does not pay by 2 %"
-                self._keep_whole(variant, "reverted", reason, gain)
-                continue
-            reason = "kept without a trial" if gain is None else f"steps take {1 - gain:.2f} of the time without it"
-            verdict = Verdict(
-                variant=variant.number, recording=recording, cut=cut, outcome="moved", reason=reason, gain=gain or 0.0
+            self._report(
+                Verdict(variant=variant.number, recording=recording, cut=cut, outcome="moved", reason=reason, gain=gain)
             )
-            self._report(verdict)
-        self._send()
 
 
 def _why_whole(graph: Graph, cut: Cut) -> str:
