@@ -36,6 +36,8 @@ COMPARED_STEPS = 3
 MAX_VARIANTS = 8
 _MAX_CHOICES = 6
 """Times a variant's cut is chosen again because something was found out; then it stays whole."""
+_EAGER_BATCHES, _LOOK_EVERY = 64, 16
+"""Up to so many batches each is looked at, then one in so many: looking costs some 10 us."""
 _WINDOW = 32
 """Steps over which broken ones are counted."""
 
@@ -163,10 +165,7 @@ class Cutter:
     # -- recording ---------------------------------------------------------------------------------------------------
 
     def _record(self, batch: Any) -> None:
-        if (
-            all(v.phase is not _Phase.RECORDING for v in self._variants.values())
-            and len(self._variants) >= MAX_VARIANTS
-        ):
+        if not self._looks():
             return
         leaves = leaves_of(batch)
         if not leaves:
@@ -192,6 +191,12 @@ class Cutter:
                     self._settle(variant)
 
         self._conductor.begin(self, recorder, end, learns=True)
+
+    def _looks(self) -> bool:
+        """Whether a batch is looked at: all at first, and once all kinds are settled a few, for new ones."""
+        if any(v.phase is _Phase.RECORDING for v in self._variants.values()) or self._batches < _EAGER_BATCHES:
+            return True
+        return len(self._variants) < MAX_VARIANTS and self._batches % _LOOK_EVERY == 0
 
     def _settle(self, variant: _Variant) -> None:
         """Enough is recorded: a cut is chosen."""
