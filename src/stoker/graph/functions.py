@@ -155,5 +155,7 @@ def _imports(module: str) -> bool:
 
 
 def is_plain(tensor: Any) -> TypeGuard[torch.Tensor]:
-    """Whether an object is a dense tensor of torch's own class in the memory of this machine."""
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.is_cpu
+    """Whether an object is a dense tensor of torch's own class in this machine's memory, whose writes torch counts."""
+    if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.layout is not torch.strided:
+        return False
+    return not tensor.is_inference()

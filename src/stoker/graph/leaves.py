@@ -72,14 +72,18 @@ def _look(leaf: Any) -> tuple[Any, ...]:
 def mark(leaf: Any) -> Any:
     """What :func:`is_changed` compares with later: a tensor's version, a copy of anything else."""
     if isinstance(leaf, torch.Tensor):
-        return leaf._version
+        return _version(leaf)
     return leaf.copy() if isinstance(leaf, np.ndarray) else tuple(leaf)
 
 
 def is_changed(leaf: Any, marked: Any) -> bool:
     """Whether a leaf was written to since it was marked."""
     if isinstance(leaf, torch.Tensor):
-        return leaf._version != marked
+        return _version(leaf) != marked
     if isinstance(leaf, np.ndarray):
         return leaf.tobytes() != marked.tobytes()
     return tuple(leaf) != marked
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version  # writes to inference tensors are not counted
