@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Subset
 from stoker.core.errors import SampleKillsWorkerError
 from stoker.core.replay import Replay
 from tests.faults.data import Harmful, Numbers, PrivateRng, Shards, die, in_worker
-from tests.faults.harness import template_below, workers_below
+from tests.faults.harness import await_that, template_below, workers_below
 from tests.faults.serve import Forking, assert_same, driven, in_child, loader_of, plain, served
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
@@ -213,12 +213,12 @@ class TestLeaveOut:
     def test_holds_where_no_worker_can_be_started(self, policy: str) -> None:
         def check() -> list[str]:
             os.fork = forking = Forking(99)
-            loader = loader_of(Harmful(96, {80: die}))
+            loader = loader_of(Harmful(96, {80: die}, cost_s=0.002))
 
             def strike(step: int, _: object) -> None:
                 if step == 24 + 2:
                     forking.left = 0
-                    os.kill(template_below(os.getpid()), 9)
+                    os.kill(await_that("a template", lambda: template_below(os.getpid())), 9)
 
             with served(workers=2, on_bad_sample=policy) as record:
                 found = driven(lambda: loader, strike, epochs=2)

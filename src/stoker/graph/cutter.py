@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from stoker.graph.conductor import Conductor
@@ -363,11 +364,11 @@ def _spread_state(graph: Graph) -> None:
 
 def measure_bandwidth() -> float:
     """Bytes a second that one core copies, which is what sending a batch through a slot costs at least."""
-    source = torch.ones(1 << 20)
-    target = torch.empty_like(source)
+    source = np.ones(1 << 20, np.float32)  # not torch's copy: it takes all cores, and hangs in a child of a fork
+    target = np.empty_like(source)
     best = float("inf")
     for _ in range(3):
         begun = time.perf_counter()
-        target.copy_(source)
+        np.copyto(target, source)
         best = min(best, time.perf_counter() - begun)
-    return source.numel() * 4 / best
+    return source.nbytes / best
