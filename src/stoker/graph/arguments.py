@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import functools
-import math
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -72,16 +72,34 @@ def fill_in(argument: Argument, values: dict[int, torch.Tensor], constants: Cons
     return tuple(parts) if form is Form.TUPLE else slice(*parts)
 
 
+def span_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of memory from the first to the last element of a tensor."""
+    if not tensor.numel():
+        return 0
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return (1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size()
+
+
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, on which strides and rounding of results depend."""
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
+    copy[once].copy_(tensor.detach()[once])
+    return copy
+
+
 def same_scalar(one: Any, other: Any) -> bool:
     """Whether two values are equal by type and bits."""
     if one is other:
         return True
     if type(one) is not type(other):
         return False
+    if isinstance(one, np.generic):
+        return one.tobytes() == other.tobytes()
     if isinstance(one, float):
-        return one == other and math.copysign(1.0, one) == math.copysign(1.0, other)
+        return struct.pack("d", one) == struct.pack("d", other)
     if isinstance(one, complex):
-        return repr(one) == repr(other)
+        return struct.pack("dd", one.real, one.imag) == struct.pack("dd", other.real, other.imag)
     return bool(one == other)
 
 
@@ -92,7 +110,10 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two dense tensors are equal in shape, type, place and every bit."""
     if one.shape != other.shape or one.dtype is not other.dtype or one.device != other.device:
         return False
+    if one.is_conj() != other.is_conj() or one.is_neg() != other.is_neg():
+        return False
     if one.dtype.is_floating_point or one.dtype.is_complex:
+        one, other = one.resolve_conj().resolve_neg(), other.resolve_conj().resolve_neg()
         size = one.element_size()
         if size not in _INTEGERS:
             one, other, size = torch.view_as_real(one), torch.view_as_real(other), size // 2
@@ -157,7 +178,9 @@ def _is_current(current: list[Any], number: int, got: Any) -> bool:
 
 
 def _is_constant(constant: torch.Tensor, got: Any) -> bool:
-    return type(got) is torch.Tensor and not got.requires_grad and same_bits(got, constant)
+    if type(got) is not torch.Tensor or got.requires_grad or got.layout is not torch.strided:
+        return False
+    return got.stride() == constant.stride() and same_bits(got, constant)
 
 
 def _is_sequence(kind: type, inner: list[Matcher], got: Any) -> bool:

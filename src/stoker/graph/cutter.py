@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,12 +21,12 @@ import torch
 
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices, choose
-from stoker.graph.dataflow import Cut, Graph
+from stoker.graph.dataflow import Argument, Cut, Form, Graph
 from stoker.graph.expected import Substitution
 from stoker.graph.leaves import leaves_of, signature_of
 from stoker.graph.merge import Recording, merge
 from stoker.graph.recorder import Recorder, Trace
-from stoker.graph.replay import Plan, Prepared, Stage, step_of
+from stoker.graph.replay import Plan, Prepared, Stage, Step, step_of
 from stoker.graph.trial import Arm, Trial
 from stoker.graph.verifier import Verifier
 
@@ -218,8 +218,9 @@ class Cutter:
         variant.cut = cut
         variant.substitution = Substitution(recording, cut)
         moved = sorted(cut.moved)
-        steps = tuple(step_of(recording.calls[number]) for number in moved)
-        constants = dict(enumerate(recording.constants))
+        steps = tuple(step_of(recording.calls[number], recording.graph.values) for number in moved)
+        used = {leaf.payload for step in steps for leaf in _leaves_of(step) if leaf.form is Form.CONSTANT}
+        constants = {number: tensor for number, tensor in enumerate(recording.constants) if number in used}
         variant.plan = Plan(self._plans, recording.signature, steps, constants, cut.boundary)
         variant.phase, variant.compared = _Phase.COMPARING, 0
         variant.steps = variant.broken = 0
@@ -293,7 +294,7 @@ class Cutter:
                 share = f"{variant.broken} of {variant.steps} steps"
                 self._keep_whole(variant, "reverted", f"{share} differ from those that were recorded")
             variant.steps = variant.broken = 0
-        elif variant.phase is _Phase.COMPARING:
+        elif variant.phase is _Phase.COMPARING and verifier.complete:
             variant.compared += 1
             if variant.compared >= COMPARED_STEPS:
                 variant.phase = _Phase.ON
@@ -352,6 +353,11 @@ def _why_whole(graph: Graph, cut: Cut) -> str:
     if not stateless:
         return "no call depends on the batch alone"
     return next(iter(cut.stayed.values()), "no call is worth moving")
+
+
+def _leaves_of(step: Step) -> Iterator[Argument]:
+    for tree in (*step.arguments, *(tree for _, tree in step.keywords)):
+        yield from tree.leaves()
 
 
 def _spread_state(graph: Graph) -> None:

@@ -10,10 +10,12 @@ swapped), so that what the program holds is an ordinary tensor from then on. Non
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
+import torch.utils.dlpack
 
 from stoker.graph.dataflow import Value
 
@@ -28,6 +30,10 @@ class Maker(Protocol):
     def settle(self, number: int, tensor: torch.Tensor) -> None:
         """From now on ``tensor`` is that value: its object has taken over what :meth:`make` returned."""
         ...
+
+
+_OURS = frozenset({"_maker", "_number", "_real"})
+"""Attributes of a deferred tensor; any others are the program's."""
 
 
 class Deferred(torch.Tensor):
@@ -47,6 +53,11 @@ class Deferred(torch.Tensor):
         return self
 
     def __init__(self, value: Value, maker: Maker) -> None: ...
+
+    def is_fresh(self) -> bool:
+        """Whether it can stand for a value of a further step: it was not made, and has no attribute of the program."""
+        attributes = vars(self)
+        return attributes["_real"] is None and len(attributes) == len(_OURS)
 
     @classmethod
     def __torch_function__(
@@ -106,15 +117,40 @@ def become_real(deferred: Deferred) -> torch.Tensor:
 
 
 def _swap(deferred: Deferred, real: torch.Tensor) -> bool:
-    if type(real) is not torch.Tensor or _use_count(real) > 1 or _use_count(deferred) > 1 or vars(real):
+    if type(real) is not torch.Tensor or use_count(real) > 1 or use_count(deferred) > 1 or vars(real):
         return False
+    own = {name: value for name, value in vars(deferred).items() if name not in _OURS}
     try:
         torch.utils.swap_tensors(deferred, real)
     except (RuntimeError, TypeError):
         return False
-    vars(deferred).clear()
+    vars(deferred).update(own)
     return True
 
 
-def _use_count(tensor: Any) -> int:
-    return tensor._use_count()
+def _guard_capsules() -> None:
+    """Has ``to_dlpack``, which no torch function mode sees, hand out the memory of the plain tensor."""
+    stock: Any = torch._C._to_dlpack
+    if getattr(stock, "__wrapped__", None) is not None:
+        return
+
+    @functools.wraps(stock)
+    def to_dlpack(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        tensor.data_ptr()  # a call that modes see, and by which memory is handed out
+        return stock(become_real(tensor) if type(tensor) is Deferred else tensor, *args, **kwargs)
+
+    for place in (torch._C, torch.utils.dlpack):
+        for name in ("_to_dlpack", "to_dlpack"):
+            if getattr(place, name, None) is stock:
+                setattr(place, name, to_dlpack)
+    if getattr(torch, "to_dlpack", None) is stock:
+        torch.to_dlpack = to_dlpack
+
+
+_guard_capsules()
+
+
+def use_count(tensor: torch.Tensor) -> int:
+    """Owners of a tensor, Python being one and autograd's graphs others."""
+    with torch._C.DisableTorchFunction():
+        return tensor._use_count()  # pyright: ignore[reportAttributeAccessIssue]

@@ -9,16 +9,17 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from stoker.graph.arguments import Matcher, matcher
 from stoker.graph.dataflow import DICT, Argument, Cut, Form, Node
-from stoker.graph.deferred import Deferred
+from stoker.graph.deferred import Deferred, use_count
 from stoker.graph.functions import find
 from stoker.graph.merge import Recording
 from stoker.graph.recorder import ambient
 
-_NO_BITS = (float, complex)
+_NO_BITS = (float, complex, np.generic)
 """Types of which equal values may differ in bits (zeros)."""
 
 
@@ -106,6 +107,10 @@ class Maker(Protocol):
         """A stand-in has become the value."""
         ...
 
+    def finish(self) -> None:
+        """Nothing more is made."""
+        ...
+
 
 class Substitution:
     """A cut made ready; serves one step at a time (:attr:`maker` is that step)."""
@@ -145,7 +150,7 @@ class Substitution:
     def stand_in(self, number: int) -> Deferred:
         """The deferred tensor of a value, the same one from step to step as long as the program lets go of it."""
         found = self._stand_ins.get(number)
-        if found is None:
+        if found is None or not found.is_fresh():
             found = self._stand_ins[number] = Deferred(self.recording.graph.values[number], self)
         return found
 
@@ -155,7 +160,8 @@ class Substitution:
             found = self._stand_ins[number]
             entries = sum(1 for tensor in self.current if tensor is found)
             del found
-            if _count_references(self._stand_ins, number) > _UNHELD + entries:
+            in_graphs = use_count(self._stand_ins[number]) > 1  # of autograd, say
+            if in_graphs or _count_references(self._stand_ins, number) > _UNHELD + entries:
                 yield self._stand_ins.pop(number)
 
 

@@ -28,7 +28,7 @@ _METADATA = frozenset(
         "is_signed", "is_conj", "is_neg", "is_inference", "is_contiguous", "element_size", "itemsize", "nbytes",
         "storage_offset", "requires_grad", "is_leaf", "grad_fn", "_version", "get_device", "names", "has_names",
         "is_tensor", "is_same_size", "dense_dim", "sparse_dim", "_backward_hooks", "_is_view", "_base", "grad",
-        "is_shared", "is_pinned", "type", "output_nr", "__hash__", "_is_zerotensor", "is_distributed", "retains_grad",
+        "is_shared", "is_pinned", "output_nr", "__hash__", "_is_zerotensor", "is_distributed", "retains_grad",
         "result_type", "can_cast",
     }
 )  # fmt: skip
@@ -43,8 +43,14 @@ _ESCAPES = frozenset(
 """Calls after which the tensor's memory may be read or written unseen, or that act on the tensor itself."""
 _UNINITIALISED = ("empty", "new_empty", "_empty")
 """Results of functions with these prefixes hold whatever the memory held."""
-_NOT_WRITES = frozenset({"__invert__", "__index__", "__int__", "__init__"})
-_DUNDER_WRITES = frozenset({"__setitem__", "__delitem__", "__set__", "__setstate__"})
+_DUNDER_WRITES = frozenset(
+    {
+        "__setitem__", "__delitem__", "__set__", "__setstate__", "__iadd__", "__isub__", "__imul__", "__imatmul__",
+        "__itruediv__", "__idiv__", "__ifloordiv__", "__imod__", "__ipow__", "__ilshift__", "__irshift__", "__iand__",
+        "__ixor__", "__ior__",
+    }
+)  # fmt: skip
+_DRAWS = frozenset({"poisson", "binomial", "multinomial", "bernoulli"})
 
 
 class Effect(enum.IntEnum):
@@ -88,13 +94,18 @@ def effect(function: Function) -> Effect:
         return Effect.METADATA
     if name in _ESCAPES:
         return Effect.ESCAPES
-    if name in _DUNDER_WRITES or (name.startswith("__i") and name not in _NOT_WRITES):
+    if name in _DUNDER_WRITES:
         return Effect.WRITES
     if name.endswith("_") and not name.endswith("__"):
         return Effect.WRITES
-    if name.startswith(_UNINITIALISED):
+    if name.startswith(_UNINITIALISED) or name == "new":
         return Effect.UNINITIALISED
     return Effect.NONE
+
+
+def may_draw(function: Function) -> bool:
+    """Whether calls draw random numbers or none, as their arguments' elements say: recorded ones prove nothing."""
+    return simple_name(function) in _DRAWS
 
 
 def writes_by_keyword(keywords: dict[str, Any]) -> bool:
@@ -158,4 +169,9 @@ def is_plain(tensor: Any) -> TypeGuard[torch.Tensor]:
     """Whether an object is a dense tensor of torch's own class in this machine's memory, whose writes torch counts."""
     if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.layout is not torch.strided:
         return False
-    return not tensor.is_inference()
+    return not (tensor.is_inference() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to, as far as torch counts; tensors of inference mode do not count."""
+    return -1 if tensor.is_inference() else tensor._version

@@ -9,31 +9,39 @@ numbers.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
+from stoker.graph.functions import version_of
+
 _MAX_LEAVES = 512
 _MAX_DEPTH = 8
+_MAX_PARTS = 10_000
+"""Parts of a batch that are looked at: objects may refer to each other in circles."""
 _ATOMS = frozenset({str, bytes, int, float, bool})
 
 
 def leaves_of(batch: Any) -> list[Any]:
     """Every leaf of a batch once: in mappings, sequences, data classes and attributes of objects.
 
-    A batch with more than 512 leaves has none: nothing of it is moved.
+    A batch with more than 512 leaves, or 10,000 parts, has none: nothing of it is moved.
     """
     found: dict[int, Any] = {}
-    for leaf in _walk(batch, 0):
+    room = itertools.count(_MAX_PARTS, -1)
+    for leaf in _walk(batch, 0, room):
         found.setdefault(id(leaf), leaf)
         if len(found) > _MAX_LEAVES:
             return []
-    return list(found.values())
+    return list(found.values()) if next(room) >= 0 else []
 
 
-def _walk(part: Any, depth: int) -> Iterator[Any]:
+def _walk(part: Any, depth: int, room: Iterator[int]) -> Iterator[Any]:
+    if next(room) < 0:
+        return
     if isinstance(part, torch.Tensor | np.ndarray):
         yield part
     elif depth > _MAX_DEPTH or part is None or type(part) in _ATOMS:
@@ -43,7 +51,7 @@ def _walk(part: Any, depth: int) -> Iterator[Any]:
             yield part
     else:
         for inner in _parts(part):
-            yield from _walk(inner, depth + 1)
+            yield from _walk(inner, depth + 1, room)
 
 
 def _parts(part: Any) -> list[Any]:
@@ -72,18 +80,14 @@ def _look(leaf: Any) -> tuple[Any, ...]:
 def mark(leaf: Any) -> Any:
     """What :func:`is_changed` compares with later: a tensor's version, a copy of anything else."""
     if isinstance(leaf, torch.Tensor):
-        return _version(leaf)
+        return version_of(leaf)
     return leaf.copy() if isinstance(leaf, np.ndarray) else tuple(leaf)
 
 
 def is_changed(leaf: Any, marked: Any) -> bool:
     """Whether a leaf was written to since it was marked."""
     if isinstance(leaf, torch.Tensor):
-        return _version(leaf) != marked
+        return version_of(leaf) != marked
     if isinstance(leaf, np.ndarray):
         return leaf.tobytes() != marked.tobytes()
     return tuple(leaf) != marked
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # writes to inference tensors are not counted

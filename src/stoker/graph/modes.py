@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 
 from stoker.graph.functions import Function
 from stoker.graph.recorder import Run
@@ -107,6 +108,8 @@ class Watch(TorchFunctionMode):
     def _attach(self) -> None:
         _watch_compiled()
         above = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+        if above and isinstance(above[-1], DeviceContext):  # torch insists on finding it at the very bottom
+            torch._C._push_on_torch_function_stack(above.pop())
         torch._C._push_on_torch_function_stack(self)
         for mode in reversed(above):
             torch._C._push_on_torch_function_stack(mode)

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _device
 
-from stoker.graph.arguments import NotRecordable, take_apart
+from stoker.graph.arguments import NotRecordable, copy_of, span_bytes, take_apart
 from stoker.graph.dataflow import DICT, Argument, Form, Value
 from stoker.graph.functions import (
     Effect,
@@ -31,9 +32,11 @@ from stoker.graph.functions import (
     effect,
     is_marked,
     is_plain,
+    may_draw,
     path_of,
     simple_name,
     takes_leaves,
+    version_of,
     writes_by_keyword,
 )
 from stoker.graph.leaves import is_changed, mark
@@ -45,12 +48,17 @@ MAX_CALLS = 2000
 
 Run = Callable[[Function, tuple[Any, ...], dict[str, Any]], Any]
 """Makes a call."""
-Ambient = tuple[bool, torch.dtype, torch.dtype]
+Ambient = tuple[bool, torch.dtype, torch.dtype, torch.device | None]
 
 
 def ambient() -> Ambient:
-    """What decides about results beside arguments: autocast on the CPU, its type, and the default type."""
-    return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_default_dtype()
+    """What decides about results beside arguments: autocast on the CPU, its type, default type and device."""
+    return (
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_default_dtype(),
+        _device.CURRENT_DEVICE,
+    )
 
 
 @dataclass(slots=True)
@@ -200,6 +208,8 @@ class Recorder:
             del self.trace.constants[num_constants:]
             self._use(function, inputs, why)
             return run(function, args, kwargs)
+        tensors = _tensors(args, kwargs)
+        versions = [version_of(tensor) for tensor in tensors]
         before = _random_state()
         begun = time.perf_counter()
         result = run(function, args, kwargs)
@@ -207,6 +217,9 @@ class Recorder:
         if _random_state() != before:
             why = "it draws random numbers"
         self._check_versions(f"it is written to by `{simple_name(function)}`")
+        written = [t for t, version in zip(tensors, versions, strict=True) if version_of(t) != version]
+        if written:
+            why = "it writes to an argument"
         outputs, container = _results(result)
         if not why and not outputs:
             why = "its result goes to Python" if inputs else "none"
@@ -215,10 +228,12 @@ class Recorder:
         if why:
             del self.trace.constants[num_constants:]
             self._use(function, inputs, why)
+            for tensor in written:
+                self._taint(tensor)
             return result
         number = len(self.trace.calls)
         same_as = tuple(self._number(tensor) for tensor in outputs)
-        taken = {tensor.untyped_storage()._cdata for tensor in _tensors(args, kwargs)}
+        taken = {tensor.untyped_storage()._cdata for tensor in tensors}
         is_view = any(tensor.untyped_storage()._cdata in taken for tensor in outputs)
         numbers = tuple(self._track(tensor, number, place) for place, tensor in enumerate(outputs))
         self.trace.calls.append(
@@ -233,6 +248,10 @@ class Recorder:
             return f"`{simple_name(function)}` is not one of torch's functions (mark your own with `@stoker.stateless`)"
         if kind is Effect.UNINITIALISED:
             return "its result is whatever the memory held"
+        if may_draw(function):
+            return "it draws random numbers"
+        if torch._C._len_torch_dispatch_stack():
+            return "a mode of the program sees the operations that it makes"
         if _inside_transform():
             return "it runs inside a transform (vmap, grad)"
         if len(self.trace.calls) >= MAX_CALLS:
@@ -251,9 +270,9 @@ class Recorder:
             raise NotRecordable(f"it uses a {type(tensor).__name__} on {tensor.device} from outside the step")
         if tensor.untyped_storage()._cdata in self._tainted:
             raise NotRecordable("it uses a tensor that the step has written to")
-        if tensor.numel() * tensor.element_size() > MAX_CONSTANT_BYTES:
+        if span_bytes(tensor) > MAX_CONSTANT_BYTES:
             raise NotRecordable("it uses a tensor above 1 MB from outside the step")
-        self.trace.constants.append(tensor.detach().clone())
+        self.trace.constants.append(copy_of(tensor))
         return Argument(Form.CONSTANT, len(self.trace.constants) - 1)
 
     def _objects_in(self, parts: Iterable[Any]) -> tuple[int, ...]:
@@ -396,7 +415,10 @@ def _results(result: Any) -> tuple[list[torch.Tensor], str]:
         return list(result.values()), DICT + json.dumps(list(result))
     if isinstance(result, list | tuple) and result and all(isinstance(part, torch.Tensor) for part in result):
         kind = type(result)
-        return list(result), kind.__name__ if kind in (list, tuple) else f"{kind.__module__}.{kind.__qualname__}"
+        if kind in (list, tuple):
+            return list(result), kind.__name__
+        if kind.__module__ == "torch.return_types":
+            return list(result), f"{kind.__module__}.{kind.__qualname__}"
     return [], "none"
 
 

@@ -9,17 +9,24 @@ A :class:`Stage` is what workers get (it pickles: functions travel as paths); it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from stoker.graph.arguments import Constants, fill_in
-from stoker.graph.dataflow import Argument
+from stoker.graph.dataflow import Argument, Value
 from stoker.graph.functions import find
 from stoker.graph.leaves import is_changed, leaves_of, mark, signature_of
 from stoker.graph.recorder import Ambient, Call, ambient
+
+Look = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+"""Shape, strides and type of a tensor."""
+
+
+class _OtherStep(Exception):
+    """A result does not look as it was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,8 @@ class Step:
     keywords: tuple[tuple[str, Argument], ...]
     outputs: tuple[int, ...]
     ambient: Ambient
+    looks: tuple[Look, ...] = ()
+    """What its results look like, where another look means another step (sizes that depend on elements)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ class Stage:
     plans: list[Plan] = field(default_factory=list[Plan])
 
     def __call__(self, batch: Any) -> Any:
-        """A :class:`Prepared` batch; the batch itself where no plan is for it."""
+        """A :class:`Prepared` batch; the batch itself where no plan is for it, or a result looks otherwise."""
         leaves = leaves_of(batch)
         signature = signature_of(leaves)
         for plan in self.plans:
@@ -78,7 +87,7 @@ class Stage:
         return batch
 
 
-def _prepare(plan: Plan, batch: Any, leaves: list[Any]) -> Prepared:
+def _prepare(plan: Plan, batch: Any, leaves: list[Any]) -> Any:
     values = dict(enumerate(leaves))
     marks = [mark(leaf) for leaf in leaves]
     try:
@@ -87,6 +96,8 @@ def _prepare(plan: Plan, batch: Any, leaves: list[Any]) -> Prepared:
         if any(is_changed(leaf, marked) for leaf, marked in zip(leaves, marks, strict=True)):
             raise RuntimeError("a call wrote to the batch")
         return Prepared(batch, plan.variant, tuple(values[n] for n in plan.boundary))
+    except _OtherStep:
+        return batch
     except Exception as error:  # the training process makes the calls itself, and raises what they raise
         return Prepared(batch, plan.variant, (), f"{type(error).__name__}: {error}")
 
@@ -100,7 +111,11 @@ def run_steps(steps: Iterable[Step], values: dict[int, torch.Tensor], constants:
         kwargs = {name: fill_in(tree, values, constants) for name, tree in step.keywords}
         with under(step.ambient):
             result = find(step.path)(*args, **kwargs)
-        values.update(zip(step.outputs, results_of(result), strict=True))
+        tensors = results_of(result)
+        for tensor, look in zip(tensors, step.looks, strict=False):
+            if (tuple(tensor.shape), tensor.stride(), tensor.dtype) != look:
+                raise _OtherStep(step.path)
+        values.update(zip(step.outputs, tensors, strict=True))
 
 
 def results_of(result: Any) -> list[torch.Tensor]:
@@ -110,22 +125,27 @@ def results_of(result: Any) -> list[torch.Tensor]:
     return list(result.values()) if isinstance(result, dict) else list(result)
 
 
-def step_of(call: Call) -> Step:
-    """A recorded call as a step of a plan."""
-    return Step(call.path, call.arguments, call.keywords, call.outputs, call.ambient)
+def step_of(call: Call, values: Sequence[Value] = ()) -> Step:
+    """A recorded call as a step of a plan; with the values of its graph, the results must look as they do there."""
+    looks = tuple(_look_of(values[number]) for number in call.outputs) if values else ()
+    return Step(call.path, call.arguments, call.keywords, call.outputs, call.ambient, looks)
+
+
+def _look_of(value: Value) -> Look:
+    return value.shape, value.stride, getattr(torch, value.dtype)
 
 
 @contextlib.contextmanager
 def under(wanted: Ambient) -> Generator[None]:
-    """Autocast and default types as they were when a call was recorded."""
+    """Autocast, default type and device as they were when a call was recorded."""
     now = ambient()
     if now == wanted:
         yield
         return
-    enabled, kind, default = wanted
+    enabled, kind, default, device = wanted
     torch.set_default_dtype(default)
     try:
-        with torch.autocast("cpu", dtype=kind, enabled=enabled):
+        with torch.autocast("cpu", dtype=kind, enabled=enabled), device or contextlib.nullcontext():
             yield
     finally:
         torch.set_default_dtype(now[2])

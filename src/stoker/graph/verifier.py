@@ -65,13 +65,16 @@ class Verifier:
     def call(self, function: Function, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
         """The result of a call: what the worker computed, or what the call gives."""
         expected = self._expected
-        if expected is not None and (
-            function is expected.function or (expected.is_getter and function == expected.function)
+        if not self.began and expected is not None and self._touches(function, args, kwargs):
+            self._begin()
+            expected = self._expected
+        if (
+            expected is not None
+            and (function is expected.function or (expected.is_getter and function == expected.function))
+            and self._current is not None
+            and expected.matches(args, kwargs, self._current)
         ):
-            if not self.began and self._touches(args, kwargs):
-                self._begin()
-            if self._current is not None and expected.matches(args, kwargs, self._current):
-                return self._advance(expected, function, args, kwargs, run)
+            return self._advance(expected, function, args, kwargs, run)
         kind = effect(function)
         if kind is Effect.NONE and not (kwargs and writes_by_keyword(kwargs)):
             if Deferred in types:
@@ -92,7 +95,7 @@ class Verifier:
     def finish(self) -> None:
         """The step's part in the cut is over: what the program still holds becomes plain."""
         self._stop()
-        if self.began:
+        if self._plan.maker is self:
             self._settle_held()
             current = self._plan.current
             for number in range(len(current)):
@@ -103,18 +106,22 @@ class Verifier:
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def _touches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _touches(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if effect(function) is Effect.METADATA:
+            return False
         parts = (*_tensors((args, kwargs)), *args, *kwargs.values())
         return any(part is leaf for part in parts for leaf in self._leaves)
 
     def _begin(self) -> None:
         self.began = True
+        if self._plan.maker is not None:  # the program has gone on to the next batch without asking for one
+            self._plan.maker.finish()
         self._current = self._plan.current
         self._plan.maker = self
         for number, leaf in enumerate(self._leaves):
             self._current[number] = leaf
         self._made = dict(enumerate(self._leaves))
-        if self._written():
+        if self._written() or torch._C._len_torch_dispatch_stack():  # a mode of the program sees operations
             self._stop()
 
     def _stop(self) -> None:
@@ -192,6 +199,7 @@ class Verifier:
 
     def make(self, number: int) -> torch.Tensor:
         """A value by the original calls, from what is there."""
+        self.realised.add(number)
         graph, calls = self._plan.recording.graph, self._plan.recording.calls
         needed, wanted = set[int](), [number]
         while wanted:
@@ -217,8 +225,8 @@ class Verifier:
 
     def _before_write(self, args: Any, kwargs: dict[str, Any]) -> None:
         """A call is about to write to its first argument or ``out``, or to hand memory out."""
-        if not self.began:
-            return  # what it writes to shows in the version counters when the step begins
+        if not self._made:
+            return
         keys = {t.untyped_storage()._cdata for t in _tensors((args, kwargs.get("out"))) if _is_dense(t)}
         hit = {n for n, t in self._made.items() if _is_dense(t) and t.untyped_storage()._cdata in keys}
         if not hit:
