@@ -540,3 +540,23 @@ def test_casts_under_autocast_and_default_types():
             torch.set_default_dtype(torch.float32)
 
     check(program(step, lambda: torch.eye(4, requires_grad=True)), batches)
+
+
+def test_a_call_without_the_batch_comes_first():
+    """Recording has begun when parameters meet the batch; the first call that moves needs no batch."""
+
+    def step(weight, number, x, ids):
+        scored = x @ weight
+        positions = torch.arange(len(x), dtype=torch.float32)
+        return scored.detach(), torch.sin(x) * positions[:, None]
+
+    assert check(program(step, lambda: torch.ones(4, 4, requires_grad=True)), batches).moved >= 3
+
+
+def test_a_batch_that_is_moved_to_the_device_where_it_is():
+    def step(number, x, ids):
+        x, ids = x.to("cpu", non_blocking=True), ids.to(torch.device("cpu"))
+        return pairwise(x), ids * 2
+
+    for ahead in (0, 1):
+        assert check(program(step), batches, 24, ahead=ahead).moved >= 3

@@ -108,7 +108,7 @@ class Maker(Protocol):
         ...
 
     def finish(self) -> None:
-        """Nothing more is made."""
+        """Gives up the plan, once all that the program still holds is real."""
         ...
 
 

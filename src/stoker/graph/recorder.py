@@ -147,7 +147,7 @@ class Recorder:
         kind = effect(function)
         if kind is Effect.METADATA:
             return run(function, args, kwargs)
-        if simple_name(function) == "backward":  # what follows is not the beginning of a step any more
+        if self.began and simple_name(function) == "backward":  # what follows is not the beginning of a step any more
             self.done = True
         tensors = _tensors(args, kwargs)
         inputs = tuple(n for n in map(self._number, tensors) if n is not None)
@@ -233,6 +233,11 @@ class Recorder:
             return result
         number = len(self.trace.calls)
         same_as = tuple(self._number(tensor) for tensor in outputs)
+        if all(same is not None and same < len(self._leaves) for same in same_as):
+            # The batch as it was, moved to the device where it is: no beginning for a loader that fetches ahead.
+            del self.trace.constants[num_constants:]
+            self.began = bool(self.trace.calls or self.trace.uses)
+            return result
         taken = {tensor.untyped_storage()._cdata for tensor in tensors}
         is_view = any(tensor.untyped_storage()._cdata in taken for tensor in outputs)
         numbers = tuple(self._track(tensor, number, place) for place, tensor in enumerate(outputs))

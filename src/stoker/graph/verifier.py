@@ -65,28 +65,31 @@ class Verifier:
     def call(self, function: Function, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
         """The result of a call: what the worker computed, or what the call gives."""
         expected = self._expected
-        if not self.began and expected is not None and self._touches(function, args, kwargs):
-            self._begin()
-            expected = self._expected
-        if (
-            expected is not None
-            and (function is expected.function or (expected.is_getter and function == expected.function))
-            and self._current is not None
-            and expected.matches(args, kwargs, self._current)
+        if expected is not None and (
+            function is expected.function or (expected.is_getter and function == expected.function)
         ):
-            return self._advance(expected, function, args, kwargs, run)
+            if not self.began and self._touches(args, kwargs):
+                self._begin()
+                if self._current is not None and not expected.matches(args, kwargs, self._current):
+                    self._release()  # a loader that fetches ahead has moved it to a device, say
+                    self.began = False
+            if self._current is not None and expected.matches(args, kwargs, self._current):
+                return self._advance(expected, function, args, kwargs, run)
         kind = effect(function)
         if kind is Effect.NONE and not (kwargs and writes_by_keyword(kwargs)):
             if Deferred in types:
                 args, kwargs = self._real((args, kwargs))
-            return run(function, args, kwargs)
+            result = run(function, args, kwargs)
+            if not self.began and expected is not None and self._uses(args, kwargs, result):
+                self._begin()
+            return result
         if kind is Effect.METADATA:
             if Deferred in types:
                 with torch._C.DisableTorchFunctionSubclass():
                     return function(*args, **kwargs)
             return run(function, args, kwargs)
         args, kwargs = self._real((args, kwargs))
-        if simple_name(function) == "backward":  # what follows is not the beginning of a step any more
+        if self.began and simple_name(function) == "backward":  # what follows is not the beginning of a step any more
             self._stop()
         if kind is not Effect.UNINITIALISED:
             self._before_write(args if kind is Effect.ESCAPES else args[:1], kwargs)
@@ -97,25 +100,23 @@ class Verifier:
         self._stop()
         if self._plan.maker is self:
             self._settle_held()
-            current = self._plan.current
-            for number in range(len(current)):
-                current[number] = None
-            self._made.clear()
-            self._plan.maker = None
+            self._release()
         self._tensors = ()
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def _touches(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if effect(function) is Effect.METADATA:
-            return False
+    def _touches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         parts = (*_tensors((args, kwargs)), *args, *kwargs.values())
         return any(part is leaf for part in parts for leaf in self._leaves)
 
+    def _uses(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
+        """Whether a call begins the step: not where the batch stays as it is (moved to the device on which it is)."""
+        return not any(result is leaf for leaf in self._leaves) and self._touches(args, kwargs)
+
     def _begin(self) -> None:
-        self.began = True
-        if self._plan.maker is not None:  # the program has gone on to the next batch without asking for one
+        if self._plan.maker is not None:  # steps on two batches of one loader at once: stand-ins are those of one
             self._plan.maker.finish()
+        self.began = True
         self._current = self._plan.current
         self._plan.maker = self
         for number, leaf in enumerate(self._leaves):
@@ -123,6 +124,14 @@ class Verifier:
         self._made = dict(enumerate(self._leaves))
         if self._written() or torch._C._len_torch_dispatch_stack():  # a mode of the program sees operations
             self._stop()
+
+    def _release(self) -> None:
+        """Another step may use the plan."""
+        current = self._plan.current
+        for number in range(len(current)):
+            current[number] = None
+        self._made.clear()
+        self._current = self._plan.maker = None
 
     def _stop(self) -> None:
         """No further call is replaced in this step."""
@@ -218,6 +227,12 @@ class Verifier:
         if self._made:
             self._made[number] = tensor
 
+    def _before_beginning(self, args: Any, kwargs: dict[str, Any]) -> None:
+        keys = {t.untyped_storage()._cdata for t in _tensors((args, kwargs.get("out"))) if _is_dense(t)}
+        if any(leaf.untyped_storage()._cdata in keys for leaf in self._leaves if _is_dense(leaf)):
+            self.began = True
+            self._stop()
+
     def _settle_held(self) -> None:
         for deferred in self._plan.held():
             self.realised.add(deferred._number)
@@ -225,7 +240,8 @@ class Verifier:
 
     def _before_write(self, args: Any, kwargs: dict[str, Any]) -> None:
         """A call is about to write to its first argument or ``out``, or to hand memory out."""
-        if not self._made:
+        if not self.began:
+            self._before_beginning(args, kwargs)
             return
         keys = {t.untyped_storage()._cdata for t in _tensors((args, kwargs.get("out"))) if _is_dense(t)}
         hit = {n for n, t in self._made.items() if _is_dense(t) and t.untyped_storage()._cdata in keys}
