@@ -23,6 +23,7 @@ from stoker.core.events import (
     WorkersChanged,
 )
 from stoker.core.runlog import Run
+from stoker.ui.advice import Situation, find_limit
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.report_html import render_html
 from stoker.ui.report_text import MAX_LINES, Style, render_text
@@ -111,6 +112,52 @@ def test_killed_run_says_so() -> None:
     summary = summarise(replace(growth_run(end=""), folder=Path("runs/a")))
     assert summary.outcome == ""
     assert any("no end record" in caveat for caveat in summary.caveats)
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "starved", "kind"),
+    [
+        (0.0025, 0, "input-handover"),  # ready, and yet the program waits
+        (0.0005, 100, "input-handover"),  # never ready, but no item takes that little
+        (0.05, 100, "input-order"),  # idle workers, and one item that all wait for
+    ],
+)
+def test_idle_workers_are_told_apart_by_what_the_program_waits_for(wait_s: float, starved: int, kind: str) -> None:
+    first, last = (
+        Progress(
+            t_s=t_s,
+            loader=0,
+            iteration=0,
+            batches=batches,
+            samples=batches,
+            bytes=0,
+            input_wait_s=batches * wait_s,
+            h2d_s=0.0,
+            compute_s=batches * 0.001,
+            other_s=0.0,
+            starved_steps=batches * starved // 100,
+            workers=2,
+            ready=0,
+            capacity=4,
+            worker_busy_s=batches * 0.0001,
+            worker_idle_s=batches * 0.001,
+            worker_cpu_s=batches * 0.0001,
+        )
+        for t_s, batches in ((1.0, 0), (9.0, 100))
+    )
+    window = between(first, last)
+    situation = Situation(
+        program=[],
+        run="r",
+        cores=8,
+        config={},
+        tier="elastic",
+        reason="",
+        window=window,
+        window_missing="",
+        growing=False,
+    )
+    assert find_limit(situation).kind == kind
 
 
 def test_run_still_in_memory_is_neither_killed_nor_advertised_as_a_folder() -> None:

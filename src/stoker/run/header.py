@@ -37,7 +37,7 @@ def describe_run(
     return RunHeader(
         run_id=run_id,
         started_unix_s=started_unix_s,
-        argv=list(argv),
+        argv=list(argv) if any(argv) else [],  # typed at a prompt
         cwd=os.getcwd(),
         python=sys.version.split()[0],
         stoker=__version__,

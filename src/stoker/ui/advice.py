@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from stoker.core.units import format_seconds
 from stoker.ui.figures import write_percent, write_plural
 from stoker.ui.windows import Window
 
@@ -20,13 +21,18 @@ DEFAULT_MAX_WORKERS = 64
 """Where growth stops unless `max-workers` says otherwise."""
 IDLE_FRAC = 0.3
 """Workers idle for this share of their time are not what is short."""
+READY_FRAC = 0.7
+"""A program that finds its batch made at this share of its requests does not wait for slow items."""
+HANDOVER_S = 0.001
+"""A shorter wait for each batch is what handing it over takes, not making it."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """The resource that limits the job."""
 
     kind: str
-    """``input-tier``, ``input-cpu``, ``input-storage``, ``input-order``, ``input-workers``, ``input-growing``,
+    """``input-tier``, ``input-cpu``, ``input-storage``, ``input-order``, ``input-handover``, ``input-workers``,
+    ``input-growing``,
     ``compute``, ``copy``, ``other``, ``unknown`` or ``none``."""
     text: str
     """One sentence with the figures that show it."""
@@ -132,6 +138,14 @@ def _input_limit(situation: Situation, window: Window) -> Limit:
         return Limit(kind="input-tier", text=f"input: {waits}; the loader is pinned to its {workers}")
     if window.worker_busy_frac is not None and window.worker_busy_frac < 1 - IDLE_FRAC:
         idle = write_percent(1 - window.worker_busy_frac)
+        each_s = window.split.input_wait_frac * window.active_s / window.batches
+        if window.starved_frac < 1 - READY_FRAC or each_s < HANDOVER_S:
+            text = (
+                f"input: {waits} though workers are idle {idle} of theirs: not for items, but {format_seconds(each_s)}"
+            )
+            return Limit(
+                kind="input-handover", text=f"{text} for each batch to be handed over; larger batches cost less"
+            )
         text = f"input: {waits} though workers are idle {idle} of theirs: single slow items hold back the order"
         return Limit(kind="input-order", text=text)
     if window.worker_cpu_frac is not None and window.worker_cpu_frac < WAITING_CPU_FRAC:

@@ -108,7 +108,7 @@ def _heading(summary: Summary, style: Style) -> list[str]:
     if summary.world_size > 1:
         facts.append(f"rank {summary.rank} of {summary.world_size}")
     text = " · ".join(facts)
-    program = shorten(shlex.join(summary.argv), max(20, style.width - len(text) - 13))
+    program = shorten(shlex.join(summary.argv) or "python", max(20, style.width - len(text) - 13))
     title = style.cut(f"stoker · {program} · {text}", style.width)
     return [style.paint(title, 1), style.paint(style.clean("─" * style.width), 90)]
 
