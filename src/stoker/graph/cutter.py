@@ -90,6 +90,10 @@ class _Variant:
     seen_realised: dict[int, int] = field(default_factory=dict[int, int])
 
 
+def _reraise(error: Exception) -> None:
+    raise error
+
+
 class Cutter:
     """Finds and keeps the cut of one loader.
 
@@ -100,6 +104,7 @@ class Cutter:
         prices: what transport and worker time cost.
         tried: a cut is kept only if the program is faster with it.
         chooser: chooses the cut of a graph.
+        fail: told of a mistake of stoker's own, after which the loader is left alone; raises it by default.
     """
 
     def __init__(
@@ -111,6 +116,7 @@ class Cutter:
         *,
         tried: bool = True,
         chooser: Callable[[Graph, Prices], Cut] = choose,
+        fail: Callable[[Exception], None] = _reraise,
     ) -> None:
         self._conductor = conductor
         self._ship = ship
@@ -118,6 +124,8 @@ class Cutter:
         self._prices = prices
         self._tried = tried
         self._chooser = chooser
+        self._fail = fail
+        self._broken = False
         self._variants: dict[tuple[Any, ...], _Variant] = {}
         self._batches = 0
         self._plans = 0
@@ -144,20 +152,40 @@ class Cutter:
 
     def delivered(self, item: Any) -> Any:
         """The batch for the program, watched from now on if there is something to watch for."""
+        batch = self.batch_of(item)
         with torch._C.DisableTorchFunction():
-            return self._deliver(item)
+            self._guard(lambda: self._deliver(item, batch))
+        return batch
 
-    def _deliver(self, item: Any) -> Any:
+    def _deliver(self, item: Any, batch: Any) -> None:
         self._batches += 1
-        prepared = item if isinstance(item, Prepared) else None
-        batch = item.batch if prepared is not None else item
-        self._label = Arm.ON if prepared is not None else Arm.OFF
-        if prepared is not None:
-            self._substitute(prepared)
+        self._label = Arm.ON if isinstance(item, Prepared) else Arm.OFF
+        if isinstance(item, Prepared):
+            self._substitute(item)
         elif self._batches > SKIPPED_BATCHES:
             self._record(batch)
         self._delivered_s = time.perf_counter()
-        return batch
+
+    def _guard(self, act: Callable[[], None], error: Exception | None = None) -> None:
+        """Keeps mistakes of ours from the program."""
+        if self._broken:
+            return
+        if error is None:
+            try:
+                act()
+            except Exception as raised:
+                error = raised
+        if error is not None:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """A mistake of ours: this loader is left alone from here on, and the record says so."""
+        self._broken = True
+        self._trial = None
+        for variant in self._variants.values():
+            variant.phase, variant.plan, variant.substitution = _Phase.WHOLE, None, None
+        self._ship(b"")
+        self._fail(error)
 
     def batch_of(self, item: Any) -> Any:
         """The loader's own batch in what workers made."""
@@ -183,13 +211,16 @@ class Cutter:
         recorder = Recorder(leaves, signature, expected)
         begun = time.perf_counter()
 
-        def end(compiled: bool) -> None:
+        def take(compiled: bool) -> None:
             trace = recorder.finish(time.perf_counter() - begun)
             trace.bare = compiled
             if recorder.began and variant.phase is _Phase.RECORDING:
                 variant.traces.append(trace)
                 if len(variant.traces) == RECORDED_STEPS:
                     self._settle(variant)
+
+        def end(compiled: bool) -> None:
+            self._guard(lambda: take(compiled), recorder.error)
 
         self._conductor.begin(self, recorder, end, learns=True)
 
@@ -264,7 +295,7 @@ class Cutter:
         def end(compiled: bool) -> None:
             verifier.finish()
             if verifier.began and variant.substitution is verifier.substitution:
-                self._judge(variant, verifier)
+                self._guard(lambda: self._judge(variant, verifier), verifier.error)
 
         self._conductor.begin(self, verifier, end)
 

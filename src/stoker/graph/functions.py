@@ -169,7 +169,8 @@ def is_plain(tensor: Any) -> TypeGuard[torch.Tensor]:
     """Whether an object is a dense tensor of torch's own class in this machine's memory, whose writes torch counts."""
     if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.layout is not torch.strided:
         return False
-    return not (tensor.is_inference() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    odd = tensor.is_inference() or tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg()
+    return not odd
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -71,7 +71,9 @@ def signature_of(leaves: list[Any]) -> tuple[Any, ...]:
 
 def _look(leaf: Any) -> tuple[Any, ...]:
     if isinstance(leaf, torch.Tensor):
-        return tuple(leaf.shape), leaf.dtype, leaf.stride() if leaf.layout is torch.strided else leaf.layout
+        if leaf.is_nested or leaf.layout is not torch.strided:
+            return (leaf.dtype, leaf.layout)
+        return tuple(leaf.shape), leaf.dtype, leaf.stride()
     if isinstance(leaf, np.ndarray):
         return leaf.shape, leaf.dtype.str, leaf.strides
     return (type(leaf), len(leaf))

@@ -20,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from stoker.graph.deferred import realise
 from stoker.graph.functions import Function
 from stoker.graph.recorder import Run
 
@@ -31,6 +32,8 @@ class Step(Protocol):
     """A call has touched its batch."""
     done: bool
     """It need not see further calls."""
+    error: Exception | None
+    """What went wrong in it; the program must not notice."""
 
     def call(self, function: Function, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
         """Makes a call, or gives its result."""
@@ -51,7 +54,9 @@ class Watch(TorchFunctionMode):
         self._may_leave = may_leave
         self._steps: list[Step] = []
         self._only: Step | None = None
-        self._inside = 0
+        self._inside = self._num_made = 0
+        self._result: Any = None
+        self._raised: Exception | None = None
         self._armed = False
         self._thread = 0
         """The thread on whose stack the mode is; 0 when it is on none."""
@@ -80,7 +85,14 @@ class Watch(TorchFunctionMode):
             result = self._chain(0, types, func, args, kwargs or {})
             self._arm()
             return result
-        result = step.call(func, types, args, kwargs or {}, self._run)
+        num_made = self._num_made
+        try:
+            result = step.call(func, types, args, kwargs or {}, self._run)
+        except Exception as error:
+            if error is self._raised:
+                raise
+            result = self._save(step, error, self._num_made > num_made, func, args, kwargs or {}, self._run)
+        self._result = None
         if step.done and not self._armed:
             self._arm()
         return result
@@ -89,9 +101,21 @@ class Watch(TorchFunctionMode):
         """Makes a call; what it calls back (a hook, say) is at no safe point."""
         self._inside += 1
         try:
-            return function(*args, **kwargs)
+            self._result = result = function(*args, **kwargs)
+            self._num_made += 1
+            return result
+        except Exception as error:
+            self._raised = error
+            raise
         finally:
             self._inside -= 1
+
+    def _save(
+        self, step: Step, error: Exception, made: bool, func: Function, args: tuple[Any, ...], kwargs: Any, run: Run
+    ) -> Any:
+        """A mistake of ours must not become the program's: it gets the call's own result, the step is given up."""
+        step.error, step.done = error, True
+        return self._result if made else run(func, realise(args), realise(kwargs))
 
     def _chain(self, place: int, types: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Several steps at once (two loaders in one loop): each sees the call, the last one makes it."""
@@ -101,7 +125,13 @@ class Watch(TorchFunctionMode):
         def run(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return self._chain(place + 1, types, function, args, kwargs)
 
-        return self._steps[place].call(func, types, args, kwargs, run)
+        step, num_made = self._steps[place], self._num_made
+        try:
+            return step.call(func, types, args, kwargs, run)
+        except Exception as error:
+            if error is self._raised:
+                raise
+            return self._save(step, error, self._num_made > num_made, func, args, kwargs, run)
 
     # -- coming and going --------------------------------------------------------------------------------------------
 

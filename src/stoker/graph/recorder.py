@@ -126,6 +126,7 @@ class Recorder:
         self._leaves = leaves
         self._expected_calls = expected_calls
         self.began = self.done = False
+        self.error: Exception | None = None
         self._objects: dict[int, int] = {}
         for position, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor):
@@ -302,12 +303,12 @@ class Recorder:
             self.trace.values.append(_describe_object(len(self.trace.values), tensor, position))
             self._refs.append(_nothing)
             return len(self.trace.values) - 1
-        strided = tensor.layout is torch.strided
+        strided = tensor.layout is torch.strided and not tensor.is_nested
         value = Value(  # by position: the dearest line of recording
             len(self.trace.values),
             producer,
             position,
-            tuple(tensor.shape),
+            tuple(tensor.shape) if strided else (),
             tensor.stride() if strided else (),
             _dtype_name(tensor.dtype),
             "cpu" if tensor.is_cpu else str(tensor.device),

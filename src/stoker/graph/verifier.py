@@ -48,6 +48,7 @@ class Verifier:
         self._made: dict[int, torch.Tensor] = {}
         self._marks = [mark(leaves[number]) for number in substitution.leaf_inputs]
         self.began = False
+        self.error: Exception | None = None
         self.done = False
         """No call is expected any more."""
         self.differing: list[int] = []

@@ -43,7 +43,13 @@ class Cutting:
             self._verdicts.setdefault(feed.number, {})[verdict.variant] = verdict
             self._emit(record_of(verdict, feed.number, self._now_s()))
 
-        return Cutter(self._conductor, feed.stage, report, self._prices, tried=not self._always)
+        def fail(error: Exception) -> None:
+            text = (
+                f"the steps of this loader are left whole: stoker could not follow them ({error!r}); please report it"
+            )
+            self._emit(events.Notice(t_s=self._now_s(), text=text, loader=feed.number))
+
+        return Cutter(self._conductor, feed.stage, report, self._prices, tried=not self._always, fail=fail)
 
     def verdicts(self, loader: int) -> list[Verdict]:
         """What became of each kind of step over a loader, as far as is known."""
