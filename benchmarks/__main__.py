@@ -30,6 +30,9 @@ BARS = (
     "resume",
     "measuring_overhead",
     "cut_size",
+    "cut_recommender",
+    "cut_never_slower",
+    "cut_overhead",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")
