@@ -1,55 +1,54 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (multiprocessing contexts and ctypes functions are untyped)
-"""Data workers as local processes, forked from a template process.
+# (multiprocessing contexts are untyped)
+"""Data workers as local processes: the first forked from the training process, the others from a template process.
 
 The template holds the dataset as the program sees it when it asks for an iterator; new workers start from it in
 milliseconds at any later time and share its memory copy-on-write. It is started with the program's own start method
 (so nothing is forked where torch would not fork); what it forks afterwards descends from a process without threads.
+
+Where that method is fork, the training process forks the first worker itself, and the template while that one begins
+with the first batch: else the program would wait for two forks in a row. What the others learn from the template the
+training process then sees by itself, through a descriptor of the process (pidfd), which knows of its end whoever
+takes the exit status.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import faulthandler
 import fcntl
-import gc
 import os
 import pickle
-import select
 import signal
 import socket
-import sys
+import threading
 import time
-import traceback
 from multiprocessing import reduction
 from typing import Any
 
-from stoker.core.errors import WireError, WorkerStartError
+from stoker.backends.process import DUMP_SIGNAL, FINISH_S, die_after, is_readable, serve, settle
+from stoker.backends.template import template_main
+from stoker.core.errors import WorkerStartError
 from stoker.feed.board import Board
 from stoker.feed.crew import Template
 from stoker.feed.descriptors import spare_descriptors
 from stoker.feed.forks import abandon_in_children
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.slots import create_memory
-from stoker.feed.tiers import reuse_fingerprint
 from stoker.feed.wire import Channel, Kind
-from stoker.feed.worker import Worker
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_FINISH_S = 1.0
-"""How long a worker may go on with its batch when nobody waits for it any more."""
 _LEAST_DESCRIPTORS = 16
 """For a template, one worker, the throwaway one, a ring, and what starting a process takes for a moment."""
-_DUMP_SIGNAL = signal.SIGRTMIN + 7
+_DESCRIPTORS_OF_A_CHILD = 6
+"""What a worker takes beyond those that is a child of the training process."""
+_MOST_WAITING = 8
+"""Workers that may be asked of a template that is yet to start: its socket must take the requests."""
 
 
 class LocalBackend:
     """Starts templates on this machine."""
 
     def start(self, program: Program, context: Any, num_rows: int) -> Template:
-        """A template for ``program``.
+        """A template for ``program``, whose process may be started later, by ``complete``.
 
         Args:
             program: what its workers will run.
@@ -68,24 +67,35 @@ class LocalBackend:
             try:
                 ours, theirs = socket.socketpair()
                 undo.callback(ours.close)
-                with theirs:
-                    board = Board(num_rows)
-                    undo.callback(board.close)
-                    stacks = create_memory("stoker-stacks", 0)
-                    undo.callback(os.close, stacks)
-                    channel = Channel(ours, blocking=False)
-                    abandon_in_children(channel)
-                    process = context.Process(
-                        target=_template_main,
-                        args=(theirs, _Descriptor(board.fd), _Descriptor(stacks), program),
-                        daemon=True,
-                        name="stoker-template",
-                    )
-                    process.start()
+                undo.callback(theirs.close)
+                board = Board(num_rows)
+                undo.callback(board.close)
+                stacks = create_memory("stoker-stacks", 0)
+                undo.callback(os.close, stacks)
+                # All processes write to one open file.
+                fcntl.fcntl(stacks, fcntl.F_SETFL, fcntl.fcntl(stacks, fcntl.F_GETFL) | os.O_APPEND)
+                channel = Channel(ours, blocking=False)
+                abandon_in_children(channel)
             except Exception as error:
                 raise WorkerStartError(f"the template process could not be started: {error}") from error
+            template = LocalTemplate(program, context, channel, theirs, board, stacks)
+            if spare < _LEAST_DESCRIPTORS + _DESCRIPTORS_OF_A_CHILD or not _may_fork_from_here(context):
+                template.complete()
             undo.pop_all()
-        return LocalTemplate(process, channel, board, stacks)
+        return template
+
+
+def _may_fork_from_here(context: Any) -> bool:
+    """Whether a worker may be a child of this thread: it dies with the thread, which so must be the main one."""
+    return threading.get_native_id() == os.getpid() and context.get_start_method() == "fork" and _has_pidfd()
+
+
+def _has_pidfd() -> bool:
+    try:
+        os.close(os.pidfd_open(os.getpid()))  # Linux 5.3, where no sandbox forbids it
+    except OSError:
+        return False
+    return True
 
 
 class _Descriptor:
@@ -102,43 +112,155 @@ def _receive_descriptor(duplicate: Any) -> _Descriptor:
     return _Descriptor(duplicate.detach())
 
 
+def _begin_template(
+    sock: socket.socket, board: _Descriptor, stacks: _Descriptor, program: Program, eldest: int
+) -> None:
+    template_main(sock, board.fd, stacks.fd, program, eldest)
+
+
+class LocalChild:
+    """A worker that the training process itself forked.
+
+    Raises:
+        OSError: the kernel gives no descriptor of a process; the process is gone again.
+    """
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+        self.pid = int(process.pid)
+        try:
+            self._fd = os.pidfd_open(self.pid)
+        except OSError:
+            process.kill()
+            process.join()
+            process.close()
+            raise
+        abandon_in_children(self)
+
+    def fileno(self) -> int:
+        """Descriptor that is readable once the process has ended; -1 after :meth:`reap`."""
+        return self._fd
+
+    def abandon(self) -> None:
+        """Closes the descriptor in a forked child."""
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def kill(self) -> None:
+        """Ends the process at once; does nothing when it has ended."""
+        if self._fd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+
+    def reap(self) -> int | None:
+        """Waits for the end of the process; its wait status, or None where the program has taken that."""
+        if self._fd < 0:
+            return None
+        is_readable(self._fd, -1.0)
+        os.close(self._fd)
+        self._fd = -1
+        code: int | None = self._process.exitcode
+        if code is None:
+            return None
+        self._process.close()
+        return -code if code < 0 else code << 8
+
+
 class LocalTemplate:
     """The training process's side of a template."""
 
-    def __init__(self, process: Any, channel: Channel, board: Board, stacks: int) -> None:
+    def __init__(
+        self, program: Program, context: Any, channel: Channel, theirs: socket.socket, board: Board, stacks: int
+    ) -> None:
         self.channel = channel
         self.board = board
-        self._process = process
+        self._program = program
+        self._context = context
+        self._theirs = theirs
         self._stacks = stacks
         self._stacks_read = 0
+        self._process: Any = None
+        self._eldest: LocalChild | None = None
+        self._num_waiting = 0
 
     @property
     def pid(self) -> int:
         """Process id."""
+        self.complete()
         return int(self._process.pid)
 
-    def spawn(self, identity: WorkerIdentity) -> Channel:
-        """Asks for a worker and returns our end of its socket, on which leases can be sent at once."""
+    @property
+    def is_started(self) -> bool:
+        """Whether the process was started."""
+        return self._process is not None
+
+    def complete(self) -> None:
+        """Starts the process, if it has not been; raises ``WorkerStartError``."""
+        if self._process is not None:
+            return
+        eldest = self._eldest.fileno() if self._eldest is not None else -1
+        watched = os.dup(eldest) if eldest >= 0 else -1
+        try:
+            arguments = (self._theirs, _Descriptor(self.board.fd), _Descriptor(self._stacks), self._program, watched)
+            process = self._context.Process(target=_begin_template, args=arguments, daemon=True, name="stoker-template")
+            process.start()
+        except Exception as error:
+            raise WorkerStartError(f"the template process could not be started: {error}") from error
+        finally:
+            if watched >= 0:
+                os.close(watched)
+        self._process = process
+        self._theirs.close()
+
+    def spawn(self, identity: WorkerIdentity) -> tuple[Channel, LocalChild | None]:
+        """Starts a worker; returns our end of its socket, on which leases can be sent at once, and its process.
+
+        The process is None where it is the template's to start and to wait for.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
-            self.board.reset(identity.board_slot)
-            # Blocking, so that the descriptor is gone before it is closed here; the template only ever waits for us.
-            self.channel.sock.setblocking(True)
             try:
-                self.channel.send(Kind.SPAWN, pickle.dumps(identity), (theirs.fileno(),))
-            except OSError:
+                self.board.reset(identity.board_slot)
+                if self._process is None and self._eldest is None:
+                    child = self._eldest = self._fork(identity, ours, theirs)
+                else:
+                    child = self._request(identity, theirs)
+            except BaseException:
                 ours.close()
                 raise
-            finally:
-                self.channel.sock.setblocking(False)
-        return Channel(ours, blocking=False)
+        return Channel(ours, blocking=False), child
+
+    def _fork(self, identity: WorkerIdentity, ours: socket.socket, theirs: socket.socket) -> LocalChild:
+        arguments = (
+            os.getpid(), self._program, identity, theirs, self.board, self._stacks, (ours, self._theirs),
+        )  # fmt: skip
+        try:
+            process = self._context.Process(target=_begin_child, args=arguments, daemon=True, name="stoker-worker")
+            process.start()
+            return LocalChild(process)
+        except OSError:
+            raise  # too many processes, too little memory: told as where the template finds it
+        except Exception as error:  # daemonic processes may not have children
+            raise WorkerStartError(f"the first data worker could not be started: {error}") from error
+
+    def _request(self, identity: WorkerIdentity, theirs: socket.socket) -> None:
+        if self._process is None:
+            self._num_waiting += 1
+            if self._num_waiting > _MOST_WAITING:
+                self.complete()
+        # Blocking, so that the descriptor is gone before it is closed here; the template only ever waits for us.
+        self.channel.sock.setblocking(True)
+        try:
+            self.channel.send(Kind.SPAWN, pickle.dumps(identity), (theirs.fileno(),))
+        finally:
+            self.channel.sock.setblocking(False)
 
     def dump_stack(self, pid: int) -> str:
         """Where a worker is, as a traceback; empty when it does not answer within half a second.
 
         The worker must be about to be killed: one that was stopped is continued for the answer.
         """
-        os.kill(pid, _DUMP_SIGNAL)
+        os.kill(pid, DUMP_SIGNAL)
         os.kill(pid, signal.SIGCONT)
         deadline = time.monotonic() + 0.5
         while os.fstat(self._stacks).st_size == self._stacks_read and time.monotonic() < deadline:
@@ -148,175 +270,39 @@ class LocalTemplate:
         return text.strip()
 
     def close(self) -> None:
-        """Ends the template and, through it, all its workers; returns when they are gone."""
+        """Ends the template and all workers; returns when they are gone."""
         self.channel.close()
-        self._process.join(timeout=2.0)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-        self._process.close()
+        self._theirs.close()
+        if self._eldest is not None and self._eldest.fileno() >= 0:
+            is_readable(self._eldest.fileno(), FINISH_S)
+            self._eldest.kill()
+            self._eldest.reap()
+        if self._process is not None:
+            self._process.join(timeout=2.0)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
+            with contextlib.suppress(ValueError):  # the program has taken its exit status
+                self._process.close()
         self.board.close()
         os.close(self._stacks)
 
 
-def _template_main(sock: socket.socket, board_fd: _Descriptor, stacks: _Descriptor, program: Program) -> None:
-    """Entry of the template process: forks workers on request, reports their ends, dies with the training process."""
-    quiet_signals()
-    _set_name(b"stoker_template")
-    import torch
-
-    torch.set_num_threads(1)
-    channel = Channel(sock, blocking=True)
-    board = Board.inherit(board_fd.fd)
-    fcntl.fcntl(stacks.fd, fcntl.F_SETFL, fcntl.fcntl(stacks.fd, fcntl.F_GETFL) | os.O_APPEND)
-    faulthandler.register(_DUMP_SIGNAL, file=stacks.fd, all_threads=True)
-    gc.freeze()  # a worker's collections then leave the shared pages alone; collecting first would cost 0.1 s
-    children: dict[int, int] = {}
-    wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    poll.register(wake, select.POLLIN)
-    try:
-        while True:
-            for fd, _ in poll.poll():
-                if fd == wake:
-                    os.read(wake, 4096)
-            _reap(children, channel)
-            sock.setblocking(False)
-            frames = channel.receive()
-            sock.setblocking(True)
-            if frames is None:
-                return
-            for frame in frames:
-                if frame.kind is Kind.SURVEY:
-                    channel.send(Kind.SURVEYED, reuse_fingerprint(program) or b"")
-                    continue
-                identity: WorkerIdentity = pickle.loads(frame.body)
-                try:
-                    pid = _fork_worker(frame.fds[0], (wake, wake_end), sock, board, program, identity)
-                except OSError as error:  # too many processes, too little memory: the others go on
-                    os.close(frame.fds[0])
-                    channel.send(Kind.EXITED, pickle.dumps((identity.number, str(error))))
-                    continue
-                children[pid] = identity.number
-                channel.send(Kind.SPAWNED, pickle.dumps((identity.number, pid)))
-    except (OSError, WireError):
-        return  # the training process is gone, or there are no descriptors left
-    finally:
-        _end(children, wake)
-        os._exit(0)
-
-
-def _end(children: dict[int, int], wake: int) -> None:
-    """Ends the workers; their sockets are closed, and one that is at a batch may finish it within a second.
-
-    The user's code may be in the middle of writing a file of a cache, and torch's loader waits for it as well.
-    """
-    deadline = time.monotonic() + _FINISH_S
-    with contextlib.suppress(ChildProcessError):
-        while children and (left := deadline - time.monotonic()) > 0:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-            children.pop(pid, None)
-            if not pid and select.select([wake], [], [], left)[0]:
-                os.read(wake, 4096)
-    for pid in children:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    for pid in children:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-
-
-def _reap(children: dict[int, int], channel: Channel) -> None:
-    while children:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        number = children.pop(pid, None)
-        if number is not None:
-            channel.send(Kind.EXITED, pickle.dumps((number, status)))
-
-
-def _fork_worker(
-    fd: int,
-    wake: tuple[int, int],
-    template_sock: socket.socket,
-    board: Board,
+def _begin_child(
+    training_pid: int,
     program: Program,
     identity: WorkerIdentity,
-) -> int:
-    template_pid = os.getpid()
-    pid = os.fork()
-    if pid:
-        os.close(fd)
-        return pid
-    status = 1
-    try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # The template forks from its only thread, so this fires exactly when the template dies.
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != template_pid:
-            os._exit(0)
-        template_sock.close()
-        for end in wake:
-            os.close(end)
-        _set_name(b"stoker_worker")
-        _keep_freed_memory()
-        Worker(
-            program, identity, Channel(socket.socket(fileno=fd), blocking=True), board.writer(identity.board_slot)
-        ).run()
-        status = 0
-    except (ConnectionError, BrokenPipeError):
-        status = 0  # the training process is gone
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status)
+    sock: socket.socket,
+    board: Board,
+    stacks: int,
+    foreign: tuple[socket.socket, ...],
+) -> None:
+    """Entry of the worker that the training process forks itself."""
 
+    def prepare() -> None:
+        for other in foreign:  # held open in here, they would hide the end of those that they belong to
+            other.close()
+        settle(b"stoker_worker", stacks)
+        die_after(training_pid)
 
-def quiet_signals() -> None:
-    """Makes a helper process ignore Ctrl-C and the program's own handlers; SIGTERM ends it.
-
-    A terminal sends Ctrl-C to every process; what follows from it is the training process's to decide. Handlers that
-    the program installed (checkpoint on SIGUSR1, say) must not run a second time in here. A function that does
-    nothing is used instead of SIG_IGN, which children of the user's code would inherit.
-    """
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        if number == signal.SIGINT or (callable(handler) and number != signal.SIGCHLD):
-            with contextlib.suppress(OSError, ValueError):
-                signal.signal(number, _do_nothing)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _do_nothing(*_: object) -> None:
-    pass
-
-
-def _libc() -> Any:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _prctl(option: int, value: int) -> None:
-    _libc().prctl(option, ctypes.c_ulong(value), 0, 0, 0)
-
-
-def _set_name(name: bytes) -> None:
-    _libc().prctl(_PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0)
-
-
-def _keep_freed_memory() -> None:
-    """Lets malloc keep what is freed: giving pages back after every sample costs a fifth of the decode time."""
-    mallopt = getattr(_libc(), "mallopt", None)  # glibc only
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # the largest value that glibc takes
-        mallopt(_M_TRIM_THRESHOLD, 1 << 29)
+    serve(program, identity, sock.detach(), board, prepare)

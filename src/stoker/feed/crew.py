@@ -6,6 +6,7 @@ decided elsewhere and told to the crew. Single-threaded: everything happens insi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
@@ -27,12 +28,31 @@ _REFUSED_S = 1.0
 """After a worker could not be started, none is asked for during this time."""
 LEFT = "exited with status 0"
 """Cause of a departure that the worker chose itself."""
+_WITH_TEMPLATE = "its template process died"
 MAX_WORKERS = 256
 """Rows of a crew's board; an upper bound for any policy."""
 
 
+class Child(Protocol):
+    """A data worker that this process forked itself, so that this process learns of its end and waits for it."""
+
+    pid: int
+
+    def fileno(self) -> int:
+        """Descriptor that is readable once the process has ended."""
+        ...
+
+    def kill(self) -> None:
+        """Ends the process at once; does nothing when it has ended."""
+        ...
+
+    def reap(self) -> int | None:
+        """Waits for the end; the wait status, or None where the program has taken it."""
+        ...
+
+
 class Template(Protocol):
-    """A process that forks data workers on request."""
+    """A process that forks data workers on request, the first perhaps excepted."""
 
     channel: Channel
     board: Board
@@ -42,8 +62,17 @@ class Template(Protocol):
         """Process id."""
         ...
 
-    def spawn(self, identity: WorkerIdentity) -> Channel:
-        """Asks for a worker; returns our end of its socket."""
+    @property
+    def is_started(self) -> bool:
+        """Whether the process was started."""
+        ...
+
+    def complete(self) -> None:
+        """Starts the process, if that was put off; raises ``WorkerStartError``."""
+        ...
+
+    def spawn(self, identity: WorkerIdentity) -> tuple[Channel, Child | None]:
+        """Asks for a worker; returns our end of its socket, and its process where it is a child of ours."""
         ...
 
     def dump_stack(self, pid: int) -> str:
@@ -70,6 +99,8 @@ class Member:
     identity: WorkerIdentity
     channel: Channel
     started_s: float
+    child: Child | None = None
+    """Its process, where this one forked it; else the template reports its birth and its death."""
     pid: int = 0
     """0 until the template has said."""
     draining: bool = False
@@ -133,6 +164,7 @@ class Crew:
         self._poller.register(self._template.channel.fileno(), select.EPOLLIN)
         abandon_in_children(self)
         self._by_fd: dict[int, int] = {}
+        self._by_child_fd: dict[int, int] = {}
         self.members: dict[int, Member] = {}
         self._free_rows = list(range(MAX_WORKERS - 1, -1, -1))
         self._next_number = 0
@@ -161,7 +193,8 @@ class Crew:
     def awaits_template(self) -> bool:
         """Whether the template has yet to say that a worker was born or has died."""
         members = self.members.values()
-        return not self.template_lost and any(m.gone or m.killed_for or not m.pid for m in members)
+        waited_for = any(m.child is None and (m.gone or m.killed_for or not m.pid) for m in members)
+        return waited_for and not self.template_lost
 
     def active(self) -> list[Member]:
         """Workers that may get leases."""
@@ -175,9 +208,9 @@ class Crew:
             return None
         identity = WorkerIdentity(number=self._next_number, worker_id=worker_id, board_slot=self._free_rows[-1])
         try:
-            channel = self._template.spawn(identity)
+            channel, child = self._template.spawn(identity)
         except ConnectionError:
-            self.template_lost = True
+            self._lose_template()
             return None
         except OSError as error:
             self._refuse(str(error))
@@ -186,8 +219,12 @@ class Crew:
         self._free_rows.pop()
         self._next_number += 1
         abandon_in_children(channel)
-        member = Member(identity, channel, time.monotonic())
+        member = Member(identity, channel, time.monotonic(), child)
         self.members[identity.number] = member
+        if child is not None:
+            member.pid = child.pid
+            self._by_child_fd[child.fileno()] = identity.number
+            self._poller.register(child.fileno(), select.EPOLLIN)
         self._by_fd[channel.fileno()] = identity.number
         self._poller.register(channel.fileno(), select.EPOLLIN)
         self._send(member, Kind.ITERATION, pickle.dumps(self._iteration))
@@ -196,6 +233,23 @@ class Crew:
         if self._stage:
             self._send(member, Kind.STAGE, self._stage)
         return member
+
+    def complete(self) -> None:
+        """Starts the template, if that was put off until the first worker has its work.
+
+        Raises:
+            WorkerStartError: it could not be started.
+        """
+        try:
+            self._template.complete()
+        except WorkerStartError:
+            self.template_lost = True
+            raise
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether there is a template, with the dataset as it was when this crew was made."""
+        return self._template.is_started and not self.template_lost
 
     def _refuse(self, why: str) -> None:
         self.refusal, self._refused_s = why, time.monotonic()
@@ -258,13 +312,10 @@ class Crew:
         member.killed_for = reason
         if not member.pid:
             self._drain_template()
-        if member.pid:
-            try:
-                if with_stack:
-                    member.stack = self._template.dump_stack(member.pid)
-                os.kill(member.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        if with_stack and member.pid:
+            with contextlib.suppress(ProcessLookupError):
+                member.stack = self._template.dump_stack(member.pid)
+        _end(member)
 
     def _send(self, member: Member, kind: Kind, body: bytes = b"", fds: tuple[int, ...] = ()) -> None:
         try:
@@ -277,13 +328,16 @@ class Crew:
         for member in self.members.values():
             if member.channel.unsent and not member.gone:
                 self._flush(member)
+        if not self.template_lost:
+            self.complete()
         out: list[Message | Departure] = []
         for fd, _ in self._poller.poll(timeout_s):
-            number = self._by_fd.get(fd)
-            if number is None:
-                self._drain_template()
-            else:
+            if (number := self._by_fd.get(fd)) is not None:
                 out += self._read(self.members[number])
+            elif (number := self._by_child_fd.get(fd)) is not None:
+                self._reap(self.members[number])
+            else:
+                self._drain_template()
         out += self._arrived
         self._arrived = []
         return out
@@ -313,13 +367,18 @@ class Crew:
         self._poller.unregister(fd)
         del self._by_fd[fd]
         member.channel.close()
-        if not member.killed_for and member.pid and not member.draining:
-            try:
-                os.kill(member.pid, signal.SIGKILL)  # it may have closed the socket and live on
-            except ProcessLookupError:
-                pass
-        if self.template_lost:
-            self._depart(member, "its template process died")
+        if not member.killed_for and not member.draining:
+            _end(member)  # it may have closed the socket and live on
+        if self.template_lost and member.child is None:
+            self._depart(member, _WITH_TEMPLATE)
+
+    def _reap(self, member: Member) -> None:
+        """A worker that this process forked has ended."""
+        assert member.child is not None
+        fd = member.child.fileno()
+        self._poller.unregister(fd)
+        del self._by_child_fd[fd]
+        self._exited(member, member.child.reap())
 
     def _drain_template(self) -> None:
         try:
@@ -342,7 +401,7 @@ class Crew:
             elif frame.kind is Kind.EXITED:
                 self._exited(member, value)
 
-    def _exited(self, member: Member, status: int | str) -> None:
+    def _exited(self, member: Member, status: int | str | None) -> None:
         number = member.identity.number
         if isinstance(status, str):  # it never was
             self._refuse(status)
@@ -368,14 +427,17 @@ class Crew:
         self._arrived.append(Departure(member.identity.number, member.pid, member.draining, cause, where, member.stack))
 
     def _lose_template(self) -> None:
-        """The template died; the kernel kills its workers with it."""
+        """The template died; the kernel kills its workers with it, and we kill the one that we forked."""
         if self.template_lost:
             return
         self.template_lost = True
         self._poller.unregister(self._template.channel.fileno())
         for member in list(self.members.values()):
-            if member.gone:
-                self._depart(member, "its template process died")
+            if member.child is not None:
+                member.killed_for = member.killed_for or _WITH_TEMPLATE
+                _end(member)
+            elif member.gone:
+                self._depart(member, _WITH_TEMPLATE)
 
     def ask_fingerprint(self) -> None:
         """Has the template fingerprint its copy of the program, for :meth:`fingerprint` later."""
@@ -383,7 +445,7 @@ class Crew:
         try:
             self._template.channel.send(Kind.SURVEY)
         except OSError:
-            self.template_lost = True
+            self._lose_template()
 
     def fingerprint(self, timeout_s: float = 1.0) -> bytes:
         """The fingerprint asked for; empty when there is none or the template does not answer in time."""
@@ -422,8 +484,19 @@ class Crew:
                 self._give_back(ring, slot)
 
 
-def describe_exit(status: int) -> str:
+def _end(member: Member) -> None:
+    """Kills a worker's process, if it is known and alive."""
+    if member.child is not None:
+        member.child.kill()
+    elif member.pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member.pid, signal.SIGKILL)
+
+
+def describe_exit(status: int | None) -> str:
     """A wait status in words."""
+    if status is None:
+        return "ended with a status that the program took"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         hint = " (the kernel's out-of-memory killer?)" if number == signal.SIGKILL else ""

@@ -112,6 +112,11 @@ class FedIterator(_BaseDataLoaderIter):
         self._asked_before = False
         self._first: WorkItem | None = None  # handed out before the verdict
         self._engine.fill()
+        try:
+            self._engine.crew.complete()
+        except WorkerStartError:
+            self._engine.crew.close()
+            raise
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """A persistent loader begins its next iteration."""

@@ -13,10 +13,11 @@ from typing import Any, Literal, Protocol
 import torch
 from torch.utils.data import DataLoader
 
+from stoker.core.errors import WorkerStartError
 from stoker.feed import tiers
 from stoker.feed.crew import Backend, Crew
 from stoker.feed.engine import Engine, Limits, Listener
-from stoker.feed.order import Cursor, Order, num_free
+from stoker.feed.order import Cursor, Order, draws_lazily, num_free
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.quarantine import Quarantine
 from stoker.feed.rings import SlotKeeper
@@ -168,7 +169,7 @@ class LoaderFeed:
         choice = self.choose(loader)
         self.begin_iteration(cursor)
         iteration = self.iteration(base_seed, choice.tier)
-        return self.start_engine(loader, iteration, order, first=order.next_item)
+        return self.start_engine(loader, iteration, order, first=order.next_item, filled_next=True)
 
     @property
     def num_workers(self) -> int:
@@ -201,8 +202,14 @@ class LoaderFeed:
         adopt: Sequence[WorkItem] = (),
         crew: Crew | None = None,
         delivered: WorkItem | None = None,
+        filled_next: bool = False,
     ) -> Engine:
-        """An engine over ``order`` with the given crew, the parked one, or a new one."""
+        """An engine over ``order`` with the given crew, the parked one, or a new one.
+
+        With ``filled_next`` the caller fills it at once and then completes its crew, so that the template is forked
+        while the first worker works. A sampler of the program's own may change the dataset when it is drawn from, and
+        all workers must have it as it was before.
+        """
         program = self.program_of(loader)
         decision = self.decide_start(loader)
         crew = crew or self._unpark(program, iteration) or self.new_crew(loader, iteration)
@@ -228,7 +235,13 @@ class LoaderFeed:
         engine.adopt(adopt)
         if self.choice is not None and self.choice.candidate:
             engine.probing.start()
-        engine.staff()
+        try:
+            engine.staff()
+            if not filled_next or draws_lazily(loader._index_sampler):
+                crew.complete()
+        except WorkerStartError:
+            crew.close()
+            raise
         self.engine = engine
         return engine
 
@@ -292,7 +305,7 @@ class LoaderFeed:
     def park(self, crew: Crew) -> None:
         """Keeps a crew for the next iteration, where it is used if its copy of the dataset is still current."""
         self._close_leaving()
-        if self._parked is not None or crew.template_lost or self._dropped:
+        if self._parked is not None or not crew.is_reusable or self._dropped:
             crew.close()
         else:
             crew.ask_fingerprint()

@@ -112,6 +112,7 @@ class Explainer(Serving):
         crew = Crew(self.backend, program, context, iteration)
         try:
             if not choice.candidate:
+                crew.complete()
                 return choice
             indices, others, exact = first_indices(loader)
             found, trouble = _run_probe(crew, program, indices, others, self.config.stall_timeout_s)

@@ -1,0 +1,133 @@
+"""The template process: forks workers on request, reports their ends, dies with the training process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import socket
+import time
+
+from stoker.backends.process import FINISH_S, die_with, is_readable, serve, settle
+from stoker.core.errors import WireError
+from stoker.feed.board import Board
+from stoker.feed.program import Program, WorkerIdentity
+from stoker.feed.tiers import reuse_fingerprint
+from stoker.feed.wire import Channel, Kind
+
+
+class Template:
+    """The template's own side.
+
+    Args:
+        sock: to the training process.
+        board: where workers write what they are at.
+        program: what they run.
+        eldest: pidfd of the worker that the training process forked itself; -1 for none. The template is not its
+            parent, but outlives the training process for long enough to end both.
+    """
+
+    def __init__(self, sock: socket.socket, board: Board, program: Program, eldest: int) -> None:
+        self._channel = Channel(sock, blocking=True)
+        self._board = board
+        self._program = program
+        self._eldest = eldest
+        self._children: dict[int, int] = {}
+        self._wake, self._wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
+
+    def run(self) -> None:
+        """Serves until the training process is gone."""
+        sock = self._channel.sock
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self._wake:
+                    os.read(self._wake, 4096)
+            self._reap()
+            sock.setblocking(False)
+            frames = self._channel.receive()
+            sock.setblocking(True)
+            if frames is None:
+                return
+            for frame in frames:
+                if frame.kind is Kind.SURVEY:
+                    self._channel.send(Kind.SURVEYED, reuse_fingerprint(self._program) or b"")
+                else:
+                    self._give_birth(pickle.loads(frame.body), frame.fds[0])
+
+    def _give_birth(self, identity: WorkerIdentity, fd: int) -> None:
+        own_pid = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:  # too many processes, too little memory: the others go on
+            os.close(fd)
+            self._channel.send(Kind.EXITED, pickle.dumps((identity.number, str(error))))
+            return
+        if not pid:
+            serve(self._program, identity, fd, self._board, lambda: self._leave_behind(own_pid))
+        os.close(fd)
+        self._children[pid] = identity.number
+        self._channel.send(Kind.SPAWNED, pickle.dumps((identity.number, pid)))
+
+    def _leave_behind(self, parent_pid: int) -> None:
+        """In a forked worker: what is the template's alone."""
+        # The template forks from its only thread, so this kills exactly when the template dies.
+        die_with(parent_pid)
+        self._channel.sock.close()
+        for fd in (self._wake, self._wake_end, self._eldest):
+            if fd >= 0:
+                os.close(fd)
+
+    def _reap(self) -> None:
+        while self._children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            number = self._children.pop(pid, None)
+            if number is not None:
+                self._channel.send(Kind.EXITED, pickle.dumps((number, status)))
+
+    def end(self) -> None:
+        """Ends the workers; their sockets are closed, and one that is at a batch may finish it within a second.
+
+        The user's code may be in the middle of writing a file of a cache, and torch's loader waits for it as well.
+        """
+        children, deadline = self._children, time.monotonic() + FINISH_S
+        with contextlib.suppress(ChildProcessError):
+            while children and (left := deadline - time.monotonic()) > 0:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+                children.pop(pid, None)
+                if not pid and is_readable(self._wake, left):
+                    os.read(self._wake, 4096)
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        if self._eldest >= 0:
+            is_readable(self._eldest, max(0.0, deadline - time.monotonic()))  # it has ended then
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._eldest, signal.SIGKILL)
+
+
+def template_main(sock: socket.socket, board_fd: int, stacks: int, program: Program, eldest: int) -> None:
+    """Entry of the template process; does not return."""
+    settle(b"stoker_template", stacks)
+    template = Template(sock, Board.inherit(board_fd), program, eldest)
+    try:
+        template.run()
+    except (OSError, WireError):
+        pass  # the training process is gone, or there are no descriptors left
+    finally:
+        template.end()
+        os._exit(0)
