@@ -149,3 +149,13 @@ def under(wanted: Ambient) -> Generator[None]:
             yield
     finally:
         torch.set_default_dtype(now[2])
+
+
+def outside_transforms() -> contextlib.AbstractContextManager[Any]:
+    """No transform (vmap, grad) holds for what is made here: its result must be no wrapper of theirs."""
+    functorch: Any = torch._C
+    if functorch._functorch.peek_interpreter_stack() is None:
+        return contextlib.nullcontext()
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    return temporarily_clear_interpreter_stack()

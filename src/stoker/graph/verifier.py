@@ -22,7 +22,7 @@ from stoker.graph.expected import Expected, Substitution
 from stoker.graph.functions import Effect, Function, effect, simple_name, writes_by_keyword
 from stoker.graph.leaves import is_changed, mark
 from stoker.graph.recorder import Run
-from stoker.graph.replay import Prepared, results_of, run_steps, step_of
+from stoker.graph.replay import Prepared, outside_transforms, results_of, run_steps, step_of
 
 
 class Verifier:
@@ -219,7 +219,7 @@ class Verifier:
                 needed.add(producer.number)
                 wanted += producer.inputs
         steps = [step_of(calls[k]) for k in sorted(needed)]
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), torch.inference_mode(False), outside_transforms():
             run_steps(steps, self._made, self._plan.recording.constants)
         return self._made[number]
 
@@ -229,8 +229,8 @@ class Verifier:
             self._made[number] = tensor
 
     def _before_beginning(self, args: Any, kwargs: dict[str, Any]) -> None:
-        keys = {t.untyped_storage()._cdata for t in _tensors((args, kwargs.get("out"))) if _is_dense(t)}
-        if any(leaf.untyped_storage()._cdata in keys for leaf in self._leaves if _is_dense(leaf)):
+        keys = {_memory(t) for t in _tensors((args, kwargs.get("out")))}
+        if None in keys or any(_memory(leaf) in keys for leaf in self._leaves):
             self.began = True
             self._stop()
 
@@ -244,8 +244,8 @@ class Verifier:
         if not self.began:
             self._before_beginning(args, kwargs)
             return
-        keys = {t.untyped_storage()._cdata for t in _tensors((args, kwargs.get("out"))) if _is_dense(t)}
-        hit = {n for n, t in self._made.items() if _is_dense(t) and t.untyped_storage()._cdata in keys}
+        keys = {_memory(t) for t in _tensors((args, kwargs.get("out")))}
+        hit = {n for n, t in self._made.items() if None in keys or _memory(t) in keys}
         if not hit:
             return
         self._settle_held()
@@ -263,5 +263,11 @@ def _tensors(part: Any) -> Iterator[torch.Tensor]:
         yield from _tensors(list(part.values()))
 
 
-def _is_dense(tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and type(tensor) is not Deferred and tensor.layout is torch.strided
+def _memory(tensor: Any) -> int | None:
+    """Which memory a tensor looks into; None where that can't be said (sparse ones, those that transforms wrap)."""
+    if type(tensor) is Deferred or not isinstance(tensor, torch.Tensor):
+        return -1
+    try:
+        return tensor.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):
+        return None
