@@ -103,6 +103,7 @@ def effect(function: Function) -> Effect:
     return Effect.NONE
 
 
+@functools.lru_cache(maxsize=4096)
 def may_draw(function: Function) -> bool:
     """Whether calls draw random numbers or none, as their arguments' elements say: recorded ones prove nothing."""
     return simple_name(function) in _DRAWS

@@ -53,12 +53,14 @@ Ambient = tuple[bool, torch.dtype, torch.dtype, torch.device | None]
 
 def ambient() -> Ambient:
     """What decides about results beside arguments: autocast on the CPU, its type, default type and device."""
-    return (
-        torch.is_autocast_enabled("cpu"),
-        torch.get_autocast_dtype("cpu"),
-        torch.get_default_dtype(),
-        _device.CURRENT_DEVICE,
-    )
+    enabled = _is_autocast_enabled("cpu")  # asked at every call that is verified
+    kind = torch.get_autocast_dtype("cpu") if enabled else _UNUSED
+    return enabled, kind, _get_default_dtype(), _device.CURRENT_DEVICE
+
+
+_is_autocast_enabled, _get_default_dtype = torch.is_autocast_enabled, torch.get_default_dtype
+_UNUSED = torch.bfloat16
+"""Stands for autocast's type where there is no autocast."""
 
 
 @dataclass(slots=True)
@@ -148,10 +150,12 @@ class Recorder:
         kind = effect(function)
         if kind is Effect.METADATA:
             return run(function, args, kwargs)
-        if self.began and simple_name(function) == "backward":  # what follows is not the beginning of a step any more
+        if (
+            kind is Effect.ESCAPES and self.began and simple_name(function) == "backward"
+        ):  # what follows is not the beginning of a step any more
             self.done = True
         tensors = _tensors(args, kwargs)
-        inputs = tuple(n for n in map(self._number, tensors) if n is not None)
+        inputs = tuple([n for n in map(self._number, tensors) if n is not None])
         if self._objects and takes_leaves(function):
             inputs += self._objects_in((*args, *kwargs.values()))
         if inputs:
@@ -162,7 +166,7 @@ class Recorder:
             return self._impure(function, kind, args, kwargs, inputs, run)
         if not inputs and (not self.began or kind is not Effect.NONE):
             return run(function, args, kwargs)
-        return self._computing(function, kind, args, kwargs, inputs, run)
+        return self._computing(function, kind, args, kwargs, tensors, inputs, run)
 
     def finish(self, step_s: float) -> Trace:
         """The step is over, or can be followed no further."""
@@ -192,7 +196,14 @@ class Recorder:
             self._check_versions(why)
 
     def _computing(
-        self, function: Function, kind: Effect, args: Any, kwargs: Any, inputs: tuple[int, ...], run: Run
+        self,
+        function: Function,
+        kind: Effect,
+        args: Any,
+        kwargs: Any,
+        tensors: list[torch.Tensor],
+        inputs: tuple[int, ...],
+        run: Run,
     ) -> Any:
         why, path = self._refusal(function, kind), path_of(function)
         arguments: tuple[Argument, ...] = ()
@@ -201,15 +212,15 @@ class Recorder:
         if not why:
             try:
                 leaf = self._leaf if takes_leaves(function) else _no_leaf
-                arguments = tuple(take_apart(a, self._argument, leaf) for a in args)
-                keywords = tuple((name, take_apart(a, self._argument, leaf)) for name, a in sorted(kwargs.items()))
+                arguments = tuple([take_apart(a, self._argument, leaf) for a in args])
+                if kwargs:
+                    keywords = tuple((name, take_apart(a, self._argument, leaf)) for name, a in sorted(kwargs.items()))
             except NotRecordable as error:
                 why = str(error)
         if why:
             del self.trace.constants[num_constants:]
             self._use(function, inputs, why)
             return run(function, args, kwargs)
-        tensors = _tensors(args, kwargs)
         versions = [version_of(tensor) for tensor in tensors]
         before = _random_state()
         begun = time.perf_counter()
@@ -233,15 +244,15 @@ class Recorder:
                 self._taint(tensor)
             return result
         number = len(self.trace.calls)
-        same_as = tuple(self._number(tensor) for tensor in outputs)
-        if all(same is not None and same < len(self._leaves) for same in same_as):
+        same_as = tuple([self._number(tensor) for tensor in outputs])
+        if None not in same_as and all(same is not None and same < len(self._leaves) for same in same_as):
             # The batch as it was, moved to the device where it is: no beginning for a loader that fetches ahead.
             del self.trace.constants[num_constants:]
             self.began = bool(self.trace.calls or self.trace.uses)
             return result
         taken = {tensor.untyped_storage()._cdata for tensor in tensors}
-        is_view = any(tensor.untyped_storage()._cdata in taken for tensor in outputs)
-        numbers = tuple(self._track(tensor, number, place) for place, tensor in enumerate(outputs))
+        is_view = not taken.isdisjoint([tensor.untyped_storage()._cdata for tensor in outputs])
+        numbers = tuple([self._track(tensor, number, place) for place, tensor in enumerate(outputs)])
         self.trace.calls.append(
             Call(function, path, arguments, keywords, numbers, container, is_view, same_as, seconds, site(), ambient())
         )
