@@ -138,7 +138,7 @@ class Watch(TorchFunctionMode):
     def _attach(self) -> None:
         _watch_compiled()
         above = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
-        if above and isinstance(above[-1], DeviceContext):  # torch insists on finding it at the very bottom
+        if above and _is_default_device(above[-1]):
             torch._C._push_on_torch_function_stack(above.pop())
         torch._C._push_on_torch_function_stack(self)
         for mode in reversed(above):
@@ -185,6 +185,14 @@ class Watch(TorchFunctionMode):
         """Compiled code is about to run: it must find no mode of ours."""
         if not self._inside and self._thread == threading.get_ident():
             self.leave(compiled=True)
+
+
+def _is_default_device(mode: object) -> bool:
+    """Whether torch insists on finding a mode at the very bottom, as it does for its default device.
+
+    One of ``with torch.device(…)`` does not come in by its own ``__enter__``, and must be on top when it goes.
+    """
+    return isinstance(mode, DeviceContext) and hasattr(mode, "old_device")
 
 
 _active: list[Watch] = []

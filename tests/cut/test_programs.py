@@ -1,0 +1,83 @@
+"""Classic kinds of programs, unmodified, with everything moved that can be: every line as under plain python."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+
+import pytest
+
+from .harness import Both, both
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(100),
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="these programs need torch"),
+]
+
+SCALED = {"float", "div", "sub"}
+GROUPS: dict[str, dict[str, set[str]]] = {
+    # Programs that share a process, and the calls of each that must have moved.
+    "pictures": {
+        "mnist": SCALED,
+        "imagenet": {"float"},
+        "dcgan": {*SCALED, "full"},
+        "vae": {"to", "div"},
+        "moco": {"float", "div", "flip", "roll", "mul"},
+    },
+    "numbers": {
+        "wordlm": {"contiguous", "ne", "float", "sum", "div"},
+        "recommender": {"mul", "remainder", "bitwise_xor", "log1p", "bucketize", "sub", "div", "clamp"},
+        "lengths": {"lt", "long", "cumsum", "mul", "float", "clamp"},
+        "branches": {"float", "div", "mean"},
+        "habits": {*SCALED, "one_hot", "mean"},
+    },
+    "surroundings": {
+        "loaders": {*SCALED, "flip", "mul", "mean"},
+        "endings": SCALED,
+        "unusual": SCALED,
+        "deaths": SCALED,
+        "marked": {"denoise", "div", "sub"},
+    },
+    "features": {
+        "features": {*SCALED, "flip", "add", "mul", "matmul"},
+        "compiled": {"flip", "float", "mul", "sub"},
+    },
+    "frameworks": {"lightning_steps": SCALED, "trainer_steps": SCALED, "accelerate_steps": SCALED},
+}
+LEAST_COMPLETE_FRAC = {"branches": 0.2, "loaders": 0.7, "endings": 0.8}
+"""Steps that find all calls as recorded: all but the few that this test knows of; branches differ by values."""
+PACKAGES = {"lightning_steps": "lightning", "trainer_steps": "transformers", "accelerate_steps": "accelerate"}
+PAIRS = [(group, program) for group, programs in GROUPS.items() for program in programs]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory):
+    @functools.cache
+    def run(group: str) -> Both:
+        there = [name for name in GROUPS[group] if importlib.util.find_spec(PACKAGES.get(name, "torch"))]
+        return both("several.py", *there, cwd=tmp_path_factory.mktemp(group))
+
+    return run
+
+
+@pytest.mark.parametrize(("group", "program"), PAIRS, ids=[program for _, program in PAIRS])
+def test_same_and_moved(group: str, program: str, run) -> None:
+    if program in PACKAGES:
+        pytest.importorskip(PACKAGES[program])
+    found: Both = run(group)
+    found.check()
+    plain, served = found.plain.section(program), found.served.section(program)
+    assert len(plain.splitlines()) > 40, found.plain.err
+    assert served == plain
+    assert found.moved(program) >= GROUPS[group][program]
+    assert not [cut.reason for cut in found.cuts(program) if cut.outcome == "reverted"]
+    began, complete = found.steps[program]
+    assert began >= 10
+    assert complete >= math.floor(began * LEAST_COMPLETE_FRAC.get(program, 1.0))
+
+
+def test_nothing_is_compiled_again(run) -> None:
+    lines = [line for line in run("features").served.section("compiled").splitlines() if "unique_graphs" in line]
+    assert len(lines) == 4
