@@ -228,14 +228,15 @@ class Recorder:
         seconds = time.perf_counter() - begun
         if _random_state() != before:
             why = "it draws random numbers"
-        self._check_versions(f"it is written to by `{simple_name(function)}`")
-        written = [t for t, version in zip(tensors, versions, strict=True) if version_of(t) != version]
-        if written:
+        self._check_versions(function)
+        written: list[torch.Tensor] = []
+        if [version_of(tensor) for tensor in tensors] != versions:
+            written = [t for t, version in zip(tensors, versions, strict=True) if version_of(t) != version]
             why = "it writes to an argument"
         outputs, container = _results(result)
         if not why and not outputs:
             why = "its result goes to Python" if inputs else "none"
-        if not why and not all(is_plain(t) and not t.requires_grad for t in outputs):
+        if not why and [tensor for tensor in outputs if tensor.requires_grad or not is_plain(tensor)]:
             why = _unmovable(outputs)
         if why:
             del self.trace.constants[num_constants:]
@@ -354,14 +355,15 @@ class Recorder:
             if alive is not None:
                 self._ids.pop(id(alive), None)
 
-    def _check_versions(self, why: str) -> None:
-        """What names do not say: a leaf that was written to all the same."""
+    def _check_versions(self, why: str | Function) -> None:
+        """What names do not say: a leaf that was written to all the same, by a function or for a reason."""
         for position, leaf in enumerate(self._leaves):
             if isinstance(leaf, torch.Tensor) and is_changed(leaf, self._marks[position]):
                 self._marks[position] = mark(leaf)
+                words = why if isinstance(why, str) else f"it is written to by `{simple_name(why)}`"
                 number = self._number(leaf)
                 if number is not None:
-                    self.trace.uses.append(Use("", (number,), why, site(), len(self.trace.calls)))
+                    self.trace.uses.append(Use("", (number,), words, site(), len(self.trace.calls)))
                 self._taint(leaf)
 
     def _use(self, function: Function, inputs: tuple[int, ...], why: str) -> None:
