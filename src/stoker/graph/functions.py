@@ -80,7 +80,7 @@ def simple_name(function: Function) -> str:
     """The last part of a function's name; for a property of tensors its name, or ``__set__``."""
     name = getattr(function, "__name__", "")
     if name == "__get__":
-        return getattr(function.__self__, "__name__", name)  # pyright: ignore[reportFunctionMemberAccess]
+        return _property_name(function) or name
     return name or str(function)
 
 
@@ -127,11 +127,17 @@ def path_of(function: Function) -> str:
     return ""
 
 
+def _property_name(accessor: Function) -> str:
+    """The name of the property whose ``__get__`` or ``__set__`` this is: one of C's, or one of Python's."""
+    owner: Any = accessor.__self__  # pyright: ignore[reportFunctionMemberAccess]
+    return getattr(owner, "__name__", "") or getattr(getattr(owner, "fget", None), "__name__", "")
+
+
 def _candidates(function: Function) -> list[str]:
     name: str = getattr(function, "__name__", "")
     owner = getattr(function, "__objclass__", None)
     if name in ("__get__", "__set__"):
-        return [f"torch.Tensor.{function.__self__.__name__}.{name}"]  # pyright: ignore[reportFunctionMemberAccess]
+        return [f"torch.Tensor.{_property_name(function)}.{name}"]
     if owner is not None and issubclass(torch.Tensor, owner):
         return [f"torch.Tensor.{name}"]
     if type(function).__name__ in ("OpOverloadPacket", "OpOverload"):
