@@ -8,6 +8,8 @@ import math
 
 import pytest
 
+from stoker.core.events import LoaderOpened
+
 from .harness import Both, both
 
 pytestmark = [
@@ -76,6 +78,16 @@ def test_same_and_moved(group: str, program: str, run) -> None:
     began, complete = found.steps[program]
     assert began >= 10
     assert complete >= math.floor(began * LEAST_COMPLETE_FRAC.get(program, 1.0))
+
+
+def test_loader_without_workers(run) -> None:
+    """Once such a loader has been moved, its steps are cut as well."""
+    found: Both = run("surroundings")
+    opened = {e.loader: e for e in found.ranks[0].events if isinstance(e, LoaderOpened) and "unusual.py" in e.site}
+    served = {number for number, loader in opened.items() if loader.tier in ("elastic", "pinned")}
+    assert {cut.loader for cut in found.cuts("unusual") if cut.outcome == "moved"} == served
+    assert len(opened) == 3
+    assert len(served) >= 2
 
 
 def test_nothing_is_compiled_again(run) -> None:

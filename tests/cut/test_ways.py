@@ -38,14 +38,6 @@ def test_where_it_pays(tmp_path: Path) -> None:
     assert found.moved("marked") >= {"denoise"}
 
 
-def test_off(tmp_path: Path) -> None:
-    found = both("several.py", "mnist", cwd=tmp_path, options=("--cut", "off"))
-    found.check()
-    assert found.served.out == found.plain.out
-    assert not found.cuts()
-    assert not found.steps
-
-
 def test_data_parallel_and_sharded_ranks(tmp_path: Path) -> None:
     found = both("ranks.py", cwd=tmp_path, launcher=TORCHRUN)
     found.check()

@@ -19,16 +19,20 @@ def count():
     verifier = sys.modules.get("stoker.graph.verifier")
     if verifier is None:
         return
-    stock = verifier.Verifier.finish
+    begin, end = verifier.Verifier.__init__, verifier.Verifier.finish
+
+    def __init__(self, *args, **kwargs):
+        begin(self, *args, **kwargs)
+        self.program = running
 
     def finish(self):
         began = self.began and bool(self._tensors)
-        stock(self)
+        end(self)
         if began:
-            steps[running][0] += 1
-            steps[running][1] += self.complete
+            steps[self.program][0] += 1
+            steps[self.program][1] += self.complete
 
-    verifier.Verifier.finish = finish
+    verifier.Verifier.__init__, verifier.Verifier.finish = __init__, finish
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Loaders of other kinds: no batching by the loader, an iterable dataset, none of torch's workers."""
 
+import time
+
 import torch
 from data import BATCH, STEPS, classifier, options, pictures, update
 from torch.nn import functional
@@ -28,6 +30,15 @@ class Stream(IterableDataset):
             yield self.whole[index]
 
 
+class Slow(Batches):
+    def __len__(self):
+        return len(self.whole)
+
+    def __getitem__(self, index):
+        time.sleep(0.006)
+        return self.whole[index]
+
+
 def train(loader):
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -39,4 +50,4 @@ def train(loader):
 def main():
     train(DataLoader(Batches(), **options(batch_size=None)))
     train(DataLoader(Stream(), **options(shuffle=False)))
-    train(DataLoader(pictures(), **options(num_workers=0)))
+    train(DataLoader(Slow(), **options(num_workers=0)))
