@@ -17,9 +17,12 @@ from benchmarks.arms import Program, StepFunction
 NUM_DENSE, NUM_CATEGORIES = 13, 26
 BUCKETS = 5_000
 """Rows of the embedding tables that the features index."""
-COMPUTED = 256
+COMPUTED = 64
 """Rows of a batch for which the emulated accelerator really computes."""
-CROSSED = ((0, 1), (0, 5), (2, 3), (2, 11), (4, 8), (7, 15), (9, 20), (12, 25))
+CROSSED = (
+    (0, 1), (0, 5), (2, 3), (2, 11), (4, 8), (7, 15), (9, 20), (12, 25),
+    (1, 6), (3, 10), (5, 13), (6, 14), (8, 16), (11, 21), (17, 22), (19, 24),
+)  # fmt: skip
 """Pairs of categories that get a feature together."""
 NUM_INDICES = NUM_CATEGORIES + len(CROSSED) + NUM_DENSE
 
@@ -51,7 +54,7 @@ class Features(nn.Module):
         left, right = categories[:, self.left], categories[:, self.right]
         crossed = ((left * 1_000_003) ^ right) % BUCKETS
         ranges = torch.bucketize(dense, self.edges)
-        return dense, torch.cat([hashed, crossed, ranges], dim=1)
+        return dense, torch.cat([hashed, crossed, ranges], dim=1).int()
 
 
 class Accelerator:
@@ -59,7 +62,7 @@ class Accelerator:
 
     def __init__(self, batch_size: int, step_s: float) -> None:
         self._dense = torch.zeros(batch_size, NUM_DENSE)
-        self._indices = torch.zeros(batch_size, NUM_INDICES, dtype=torch.int64)
+        self._indices = torch.zeros(batch_size, NUM_INDICES, dtype=torch.int32)
         self._step_s = step_s
 
     def send(self, dense: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

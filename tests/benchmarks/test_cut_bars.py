@@ -47,7 +47,7 @@ def test_the_features_of_a_recommender_are_indices_of_its_tables():
     dense, indices = Features()(counts[:500], categories[:500])
     assert dense.shape == (500, 13)
     assert dense.isfinite().all()
-    assert indices.shape == (500, 47)
+    assert indices.shape == (500, 55)
     assert indices.min() >= 0
     assert indices.max() < 5_000
 

@@ -26,6 +26,8 @@ class Trial:
     PAIRS: ClassVar[int] = 3
     SETTLING: ClassVar[int] = 2
     """Steps of an arm's own kind that are left out after a change."""
+    HOPELESS: ClassVar[float] = 1.25
+    """A cut with which steps take this much longer is given up after any pair of blocks."""
     PATIENCE: ClassVar[int] = 400
     """Steps within which an arm's batches must arrive."""
 
@@ -66,5 +68,6 @@ class Trial:
         self._waited, self._settling = 0, self.SETTLING
         self.arm = Arm.OFF if self.arm is Arm.ON else Arm.ON
         on, off = self._medians[Arm.ON], self._medians[Arm.OFF]
-        if len(off) == self.PAIRS and len(on) == self.PAIRS:
+        hopeless = len(on) == len(off) and median(on) > self.HOPELESS * median(off)
+        if hopeless or (len(off) == self.PAIRS and len(on) == self.PAIRS):
             self.verdict = 1.0 - median(on) / median(off)
