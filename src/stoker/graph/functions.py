@@ -51,6 +51,7 @@ _DUNDER_WRITES = frozenset(
     }
 )  # fmt: skip
 _DRAWS = frozenset({"poisson", "binomial", "multinomial", "bernoulli"})
+_STATISTICS = frozenset({"batch_norm", "native_batch_norm", "_native_batch_norm_legit", "instance_norm"})
 
 
 class Effect(enum.IntEnum):
@@ -107,6 +108,12 @@ def effect(function: Function) -> Effect:
 def may_draw(function: Function) -> bool:
     """Whether calls draw random numbers or none, as their arguments' elements say: recorded ones prove nothing."""
     return simple_name(function) in _DRAWS
+
+
+@functools.lru_cache(maxsize=4096)
+def keeps_statistics(function: Function) -> bool:
+    """Whether calls may write running statistics, which torch's counters of writes do not show."""
+    return simple_name(function) in _STATISTICS
 
 
 def writes_by_keyword(keywords: dict[str, Any]) -> bool:

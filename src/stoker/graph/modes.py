@@ -160,11 +160,14 @@ class Watch(TorchFunctionMode):
 
     def _arm(self) -> None:
         """Once all that has begun is done, the next safe point is used."""
-        begun = [step for step in self._steps if step.began]
-        if not self._armed and begun and all(step.done for step in begun) and self._may_leave():
+        if not self._armed and self._is_over() and self._may_leave():
             self._armed = True
             _hooks_of_modules()[id(self)] = self._at_safe_point
             _hooks_of_optimizers()[id(self)] = self._at_safe_point
+
+    def _is_over(self) -> bool:
+        begun = [step for step in self._steps if step.began]
+        return bool(begun) and all(step.done for step in begun)
 
     def _disarm(self) -> None:
         if self._armed:
@@ -173,8 +176,12 @@ class Watch(TorchFunctionMode):
             _hooks_of_optimizers().pop(id(self), None)
 
     def _at_safe_point(self, *_: object) -> None:
-        if not self._inside and self._thread == threading.get_ident():
+        if self._inside or self._thread != threading.get_ident():
+            return
+        if self._is_over():
             self.leave(compiled=False)
+        else:  # another step has begun since
+            self._disarm()
 
     def leave(self, *, compiled: bool) -> None:
         """Leaves at a safe point."""

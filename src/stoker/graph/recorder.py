@@ -32,6 +32,7 @@ from stoker.graph.functions import (
     effect,
     is_marked,
     is_plain,
+    keeps_statistics,
     may_draw,
     path_of,
     simple_name,
@@ -268,6 +269,8 @@ class Recorder:
             return "its result is whatever the memory held"
         if may_draw(function):
             return "it draws random numbers"
+        if keeps_statistics(function):
+            return "it may write running statistics"
         if torch._C._len_torch_dispatch_stack():
             return "a mode of the program sees the operations that it makes"
         if _inside_transform():
