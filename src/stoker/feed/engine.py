@@ -143,6 +143,8 @@ class Engine:
         self._said_s = 0.0
         self.taken_ahead = order.taken
         """Items delivered beyond the cursor (``in_order=False``), in this iteration or before it was gone on with."""
+        self.delivered_seq = first - 1
+        """Number of the item delivered last."""
         if self._history is not None and program.is_iterable:
             self._history.assume(order.stream_items([*range(first), *self.taken_ahead]))
 
@@ -470,6 +472,7 @@ class Engine:
     def _deliver(self, item: Item) -> Any:
         if item.seq != self._table.cursor:
             self.taken_ahead.add(item.seq)
+        self.delivered_seq = item.seq
         result = self._table.deliver(item)
         while self._table.cursor in self.taken_ahead:
             self.taken_ahead.discard(self._table.cursor)

@@ -30,7 +30,7 @@ from stoker.feed.loader import LoaderFeed, Services
 from stoker.feed.order import Bookmark, Order
 from stoker.feed.outcome import FailedItem, IterationEnd
 from stoker.feed.pinning import Pinner
-from stoker.feed.program import Iteration, Tier, WorkItem
+from stoker.feed.program import Iteration, Tier, WorkItem, item_seed
 
 
 class Pace(Protocol):
@@ -77,6 +77,7 @@ class FedIterator(_BaseDataLoaderIter):
         self._ended = self._cut_off = False
         self._after: int | None = None
         self._after_pinned = 0
+        self._seq = self._seq_pinned = 0
         self._entered = True
         feed.enter()
         if cursor is not None:
@@ -142,7 +143,8 @@ class FedIterator(_BaseDataLoaderIter):
             batch = super().__next__()
         else:
             cutter.asked()
-            batch = cutter.delivered(super().__next__())
+            item = super().__next__()
+            batch = cutter.delivered(item, item_seed(self._base_seed, self._feed.ordinal, self._seq))
         self._pace.delivered(self._feed, time.monotonic())
         return batch
 
@@ -153,7 +155,7 @@ class FedIterator(_BaseDataLoaderIter):
             raise RuntimeError("stoker has ended this iterator before its last batch; call iter(loader) for a new one")
         if self._ended:
             raise StopIteration
-        self._after = None
+        self._after, self._seq = None, self.yielded
         try:
             batch = self._next_batch()
         except IterationEnd:
@@ -176,6 +178,7 @@ class FedIterator(_BaseDataLoaderIter):
                     return self._take()
             self._settle()
         if self._in_process is not None:
+            self._seq = self._in_process.seq
             return self._counted(self._in_process.next)
         if self.yielded == 1:
             self._feed.dismiss_leaving()
@@ -202,22 +205,22 @@ class FedIterator(_BaseDataLoaderIter):
         pinner = self._pinner
         if pinner is None:
             result = self._payload()
-            self._after = self._engine.cursor
+            self._after, self._seq = self._engine.cursor, self._engine.delivered_seq
             return self._build(result)
         if pinner.pending:
-            self._after = self._after_pinned
+            self._after, self._seq = self._after_pinned, self._seq_pinned
             batch = pinner.result()
             with contextlib.suppress(WorkerStartError):  # asking for the next one finds out again
                 self._engine.pump()
             self._engine.fill()
         else:
             result = self._payload()
-            self._after = self._engine.cursor
+            self._after, self._seq = self._engine.cursor, self._engine.delivered_seq
             batch = pinner.pin(self._build(result))
         if self._engine.has_ready_head and self._loader.in_order:
             with contextlib.suppress(WorkerStartError):
                 result = self._payload(refill=False)
-                self._after_pinned = self._engine.cursor
+                self._after_pinned, self._seq_pinned = self._engine.cursor, self._engine.delivered_seq
                 pinner.submit(lambda: self._build(result))
         return batch
 

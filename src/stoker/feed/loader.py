@@ -63,8 +63,8 @@ class StepCutter(Protocol):
         """The program asks for the next batch."""
         ...
 
-    def delivered(self, item: Any) -> Any:
-        """What workers made of a batch has arrived; returns the batch for the program."""
+    def delivered(self, item: Any, seed: int) -> Any:
+        """What workers made of a work item (with this seed) has arrived; returns the batch for the program."""
         ...
 
     def batch_of(self, item: Any) -> Any:

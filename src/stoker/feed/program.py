@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from stoker.core import seeds
+
 
 class Tier(enum.Enum):
     """How a loader's items are made (see the glossary in ``docs/how_it_works.md``)."""
@@ -47,6 +49,15 @@ class Iteration:
     tier: Tier
     worker_memory_bytes: int = 0
     """Private memory that an elastic worker may have; 0 for any."""
+
+    def seed_of(self, seq: int) -> int:
+        """Seed of a work item, for what is done with its batch after collation."""
+        return item_seed(self.base_seed, self.ordinal, seq)
+
+
+def item_seed(base_seed: int, ordinal: int, seq: int) -> int:
+    """Seed of work item ``seq`` of an iteration; another one than that of its collation."""
+    return seeds.batch_seed(base_seed, ordinal, -1 - seq)
 
 
 @dataclass(frozen=True, kw_only=True)

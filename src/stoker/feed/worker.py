@@ -70,7 +70,7 @@ class Worker:
             Kind.PROBE: self._on_probe,
             Kind.STAGE: self._on_stage,
         }
-        self._stage: Callable[[Any], Any] | None = None
+        self._stage: Callable[[Any, int], Any] | None = None
 
     def run(self) -> None:
         """Serves until told to stop or the training process is gone."""
@@ -186,7 +186,7 @@ class Worker:
             batch = self._fetch(header, item, writer)
             if self._stage is not None:
                 check = self._check(lambda: pack(batch))  # of what the loader makes: a repetition may lack the stage
-                batch = self._stage(batch)
+                batch = self._stage(batch, self._seed_of(header.seq))
             packed = pack(batch)
         except ShardExhausted:
             self._channel.send(Kind.ENDED, header.pack(b""))
@@ -258,6 +258,10 @@ class Worker:
         for fd in fds:
             os.close(fd)
         self._look_at_memory(done)  # the batch need not wait for it
+
+    def _seed_of(self, seq: int) -> int:
+        assert self._iteration is not None
+        return self._iteration.seed_of(seq)
 
     def _check(self, packed: Callable[[], Packed]) -> int:
         """The check of a batch, where it may have to be repeated."""

@@ -22,7 +22,7 @@ import torch
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices, choose
 from stoker.graph.dataflow import Argument, Cut, Form, Graph
-from stoker.graph.expected import Substitution
+from stoker.graph.expected import NOTHING, Substitution
 from stoker.graph.leaves import leaves_of, signature_of
 from stoker.graph.merge import Recording, merge
 from stoker.graph.recorder import Recorder, Trace
@@ -81,6 +81,10 @@ class _Variant:
     phase: _Phase = _Phase.RECORDING
     recording: Recording | None = None
     substitution: Substitution | None = None
+    followed: frozenset[int] = frozenset()
+    """Calls that are followed in every step, for the random ones among them."""
+    following: Substitution | None = None
+    """For steps on batches that workers have not prepared."""
     plan: Plan | None = None
     cut: Cut | None = None
     compared: int = 0
@@ -103,6 +107,7 @@ class Cutter:
         report: told each verdict.
         prices: what transport and worker time cost.
         tried: a cut is kept only if the program is faster with it.
+        sample: random calls on the batch draw from streams of the work item's own, and may move.
         chooser: chooses the cut of a graph.
         fail: told of a mistake of stoker's own, after which the loader is left alone; raises it by default.
     """
@@ -115,6 +120,7 @@ class Cutter:
         prices: Prices,
         *,
         tried: bool = True,
+        sample: bool = False,
         chooser: Callable[[Graph, Prices], Cut] = choose,
         fail: Callable[[Exception], None] = _reraise,
     ) -> None:
@@ -123,6 +129,7 @@ class Cutter:
         self._report = report
         self._prices = prices
         self._tried = tried
+        self._sample = sample
         self._chooser = chooser
         self._fail = fail
         self._broken = False
@@ -133,6 +140,7 @@ class Cutter:
         self._recorder: Recorder | None = None
         self._trial: Trial | None = None
         self._label = Arm.OFF
+        self._seed = 0
 
     # -- the loader's steps ------------------------------------------------------------------------------------------
 
@@ -150,8 +158,14 @@ class Cutter:
             self._trial.pause()
         self._conductor.left(self)
 
-    def delivered(self, item: Any) -> Any:
-        """The batch for the program, watched from now on if there is something to watch for."""
+    def delivered(self, item: Any, seed: int = 0) -> Any:
+        """The batch for the program, watched from now on if there is something to watch for.
+
+        Args:
+            item: what a worker made.
+            seed: of the work item.
+        """
+        self._seed = seed
         batch = self.batch_of(item)
         with torch._C.DisableTorchFunction():
             self._guard(lambda: self._deliver(item, batch))
@@ -162,7 +176,7 @@ class Cutter:
         self._label = Arm.ON if isinstance(item, Prepared) else Arm.OFF
         if isinstance(item, Prepared):
             self._substitute(item)
-        elif self._batches > SKIPPED_BATCHES:
+        elif self._sample or self._batches > SKIPPED_BATCHES:
             self._record(batch)
         self._delivered_s = time.perf_counter()
 
@@ -206,9 +220,10 @@ class Cutter:
                 return
             variant = self._variants[signature] = _Variant(len(self._variants))
         if variant.phase is not _Phase.RECORDING:
+            self._follow(variant, batch, leaves)
             return
         expected = len(variant.traces[-1].calls) if variant.traces else 0
-        recorder = Recorder(leaves, signature, expected)
+        recorder = Recorder(leaves, signature, expected, self._seed if self._sample else None)
         begun = time.perf_counter()
 
         def take(compiled: bool) -> None:
@@ -224,9 +239,19 @@ class Cutter:
 
         self._conductor.begin(self, recorder, end, learns=True)
 
+    def _follow(self, variant: _Variant, batch: Any, leaves: list[Any]) -> None:
+        """Has the random calls of a step draw what they would draw in a worker."""
+        if variant.following is not None:
+            verifier = Verifier(variant.following, leaves, Prepared(batch, -1, ()), seed=self._seed)
+            self._conductor.begin(self, verifier, lambda _: verifier.finish())
+
     def _looks(self) -> bool:
         """Whether a batch is looked at: all at first, and once all kinds are settled a few, for new ones."""
-        if any(v.phase is _Phase.RECORDING for v in self._variants.values()) or self._batches < _EAGER_BATCHES:
+        if (
+            self._sample
+            or any(v.phase is _Phase.RECORDING for v in self._variants.values())
+            or self._batches < _EAGER_BATCHES
+        ):
             return True
         return len(self._variants) < MAX_VARIANTS and self._batches % _LOOK_EVERY == 0
 
@@ -234,6 +259,9 @@ class Cutter:
         """Enough is recorded: a cut is chosen."""
         variant.recording = merge(variant.traces)
         variant.traces.clear()
+        variant.followed = variant.recording.before_random
+        if variant.followed:
+            variant.following = Substitution(variant.recording, NOTHING, variant.followed)
         self._choose(variant)
 
     def _choose(self, variant: _Variant) -> None:
@@ -247,7 +275,7 @@ class Cutter:
             return
         self._plans += 1
         variant.cut = cut
-        variant.substitution = Substitution(recording, cut)
+        variant.substitution = Substitution(recording, cut, variant.followed)
         moved = sorted(cut.moved)
         steps = tuple(step_of(recording.calls[number], recording.graph.values) for number in moved)
         used = {leaf.payload for step in steps for leaf in _leaves_of(step) if leaf.form is Form.CONSTANT}
@@ -281,16 +309,17 @@ class Cutter:
         variant = next(
             (v for v in self._variants.values() if v.plan is not None and v.plan.variant == prepared.variant), None
         )
-        if variant is None or variant.substitution is None:
-            return  # of a plan that is not used any more
-        if prepared.failure:
+        if variant is not None and prepared.failure:
             self._keep_whole(variant, "reverted", f"a data worker could not make its calls ({prepared.failure})")
-            return
         leaves = leaves_of(prepared.batch)
-        if signature_of(leaves) != variant.substitution.recording.signature:
+        signature = signature_of(leaves)
+        if variant is None or variant.substitution is None or signature != variant.substitution.recording.signature:
+            known = self._variants.get(signature)  # of a plan that is not used any more
+            if known is not None:
+                self._follow(known, prepared.batch, leaves)
             return
         comparing = variant.phase is _Phase.COMPARING
-        verifier = Verifier(variant.substitution, leaves, prepared, comparing=comparing)
+        verifier = Verifier(variant.substitution, leaves, prepared, comparing=comparing, seed=self._seed)
 
         def end(compiled: bool) -> None:
             verifier.finish()

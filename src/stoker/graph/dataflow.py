@@ -91,6 +91,8 @@ class Node:
     """``file.py:line`` of the call in the program."""
     state: str = ""
     """Why it is not stateless, in words that end a sentence; empty for a stateless node."""
+    random: bool = False
+    """It draws from a stream of the work item's own (``--random sample``)."""
 
     @property
     def inputs(self) -> tuple[int, ...]:

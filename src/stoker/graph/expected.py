@@ -33,7 +33,8 @@ class Expected:
 
     __slots__ = (
         "_ambient", "_constants", "_keywords", "_num_args", "_others", "_scalars", "_tensors", "container",
-        "following", "function", "given", "is_getter", "node", "output", "outputs", "place", "runs", "same_as",
+        "following", "function", "given", "is_getter", "node", "output", "outputs", "place", "random", "runs",
+        "same_as",
     )  # fmt: skip
 
     def __init__(
@@ -50,7 +51,8 @@ class Expected:
         """For each result its place among the boundary tensors; -1 inside the cut."""
         self.container: Any = None if node.container == "tensor" else _container(node.container)
         self.runs = runs
-        """A view of a tensor that is there: made here."""
+        """Made here: a view of a tensor that is there, or a call that is only followed."""
+        self.random = call.random
         plain = self.container is None and not runs and self.same_as[0] is None
         self.output = node.outputs[0] if plain else -1
         self.place = self.given[0] if plain else -1
@@ -112,10 +114,20 @@ class Maker(Protocol):
         ...
 
 
-class Substitution:
-    """A cut made ready; serves one step at a time (:attr:`maker` is that step)."""
+NOTHING = Cut(moved=frozenset(), boundary=(), saved_s=0.0, worker_s=0.0, boundary_bytes=0, stayed={})
+"""The cut that moves nothing."""
 
-    def __init__(self, recording: Recording, cut: Cut) -> None:
+
+class Substitution:
+    """A cut made ready; serves one step at a time (:attr:`maker` is that step).
+
+    Args:
+        recording: what was recorded.
+        cut: what is moved of it.
+        followed: nodes that are made here and compared all the same, because random calls are among them.
+    """
+
+    def __init__(self, recording: Recording, cut: Cut, followed: frozenset[int] = frozenset()) -> None:
         graph = recording.graph
         self.recording, self.cut = recording, cut
         self.current: list[Any] = [None] * len(graph.values)
@@ -123,15 +135,16 @@ class Substitution:
         boundary = {value: place for place, value in enumerate(cut.boundary)}
         present = {v.number for v in graph.values if v.producer is None} | set(boundary)
         self.expected: list[Expected] = []
-        for number in sorted(cut.moved):
+        for number in sorted(cut.moved | followed):
             node = graph.nodes[number]
-            runs = node.is_view and bool(node.inputs) and all(value in present for value in node.inputs)
+            at_hand = node.is_view and bool(node.inputs) and all(value in present for value in node.inputs)
+            runs = at_hand or number not in cut.moved
             if runs:
                 present |= set(node.outputs)
             self.expected.append(Expected(node, recording, self.current, boundary, runs))
         for one, following in zip(self.expected, self.expected[1:], strict=False):
             one.following = following
-        moved_inputs = {value for number in cut.moved for value in graph.nodes[number].inputs}
+        moved_inputs = {value for number in cut.moved | followed for value in graph.nodes[number].inputs}
         self.leaf_inputs = [v.number for v in graph.values if v.producer is None and v.number in moved_inputs]
         self.maker: Maker | None = None
         self._stand_ins: dict[int, Deferred] = {}

@@ -54,6 +54,14 @@ _DRAWS = frozenset({"poisson", "binomial", "multinomial", "bernoulli"})
 _STATISTICS = frozenset({"batch_norm", "native_batch_norm", "_native_batch_norm_legit", "instance_norm"})
 
 
+_RANDOM = _DRAWS | {
+    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "dropout", "dropout1d",
+    "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "native_dropout", "rrelu",
+    "gumbel_softmax",
+}  # fmt: skip
+"""Functions that draw from torch's generator."""
+
+
 class Effect(enum.IntEnum):
     """What a call does beside computing."""
 
@@ -114,6 +122,11 @@ def may_draw(function: Function) -> bool:
 def keeps_statistics(function: Function) -> bool:
     """Whether calls may write running statistics, which torch's counters of writes do not show."""
     return simple_name(function) in _STATISTICS
+
+
+def is_random(function: Function) -> bool:
+    """Whether calls draw from torch's generator, and from nothing else that is not an argument."""
+    return simple_name(function) in _RANDOM
 
 
 def writes_by_keyword(keywords: dict[str, Any]) -> bool:

@@ -28,6 +28,13 @@ class Recording:
     constants: list[torch.Tensor]
     signature: tuple[Any, ...]
 
+    @property
+    def before_random(self) -> frozenset[int]:
+        """The stateless calls up to the last random one: those that lead to it, and it itself."""
+        drawing = [number for number, call in self.calls.items() if call.random >= 0]
+        last = max((number for number in drawing if not self.graph.nodes[number].state), default=-1)
+        return frozenset(n for n in self.calls if n <= last and not self.graph.nodes[n].state)
+
     def ambient_of(self, node: int) -> Ambient:
         """Autocast and default types under which a node ran."""
         return self.calls[node].ambient
@@ -130,6 +137,7 @@ def _node(number: int, call: Call, seconds: float, state: str) -> Node:
         seconds=seconds,
         site=call.site,
         state=state,
+        random=call.random >= 0,
     )
 
 

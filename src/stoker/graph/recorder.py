@@ -32,6 +32,7 @@ from stoker.graph.functions import (
     effect,
     is_marked,
     is_plain,
+    is_random,
     keeps_statistics,
     may_draw,
     path_of,
@@ -41,6 +42,7 @@ from stoker.graph.functions import (
     writes_by_keyword,
 )
 from stoker.graph.leaves import is_changed, mark
+from stoker.graph.randomness import seeded
 
 MAX_CONSTANT_BYTES = 1 << 20
 """Larger tensors from outside the step are state: comparing them in every step would cost more than it saves."""
@@ -80,6 +82,8 @@ class Call:
     seconds: float
     site: str
     ambient: Ambient
+    random: int = -1
+    """Place among the random calls of the step, which draw from streams of the work item's own; -1: it draws none."""
 
 
 @dataclass(slots=True)
@@ -118,9 +122,14 @@ class Recorder:
         leaves: tensors of the batch.
         signature: what the batch looks like.
         expected_calls: stateless calls of the step recorded before; 0 when there is none.
+        seed: of the work item, where random calls on the batch draw from streams of its own.
     """
 
-    def __init__(self, leaves: list[Any], signature: tuple[Any, ...], expected_calls: int = 0) -> None:
+    def __init__(
+        self, leaves: list[Any], signature: tuple[Any, ...], expected_calls: int = 0, seed: int | None = None
+    ) -> None:
+        self._seed = seed
+        self._num_random = 0
         self.trace = Trace(signature, len(leaves))
         self._ids: dict[int, tuple[Callable[[], torch.Tensor | None], int]] = {}
         self._refs: list[Callable[[], torch.Tensor | None]] = []
@@ -223,9 +232,11 @@ class Recorder:
             self._use(function, inputs, why)
             return run(function, args, kwargs)
         versions = [version_of(tensor) for tensor in tensors]
-        before = _random_state()
+        before, random = _random_state(), -1
+        if self._seed is not None and is_random(function):
+            random, self._num_random = self._num_random, self._num_random + 1
         begun = time.perf_counter()
-        result = run(function, args, kwargs)
+        result = run(function, args, kwargs) if random < 0 else self._draw(random, function, args, kwargs, run)
         seconds = time.perf_counter() - begun
         if _random_state() != before:
             why = "it draws random numbers"
@@ -256,9 +267,27 @@ class Recorder:
         is_view = not taken.isdisjoint([tensor.untyped_storage()._cdata for tensor in outputs])
         numbers = tuple([self._track(tensor, number, place) for place, tensor in enumerate(outputs)])
         self.trace.calls.append(
-            Call(function, path, arguments, keywords, numbers, container, is_view, same_as, seconds, site(), ambient())
+            Call(
+                function,
+                path,
+                arguments,
+                keywords,
+                numbers,
+                container,
+                is_view,
+                same_as,
+                seconds,
+                site(),
+                ambient(),
+                random,
+            )
         )
         return result
+
+    def _draw(self, order: int, function: Function, args: Any, kwargs: Any, run: Run) -> Any:
+        assert self._seed is not None
+        with seeded(self._seed, order):
+            return run(function, args, kwargs)
 
     def _refusal(self, function: Function, kind: Effect) -> str:
         if not path_of(function):
@@ -267,7 +296,7 @@ class Recorder:
             return f"`{simple_name(function)}` is not one of torch's functions (mark your own with `@stoker.stateless`)"
         if kind is Effect.UNINITIALISED:
             return "its result is whatever the memory held"
-        if may_draw(function):
+        if self._seed is None and may_draw(function):
             return "it draws random numbers"
         if keeps_statistics(function):
             return "it may write running statistics"

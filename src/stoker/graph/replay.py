@@ -19,6 +19,7 @@ from stoker.graph.arguments import Constants, fill_in
 from stoker.graph.dataflow import Argument, Value
 from stoker.graph.functions import find
 from stoker.graph.leaves import is_changed, leaves_of, mark, signature_of
+from stoker.graph.randomness import seeded
 from stoker.graph.recorder import Ambient, Call, ambient
 
 Look = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -38,6 +39,8 @@ class Step:
     keywords: tuple[tuple[str, Argument], ...]
     outputs: tuple[int, ...]
     ambient: Ambient
+    random: int = -1
+    """Place among the random calls of the step; -1: it draws no random numbers."""
     looks: tuple[Look, ...] = ()
     """What its results look like, where another look means another step (sizes that depend on elements)."""
 
@@ -77,22 +80,27 @@ class Stage:
 
     plans: list[Plan] = field(default_factory=list[Plan])
 
-    def __call__(self, batch: Any) -> Any:
-        """A :class:`Prepared` batch; the batch itself where no plan is for it, or a result looks otherwise."""
+    def __call__(self, batch: Any, seed: int = 0) -> Any:
+        """A :class:`Prepared` batch; the batch itself where no plan is for it, or a result looks otherwise.
+
+        Args:
+            batch: what the loader made.
+            seed: of the work item.
+        """
         leaves = leaves_of(batch)
         signature = signature_of(leaves)
         for plan in self.plans:
             if plan.signature == signature:
-                return _prepare(plan, batch, leaves)
+                return _prepare(plan, batch, leaves, seed)
         return batch
 
 
-def _prepare(plan: Plan, batch: Any, leaves: list[Any]) -> Any:
+def _prepare(plan: Plan, batch: Any, leaves: list[Any], seed: int) -> Any:
     values = dict(enumerate(leaves))
     marks = [mark(leaf) for leaf in leaves]
     try:
         with torch.no_grad():
-            run_steps(plan.steps, values, plan.constants)
+            run_steps(plan.steps, values, plan.constants, seed)
         if any(is_changed(leaf, marked) for leaf, marked in zip(leaves, marks, strict=True)):
             raise RuntimeError("a call wrote to the batch")
         return Prepared(batch, plan.variant, tuple(values[n] for n in plan.boundary))
@@ -102,14 +110,15 @@ def _prepare(plan: Plan, batch: Any, leaves: list[Any]) -> Any:
         return Prepared(batch, plan.variant, (), f"{type(error).__name__}: {error}")
 
 
-def run_steps(steps: Iterable[Step], values: dict[int, torch.Tensor], constants: Constants) -> None:
-    """Makes calls in order; ``values`` gets their results by number."""
+def run_steps(steps: Iterable[Step], values: dict[int, torch.Tensor], constants: Constants, seed: int = 0) -> None:
+    """Makes calls in order; ``values`` gets their results by number. ``seed`` is the work item's."""
     for step in steps:
         if all(number in values for number in step.outputs):
             continue
         args = [fill_in(tree, values, constants) for tree in step.arguments]
         kwargs = {name: fill_in(tree, values, constants) for name, tree in step.keywords}
-        with under(step.ambient):
+        drawing = seeded(seed, step.random) if step.random >= 0 else contextlib.nullcontext()
+        with under(step.ambient), drawing:
             result = find(step.path)(*args, **kwargs)
         tensors = results_of(result)
         for tensor, look in zip(tensors, step.looks, strict=False):
@@ -128,7 +137,7 @@ def results_of(result: Any) -> list[torch.Tensor]:
 def step_of(call: Call, values: Sequence[Value] = ()) -> Step:
     """A recorded call as a step of a plan; with the values of its graph, the results must look as they do there."""
     looks = tuple(_look_of(values[number]) for number in call.outputs) if values else ()
-    return Step(call.path, call.arguments, call.keywords, call.outputs, call.ambient, looks)
+    return Step(call.path, call.arguments, call.keywords, call.outputs, call.ambient, call.random, looks)
 
 
 def _look_of(value: Value) -> Look:

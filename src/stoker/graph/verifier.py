@@ -21,6 +21,7 @@ from stoker.graph.deferred import Deferred, become_real, deferred_in, realise
 from stoker.graph.expected import Expected, Substitution
 from stoker.graph.functions import Effect, Function, effect, simple_name, writes_by_keyword
 from stoker.graph.leaves import is_changed, mark
+from stoker.graph.randomness import seeded
 from stoker.graph.recorder import Run
 from stoker.graph.replay import Prepared, outside_transforms, results_of, run_steps, step_of
 
@@ -33,11 +34,19 @@ class Verifier:
         leaves: tensors of the batch.
         prepared: what the worker computed.
         comparing: makes every call here as well and compares bit by bit.
+        seed: of the work item, for random calls that are made here.
     """
 
     def __init__(
-        self, substitution: Substitution, leaves: list[Any], prepared: Prepared, *, comparing: bool = False
+        self,
+        substitution: Substitution,
+        leaves: list[Any],
+        prepared: Prepared,
+        *,
+        comparing: bool = False,
+        seed: int = 0,
     ) -> None:
+        self._seed = seed
         self.substitution = self._plan = substitution
         self._leaves = leaves
         self._tensors = prepared.tensors
@@ -166,7 +175,7 @@ class Verifier:
     def _advance_slowly(self, expected: Expected, function: Function, args: Any, kwargs: Any, run: Run) -> Any:
         """Calls that run here, or have several results."""
         if self._comparing or expected.runs:
-            result = run(function, args, kwargs)
+            result = self._run(expected, function, args, kwargs, run)
             results = [result] if expected.container is None else results_of(result)
             if self._comparing:
                 self._compare(expected, results)
@@ -186,6 +195,12 @@ class Verifier:
         self._place += 1
         self.done = self.done or expected.following is None
         return result
+
+    def _run(self, expected: Expected, function: Function, args: Any, kwargs: Any, run: Run) -> Any:
+        if expected.random < 0:
+            return run(function, args, kwargs)
+        with seeded(self._seed, expected.random):
+            return run(function, args, kwargs)
 
     def _result(self, number: int, place: int, same: int | None) -> torch.Tensor:
         if same is not None:
@@ -220,7 +235,7 @@ class Verifier:
                 wanted += producer.inputs
         steps = [step_of(calls[k]) for k in sorted(needed)]
         with torch._C.DisableTorchFunction(), torch.inference_mode(False), outside_transforms():
-            run_steps(steps, self._made, self._plan.recording.constants)
+            run_steps(steps, self._made, self._plan.recording.constants, self._seed)
         return self._made[number]
 
     def settle(self, number: int, tensor: torch.Tensor) -> None:

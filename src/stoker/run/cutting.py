@@ -22,16 +22,23 @@ class Cutting:
         emit: takes records.
         now_s: seconds since the run started.
         always: moves all that can move and keeps it, whether it pays or not.
+        sample: random calls on a batch draw from a stream of the work item's own, and may move.
     """
 
     def __init__(
-        self, emit: Callable[[events.AnyEvent], None], now_s: Callable[[], float], *, always: bool = False
+        self,
+        emit: Callable[[events.AnyEvent], None],
+        now_s: Callable[[], float],
+        *,
+        always: bool = False,
+        sample: bool = False,
     ) -> None:
         self._emit = emit
         self._now_s = now_s
         self._conductor = Conductor()
         self._verdicts: dict[int, dict[int, Verdict]] = {}
         self._always = always
+        self._sample = sample
         self._prices: Prices | None = _FREE if always else None
 
     def cutter(self, feed: LoaderFeed) -> StepCutter:
@@ -49,7 +56,9 @@ class Cutting:
             )
             self._emit(events.Notice(t_s=self._now_s(), text=text, loader=feed.number))
 
-        return Cutter(self._conductor, feed.stage, report, self._prices, tried=not self._always, fail=fail)
+        return Cutter(
+            self._conductor, feed.stage, report, self._prices, tried=not self._always, sample=self._sample, fail=fail
+        )
 
     def verdicts(self, loader: int) -> list[Verdict]:
         """What became of each kind of step over a loader, as far as is known."""

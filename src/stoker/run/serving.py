@@ -72,7 +72,9 @@ class Serving:
             launcher=launcher if program else launcher_of(os.environ),
         )
         self.clock = StepClock()
-        self.cutting = Cutting(self.emit, self.now_s, always=settings.cut == "always")
+        self.cutting = Cutting(
+            self.emit, self.now_s, always=settings.cut == "always", sample=settings.random == "sample"
+        )
         self._ledger = CpuLedger(cores)
         self.cores = cores
         """CPU budget of all loaders of this process: what is set, or this rank's share of the machine."""
