@@ -35,6 +35,11 @@ GROUPS: dict[str, dict[str, set[str]]] = {
         "branches": {"float", "div", "mean"},
         "habits": {*SCALED, "one_hot", "mean"},
     },
+    "odd things": {
+        "changes": {*SCALED, "mul", "tensor", "matmul", "full", "flip"},
+        "grads": {*SCALED, "lerp", "mean", "std"},
+        "kinds": {"fft_rfft", "unbind", "unique", "std_mean", "where", "masked_fill"},
+    },
     "surroundings": {
         "loaders": {*SCALED, "flip", "mul", "mean"},
         "endings": SCALED,
@@ -48,8 +53,10 @@ GROUPS: dict[str, dict[str, set[str]]] = {
     },
     "frameworks": {"lightning_steps": SCALED, "trainer_steps": SCALED, "accelerate_steps": SCALED},
 }
-LEAST_COMPLETE_FRAC = {"branches": 0.2, "loaders": 0.7, "endings": 0.8}
-"""Steps that find all calls as recorded: all but the few that this test knows of; branches differ by values."""
+LEAST_COMPLETE_FRAC = {"loaders": 0.7, "endings": 0.8, "changes": 0.7, "grads": 0.6}
+"""Steps that find all calls as recorded; all of them where the program does not do something else now and then."""
+REVERTED = {"grads": 2}
+"""Cuts that may be taken back: in transforms and under inference mode the recorded calls come as others."""
 PACKAGES = {"lightning_steps": "lightning", "trainer_steps": "transformers", "accelerate_steps": "accelerate"}
 PAIRS = [(group, program) for group, programs in GROUPS.items() for program in programs]
 
@@ -59,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     @functools.cache
     def run(group: str) -> Both:
         there = [name for name in GROUPS[group] if importlib.util.find_spec(PACKAGES.get(name, "torch"))]
-        return both("several.py", *there, cwd=tmp_path_factory.mktemp(group))
+        return both("several.py", *there, cwd=tmp_path_factory.mktemp(group.replace(" ", "-")))
 
     return run
 
@@ -74,7 +81,8 @@ def test_same_and_moved(group: str, program: str, run) -> None:
     assert len(plain.splitlines()) > 40, found.plain.err
     assert served == plain
     assert found.moved(program) >= GROUPS[group][program]
-    assert not [cut.reason for cut in found.cuts(program) if cut.outcome == "reverted"]
+    reverted = [cut.reason for cut in found.cuts(program) if cut.outcome == "reverted"]
+    assert len(reverted) <= REVERTED.get(program, 0), reverted
     began, complete = found.steps[program]
     assert began >= 10
     assert complete >= math.floor(began * LEAST_COMPLETE_FRAC.get(program, 1.0))
