@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from stoker.core.units import format_seconds
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices, choose
 from stoker.graph.dataflow import Argument, Cut, Form, Graph
@@ -270,7 +271,7 @@ class Cutter:
         variant.choices += 1
         cut = self._chooser(recording.graph, self._prices)
         if not cut or variant.choices > _MAX_CHOICES:
-            reason = _why_whole(recording.graph, cut) if not cut else "its steps differ too often from each other"
+            reason = _why_whole(recording.graph) if not cut else "its steps differ too often from each other"
             self._keep_whole(variant, "stayed" if variant.choices == 1 else "reverted", reason)
             return
         self._plans += 1
@@ -408,11 +409,15 @@ class Cutter:
             )
 
 
-def _why_whole(graph: Graph, cut: Cut) -> str:
+def _why_whole(graph: Graph) -> str:
     stateless = [node for node in graph.nodes if not node.state]
     if not stateless:
         return "no call depends on the batch alone"
-    return next(iter(cut.stayed.values()), "no call is worth moving")
+    calls, seconds = len(stateless), sum(node.seconds for node in stateless)
+    share = f" of its {format_seconds(graph.step_s)}" if graph.step_s else ""
+    return (
+        f"what depends on the batch alone ({calls} calls) takes {format_seconds(seconds)}{share}: sending it costs more"
+    )
 
 
 def _leaves_of(step: Step) -> Iterator[Argument]:
