@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.graph.modes import _active
 from tests.graph.loop import check, drawn, everything
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 NUM_STEPS = 15
 LATE = 11
 REGISTERS = 5
@@ -238,7 +238,6 @@ def _nothing_is_watched_after_a_failure():
         watch.detach()
 
 
-@settings(max_examples=settings.default.max_examples // 2)
 @given(
     st.lists(instruction, min_size=2, max_size=12),
     st.lists(registers, min_size=1, max_size=2),
