@@ -10,6 +10,7 @@ compared; then the program runs with and without the cut in turn, and the cut st
 from __future__ import annotations
 
 import enum
+import functools
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ _MAX_CHOICES = 6
 """Times a variant's cut is chosen again because something was found out; then it stays whole."""
 _EAGER_BATCHES, _LOOK_EVERY = 64, 16
 """Up to so many batches each is looked at, then one in so many: looking costs some 10 us."""
+_PROBE_BYTES = 1 << 24
 _WINDOW = 32
 """Steps over which broken ones are counted."""
 
@@ -106,7 +108,7 @@ class Cutter:
         conductor: watches steps for all loaders of the process.
         ship: tells the loader's workers what to do with a collated batch (a pickled :class:`Stage`; empty for nothing).
         report: told each verdict.
-        prices: what transport and worker time cost.
+        prices: what transport and worker time cost; asked for when the first cut is chosen, since measuring takes time.
         tried: a cut is kept only if the program is faster with it.
         sample: random calls on the batch draw from streams of the work item's own, and may move.
         chooser: chooses the cut of a graph.
@@ -118,7 +120,7 @@ class Cutter:
         conductor: Conductor,
         ship: Callable[[bytes], None],
         report: Callable[[Verdict], None],
-        prices: Prices,
+        prices: Prices | Callable[[], Prices],
         *,
         tried: bool = True,
         sample: bool = False,
@@ -128,7 +130,7 @@ class Cutter:
         self._conductor = conductor
         self._ship = ship
         self._report = report
-        self._prices = prices
+        self._priced = prices
         self._tried = tried
         self._sample = sample
         self._chooser = chooser
@@ -138,7 +140,7 @@ class Cutter:
         self._batches = 0
         self._plans = 0
         self._delivered_s = 0.0
-        self._recorder: Recorder | None = None
+        self._ended: list[Trace] = []
         self._trial: Trial | None = None
         self._label = Arm.OFF
         self._seed = 0
@@ -151,6 +153,7 @@ class Cutter:
         if self._trial is not None and self._delivered_s:
             self._weigh(now)
         self._conductor.asked(self)
+        self._settle_recorded(now - self._delivered_s if self._delivered_s else 0.0)
 
     def left(self) -> None:
         """The program has left the iteration."""
@@ -158,6 +161,7 @@ class Cutter:
         if self._trial is not None:
             self._trial.pause()
         self._conductor.left(self)
+        self._settle_recorded(0.0)
 
     def delivered(self, item: Any, seed: int = 0) -> Any:
         """The batch for the program, watched from now on if there is something to watch for.
@@ -232,8 +236,7 @@ class Cutter:
             trace.bare = compiled
             if recorder.began and variant.phase is _Phase.RECORDING:
                 variant.traces.append(trace)
-                if len(variant.traces) == RECORDED_STEPS:
-                    self._settle(variant)
+                self._ended.append(trace)
 
         def end(compiled: bool) -> None:
             self._guard(lambda: take(compiled), recorder.error)
@@ -255,6 +258,26 @@ class Cutter:
         ):
             return True
         return len(self._variants) < MAX_VARIANTS and self._batches % _LOOK_EVERY == 0
+
+    @property
+    def _prices(self) -> Prices:
+        if not isinstance(self._priced, Prices):
+            self._priced = self._priced()
+        return self._priced
+
+    def _settle_recorded(self, step_s: float) -> None:
+        """Chooses for the variants of which enough is recorded.
+
+        Args:
+            step_s: of the step that is over, to the next request: what was seen of it may end before (compiled code).
+        """
+        for trace in self._ended:
+            trace.step_s = max(trace.step_s, step_s)
+        if self._ended:
+            self._ended.clear()
+            for variant in self._variants.values():
+                if len(variant.traces) >= RECORDED_STEPS:
+                    self._guard(functools.partial(self._settle, variant))
 
     def _settle(self, variant: _Variant) -> None:
         """Enough is recorded: a cut is chosen."""
@@ -434,11 +457,11 @@ def _spread_state(graph: Graph) -> None:
 
 
 def measure_bandwidth() -> float:
-    """Bytes a second that one core copies, which is what sending a batch through a slot costs at least."""
-    source = np.ones(1 << 20, np.float32)  # not torch's copy: it takes all cores, and hangs in a child of a fork
-    target = np.empty_like(source)
+    """Bytes a second that one core copies from and to memory that no cache holds, as batches go through slots."""
+    source = np.ones(_PROBE_BYTES, np.uint8)  # not torch's copy: it takes all cores, and hangs in a child of a fork
+    target = np.ones_like(source)
     best = float("inf")
-    for _ in range(3):
+    for _ in range(2):
         begun = time.perf_counter()
         np.copyto(target, source)
         best = min(best, time.perf_counter() - begun)

@@ -56,7 +56,7 @@ class Watch(TorchFunctionMode):
         self._only: Step | None = None
         self._inside = self._num_made = 0
         self._result: Any = None
-        self._raised: Exception | None = None
+        self._raised = 0
         self._armed = False
         self._thread = 0
         """The thread on whose stack the mode is; 0 when it is on none."""
@@ -89,7 +89,7 @@ class Watch(TorchFunctionMode):
         try:
             result = step.call(func, types, args, kwargs or {}, self._run)
         except Exception as error:
-            if error is self._raised:
+            if id(error) == self._raised:
                 raise
             result = self._save(step, error, self._num_made > num_made, func, args, kwargs or {}, self._run)
         self._result = None
@@ -105,7 +105,7 @@ class Watch(TorchFunctionMode):
             self._num_made += 1
             return result
         except Exception as error:
-            self._raised = error
+            self._raised = id(error)  # not the exception: its frames would live on
             raise
         finally:
             self._inside -= 1
@@ -129,7 +129,7 @@ class Watch(TorchFunctionMode):
         try:
             return step.call(func, types, args, kwargs, run)
         except Exception as error:
-            if error is self._raised:
+            if id(error) == self._raised:
                 raise
             return self._save(step, error, self._num_made > num_made, func, args, kwargs, run)
 

@@ -43,8 +43,11 @@ class Cutting:
 
     def cutter(self, feed: LoaderFeed) -> StepCutter:
         """Who cuts the steps of one loader."""
-        if self._prices is None:
-            self._prices = Prices(bytes_per_s=measure_bandwidth())
+
+        def prices() -> Prices:
+            if self._prices is None:
+                self._prices = Prices(bytes_per_s=measure_bandwidth())
+            return self._prices
 
         def report(verdict: Verdict) -> None:
             self._verdicts.setdefault(feed.number, {})[verdict.variant] = verdict
@@ -57,7 +60,7 @@ class Cutting:
             self._emit(events.Notice(t_s=self._now_s(), text=text, loader=feed.number))
 
         return Cutter(
-            self._conductor, feed.stage, report, self._prices, tried=not self._always, sample=self._sample, fail=fail
+            self._conductor, feed.stage, report, prices, tried=not self._always, sample=self._sample, fail=fail
         )
 
     def verdicts(self, loader: int) -> list[Verdict]:
