@@ -38,6 +38,7 @@ GROUPS: dict[str, dict[str, set[str]]] = {
     "odd things": {
         "changes": {*SCALED, "mul", "tensor", "matmul", "full", "flip"},
         "grads": {*SCALED, "lerp", "mean", "std"},
+        "inplace": {"float", "div", "mean", "amax", "bincount", "isfinite", "unbind"},
         "kinds": {"fft_rfft", "unbind", "unique", "std_mean", "where", "masked_fill"},
     },
     "surroundings": {
@@ -53,10 +54,12 @@ GROUPS: dict[str, dict[str, set[str]]] = {
     },
     "frameworks": {"lightning_steps": SCALED, "trainer_steps": SCALED, "accelerate_steps": SCALED},
 }
-LEAST_COMPLETE_FRAC = {"loaders": 0.7, "endings": 0.8, "changes": 0.7, "grads": 0.6}
+LEAST_COMPLETE_FRAC = {"loaders": 0.7, "endings": 0.8, "changes": 0.7, "grads": 0.8, "inplace": 0.3}
 """Steps that find all calls as recorded; all of them where the program does not do something else now and then."""
-REVERTED = {"grads": 2}
-"""Cuts that may be taken back: in transforms and under inference mode the recorded calls come as others."""
+REVERTED = {"grads": 1, "inplace": 2}
+"""Cuts that may be taken back: transforms set `requires_grad` on what wraps the batch, which counts as a write; an
+outside tensor that is another one after some steps, or numbers of the batch as arguments, which differ seldom enough to
+be the same while it was recorded, come as other calls later."""
 PACKAGES = {"lightning_steps": "lightning", "trainer_steps": "transformers", "accelerate_steps": "accelerate"}
 PAIRS = [(group, program) for group, programs in GROUPS.items() for program in programs]
 
