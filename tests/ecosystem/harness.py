@@ -55,6 +55,7 @@ def both(
     inner: bool = False,
     options: tuple[str, ...] = (),
     at_once: bool = True,
+    ordered: bool = True,
 ) -> Both:
     """Runs ``programs/program`` both ways; requires that both succeed, print the same and warn of the same.
 
@@ -66,6 +67,7 @@ def both(
         inner: whether `stoker run` stands behind the launcher rather than before it.
         options: of `stoker run`.
         at_once: side by side; else one after the other, so that the second finds what the first has compiled.
+        ordered: whether lines come in the same order both ways; the ranks of one program write when they end.
     """
     stoker_run = ("-m", "stoker", "run", "--quiet", "--run-dir", str(cwd / "records"), *options)
     words = (str(PROGRAMS / program), *arguments)
@@ -74,7 +76,7 @@ def both(
     groups = [commands] if at_once else [[command] for command in commands]
     (plain, plain_err), (served, served_err) = [done for group in groups for done in _run(group, cwd)]
     assert "loss" in plain
-    assert _in_order(served, launcher) == _in_order(plain, launcher)
+    assert _lines(served, ordered) == _lines(plain, ordered)
     assert warnings_in(served_err) - warnings_in(plain_err) == set(), served_err
     assert "Traceback" not in served_err, served_err
     found = Both(plain, served, read_ranks(cwd / "records"))
@@ -109,9 +111,8 @@ def _run(commands: list[tuple[str, ...]], cwd: Path) -> list[tuple[str, str]]:
     return done
 
 
-def _in_order(out: str, launcher: tuple[str, ...]) -> list[str]:
-    # Ranks write when they end, in no order.
-    return sorted(out.splitlines()) if launcher else out.splitlines()
+def _lines(out: str, ordered: bool) -> list[str]:
+    return out.splitlines() if ordered else sorted(out.splitlines())
 
 
 def warnings_in(err: str) -> set[str]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.scale.budget import CpuLedger, fair_shares, local_world_size, rank_bytes, rank_cores
+from stoker.scale.budget import CpuLedger, fair_shares, local_world_size, rank_bytes, rank_cores, ranks_of_group
 
 demands = st.lists(st.one_of(st.floats(0.0, 100.0), st.just(math.inf)), max_size=8)
 
@@ -19,6 +19,14 @@ def test_world_size_comes_from_the_launcher():
     assert local_world_size({}) == 1
     assert local_world_size({"LOCAL_WORLD_SIZE": "4"}) == 4
     assert local_world_size({"LOCAL_WORLD_SIZE": "many"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("world_size", "devices", "meets_here", "ranks"),
+    [(2, 0, True, 2), (4, 1, True, 4), (16, 8, True, 8), (16, 8, False, 8), (2, 8, True, 2), (16, 0, False, 1)],
+)
+def test_ranks_here_without_a_launcher(world_size: int, devices: int, meets_here: bool, ranks: int):
+    assert ranks_of_group(world_size, devices=devices, meets_here=meets_here) == ranks
 
 
 @pytest.mark.parametrize(("cores", "ranks"), [(0.0, 1), (-1.0, 1), (2.0, 0)])

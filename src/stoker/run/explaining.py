@@ -37,6 +37,7 @@ from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader, unpack_lease
 from stoker.run import patch
 from stoker.run.active import Active
 from stoker.run.ending import await_end
+from stoker.run.place import find_place
 from stoker.run.serving import Serving, call_site, length_of
 
 
@@ -53,7 +54,7 @@ class Explainer(Serving):
         if self._explaining:
             return stock()
         self._explaining = True
-        if os.environ.get("RANK", "0") in ("", "0"):
+        if find_place().rank == 0:
             self._write(loader, call_site(3))
         await_end()
 
@@ -64,7 +65,7 @@ class Explainer(Serving):
             at=at,
             first=next(number for number, loader in enumerate(loaders) if loader is iterated),
             loaders=[self._describe(number, loader) for number, loader in enumerate(loaders)],
-            world_size=int(os.environ.get("WORLD_SIZE", "1") or 1),
+            world_size=find_place().world_size,
         )
         target = Path(self._active.explain_to)
         part = target.with_name(f"{target.name}.{os.getpid()}")

@@ -20,6 +20,7 @@ from stoker.run import patch
 from stoker.run.drop_in import log_event
 from stoker.run.header import describe_run
 from stoker.run.memory import Memory
+from stoker.run.place import find_place
 from stoker.run.serving import Serving
 from stoker.ui.report_text import render_text
 from stoker.ui.summary import summarise
@@ -101,8 +102,9 @@ class feeding:
 
     def _header(self) -> events.RunHeader:
         run_id = f"feeding-{os.getpid()}-{self._started_unix_s:.0f}"
-        cores = self._serving.cores if self._serving is not None else host.cores()
-        return describe_run(run_id, sys.argv, self._settings, self._started_unix_s, cores)
+        serving = self._serving
+        cores, place = (serving.cores, serving.place) if serving is not None else (host.cores(), find_place())
+        return describe_run(run_id, sys.argv, self._settings, self._started_unix_s, cores, place)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.report())}</pre>"

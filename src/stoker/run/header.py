@@ -16,10 +16,11 @@ from stoker import __version__
 from stoker.core import host
 from stoker.core.config import Settings
 from stoker.core.events import RunHeader
+from stoker.run.place import Place
 
 
 def describe_run(
-    run_id: str, argv: Sequence[str], settings: Settings, started_unix_s: float, cpu_budget: float
+    run_id: str, argv: Sequence[str], settings: Settings, started_unix_s: float, cpu_budget: float, place: Place
 ) -> RunHeader:
     """The header of this process's run.
 
@@ -29,6 +30,7 @@ def describe_run(
         settings: those that are not left to stoker are kept.
         started_unix_s: when serving began, in seconds since 1970.
         cpu_budget: cores for the data workers of this process, where the settings leave that to stoker.
+        place: this process among the ranks of its program.
     """
     facts = host.read_host()
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -47,8 +49,8 @@ def describe_run(
         cores=facts.cores,
         memory_bytes=facts.memory_limit_bytes,
         accelerator=name or (accelerator.type if accelerator is not None else ""),
-        rank=int(os.environ.get("RANK", "0") or 0),
-        world_size=int(os.environ.get("WORLD_SIZE", "1") or 1),
-        local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
+        rank=place.rank,
+        world_size=place.world_size,
+        local_world_size=place.local_world_size,
         config={"cpu_budget": cpu_budget, **{key: value for key, value in chosen.items() if value is not None}},
     )

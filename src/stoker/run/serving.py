@@ -27,8 +27,9 @@ from stoker.feed.scaling import Decision
 from stoker.feed.serve import serve
 from stoker.feed.tiers import Choice
 from stoker.run.cutting import Cutting
+from stoker.run.place import Place, find_place
 from stoker.run.steps import StepClock
-from stoker.scale.budget import CpuLedger, local_world_size, rank_bytes, rank_cores
+from stoker.scale.budget import CpuLedger, rank_bytes, rank_cores
 from stoker.scale.job import JobAutoscaler
 from stoker.scale.limits import JobScalingConfig
 
@@ -52,33 +53,15 @@ class Serving:
     def __init__(
         self, settings: Settings, sinks: list[Sink], program: tuple[str, ...] = (), launcher: tuple[str, ...] = ()
     ) -> None:
-        ranks = local_world_size(os.environ)
-        cores = settings.cpu_budget or rank_cores(host.cores(), ranks)
-        _, available = host.memory_bytes()
-        memory = rank_bytes(available, ranks)
         self.settings = settings
         self.backend: Backend = LocalBackend()
-        self.config = FeedConfig(
-            workers=settings.workers,
-            tier=settings.tier,
-            random=settings.random,
-            worker_memory_bytes=settings.worker_memory_bytes
-            or max(1 << 29, int(memory * _WORKER_SHARE / max(cores, 1))),
-            slot_memory_bytes=settings.slot_memory_bytes or int(memory * _SLOT_SHARE),
-            stall_timeout_s=settings.stall_timeout_s,
-            on_bad_sample=settings.on_bad_sample,
-            bad_sample_cap=settings.bad_sample_cap,
-            program=program or tuple(sys.argv),
-            launcher=launcher if program else launcher_of(os.environ),
-        )
+        self._program = program or tuple(sys.argv)
+        self._launcher = launcher if program else launcher_of(os.environ)
+        self._take_place(find_place())
         self.clock = StepClock()
         self.cutting = Cutting(
             self.emit, self.now_s, always=settings.cut == "always", sample=settings.random == "sample"
         )
-        self._ledger = CpuLedger(cores)
-        self.cores = cores
-        """CPU budget of all loaders of this process: what is set, or this rank's share of the machine."""
-        self._memory_bytes = memory
         self._sinks = sinks
         self._started_s = time.monotonic()
         self._feeds: dict[int, tuple[weakref.ref[DataLoader[Any]], LoaderFeed]] = {}
@@ -86,6 +69,30 @@ class Serving:
         """Where the program made each loader, as ``file.py:line``."""
         self._pid = os.getpid()
         self._count = 0
+
+    def _take_place(self, place: Place) -> None:
+        """Divides the machine among the ranks that share it."""
+        self.place = place
+        """This process among the ranks of its program, as known when it first iterated over a loader."""
+        settings, ranks = self.settings, place.local_world_size
+        self.cores = settings.cpu_budget or rank_cores(host.cores(), ranks)
+        """CPU budget of all loaders of this process: what is set, or this rank's share of the machine."""
+        self._ledger = CpuLedger(self.cores)
+        _, available = host.memory_bytes()
+        self._memory_bytes = rank_bytes(available, ranks)
+        self.config = FeedConfig(
+            workers=settings.workers,
+            tier=settings.tier,
+            random=settings.random,
+            worker_memory_bytes=settings.worker_memory_bytes
+            or max(1 << 29, int(self._memory_bytes * _WORKER_SHARE / max(self.cores, 1))),
+            slot_memory_bytes=settings.slot_memory_bytes or int(self._memory_bytes * _SLOT_SHARE),
+            stall_timeout_s=settings.stall_timeout_s,
+            on_bad_sample=settings.on_bad_sample,
+            bad_sample_cap=settings.bad_sample_cap,
+            program=self._program,
+            launcher=self._launcher,
+        )
 
     def emit(self, event: events.AnyEvent) -> None:
         """Hands an event to all sinks."""
@@ -122,6 +129,8 @@ class Serving:
         found = self._feeds.get(id(loader))
         if found is not None and found[0]() is loader:
             return found[1]
+        if not self._count and (place := find_place()) != self.place:
+            self._take_place(place)  # the program has made its process group since it imported torch
         feed = LoaderFeed(loader, self, self._count)
         self._count += 1
         key = id(loader)

@@ -16,6 +16,7 @@ from stoker.run import patch
 from stoker.run.active import Active
 from stoker.run.header import describe_run
 from stoker.run.memory import Memory
+from stoker.run.place import find_place
 from stoker.run.serving import Serving
 from stoker.ui.live import LiveLine
 from stoker.ui.report_text import render_text
@@ -28,8 +29,8 @@ class Session:
 
     def __init__(self, active: Active) -> None:
         self._active = active
-        self._rank = int(os.environ.get("RANK", "0") or 0)
-        self._live = LiveLine.on(sys.stderr, os.environ, quiet=active.settings.quiet, rank=self._rank)
+        # The rank may not be known before the program makes its process group; that of a launcher is known now.
+        self._live = LiveLine.on(sys.stderr, os.environ, quiet=active.settings.quiet, rank=find_place().rank)
         self._log = RunLog(active.run_dir, self._header)
         self._memory = Memory()
         self._served = False
@@ -47,14 +48,22 @@ class Session:
         self.serving.clock.install()
         atexit.register(self.finish)
 
+    @property
+    def _rank(self) -> int:
+        return self.serving.place.rank
+
     def _on_event(self, event: events.AnyEvent) -> None:
+        if not self._served and self._rank:
+            self._live.close()  # rank 0 speaks for all
         self._served = self._served or isinstance(event, events.LoaderOpened)
 
     def _header(self) -> events.RunHeader:
         active = self._active
         started_unix_s = time.time() - self.serving.now_s()
         run_id = active.run_id or Path(active.run_dir).name
-        return describe_run(run_id, self._command(), active.settings, started_unix_s, self.serving.cores)
+        return describe_run(
+            run_id, self._command(), active.settings, started_unix_s, self.serving.cores, self.serving.place
+        )
 
     def _command(self) -> tuple[str, ...]:
         """The program as the user typed it (``-m module``), or the one that it started, as python knows that one."""

@@ -40,6 +40,20 @@ def local_world_size(environ: Mapping[str, str]) -> int:
     return max(1, int(text)) if text.strip().isdigit() else 1
 
 
+def ranks_of_group(world_size: int, *, devices: int, meets_here: bool) -> int:
+    """Ranks on this host, of a process group whose launcher does not say so (``mp.spawn``).
+
+    Args:
+        world_size: ranks of the group on all hosts.
+        devices: accelerators that this process sees; several are one rank's each.
+        meets_here: whether the ranks meet at an address of this host. Most such programs run on one host alone, so
+            all ranks are taken to be here then: too small a share costs less than cores that two ranks count on.
+    """
+    if devices > 1:
+        return min(world_size, devices)
+    return world_size if meets_here else 1
+
+
 def fair_shares(total: float, demands: Sequence[float]) -> list[float]:
     """Max-min fair division of ``total`` among ``demands``, in their order.
 
