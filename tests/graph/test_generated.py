@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.graph.modes import _active
@@ -238,6 +238,7 @@ def _nothing_is_watched_after_a_failure():
         watch.detach()
 
 
+@settings(max_examples=settings.default.max_examples // 2)  # half of the profile's: each makes thirty steps
 @given(
     st.lists(instruction, min_size=2, max_size=12),
     st.lists(registers, min_size=1, max_size=2),
