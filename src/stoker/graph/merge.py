@@ -19,6 +19,10 @@ from stoker.graph.dataflow import Argument, Form, Graph, Node, Value
 from stoker.graph.recorder import Ambient, Call, Trace
 
 
+_COMPARE_S, _COMPARED_BYTES_PER_S = 2e-6, 1e10
+"""Comparing two tensors bit by bit: fixed cost, and bytes a second (one core)."""
+
+
 @dataclass(slots=True)
 class Recording:
     """A graph with what is needed to run it: functions by number of node, and outside tensors by number."""
@@ -65,7 +69,8 @@ def merge(traces: Sequence[Trace]) -> Recording:
             place[k] = len(graph.nodes)
             calls[len(graph.nodes)] = call
             seconds = median(trace.calls[k].seconds for trace in traces)
-            graph.nodes.append(_node(len(graph.nodes), call, seconds, states[k]))
+            comparing_s = _comparing_s(call, base.constants)  # is not saved
+            graph.nodes.append(_node(len(graph.nodes), call, max(0.0, seconds - comparing_s), states[k]))
     for call in base.calls[length:]:  # these differ from step to step; what they take is needed here
         inputs = tuple(n for n in _inputs(call) if n < num_values)
         if inputs:
@@ -75,6 +80,16 @@ def merge(traces: Sequence[Trace]) -> Recording:
     _spread(graph)
     graph.kept = _kept(graph, traces, num_values)
     return Recording(graph, calls, base.constants, base.signature)
+
+
+def _comparing_s(call: Call, constants: Sequence[torch.Tensor]) -> float:
+    """What it takes to compare a call's outside tensors in every step."""
+    total = 0.0
+    for tree in _trees(call).values():
+        for leaf in tree.leaves():
+            if leaf.form is Form.CONSTANT and isinstance(leaf.payload, int):
+                total += _COMPARE_S + constants[leaf.payload].nbytes / _COMPARED_BYTES_PER_S
+    return total
 
 
 def _common_length(base: Trace, traces: Sequence[Trace]) -> int:

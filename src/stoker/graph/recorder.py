@@ -46,6 +46,8 @@ from stoker.graph.randomness import seeded
 
 MAX_CONSTANT_BYTES = 1 << 20
 """Larger tensors from outside the step are state: comparing them in every step would cost more than it saves."""
+MAX_ALL_CONSTANTS_BYTES = 1 << 26
+"""Outside tensors of one step together: copies of them are kept, and compared in every step."""
 MAX_CALLS = 2000
 """A step with more stateless calls is recorded up to here."""
 
@@ -129,7 +131,7 @@ class Recorder:
         self, leaves: list[Any], signature: tuple[Any, ...], expected_calls: int = 0, seed: int | None = None
     ) -> None:
         self._seed = seed
-        self._num_random = 0
+        self._num_random = self._constants_bytes = 0
         self.trace = Trace(signature, len(leaves))
         self._ids: dict[int, tuple[Callable[[], torch.Tensor | None], int]] = {}
         self._refs: list[Callable[[], torch.Tensor | None]] = []
@@ -322,6 +324,9 @@ class Recorder:
             raise NotRecordable("it uses a tensor that the step has written to")
         if span_bytes(tensor) > MAX_CONSTANT_BYTES:
             raise NotRecordable("it uses a tensor above 1 MB from outside the step")
+        self._constants_bytes += span_bytes(tensor)
+        if self._constants_bytes > MAX_ALL_CONSTANTS_BYTES:
+            raise NotRecordable("the step's tensors from outside are above 64 MB together")
         self.trace.constants.append(copy_of(tensor))
         return Argument(Form.CONSTANT, len(self.trace.constants) - 1)
 
