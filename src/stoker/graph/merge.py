@@ -18,7 +18,6 @@ from stoker.graph.arguments import differing, same_bits
 from stoker.graph.dataflow import Argument, Form, Graph, Node, Value
 from stoker.graph.recorder import Ambient, Call, Trace
 
-
 _COMPARE_S, _COMPARED_BYTES_PER_S = 2e-6, 1e10
 """Comparing two tensors bit by bit: fixed cost, and bytes a second (one core)."""
 
