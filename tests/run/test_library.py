@@ -505,6 +505,18 @@ class TestFeeding:
         assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["workers"] == 1
         assert "run_ended" in (tmp_path / "run" / "events.jsonl").read_text()
 
+    def test_report_is_about_training_however_long_the_evaluation(self) -> None:
+        weight = torch.nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        with stoker.feeding(workers=1) as serving:
+            for _ in torch.utils.data.DataLoader(Numbers(2000), batch_size=2):
+                pass
+            for batch in torch.utils.data.DataLoader(Numbers(20), batch_size=2):
+                (weight * batch.sum()).sum().backward()
+                optimizer.step()
+        line = next(line for line in serving.report().splitlines() if line.startswith("Throughput"))
+        assert " 10 batches, 20 samples" in line
+
     def test_nothing_is_written_unasked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         with stoker.feeding():

@@ -83,6 +83,17 @@ def test_busiest_loader_makes_the_headline() -> None:
     assert [loader.loader for loader in summary.loaders] == [0, 1]
 
 
+def test_training_makes_the_headline_before_a_longer_evaluation() -> None:
+    course = Course()
+    for number, batches, steps in ((0, 300, 0), (1, 60, 60)):
+        course.add(opened(number))
+        course.iterate(Loader(number, item_s=0.05, step_s=0.04, counters={"optimizer_steps": steps}), batches)
+    run = run_of(course, world_size=2)
+    summary = summarise(run, [run, run])
+    assert summary.main == 1
+    assert [rank.samples_per_s for rank in summary.ranks] == [summary.loaders[1].overall.samples_per_s] * 2
+
+
 def test_short_runs_give_no_figures_they_cannot_support() -> None:
     loader = loader_of(short_run(3))
     assert (loader.overall, loader.start, loader.end, loader.speedup) == (None, None, None, None)

@@ -104,7 +104,7 @@ class Loader:
         self.counters[name] = self.counters.get(name, 0) + value
 
     def progress(self, t_s: float, ready: int) -> Progress:
-        whole = ("batches", "samples", "bytes", "starved_steps")
+        whole = ("batches", "samples", "bytes", "starved_steps", "optimizer_steps")
         counters = {name: int(value) if name in whole else value for name, value in self.counters.items()}
         return Progress(
             t_s=t_s,

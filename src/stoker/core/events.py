@@ -109,6 +109,8 @@ class Progress(Event, tag="progress"):
     """Wall time data workers waited for something to do."""
     worker_cpu_s: float
     """CPU time of the work items."""
+    optimizer_steps: int = 0
+    """Optimizer steps that the program made with the loader's batches; older records lack it."""
 
 
 class WorkersChanged(Event, tag="workers_changed"):

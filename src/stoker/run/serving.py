@@ -116,9 +116,9 @@ class Serving:
         )
         return JobAutoscaler(config, self._ledger.join())
 
-    def cutter(self, feed: LoaderFeed) -> StepCutter | None:
+    def cutter(self, feed: LoaderFeed, loader: DataLoader[Any]) -> StepCutter | None:
         """Who finds and moves what depends on the batch alone in the steps of one loader."""
-        return None if self.settings.cut == "off" else self.cutting.cutter(feed)
+        return None if self.settings.cut == "off" else self.cutting.cutter(feed, (self.sites.get(loader, ""), call_site(3)))
 
     def listener(self, feed: LoaderFeed, loader: DataLoader[Any]) -> LoaderEvents:
         """Turns what happens to a loader into events."""
@@ -290,6 +290,7 @@ class LoaderEvents:
                 worker_busy_s=counters.worker_busy_s,
                 worker_idle_s=counters.worker_idle_s,
                 worker_cpu_s=counters.worker_cpu_s,
+                optimizer_steps=split.optimizer_steps,
             )
         )
 

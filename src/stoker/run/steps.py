@@ -24,6 +24,8 @@ class Split:
     h2d_s: float = 0.0
     compute_s: float = 0.0
     other_s: float = 0.0
+    optimizer_steps: int = 0
+    """Made after a batch of this loader was delivered and before another was asked for, of whichever loader."""
 
 
 class StepClock:
@@ -32,7 +34,7 @@ class StepClock:
     def __init__(self) -> None:
         self._splits: dict[int, Split] = {}
         self._delivered_s: dict[int, float] = {}
-        self._current: int | None = None
+        self._current: Split | None = None
         self._since_s = 0.0
         self._optimizer_s = 0.0
         self._hook: Any = None
@@ -59,8 +61,8 @@ class StepClock:
 
     def asked(self, feed: LoaderFeed, now_s: float) -> None:
         """The program called ``next``: the step of whichever loader delivered last is over."""
-        if self._current is not None:
-            split = self.split(self._current)
+        split = self._current
+        if split is not None:
             compute_end = self._optimizer_s if self._optimizer_s > self._since_s else now_s
             split.compute_s += compute_end - self._since_s
             split.other_s += now_s - compute_end
@@ -71,8 +73,10 @@ class StepClock:
 
     def delivered(self, feed: LoaderFeed, now_s: float) -> None:
         """The program gets a batch."""
-        self._current, self._since_s = feed.number, now_s
+        self._current, self._since_s = self.split(feed.number), now_s
         self._delivered_s[feed.number] = now_s
 
     def _stepped(self, *_: object) -> None:
         self._optimizer_s = monotonic()
+        if self._current is not None:
+            self._current.optimizer_steps += 1

@@ -73,6 +73,8 @@ class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
     released: int
     """Work items issued again after a worker was lost."""
     quarantined: int
+    optimizer_steps: int
+    """Made with its batches; 0 for evaluation, and where the records are older than the counter."""
     cut: CutSummary | None = None
     """What was moved of its steps into data workers; None where no step was recorded."""
 
@@ -130,6 +132,7 @@ def summarise_loader(run: Run, opened: LoaderOpened) -> LoaderSummary:
         lost=len(lost),
         released=sum(event.released for event in lost),
         quarantined=len(records_of(run, SampleQuarantined, opened.loader)),
+        optimizer_steps=last.optimizer_steps if last else 0,
         cut=summarise_cut(latest_cuts(run.events, opened.loader)),
     )
 
@@ -187,6 +190,14 @@ def _speedup(start: Window | None, end: Window | None) -> float | None:
     if start.samples_per_s and end.samples_per_s:
         return end.samples_per_s / start.samples_per_s
     return end.batches_per_s / start.batches_per_s
+
+
+def headline_weight(optimizer_steps: int, active_s: float, batches: int) -> tuple[bool, float, int]:
+    """What makes a loader the main one: that it trains, then its time, then its batches where too few were timed.
+
+    By time alone a long evaluation would hide the training that a person wants to see fed.
+    """
+    return optimizer_steps > 0, active_s, batches
 
 
 def still_growing(loader: LoaderSummary) -> bool:

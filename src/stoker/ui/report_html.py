@@ -245,7 +245,7 @@ def _ranks(summary: Summary) -> str:
     return (
         '<section><h2>Ranks</h2><div class="card"><table><thead><tr><th>rank</th><th class="n">samples/s</th>'
         f'<th class="n">input wait</th><th class="n">workers</th></tr></thead><tbody>{rows}</tbody></table>'
-        '<p class="soft small foot">The busiest loader of each rank, over the whole run.</p>'
+        '<p class="soft small foot">The main loader of each rank, over the whole run.</p>'
         "</div></section>"
     )
 

@@ -209,7 +209,7 @@ def _workers(loader: LoaderSummary, style: Style) -> list[str]:
 
 
 def _cuts(summary: Summary, style: Style) -> list[str]:
-    """What was moved out of the steps: the busiest loader's, or the first one's that has a cut."""
+    """What was moved out of the steps: the main loader's, or the first one's that has a cut."""
     found = [loader for loader in summary.loaders if loader.cut]
     shown = next((loader for loader in found if loader.loader == summary.main), found[0] if found else None)
     if shown is None or shown.cut is None:
@@ -232,10 +232,12 @@ def _ranks(summary: Summary, style: Style) -> list[str]:
 
 
 def _loaders(summary: Summary, style: Style, room: int) -> list[str]:
-    """One loader in two lines, as many as there is room for, the busiest first."""
+    """One loader in two lines, as many as there is room for: the main one, then the busiest."""
     most = max(1, min(_LOADERS_SHOWN, (room - 1) // 2 if len(summary.loaders) * 2 > room else room // 2))
     busiest = sorted(
-        summary.loaders, key=lambda loader: loader.overall.active_s if loader.overall else 0.0, reverse=True
+        summary.loaders,
+        key=lambda loader: (loader.loader == summary.main, loader.overall.active_s if loader.overall else 0.0),
+        reverse=True,
     )
     lines: list[str] = []
     said: set[str] = set()

@@ -15,7 +15,14 @@ from stoker.core.events import Notice, Progress, RunEnded, SampleQuarantined, Wo
 from stoker.core.runlog import Run
 from stoker.ui.advice import Advice, Limit, Situation, advise, find_limit
 from stoker.ui.figures import write_plural
-from stoker.ui.loaders import LoaderSummary, first_openings, records_of, still_growing, summarise_loader
+from stoker.ui.loaders import (
+    LoaderSummary,
+    first_openings,
+    headline_weight,
+    records_of,
+    still_growing,
+    summarise_loader,
+)
 from stoker.ui.windows import between, monotone
 
 MAX_LISTED = 200
@@ -53,7 +60,7 @@ class NoticeLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank of a run of several: its busiest loader."""
+    """One rank of a run of several: its main loader."""
 
     rank: int
     samples_per_s: float | None
@@ -84,7 +91,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Every rank that left records; empty for a run of one."""
     loaders: list[LoaderSummary]
     main: int | None
-    """Number of the loader that took most of the time: headlines are about it."""
+    """Number of the loader that headlines are about: of those that train, else of all, the one that took most time."""
     lost_workers: list[LostWorkers]
     quarantined: list[QuarantinedSample]
     notices: list[NoticeLine]
@@ -158,9 +165,9 @@ def _as_typed(folder: Path) -> str:
     return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
 
-def _weight(loader: LoaderSummary) -> tuple[float, int]:
-    """What makes a loader the main one: its time, or its batches where too few of them were timed."""
-    return loader.overall.active_s if loader.overall else 0.0, loader.batches
+def _weight(loader: LoaderSummary) -> tuple[bool, float, int]:
+    active_s = loader.overall.active_s if loader.overall else 0.0
+    return headline_weight(loader.optimizer_steps, active_s, loader.batches)
 
 
 def _lost(run: Run) -> list[LostWorkers]:
@@ -204,15 +211,19 @@ def _notices(run: Run) -> list[NoticeLine]:
 
 
 def _rank(run: Run) -> RankSummary:
-    """The busiest loader of a rank in four figures."""
-    windows = {
-        opened.loader: between(None, records[-1])
+    """The main loader of a rank in four figures."""
+    lasts = {
+        opened.loader: records[-1]
         for opened in first_openings(run)
         if (records := monotone(records_of(run, Progress, opened.loader)))
     }
-    known = [(number, window) for number, window in windows.items() if window]
-    number, window = max(known, key=lambda pair: pair[1].active_s, default=(None, None))
-    workers = [record.workers for record in records_of(run, Progress, number) if record.workers] if window else []
+    known = [(last, window) for last in lasts.values() if (window := between(None, last))]
+    last, window = max(
+        known,
+        key=lambda pair: headline_weight(pair[0].optimizer_steps, pair[1].active_s, pair[0].batches),
+        default=(None, None),
+    )
+    workers = [record.workers for record in records_of(run, Progress, last.loader) if record.workers] if last else []
     return RankSummary(
         rank=run.header.rank,
         samples_per_s=window.samples_per_s if window else None,
