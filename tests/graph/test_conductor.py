@@ -36,6 +36,13 @@ def conductor():
     assert torch._C._len_torch_function_stack() == 0
 
 
+class Owner:
+    """Stands for a cutter."""
+
+
+OWNERS = {name: Owner() for name in ("loader", "one", "other")}
+
+
 def follow(conductor, owner, calls=1, *, learns=False):
     ended = []
     step = Follows(torch.ones(2), calls)
@@ -44,11 +51,11 @@ def follow(conductor, owner, calls=1, *, learns=False):
 
 
 def test_a_step_is_over_when_the_next_batch_is_asked_for(conductor):
-    step, ended = follow(conductor, "loader")
+    step, ended = follow(conductor, OWNERS["loader"])
     assert conductor.watching
     torch.sin(step.tensor)
     assert not ended
-    conductor.asked("loader")
+    conductor.asked(OWNERS["loader"])
     assert ended == [False]
     assert not conductor.watching
 
@@ -57,7 +64,7 @@ def test_a_done_step_is_over_at_the_next_module_or_optimizer(conductor):
     net = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for use in (lambda: net(torch.ones(1, 2)), optimizer.step):
-        step, ended = follow(conductor, "loader")
+        step, ended = follow(conductor, OWNERS["loader"])
         use()
         assert not ended, "it has not begun"
         torch.sin(step.tensor)
@@ -68,10 +75,10 @@ def test_a_done_step_is_over_at_the_next_module_or_optimizer(conductor):
 
 
 def test_no_safe_point_while_another_step_is_under_way(conductor):
-    one, one_ended = follow(conductor, "one")
+    one, one_ended = follow(conductor, OWNERS["one"])
     net = nn.Linear(2, 2)
     torch.sin(one.tensor)
-    other, other_ended = follow(conductor, "other", calls=2)
+    other, other_ended = follow(conductor, OWNERS["other"], calls=2)
     torch.sin(other.tensor)
     net(torch.ones(1, 2))
     assert not other_ended
@@ -82,44 +89,46 @@ def test_no_safe_point_while_another_step_is_under_way(conductor):
 
 
 def test_several_loaders_each_with_its_own_steps(conductor):
-    one, one_ended = follow(conductor, "one", calls=9)
-    other, other_ended = follow(conductor, "other", calls=9)
+    one, one_ended = follow(conductor, OWNERS["one"], calls=9)
+    other, other_ended = follow(conductor, OWNERS["other"], calls=9)
     torch.sin(one.tensor)
     torch.sin(other.tensor)
     assert one.seen[-2:] == other.seen == ["sin", "sin"]
-    conductor.asked("one")
+    conductor.asked(OWNERS["one"])
     assert (one_ended, other_ended) == ([False], [])
-    conductor.left("other")
+    conductor.left(OWNERS["other"])
     assert other_ended == [False]
 
 
 def test_recorded_steps_that_wait_for_later_requests_are_not_over(conductor):
-    waiting = [follow(conductor, "loader", learns=True) for _ in range(3) if not conductor.asked("loader")]
+    waiting = [
+        follow(conductor, OWNERS["loader"], learns=True) for _ in range(3) if not conductor.asked(OWNERS["loader"])
+    ]
     assert not any(ended for _, ended in waiting)
     torch.sin(waiting[0][0].tensor)
-    conductor.asked("loader")
+    conductor.asked(OWNERS["loader"])
     assert [bool(ended) for _, ended in waiting] == [True, False, False]
 
 
 def test_a_step_that_should_have_begun_is_over(conductor):
-    recorded, _ = follow(conductor, "loader", learns=True)
+    recorded, _ = follow(conductor, OWNERS["loader"], learns=True)
     torch.sin(recorded.tensor)
-    conductor.asked("loader")
-    _, ended = follow(conductor, "loader")
-    conductor.asked("loader")
+    conductor.asked(OWNERS["loader"])
+    _, ended = follow(conductor, OWNERS["loader"])
+    conductor.asked(OWNERS["loader"])
     assert ended == [False]
 
 
 def test_batches_that_are_never_used_do_not_pile_up(conductor):
     ended = []
     for _ in range(3 * MAX_WAITING):
-        conductor.asked("loader")
-        conductor.begin("loader", Follows(torch.ones(1)), ended.append, learns=True)
+        conductor.asked(OWNERS["loader"])
+        conductor.begin(OWNERS["loader"], Follows(torch.ones(1)), ended.append, learns=True)
     assert len(ended) == 2 * MAX_WAITING
 
 
 def test_a_call_that_a_hook_makes_is_at_no_safe_point(conductor):
-    step, ended = follow(conductor, "loader")
+    step, ended = follow(conductor, OWNERS["loader"])
     net = nn.Linear(2, 2)
     weight = torch.ones(2, requires_grad=True)
     product = weight * step.tensor

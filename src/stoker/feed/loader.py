@@ -90,7 +90,7 @@ class Services(Protocol):
         """Who is told about a loader."""
         ...
 
-    def cutter(self, feed: LoaderFeed) -> StepCutter | None:
+    def cutter(self, feed: LoaderFeed, loader: DataLoader[Any]) -> StepCutter | None:
         """Who moves a part of this loader's steps to its workers; None for nobody."""
         ...
 
@@ -123,7 +123,7 @@ class LoaderFeed:
         self._parked: Crew | None = None
         self._leaving: list[Crew] = []
         self._stage = b""
-        self.cutter = services.cutter(self)
+        self.cutter = services.cutter(self, loader)
         self._num_iterators = 0
         self._dropped = False
         self._pid = os.getpid()

@@ -8,6 +8,7 @@ recording; after that, a step that should have begun is over, and the mode leave
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -46,7 +47,7 @@ class Conductor:
     def __init__(self) -> None:
         self._watch = Watch(self._leaving, self._may_leave)
         self._live: list[_Live] = []
-        self._ahead: dict[int, _Ahead] = {}
+        self._ahead: weakref.WeakKeyDictionary[object, _Ahead] = weakref.WeakKeyDictionary()
 
     def begin(self, owner: object, step: Step, end: End, *, learns: bool = False) -> None:
         """Watches for a step from now on; with ``learns``, how far its program fetches ahead is taken from it."""
@@ -58,7 +59,7 @@ class Conductor:
 
     def asked(self, owner: object) -> None:
         """The owner's loader is asked for a batch: steps that have begun are over, and those that should have."""
-        ahead = self._ahead.get(id(owner))
+        ahead = self._ahead.get(owner)
         over: list[_Live] = []
         for live in self._live:
             if live.owner is owner:
@@ -91,7 +92,7 @@ class Conductor:
         """Whether no waiting step can begin before its loader is asked again."""
         for live in self._live:
             if not live.step.began:
-                ahead = self._ahead.get(id(live.owner))
+                ahead = self._ahead.get(live.owner)
                 if live.learns or ahead is None or live.asks >= ahead.least:
                     return False
         return True
@@ -108,7 +109,7 @@ class Conductor:
                 live.end(compiled)
 
     def _learn(self, live: _Live) -> None:
-        known = self._ahead.setdefault(id(live.owner), _Ahead(live.asks, live.asks))
+        known = self._ahead.setdefault(live.owner, _Ahead(live.asks, live.asks))
         known.least, known.most = min(known.least, live.asks), max(known.most, live.asks)
 
     def _show(self) -> None:

@@ -97,6 +97,18 @@ class _Variant:
     seen_realised: dict[int, int] = field(default_factory=dict[int, int])
 
 
+@dataclass(slots=True)
+class Memory:
+    """What is known of the steps of one loop, also when the program makes a new loader for every epoch."""
+
+    recordings: dict[tuple[Any, ...], Recording] = field(default_factory=dict[tuple[Any, ...], Recording])
+    whole: set[tuple[Any, ...]] = field(default_factory=set[tuple[Any, ...]])
+    """Looks of the batches whose steps are left whole."""
+    trial: Trial | None = None
+    passed: tuple[str, float] | None = None
+    """How the cut did in its trial: in words, and the measured gain."""
+
+
 def _reraise(error: Exception) -> None:
     raise error
 
@@ -113,6 +125,7 @@ class Cutter:
         sample: random calls on the batch draw from streams of the work item's own, and may move.
         chooser: chooses the cut of a graph.
         fail: told of a mistake of stoker's own, after which the loader is left alone; raises it by default.
+        memory: what earlier loaders of the same loop have shown, and this one adds to.
     """
 
     def __init__(
@@ -126,6 +139,7 @@ class Cutter:
         sample: bool = False,
         chooser: Callable[[Graph, Prices], Cut] = choose,
         fail: Callable[[Exception], None] = _reraise,
+        memory: Memory | None = None,
     ) -> None:
         self._conductor = conductor
         self._ship = ship
@@ -135,13 +149,13 @@ class Cutter:
         self._sample = sample
         self._chooser = chooser
         self._fail = fail
+        self._memory = memory or Memory()
         self._broken = False
         self._variants: dict[tuple[Any, ...], _Variant] = {}
         self._batches = 0
         self._plans = 0
         self._delivered_s = 0.0
         self._ended: list[Trace] = []
-        self._trial: Trial | None = None
         self._label = Arm.OFF
         self._seed = 0
 
@@ -150,7 +164,7 @@ class Cutter:
     def asked(self) -> None:
         """The program asks for the next batch."""
         now = time.perf_counter()
-        if self._trial is not None and self._delivered_s:
+        if self._memory.trial is not None and self._delivered_s:
             self._weigh(now)
         self._conductor.asked(self)
         self._settle_recorded(now - self._delivered_s if self._delivered_s else 0.0)
@@ -158,8 +172,8 @@ class Cutter:
     def left(self) -> None:
         """The program has left the iteration."""
         self._delivered_s = 0.0
-        if self._trial is not None:
-            self._trial.pause()
+        if self._memory.trial is not None:
+            self._memory.trial.pause()
         self._conductor.left(self)
         self._settle_recorded(0.0)
 
@@ -181,7 +195,7 @@ class Cutter:
         self._label = Arm.ON if isinstance(item, Prepared) else Arm.OFF
         if isinstance(item, Prepared):
             self._substitute(item)
-        elif self._sample or self._batches > SKIPPED_BATCHES:
+        elif self._sample or self._memory.recordings or self._batches > SKIPPED_BATCHES:
             self._record(batch)
         self._delivered_s = time.perf_counter()
 
@@ -200,7 +214,7 @@ class Cutter:
     def _give_up(self, error: Exception) -> None:
         """A mistake of ours: this loader is left alone from here on, and the record says so."""
         self._broken = True
-        self._trial = None
+        self._memory.trial = None
         for variant in self._variants.values():
             variant.phase, variant.plan, variant.substitution = _Phase.WHOLE, None, None
         self._ship(b"")
@@ -224,6 +238,7 @@ class Cutter:
             if len(self._variants) >= MAX_VARIANTS:
                 return
             variant = self._variants[signature] = _Variant(len(self._variants))
+            self._remember(variant, signature)
         if variant.phase is not _Phase.RECORDING:
             self._follow(variant, batch, leaves)
             return
@@ -242,6 +257,23 @@ class Cutter:
             self._guard(lambda: take(compiled), recorder.error)
 
         self._conductor.begin(self, recorder, end, learns=True)
+
+    def _remember(self, variant: _Variant, signature: tuple[Any, ...]) -> None:
+        """Goes on with what an earlier loader of the same loop has shown."""
+        recording = self._memory.recordings.get(signature)
+        if recording is None:
+            return
+        self._know(variant, recording)
+        if signature in self._memory.whole:
+            variant.phase = _Phase.WHOLE
+        else:
+            self._choose(variant)
+
+    def _know(self, variant: _Variant, recording: Recording) -> None:
+        variant.recording = recording
+        variant.followed = recording.before_random
+        if variant.followed:
+            variant.following = Substitution(recording, NOTHING, variant.followed)
 
     def _follow(self, variant: _Variant, batch: Any, leaves: list[Any]) -> None:
         """Has the random calls of a step draw what they would draw in a worker."""
@@ -281,11 +313,9 @@ class Cutter:
 
     def _settle(self, variant: _Variant) -> None:
         """Enough is recorded: a cut is chosen."""
-        variant.recording = merge(variant.traces)
+        recording = self._memory.recordings[variant.traces[0].signature] = merge(variant.traces)
+        self._know(variant, recording)
         variant.traces.clear()
-        variant.followed = variant.recording.before_random
-        if variant.followed:
-            variant.following = Substitution(variant.recording, NOTHING, variant.followed)
         self._choose(variant)
 
     def _choose(self, variant: _Variant) -> None:
@@ -316,6 +346,7 @@ class Cutter:
             variant.cut if outcome == "reverted" and variant.cut is not None else choose(recording.graph, self._prices)
         )
         variant.phase, variant.plan, variant.substitution = _Phase.WHOLE, None, None
+        self._memory.whole.add(recording.signature)
         self._send()
         self._report(
             Verdict(variant=variant.number, recording=recording, cut=cut, outcome=outcome, reason=reason, gain=gain)
@@ -324,7 +355,7 @@ class Cutter:
     def _send(self) -> None:
         """Tells the workers which plans hold."""
         plans = [v.plan for v in self._variants.values() if v.plan is not None]
-        off = self._trial is not None and self._trial.arm is Arm.OFF
+        off = self._memory.trial is not None and self._memory.trial.arm is Arm.OFF
         self._ship(pickle.dumps(Stage(plans), 5) if plans and not off else b"")
 
     # -- substituting ------------------------------------------------------------------------------------------------
@@ -389,13 +420,15 @@ class Cutter:
     def _start_trial(self) -> None:
         if not self._tried:
             self._conclude(None)
+        elif self._memory.passed is not None:
+            self._say_moved(*self._memory.passed)
         else:
             self._say_moved("being tried: steps with and without it in turn", 0.0)
-            self._trial = self._trial or Trial()
+            self._memory.trial = self._memory.trial or Trial()
 
     def _weigh(self, now: float) -> None:
         """A step of the trial is over."""
-        trial = self._trial
+        trial = self._memory.trial
         assert trial is not None
         if trial.verdict is not None:
             return
@@ -408,11 +441,12 @@ class Cutter:
 
     def _conclude(self, gain: float | None) -> None:
         """The trial is over (None: there was none)."""
-        self._trial = None
+        self._memory.trial = None
         if gain is None:
             self._say_moved("kept without a trial", 0.0)
         elif gain >= Trial.LEAST_GAIN:
-            self._say_moved(f"steps take {1 - gain:.2f} of the time without it", gain)
+            self._memory.passed = f"steps take {1 - gain:.2f} of the time without it", gain
+            self._say_moved(*self._memory.passed)
         else:
             reason = f"steps took {1 - gain:.2f} of the time without it: it does not pay by 2 %"
             for variant in self._moved():

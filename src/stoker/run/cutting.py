@@ -8,11 +8,15 @@ from stoker.core import events
 from stoker.feed.loader import LoaderFeed, StepCutter
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices
-from stoker.graph.cutter import Cutter, Verdict, measure_bandwidth
+from stoker.graph.cutter import Cutter, Memory, Verdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Node
 
 _FREE = Prices(bytes_per_s=1e15, tensor_s=0.0, verify_s=0.0, worker_s_price=0.0, min_saving_frac=0.0)
 """Prices at which everything moves that can."""
+
+
+_MAX_LOADERS = 64
+"""Loaders whose verdicts are kept; programs may make one for every epoch."""
 
 
 class Cutting:
@@ -37,12 +41,19 @@ class Cutting:
         self._now_s = now_s
         self._conductor = Conductor()
         self._verdicts: dict[int, dict[int, Verdict]] = {}
+        self._memories: dict[tuple[str, str], Memory] = {}
         self._always = always
         self._sample = sample
         self._prices: Prices | None = _FREE if always else None
 
-    def cutter(self, feed: LoaderFeed) -> StepCutter:
-        """Who cuts the steps of one loader."""
+    def cutter(self, feed: LoaderFeed, loop: tuple[str, str]) -> StepCutter:
+        """Who cuts the steps of one loader.
+
+        Args:
+            feed: the loader.
+            loop: where the program made it, and where it iterates: steps of the same loop are the same steps.
+        """
+        memory = self._memories.setdefault(loop, Memory()) if all(loop) else Memory()
 
         def prices() -> Prices:
             if self._prices is None:
@@ -51,6 +62,8 @@ class Cutting:
 
         def report(verdict: Verdict) -> None:
             self._verdicts.setdefault(feed.number, {})[verdict.variant] = verdict
+            while len(self._verdicts) > _MAX_LOADERS:
+                del self._verdicts[next(iter(self._verdicts))]
             self._emit(record_of(verdict, feed.number, self._now_s()))
 
         def fail(error: Exception) -> None:
@@ -60,7 +73,14 @@ class Cutting:
             self._emit(events.Notice(t_s=self._now_s(), text=text, loader=feed.number))
 
         return Cutter(
-            self._conductor, feed.stage, report, prices, tried=not self._always, sample=self._sample, fail=fail
+            self._conductor,
+            feed.stage,
+            report,
+            prices,
+            tried=not self._always,
+            sample=self._sample,
+            fail=fail,
+            memory=memory,
         )
 
     def verdicts(self, loader: int) -> list[Verdict]:

@@ -118,7 +118,9 @@ class Serving:
 
     def cutter(self, feed: LoaderFeed, loader: DataLoader[Any]) -> StepCutter | None:
         """Who finds and moves what depends on the batch alone in the steps of one loader."""
-        return None if self.settings.cut == "off" else self.cutting.cutter(feed, (self.sites.get(loader, ""), call_site(3)))
+        if self.settings.cut == "off":
+            return None
+        return self.cutting.cutter(feed, (self.sites.get(loader, ""), call_site(3)))
 
     def listener(self, feed: LoaderFeed, loader: DataLoader[Any]) -> LoaderEvents:
         """Turns what happens to a loader into events."""
