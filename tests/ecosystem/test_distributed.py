@@ -51,3 +51,4 @@ def test_only_the_first_of_such_ranks_prints_the_report(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("stoker ·") + done.stderr.count("stoker |") == 1, done.stderr
     assert "rank 0 of 2" in done.stderr
+    assert "no DataLoader" not in done.stderr, "the process that started the ranks has nothing to add"

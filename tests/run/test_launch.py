@@ -259,6 +259,34 @@ class TestHook:
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == ["False True", "True [1, 2]"]
 
+    @pytest.mark.parametrize(
+        ("options", "text", "lines"),
+        [
+            ((), "import torch", 1),
+            (("--quiet",), "import torch", 0),
+            ((), "import torch; raise KeyError", 0),
+            ((), "import torch; next(iter(torch.utils.data.DataLoader([1])))", 0),
+            ((), "import os, sys", 0),
+            # The same in a child interpreter: only the program itself speaks, and only where no child was served.
+            ((), "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import torch'])", 0),
+            (
+                (),
+                "import subprocess, sys, torch; subprocess.run([sys.executable, '-c', "
+                "'import torch; next(iter(torch.utils.data.DataLoader([1])))'])",
+                0,
+            ),
+        ],
+        ids=["unused", "quiet", "failed", "used", "no torch", "torch in a child", "used in a child"],
+    )
+    def test_a_program_without_loaders_is_told_so(
+        self, options: tuple[str, ...], text: str, lines: int, environ: dict[str, str], tmp_path: Path
+    ) -> None:
+        pytest.importorskip("torch")
+        done = python(*STOKER, *options, "-c", text, environ=environ, cwd=tmp_path)
+        said = [line for line in done.stderr.splitlines() if "no DataLoader was iterated over" in line]
+        assert len(said) == lines, done.stderr
+        assert all(line.startswith("stoker: ") and "`stoker explain -c 'import torch'`" in line for line in said)
+
     def test_interpreter_without_stoker(self, environ: dict[str, str], tmp_path: Path) -> None:
         # Another interpreter that inherits the environment: isolated from our packages, only the hook's folder seen.
         settings = Active(settings=Settings(), run_dir="x").to_environment()
@@ -468,5 +496,5 @@ class TestEnvironment:
             assert launch.plain_environment(served) == environ
 
     def test_active_survives_the_environment(self) -> None:
-        active = Active(settings=Settings(workers=3, quiet=True), run_dir="/r", run_id="r-1", argv=tuple(sys.argv))
+        active = Active(settings=Settings(workers=3, quiet=True), run_dir="/r", run_id="r-1", pid=7, argv=tuple(sys.argv))
         assert Active.from_environment({"STOKER_ACTIVE": active.to_environment()}) == active

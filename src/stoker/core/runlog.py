@@ -239,6 +239,15 @@ def read_run(folder: Path | str, rank: int | None = None) -> Run:
     return Run(header=headers[rank], events=events, folder=folder, ranks=tuple(headers), skipped=skipped)
 
 
+def has_records(folder: Path | str, run_id: str) -> bool:
+    """Whether any process has left records of this run, or of any run where ``run_id`` is empty."""
+    try:
+        headers = _read_headers(Path(folder))
+    except RunFolderError:
+        return False
+    return any(run_id in ("", header.run_id) for header in headers.values())
+
+
 def read_ranks(folder: Path | str) -> list[Run]:
     """Reads every rank of a run folder, in the order of rank."""
     return [read_run(folder, rank) for rank in _read_headers(Path(folder))]

@@ -30,6 +30,8 @@ class Active:
     """What the user asked python to run: a script or ``-m module``, and arguments; the same in child interpreters."""
     launcher: tuple[str, ...] = ()
     """What must start `stoker run` for this program; torchrun where it was started as one of its ranks."""
+    pid: int = 0
+    """Process that `stoker run` became: the program's own, unlike those that it starts; 0 where that is not known."""
     explain_to: str = ""
     """File for an explanation of the loaders: written at the first ``iter(loader)``, where the process then ends."""
 
@@ -41,6 +43,8 @@ class Active:
             fields["run_id"] = self.run_id
         if self.launcher:
             fields["launcher"] = self.launcher
+        if self.pid:
+            fields["pid"] = self.pid
         if self.explain_to:
             fields["explain_to"] = self.explain_to
         return json.dumps(fields)
@@ -58,6 +62,7 @@ class Active:
             version, run_dir, settings = fields["stoker"], fields["run_dir"], json.dumps(fields["settings"])
             program, explain_to = tuple(fields.get("program", ())), fields.get("explain_to", "")
             run_id, launcher = fields.get("run_id", ""), tuple(fields.get("launcher", ()))
+            pid = int(fields.get("pid", 0))
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"`{ACTIVE_ENV}` must hold what `stoker run` wrote, got {text[:80]!r}") from error
         if version != __version__:
@@ -71,5 +76,6 @@ class Active:
             argv=tuple(sys.argv),
             program=program,
             launcher=launcher,
+            pid=pid,
             explain_to=explain_to,
         )

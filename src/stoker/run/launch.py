@@ -66,6 +66,7 @@ def command_of(settings: Settings, program: Sequence[str], *, explain_to: str = 
             run_id=run_id if environ.get("WORLD_SIZE", "") in ("", "1") else "",
             program=tuple(program),
             launcher=launcher_of(environ),
+            pid=os.getpid(),
             explain_to=explain_to,
         )
         environ = served_environment(environ, active)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.core import events
-from stoker.core.runlog import Run, RunLog, read_run
+from stoker.core.runlog import Run, RunLog, has_records, read_run
 from stoker.run import patch
 from stoker.run.active import Active
 from stoker.run.header import describe_run
@@ -72,12 +74,13 @@ class Session:
         return program if typed else self._active.argv
 
     def finish(self) -> None:
-        """Ends workers, closes the run folder, prints the report (rank 0, unless quiet).
+        """Ends workers, closes the run folder, prints the report (rank 0, unless quiet) or that there is none.
 
         Of several processes of the program at one time, the one that has the run folder prints it.
         """
         if os.getpid() != self._pid:
             return
+        active = self._active
         patch.remove()
         self.serving.close()
         error = getattr(sys, "last_type", None)
@@ -86,9 +89,16 @@ class Session:
             self.serving.emit(events.RunEnded(t_s=self.serving.now_s(), outcome=outcome))
         self._live.close()
         self._log.close()
-        if self._served and self._rank == 0 and not self._active.settings.quiet and not self._log.silent:
+        if self._served and self._rank == 0 and not active.settings.quiet and not self._log.silent:
             self._report()
             _forget_unwritten()
+        elif error is None and self._speaks_for_program() and not has_records(active.run_dir, active.run_id):
+            _say_unused(active.program)
+
+    def _speaks_for_program(self) -> bool:
+        """Whether silence about this process would leave a person without a word on the whole program."""
+        active = self._active
+        return os.getpid() == active.pid and self._rank == 0 and not (self._served or active.settings.quiet)
 
     def _report(self) -> None:
         try:
@@ -97,10 +107,23 @@ class Session:
             text = render_text(summarise(run), style_for(sys.stderr, os.environ))
             sys.stderr.write(f"{text}\n")
         except Exception as error:  # a full disk or a closed stream must not change how the program ends
-            try:
-                sys.stderr.write(f"stoker: no report: {error}\n")
-            except (OSError, ValueError):
-                return
+            _say(f"no report: {error}")
+
+
+def _say_unused(program: Sequence[str]) -> None:
+    command = shlex.join(["stoker", "explain", *program])
+    _say(
+        "no DataLoader was iterated over in this process, so there was nothing to serve; "
+        f"`{command}` runs the program up to its first one, in any process, and says how it would be served"
+    )
+    _forget_unwritten()
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(f"stoker: {text}\n")
+    except (OSError, ValueError, AttributeError):
+        return
 
 
 def _forget_unwritten() -> None:
