@@ -496,5 +496,7 @@ class TestEnvironment:
             assert launch.plain_environment(served) == environ
 
     def test_active_survives_the_environment(self) -> None:
-        active = Active(settings=Settings(workers=3, quiet=True), run_dir="/r", run_id="r-1", pid=7, argv=tuple(sys.argv))
+        active = Active(
+            settings=Settings(workers=3, quiet=True), run_dir="/r", run_id="r-1", pid=7, argv=tuple(sys.argv)
+        )
         assert Active.from_environment({"STOKER_ACTIVE": active.to_environment()}) == active

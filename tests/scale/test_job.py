@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -113,6 +114,19 @@ def test_items_that_vary_do_not_make_it_flap(seed: int):
     assert timeline.changes(60.0, 180.0) <= 4
     assert timeline.rate(60.0, 180.0) >= 0.88 / costs.step_s
     assert max(timeline.workers(60.0, 180.0)) <= 10
+
+
+def test_a_deeper_queue_says_what_changed_and_why():
+    timeline = run(Job(costs=(dataclasses.replace(READS, item_sigma=1.0),)))
+    before, deeper = next(
+        (one.decision, two.decision)
+        for one, two in pairwise(timeline.ticks)
+        if two.decision.depth > one.decision.depth and two.decision.workers == one.decision.workers
+    )
+    assert deeper.reason.startswith(
+        f"{deeper.workers} workers as before, with up to {deeper.depth} batches ahead for each instead of {before.depth}"
+    )
+    assert "unequal time" in deeper.reason
 
 
 def test_the_declared_workers_are_kept_while_the_baseline_is_measured():

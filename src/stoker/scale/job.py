@@ -382,8 +382,11 @@ class JobAutoscaler:
         depth = fitting_depth(self.config, self._footprint, self._workers, 2 * self._depth)
         if depth <= self._depth:
             return False
-        why = f"up to {depth} batches each, since they take unequal time"
-        self._go(self._workers, depth, _count(self._workers, why), now_s)
+        change = (
+            f"{_workers(self._workers)} as before, with up to {depth} batches ahead for each instead of {self._depth}"
+        )
+        why = "batches take unequal time, and a longer queue bridges the slow ones"
+        self._go(self._workers, depth, f"{change}: {why}", now_s)
         return True
 
     def _sufficient(self, view: View, now_s: float) -> None:
