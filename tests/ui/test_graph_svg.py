@@ -170,6 +170,17 @@ def test_reports_without_a_cut_are_silent() -> None:
     assert "cutgraph" not in render_html(run, summarise(run))
 
 
+def test_what_stayed_takes_no_line_of_the_screen() -> None:
+    stayed, reverted = nothing_moves(), images()
+    reverted.loader, reverted.outcome, reverted.reason = 1, "reverted", "0.99x of the steps without it"
+    run = with_cuts(growth_run(), stayed)
+    assert "Cut" not in render_text(summarise(run))
+    assert "cutgraph" in render_html(run, summarise(run))
+    text = render_text(summarise(with_cuts(run, reverted)))
+    assert "4 of 5 stateless calls moved and taken back: 0.99x of the steps without it" in text
+    assert "(1 more)" not in text
+
+
 def test_the_line_keeps_to_one_screen() -> None:
     cut = images()
     cut.reason = "word " * 100

@@ -74,6 +74,7 @@ def test_the_headline_is_the_cut_in_force_that_saves_most() -> None:
     assert cuts == [train, short]
     assert headline_cut(cuts) is train
     assert headline_cut([short]) is short
+    assert headline_cut([short, early]) is early, "one that was tried says more than one that was not"
     assert headline_cut([]) is None
     assert latest_cuts([train], 1) == []
 

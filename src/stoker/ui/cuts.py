@@ -51,14 +51,14 @@ def latest_cuts(events: Iterable[Event], loader: int | None = None) -> list[CutC
 
 
 def headline_cut(cuts: list[CutChosen]) -> CutChosen | None:
-    """The one to show first: the cut in force that saves most, else the first kind of step.
+    """The one to show first: the cut in force that saves most, else one that was tried, else the first kind of step.
 
     A loader's last record would often be that of its last, short batch, which is a kind of step of its own.
     """
     moved = [cut for cut in cuts if cut.outcome == "moved"]
     if moved:
         return max(moved, key=lambda cut: cut.saved_s)
-    return cuts[0] if cuts else None
+    return next((cut for cut in cuts if cut.outcome == "reverted"), cuts[0] if cuts else None)
 
 
 def summarise_cut(cuts: list[CutChosen]) -> CutSummary | None:

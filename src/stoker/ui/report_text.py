@@ -209,8 +209,11 @@ def _workers(loader: LoaderSummary, style: Style) -> list[str]:
 
 
 def _cuts(summary: Summary, style: Style) -> list[str]:
-    """What was moved out of the steps: the main loader's, or the first one's that has a cut."""
-    found = [loader for loader in summary.loaders if loader.cut]
+    """What was moved out of the steps: the main loader's, or the first one's of which something was.
+
+    Where nothing was worth moving there is nothing to say on one screen: `stoker graph` and the page have it.
+    """
+    found = [loader for loader in summary.loaders if loader.cut and loader.cut.outcome != "stayed"]
     shown = next((loader for loader in found if loader.loader == summary.main), found[0] if found else None)
     if shown is None or shown.cut is None:
         return []
