@@ -13,6 +13,7 @@ import enum
 import functools
 import pickle
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -93,7 +94,8 @@ class _Variant:
     compared: int = 0
     choices: int = 0
     steps: int = 0
-    broken: int = 0
+    missed: Counter[int] = field(default_factory=Counter[int])
+    """Calls that did not come as recorded, and in how many of the steps."""
     seen_realised: dict[int, int] = field(default_factory=dict[int, int])
 
 
@@ -238,7 +240,6 @@ class Cutter:
             if len(self._variants) >= MAX_VARIANTS:
                 return
             variant = self._variants[signature] = _Variant(len(self._variants))
-            self._remember(variant, signature)
         if variant.phase is not _Phase.RECORDING:
             self._follow(variant, batch, leaves)
             return
@@ -258,13 +259,15 @@ class Cutter:
 
         self._conductor.begin(self, recorder, end, learns=True)
 
-    def _remember(self, variant: _Variant, signature: tuple[Any, ...]) -> None:
-        """Goes on with what an earlier loader of the same loop has shown."""
-        recording = self._memory.recordings.get(signature)
-        if recording is None:
+    def _remember(self, variant: _Variant) -> None:
+        """Goes on with what an earlier loader of the same loop has shown, if its first step is like those."""
+        trace = variant.traces[0]
+        recording = self._memory.recordings.get(trace.signature)
+        if recording is None or not recording.fits(trace):
             return
+        variant.traces.clear()
         self._know(variant, recording)
-        if signature in self._memory.whole:
+        if trace.signature in self._memory.whole:
             variant.phase = _Phase.WHOLE
         else:
             self._choose(variant)
@@ -308,6 +311,8 @@ class Cutter:
         if self._ended:
             self._ended.clear()
             for variant in self._variants.values():
+                if len(variant.traces) == 1:
+                    self._guard(functools.partial(self._remember, variant))
                 if len(variant.traces) >= RECORDED_STEPS:
                     self._guard(functools.partial(self._settle, variant))
 
@@ -336,7 +341,8 @@ class Cutter:
         constants = {number: tensor for number, tensor in enumerate(recording.constants) if number in used}
         variant.plan = Plan(self._plans, recording.signature, steps, constants, cut.boundary)
         variant.phase, variant.compared = _Phase.COMPARING, 0
-        variant.steps = variant.broken = 0
+        variant.steps = 0
+        variant.missed.clear()
         self._send()
 
     def _keep_whole(self, variant: _Variant, outcome: Outcome, reason: str, gain: float = 0.0) -> None:
@@ -397,7 +403,8 @@ class Cutter:
             self._choose(variant)
             return
         variant.steps += 1
-        variant.broken += not verifier.complete
+        if verifier.missed is not None:
+            variant.missed[verifier.missed] += 1
         for value in verifier.realised:
             variant.seen_realised[value] = variant.seen_realised.get(value, 0) + 1
         again = [value for value, times in variant.seen_realised.items() if times >= 2 and value not in graph.kept]
@@ -405,10 +412,13 @@ class Cutter:
             graph.kept.update(dict.fromkeys(again, "the program used it in a way that was not recorded"))
             self._choose(variant)
         elif variant.steps >= _WINDOW:
-            if variant.broken > variant.steps // 2:
-                share = f"{variant.broken} of {variant.steps} steps"
-                self._keep_whole(variant, "reverted", f"{share} differ from those that were recorded")
-            variant.steps = variant.broken = 0
+            if variant.missed.total() > variant.steps // 2:
+                number, _ = variant.missed.most_common(1)[0]
+                graph.nodes[number].state = "later steps make it otherwise, or not at all"
+                _spread_state(graph)
+                self._choose(variant)
+            variant.steps = 0
+            variant.missed.clear()
         elif variant.phase is _Phase.COMPARING and verifier.complete:
             variant.compared += 1
             if variant.compared >= COMPARED_STEPS:

@@ -18,8 +18,8 @@ from stoker.graph.arguments import differing, same_bits
 from stoker.graph.dataflow import Argument, Form, Graph, Node, Value
 from stoker.graph.recorder import Ambient, Call, Trace
 
-_COMPARE_S, _COMPARED_BYTES_PER_S = 2e-6, 1e10
-"""Comparing two tensors bit by bit: fixed cost, and bytes a second (one core)."""
+_LEAST_S, _COMPARE_S, _COMPARED_BYTES_PER_S = 1e-8, 2e-6, 1e10
+"""No call costs less than the first; comparing two tensors bit by bit: fixed cost, and bytes a second (one core)."""
 
 
 @dataclass(slots=True)
@@ -30,6 +30,8 @@ class Recording:
     calls: dict[int, Call]
     constants: list[torch.Tensor]
     signature: tuple[Any, ...]
+    paths: list[str]
+    """Functions of the last recorded step's stateless calls, those that differ between steps included."""
 
     @property
     def before_random(self) -> frozenset[int]:
@@ -37,6 +39,10 @@ class Recording:
         drawing = [number for number, call in self.calls.items() if call.random >= 0]
         last = max((number for number in drawing if not self.graph.nodes[number].state), default=-1)
         return frozenset(n for n in self.calls if n <= last and not self.graph.nodes[n].state)
+
+    def fits(self, trace: Trace) -> bool:
+        """Whether a step makes the calls that were recorded."""
+        return self.paths == [call.path for call in trace.calls]
 
     def ambient_of(self, node: int) -> Ambient:
         """Autocast and default types under which a node ran."""
@@ -69,7 +75,7 @@ def merge(traces: Sequence[Trace]) -> Recording:
             calls[len(graph.nodes)] = call
             seconds = median(trace.calls[k].seconds for trace in traces)
             comparing_s = _comparing_s(call, base.constants)  # is not saved
-            graph.nodes.append(_node(len(graph.nodes), call, max(0.0, seconds - comparing_s), states[k]))
+            graph.nodes.append(_node(len(graph.nodes), call, max(_LEAST_S, seconds - comparing_s), states[k]))
     for call in base.calls[length:]:  # these differ from step to step; what they take is needed here
         inputs = tuple(n for n in _inputs(call) if n < num_values)
         if inputs:
@@ -78,7 +84,7 @@ def merge(traces: Sequence[Trace]) -> Recording:
     graph.values = [_placed(value, place) for value in graph.values]
     _spread(graph)
     graph.kept = _kept(graph, traces, num_values)
-    return Recording(graph, calls, base.constants, base.signature)
+    return Recording(graph, calls, base.constants, base.signature, [call.path for call in base.calls])
 
 
 def _comparing_s(call: Call, constants: Sequence[torch.Tensor]) -> float:

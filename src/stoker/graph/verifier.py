@@ -70,6 +70,11 @@ class Verifier:
         """Every moved call came as recorded."""
         return self._place == len(self._plan.expected)
 
+    @property
+    def missed(self) -> int | None:
+        """Number of the node that did not come as recorded; None where all came."""
+        return None if self.complete else self._plan.expected[self._place].node.number
+
     # -- what the mode calls -----------------------------------------------------------------------------------------
 
     def call(self, function: Function, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
