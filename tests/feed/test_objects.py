@@ -186,6 +186,25 @@ def test_a_change_shows(name: str) -> None:
     assert fingerprint(root) != before
 
 
+@pytest.mark.parametrize("part", ["epoch", "pixels"])
+def test_a_known_fingerprint_is_met_only_by_what_is_unchanged(part: str) -> None:
+    root = {"pixels": np.arange(1000), "epoch": 0}
+    known = fingerprint(root)
+    assert known is not None
+    assert survey([("dataset", root)], known=known).fingerprint == known
+    if part == "epoch":
+        root["epoch"] = 1
+    else:
+        root["pixels"][7] = -1
+    found = survey([("dataset", root)], known=known).fingerprint
+    assert found != known
+    # The outline alone says so where something else than an array has changed.
+    assert found is not None
+    assert (len(found) < len(known), known.startswith(found[:16])) == (
+        (True, False) if part == "epoch" else (False, True)
+    )
+
+
 @pytest.mark.parametrize("name", [n for n in CHANGES if n not in ("bound method",)])
 def test_nothing_of_these_stands_in_the_way_of_watching(name: str) -> None:
     assert fingerprint(CHANGES[name]()[0]) is not None

@@ -316,8 +316,8 @@ class LoaderFeed:
         if crew is None:
             return None
         if iteration.tier is Tier.ELASTIC:
-            now = tiers.reuse_fingerprint(program)
-            if now is not None and crew.fingerprint() == now:
+            known = crew.fingerprint()
+            if known and tiers.reuse_fingerprint(program, known) == known:
                 crew.begin(iteration)
                 return crew
         self._leaving.append(crew)  # its end would hold up the first batch

@@ -72,7 +72,8 @@ class Survey:
     """Result of a walk."""
 
     fingerprint: bytes | None
-    """Equal for an unchanged object graph; None when the walk was not complete."""
+    """Equal for an unchanged object graph; None when the walk was not complete. Its outline comes first, which is all
+    but the contents of arrays."""
     obstacles: tuple[str, ...]
     """What was found that training may change, or that can't be looked into, as half sentences."""
     num_objects: int
@@ -85,6 +86,7 @@ class _Walk:
     max_objects: int
     max_bytes: int
     state: Any = field(default_factory=lambda: blake2b(digest_size=16))
+    contents: list[npt.NDArray[np.uint8]] = field(default_factory=list[npt.NDArray[np.uint8]])
     seen: dict[int, int] = field(default_factory=dict[int, int])
     keep: list[Any] = field(default_factory=list[Any])
     obstacles: list[str] = field(default_factory=list[str])
@@ -94,13 +96,16 @@ class _Walk:
     complete: bool = True
 
 
-def survey(roots: Iterable[tuple[str, Any]], *, max_objects: int = 50_000, max_bytes: int = 32 << 20) -> Survey:
+def survey(
+    roots: Iterable[tuple[str, Any]], *, max_objects: int = 50_000, max_bytes: int = 32 << 20, known: bytes = b""
+) -> Survey:
     """Walks from named roots.
 
     Args:
         roots: name (for messages) and object.
         max_objects: objects looked at before the walk gives up.
         max_bytes: array bytes hashed before it gives up.
+        known: an earlier fingerprint. Where the outline differs from its one, arrays are not read: the answer is clear.
     """
     walk = _Walk(max_objects, max_bytes)
     for name, root in roots:
@@ -108,8 +113,17 @@ def survey(roots: Iterable[tuple[str, Any]], *, max_objects: int = 50_000, max_b
         _visit(walk, root, name)
         if not walk.complete and walk.num_objects > max_objects:
             break
-    fingerprint = walk.state.digest() if walk.complete else None
+    fingerprint = _fingerprint(walk, known) if walk.complete else None
     return Survey(fingerprint, tuple(walk.obstacles), walk.num_objects, tuple(walk.shared))
+
+
+def _fingerprint(walk: _Walk, known: bytes) -> bytes:
+    outline: bytes = walk.state.digest()
+    if known and not known.startswith(outline):
+        return outline
+    for data in walk.contents:
+        walk.state.update(_mix(data))
+    return outline + walk.state.digest()
 
 
 def _note(walk: _Walk, obstacle: str) -> None:
@@ -218,7 +232,7 @@ def _hash_bytes(walk: _Walk, data: npt.NDArray[np.uint8], size_bytes: int, path:
     if walk.num_bytes > walk.max_bytes:
         _give_up(walk, f"`{path}` and others hold more than {walk.max_bytes >> 20} MiB, too much to watch")
     else:
-        walk.state.update(_mix(data))
+        walk.contents.append(data)
 
 
 @functools.cache
