@@ -31,6 +31,10 @@ FINISH_S = 1.0
 """How long a worker may go on with its batch when nobody waits for it any more."""
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+# Found before the fork: in each worker it would take a part of a millisecond before the first batch.
+_libc: Any = ctypes.CDLL(None, use_errno=True)
+_prctl: Any = _libc.prctl
+_mallopt: Any = getattr(_libc, "mallopt", None)  # glibc only
 
 
 def settle(name: bytes, stacks: int) -> None:
@@ -82,7 +86,7 @@ def serve(program: Program, identity: WorkerIdentity, fd: int, board: Board, pre
 
 def die_with(parent_pid: int) -> None:
     """Has the kernel kill this process when its parent's thread that forked it ends; exits if it has ended."""
-    _libc().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(0)
 
@@ -94,7 +98,7 @@ def die_after(parent_pid: int) -> None:
     the timer; the template, which has no such code, kills the worker as well.
     """
     signal.signal(_ORPHANED_SIGNAL, _hurry)
-    _libc().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_ORPHANED_SIGNAL), 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_ORPHANED_SIGNAL), 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(0)
 
@@ -133,18 +137,13 @@ def _do_nothing(*_: object) -> None:
     pass
 
 
-def _libc() -> Any:
-    return ctypes.CDLL(None, use_errno=True)
-
-
 def set_name(name: bytes) -> None:
     """What the kernel calls this process."""
-    _libc().prctl(_PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0)
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0)
 
 
 def _keep_freed_memory() -> None:
     """Lets malloc keep what is freed: giving pages back after every sample costs a fifth of the decode time."""
-    mallopt = getattr(_libc(), "mallopt", None)  # glibc only
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # the largest value that glibc takes
-        mallopt(_M_TRIM_THRESHOLD, 1 << 29)
+    if _mallopt is not None:
+        _mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # the largest value that glibc takes
+        _mallopt(_M_TRIM_THRESHOLD, 1 << 29)
