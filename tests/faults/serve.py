@@ -118,10 +118,14 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class Forking:
-    """Stands for ``os.fork``: a template can fork so often, as under a limit of processes (which root is above)."""
+    """Stands for ``os.fork``: a template can fork so often, as under a limit of processes (which root is above).
+
+    The training process, which forks a first worker itself, can fork while ``in_training``.
+    """
 
     def __init__(self, most: int) -> None:
         self.left = most
+        self.in_training = True
         self.fork = os.fork
 
     def __call__(self) -> int:
@@ -129,6 +133,8 @@ class Forking:
             self.left -= 1
             if self.left < 0:
                 raise BlockingIOError(11, "Resource temporarily unavailable")
+        elif not self.in_training:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
         return self.fork()
 
 

@@ -217,7 +217,7 @@ class TestLeaveOut:
 
             def strike(step: int, _: object) -> None:
                 if step == 24 + 2:
-                    forking.left = 0
+                    forking.left, forking.in_training = 0, False
                     os.kill(await_that("a template", lambda: template_below(os.getpid())), 9)
 
             with served(workers=2, on_bad_sample=policy) as record:
