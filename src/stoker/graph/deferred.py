@@ -11,6 +11,7 @@ swapped), so that what the program holds is an ordinary tensor from then on. Non
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -55,9 +56,10 @@ class Deferred(torch.Tensor):
     def __init__(self, value: Value, maker: Maker) -> None: ...
 
     def is_fresh(self) -> bool:
-        """Whether it can stand for a value of a further step: it was not made, and has no attribute of the program."""
+        """Whether it can stand for a value of a further step: not made, and without marks of the program."""
         attributes = vars(self)
-        return attributes["_real"] is None and len(attributes) == len(_OURS)
+        known = weakref.getweakrefcount(self)  # else a program's cache would take it for the tensor of an earlier step
+        return attributes["_real"] is None and len(attributes) == len(_OURS) and not known
 
     @classmethod
     def __torch_function__(

@@ -35,7 +35,7 @@ class Expected:
 
     __slots__ = (
         "_ambient", "_constants", "_keywords", "_num_args", "_others", "_scalars", "_tensors", "container",
-        "following", "function", "given", "is_getter", "node", "output", "outputs", "place", "random", "runs",
+        "following", "function", "given", "inputs", "is_getter", "node", "output", "outputs", "place", "random", "runs",
         "same_as",
     )  # fmt: skip
 
@@ -47,7 +47,7 @@ class Expected:
         self.function = call.function
         self.is_getter = type(call.function).__name__ == "method-wrapper"
         self.following: Expected | None = None
-        self.outputs = node.outputs
+        self.inputs, self.outputs = node.inputs, node.outputs
         self.same_as = call.same_as
         self.given = tuple(boundary.get(number, -1) for number in node.outputs)
         """For each result its place among the boundary tensors; -1 inside the cut."""

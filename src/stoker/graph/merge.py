@@ -8,7 +8,7 @@ or on time: its earlier part may still move).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -32,6 +32,8 @@ class Recording:
     signature: tuple[Any, ...]
     paths: list[str]
     """Functions of the last recorded step's stateless calls, those that differ between steps included."""
+    num_threads: int = field(default_factory=torch.get_num_threads)
+    """Torch's threads when it was made: how many there are decides how some calls round."""
 
     @property
     def before_random(self) -> frozenset[int]:

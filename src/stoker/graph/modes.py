@@ -90,6 +90,7 @@ class Watch(TorchFunctionMode):
             result = step.call(func, types, args, kwargs or {}, self._run)
         except Exception as error:
             if id(error) == self._raised:
+                self._raised = 0  # a later exception may get the same address
                 raise
             result = self._save(step, error, self._num_made > num_made, func, args, kwargs or {}, self._run)
         self._result = None

@@ -36,6 +36,7 @@ from stoker.graph.functions import (
     keeps_statistics,
     may_draw,
     path_of,
+    rounds_by_threads,
     simple_name,
     takes_leaves,
     version_of,
@@ -50,6 +51,8 @@ MAX_ALL_CONSTANTS_BYTES = 1 << 26
 """Outside tensors of one step together: copies of them are kept, and compared in every step."""
 MAX_CALLS = 2000
 """A step with more stateless calls is recorded up to here."""
+_MAX_USES = 10 * MAX_CALLS
+"""A step with more calls that need its values is followed up to here: the program may work on one batch for hours."""
 
 Run = Callable[[Function, tuple[Any, ...], dict[str, Any]], Any]
 """Makes a call."""
@@ -135,6 +138,7 @@ class Recorder:
         self.trace = Trace(signature, len(leaves))
         self._ids: dict[int, tuple[Callable[[], torch.Tensor | None], int]] = {}
         self._refs: list[Callable[[], torch.Tensor | None]] = []
+        self._versions: list[int] = []
         self._storages: dict[int, set[int]] = {}
         self._tainted: dict[int, torch.UntypedStorage] = {}  # kept, so that its address is not used again
         self._leaves = leaves
@@ -167,7 +171,7 @@ class Recorder:
         ):  # what follows is not the beginning of a step any more
             self.done = True
         tensors = _tensors(args, kwargs)
-        inputs = tuple([n for n in map(self._number, tensors) if n is not None])
+        inputs = tuple([n for n in map(self._number, tensors) if n is not None and not self._is_written(n)])
         if self._objects and takes_leaves(function):
             inputs += self._objects_in((*args, *kwargs.values()))
         if inputs:
@@ -252,6 +256,8 @@ class Recorder:
             why = "its result goes to Python" if inputs else "none"
         if not why and [tensor for tensor in outputs if tensor.requires_grad or not is_plain(tensor)]:
             why = _unmovable(outputs)
+        if not why and rounds_by_threads(function, args, _num_floats(tensors + outputs), _largest(outputs)):
+            why = "it rounds as the number of threads says, and data workers have one"
         if why:
             del self.trace.constants[num_constants:]
             self._use(function, inputs, why)
@@ -351,6 +357,7 @@ class Recorder:
         if not isinstance(tensor, torch.Tensor):
             self.trace.values.append(_describe_object(len(self.trace.values), tensor, position))
             self._refs.append(_nothing)
+            self._versions.append(0)
             return len(self.trace.values) - 1
         strided = tensor.layout is torch.strided and not tensor.is_nested
         value = Value(  # by position: the dearest line of recording
@@ -365,6 +372,7 @@ class Recorder:
         )
         self.trace.values.append(value)
         self._refs.append(weakref.ref(tensor))
+        self._versions.append(version_of(tensor))
         return value.number
 
     def _track(self, tensor: torch.Tensor, producer: int | None, position: int) -> int:
@@ -376,6 +384,17 @@ class Recorder:
     def _number(self, tensor: torch.Tensor) -> int | None:
         found = self._ids.get(id(tensor))
         return found[1] if found is not None and found[0]() is tensor else None
+
+    def _is_written(self, number: int) -> bool:
+        """Whether a value was written to by code that no mode sees (scripted functions, extensions)."""
+        tensor = self._refs[number]()
+        if tensor is None or version_of(tensor) == self._versions[number]:
+            return False
+        self.trace.uses.append(
+            Use("", (number,), "it is written to by code that no mode sees", site(), len(self.trace.calls))
+        )
+        self._taint(tensor)
+        return True
 
     def _alive(self) -> frozenset[int]:
         made = [value.number for value in self.trace.values if value.producer is not None]
@@ -407,6 +426,7 @@ class Recorder:
         if inputs:
             path = path_of(function) or simple_name(function)
             self.trace.uses.append(Use(path, tuple(dict.fromkeys(inputs)), why, site(), len(self.trace.calls)))
+            self.done = self.done or len(self.trace.uses) > _MAX_USES
 
 
 def _tensors(*parts: Any) -> list[torch.Tensor]:
@@ -431,6 +451,14 @@ def _collect(parts: Iterable[Any], found: list[torch.Tensor]) -> None:
             _collect((part.start, part.stop, part.step), found)
         elif isinstance(part, torch.Tensor):
             found.append(part)
+
+
+def _num_floats(tensors: list[torch.Tensor]) -> list[int]:
+    return [tensor.numel() for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
+
+
+def _largest(tensors: list[torch.Tensor]) -> int:
+    return max([tensor.numel() for tensor in tensors], default=0)
 
 
 def _no_leaf(_: Any) -> None:

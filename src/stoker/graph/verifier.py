@@ -11,7 +11,7 @@ batch, its memory handed out) ends substitution for the step, after deferred ten
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -55,7 +55,9 @@ class Verifier:
         self._expected: Expected | None = substitution.expected[0]
         self._current: list[Any] | None = None
         self._made: dict[int, torch.Tensor] = {}
-        self._marks = [mark(leaves[number]) for number in substitution.leaf_inputs]
+        self._leaf_ids = frozenset(map(id, leaves))
+        self._marks = {number: mark(leaves[number]) for number in substitution.leaf_inputs}
+        """By which writes are found that no mode sees (scripted code, extensions), of all that is in ``_made``."""
         self.began = False
         self.error: Exception | None = None
         self.done = False
@@ -89,7 +91,9 @@ class Verifier:
                     self._release()  # a loader that fetches ahead has moved it to a device, say
                     self.began = False
             if self._current is not None and expected.matches(args, kwargs, self._current):
-                return self._advance(expected, function, args, kwargs, run)
+                if not self._changed(expected.inputs):
+                    return self._advance(expected, function, args, kwargs, run)
+                self._stop()
         kind = effect(function)
         if kind is Effect.NONE and not (kwargs and writes_by_keyword(kwargs)):
             if Deferred in types:
@@ -122,11 +126,11 @@ class Verifier:
 
     def _touches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         parts = (*_tensors((args, kwargs)), *args, *kwargs.values())
-        return any(part is leaf for part in parts for leaf in self._leaves)
+        return any(id(part) in self._leaf_ids for part in parts)
 
     def _uses(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
         """Whether a call begins the step: not where the batch stays as it is (moved to the device on which it is)."""
-        return not any(result is leaf for leaf in self._leaves) and self._touches(args, kwargs)
+        return id(result) not in self._leaf_ids and self._touches(args, kwargs)
 
     def _begin(self) -> None:
         if self._plan.maker is not None:  # steps on two batches of one loader at once: stand-ins are those of one
@@ -137,7 +141,8 @@ class Verifier:
         for number, leaf in enumerate(self._leaves):
             self._current[number] = leaf
         self._made = dict(enumerate(self._leaves))
-        if self._written() or torch._C._len_torch_dispatch_stack():  # a mode of the program sees operations
+        other = self._changed(self._plan.leaf_inputs) or torch.get_num_threads() != self._plan.recording.num_threads
+        if other or torch._C._len_torch_dispatch_stack():  # a mode of the program sees operations
             self._stop()
 
     def _release(self) -> None:
@@ -152,12 +157,14 @@ class Verifier:
         """No further call is replaced in this step."""
         self._expected, self._current, self.done = None, None, True
 
-    def _written(self) -> bool:
-        leaves = self._leaves
-        for number, marked in zip(self._plan.leaf_inputs, self._marks, strict=True):
-            if is_changed(leaves[number], marked):
-                return True
-        return False
+    def _has(self, number: int, tensor: torch.Tensor) -> None:
+        self._made[number] = tensor
+        self._marks[number] = mark(tensor)
+
+    def _changed(self, numbers: Iterable[int]) -> bool:
+        """Whether values that are there were written to since they were made."""
+        made, marks = self._made, self._marks
+        return any(number in made and is_changed(made[number], marks[number]) for number in numbers)
 
     def _advance(self, expected: Expected, function: Function, args: Any, kwargs: Any, run: Run) -> Any:
         number, current = expected.output, self._plan.current
@@ -165,11 +172,9 @@ class Verifier:
             return self._advance_slowly(expected, function, args, kwargs, run)
         if expected.place < 0:
             result = self._plan.stand_in(number)
-        elif self._written():
-            self._stop()
-            return self.call(function, (Deferred,), args, kwargs, run)
         else:
-            result = self._made[number] = self._tensors[expected.place]
+            result = self._tensors[expected.place]
+            self._has(number, result)
         current[number] = result
         self._expected = expected.following
         self._place += 1
@@ -184,9 +189,6 @@ class Verifier:
             results = [result] if expected.container is None else results_of(result)
             if self._comparing:
                 self._compare(expected, results)
-        elif self._written():
-            self._stop()
-            return self.call(function, (Deferred,), args, kwargs, run)
         else:
             results = [
                 self._result(*one) for one in zip(expected.outputs, expected.given, expected.same_as, strict=True)
@@ -195,7 +197,7 @@ class Verifier:
         for number, tensor in zip(expected.outputs, results, strict=True):
             self._plan.current[number] = tensor
             if type(tensor) is not Deferred:
-                self._made[number] = tensor
+                self._has(number, tensor)
         self._expected = expected.following
         self._place += 1
         self.done = self.done or expected.following is None
@@ -241,12 +243,14 @@ class Verifier:
         steps = [step_of(calls[k]) for k in sorted(needed)]
         with torch._C.DisableTorchFunction(), torch.inference_mode(False), outside_transforms():
             run_steps(steps, self._made, self._plan.recording.constants, self._seed)
+            for made in [made for step in steps for made in step.outputs]:
+                self._has(made, self._made[made])
         return self._made[number]
 
     def settle(self, number: int, tensor: torch.Tensor) -> None:
         """A stand-in has taken over the tensor that was made for it."""
         if self._made:
-            self._made[number] = tensor
+            self._has(number, tensor)
 
     def _before_beginning(self, args: Any, kwargs: dict[str, Any]) -> None:
         keys = {_memory(t) for t in _tensors((args, kwargs.get("out")))}

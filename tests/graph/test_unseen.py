@@ -1,0 +1,110 @@
+"""What no name and no mode tells: writes by compiled functions, rounding by threads, caches of the program."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from stoker.graph.functions import Effect, effect, rounds_by_threads
+from tests.graph.loop import FIRST_SUBSTITUTED, check
+from tests.graph.test_substitution import batches, program
+
+pytestmark = pytest.mark.timeout(30)
+LATE = FIRST_SUBSTITUTED + 2
+
+
+@functools.cache
+def clip():
+    """A compiled function that writes; modes do not see that it is called."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(_clip_)
+
+
+def _clip_(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp_(max=0.4)
+
+
+WAYS = {
+    "scripted": lambda x: clip()(x),
+    "operator": lambda x: torch.ops.aten.clamp_max_.default(x, 0.4),
+    "packet": lambda x: torch.ops.aten.clamp_max_(x, 0.4),
+}
+
+
+@pytest.mark.parametrize("first", [0, LATE])
+@pytest.mark.parametrize("place", ["leaf", "inside", "boundary", "view"])
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_writes_that_no_mode_sees(way, place, first):
+    clip()
+
+    def step(number, x, ids):
+        if number >= first and place == "leaf":
+            WAYS[way](x)
+        a = torch.sin(x)
+        if number >= first and place == "inside":
+            WAYS[way](a)
+        b = torch.cos(a)
+        v = b[2:5]
+        if number >= first and place in ("boundary", "view"):
+            WAYS[way](v if place == "view" else b)
+        return b, v * 2, torch.exp(b)
+
+    check(program(step), batches)
+
+
+def test_operators_say_that_they_write():
+    assert effect(torch.ops.aten.clamp_max_.default) is Effect.WRITES
+    assert effect(torch.ops.aten.add.out) is Effect.WRITES
+    assert effect(torch.ops.aten.add.Tensor) is Effect.NONE
+
+
+def test_a_cache_by_weak_reference_misses_as_in_plain_python():
+    def make():
+        last: list[Any] = [lambda: None, -1]
+
+        def step(number, x, ids):
+            y = torch.sin(x)
+            if number > FIRST_SUBSTITUTED:
+                if last[0]() is not y:
+                    last[:] = [weakref.ref(y), number]
+                tag = last[1]
+            else:
+                tag = number
+            return torch.cos(y) + 1, tag
+
+        return step, lambda: None
+
+    check(make, batches)
+
+
+@pytest.mark.parametrize("function", [torch.sum, torch.mean, torch.sigmoid, torch.nn.functional.silu, torch.exp2])
+def test_calls_that_round_by_threads_stay(function):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        made = 1 if function in (torch.sum, torch.mean) else 40_000
+        assert rounds_by_threads(function, (), [40_000], made)
+        assert not rounds_by_threads(function, (), [4_000], made)
+        assert not rounds_by_threads(function, (), [], made)  # integers
+        torch.set_num_threads(1)
+        assert not rounds_by_threads(function, (), [40_000], made)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_large_sigmoids_are_the_same_in_every_step():
+    def step(number, x, ids):
+        return torch.sigmoid(x * 10), (torch.sin(x) * 2).mean(), torch.log1p(x) ** 2
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert check(program(step), lambda number: batches(number, 12_501), worker="one thread").moved
+    finally:
+        torch.set_num_threads(threads)
