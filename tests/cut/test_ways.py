@@ -38,6 +38,15 @@ def test_where_it_pays(tmp_path: Path) -> None:
     assert found.moved("marked") >= {"denoise"}
 
 
+def test_results_are_resized(tmp_path: Path) -> None:
+    """What comes in a slot has memory of its own as soon as the program wants another size."""
+    found = both("resized.py", cwd=tmp_path)
+    found.check()
+    assert found.served.out == found.plain.out
+    assert found.plain.status == 0, found.plain.err
+    assert found.moved("resized") >= {"log1p", "mul", "flip"}
+
+
 def test_data_parallel_and_sharded_ranks(tmp_path: Path) -> None:
     found = both("ranks.py", cwd=tmp_path, launcher=TORCHRUN)
     found.check()

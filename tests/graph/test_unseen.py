@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from stoker.graph.conductor import Conductor
+from stoker.graph.cutter import MAX_VARIANTS, Cutter, Memory
 from stoker.graph.functions import Effect, effect, rounds_by_threads
-from tests.graph.loop import FIRST_SUBSTITUTED, check
+from tests.graph.loop import FIRST_SUBSTITUTED, FREE, check
 from tests.graph.test_substitution import batches, program
 
 pytestmark = pytest.mark.timeout(30)
@@ -108,3 +110,18 @@ def test_large_sigmoids_are_the_same_in_every_step():
         assert check(program(step), lambda number: batches(number, 12_501), worker="one thread").moved
     finally:
         torch.set_num_threads(threads)
+
+
+def test_the_memory_of_a_loop_is_bounded():
+    """A loader for every epoch, each with batches of sizes of its own."""
+    memory, conductor = Memory(), Conductor()
+    for epoch in range(40):
+        cutter = Cutter(conductor, lambda _: None, lambda _: None, FREE, tried=False, memory=memory)
+        for _ in range(8):
+            cutter.asked()
+            (x,) = cutter.delivered((torch.rand(epoch + 1),))
+            torch.log1p(x).sum().item()
+        cutter.asked()
+        cutter.left()
+    assert 0 < len(memory.recordings) <= 2 * MAX_VARIANTS
+    assert memory.whole <= set(memory.recordings)

@@ -38,6 +38,8 @@ SKIPPED_BATCHES = 2
 RECORDED_STEPS = 4
 COMPARED_STEPS = 3
 MAX_VARIANTS = 8
+_MAX_REMEMBERED = 2 * MAX_VARIANTS
+"""Recordings that one loop's memory holds, over all its loaders."""
 _MAX_CHOICES = 6
 """Times a variant's cut is chosen again because something was found out; then it stays whole."""
 _EAGER_BATCHES, _LOOK_EVERY = 64, 16
@@ -318,7 +320,12 @@ class Cutter:
 
     def _settle(self, variant: _Variant) -> None:
         """Enough is recorded: a cut is chosen."""
-        recording = self._memory.recordings[variant.traces[0].signature] = merge(variant.traces)
+        recordings = self._memory.recordings
+        recording = recordings[variant.traces[0].signature] = merge(variant.traces)
+        while len(recordings) > _MAX_REMEMBERED:  # of sizes that come once in a program's life, say
+            oldest = next(iter(recordings))
+            del recordings[oldest]
+            self._memory.whole.discard(oldest)
         self._know(variant, recording)
         variant.traces.clear()
         self._choose(variant)

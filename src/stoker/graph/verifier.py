@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from stoker.graph.arguments import same_bits
+from stoker.graph.arguments import copy_of, same_bits
 from stoker.graph.deferred import Deferred, become_real, deferred_in, realise
 from stoker.graph.expected import Expected, Substitution
 from stoker.graph.functions import Effect, Function, effect, simple_name, writes_by_keyword
@@ -111,7 +111,8 @@ class Verifier:
         if self.began and simple_name(function) == "backward":  # what follows is not the beginning of a step any more
             self._stop()
         if kind is not Effect.UNINITIALISED:
-            self._before_write(args if kind is Effect.ESCAPES else args[:1], kwargs)
+            resizes = kwargs.get("out") is not None or simple_name(function).startswith("resize")
+            self._before_write(args if kind is Effect.ESCAPES else args[:1], kwargs, resizes=resizes)
         return run(function, args, kwargs)
 
     def finish(self) -> None:
@@ -263,7 +264,13 @@ class Verifier:
             self.realised.add(deferred._number)
             become_real(deferred)
 
-    def _before_write(self, args: Any, kwargs: dict[str, Any]) -> None:
+    def _detach_from_slot(self, tensors: Iterable[torch.Tensor]) -> None:
+        """A slot's memory has its size; what the program would have made itself gets memory of its own."""
+        for tensor in tensors:
+            if any(tensor is theirs for theirs in self._tensors) and not tensor.untyped_storage().resizable():
+                tensor.data = copy_of(tensor)
+
+    def _before_write(self, args: Any, kwargs: dict[str, Any], *, resizes: bool = False) -> None:
         """A call is about to write to its first argument or ``out``, or to hand memory out."""
         if not self.began:
             self._before_beginning(args, kwargs)
@@ -272,6 +279,8 @@ class Verifier:
         hit = {n for n, t in self._made.items() if None in keys or _memory(t) in keys}
         if not hit:
             return
+        if resizes:
+            self._detach_from_slot(_tensors((args, kwargs.get("out"))))
         self._settle_held()
         if any(not hit.isdisjoint(expected.node.inputs) for expected in self._plan.expected[self._place :]):
             self._stop()
