@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from stoker.graph.conductor import Conductor
 from stoker.graph.cutter import MAX_VARIANTS, Cutter, Memory
@@ -125,3 +126,15 @@ def test_the_memory_of_a_loop_is_bounded():
         cutter.left()
     assert 0 < len(memory.recordings) <= 2 * MAX_VARIANTS
     assert memory.whole <= set(memory.recordings)
+
+
+def test_operations_are_counted_from_the_middle_of_a_late_step():
+    def step(number, x, ids):
+        y = torch.sin(x)
+        if number < LATE:
+            return y @ torch.ones(4, 4), 256
+        with FlopCounterMode(display=False) as counter:
+            z = y @ torch.ones(4, 4)
+        return z, counter.get_total_flops()
+
+    check(program(step), batches)
