@@ -20,9 +20,13 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "slot_memory_bytes": st.none() | st.integers(1, 2**50),
     "random": st.sampled_from(["keep", "sample"]),
     "tier": st.sampled_from(["auto", "pinned"]),
+    "cut": st.sampled_from(["exact", "always", "off"]),
     "off": st.booleans(),
     "quiet": st.booleans(),
-    "run_dir": st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1),
+    "run_dir": st.none()
+    | st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(
+        lambda text: text == text.strip()  # blanks around a value are not part of it
+    ),
     "on_bad_sample": st.sampled_from(["raise", "skip", "replace"]),
     "bad_sample_cap": st.integers(0, 10**6),
     "stall_timeout_s": st.floats(0.001, 1e6),

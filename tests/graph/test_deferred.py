@@ -289,6 +289,7 @@ def _in_child(work: Callable[[], None]) -> None:
     child = os.fork()
     if not child:
         signal.alarm(_CHILD_S)
+        torch.set_num_threads(1)  # the parent's pool of threads is not in the child, and would be waited for
         os.close(reading)
         try:
             work()

@@ -160,6 +160,7 @@ class Cutter:
         self._plans = 0
         self._delivered_s = 0.0
         self._ended: list[Trace] = []
+        self._unwatched_s = float("inf")
         self._label = Arm.OFF
         self._seed = 0
 
@@ -284,7 +285,7 @@ class Cutter:
         """Has the random calls of a step draw what they would draw in a worker."""
         if variant.following is not None:
             verifier = Verifier(variant.following, leaves, Prepared(batch, -1, ()), seed=self._seed)
-            self._conductor.begin(self, verifier, lambda _: verifier.finish())
+            self._conductor.begin(self, verifier, lambda _: self._guard(verifier.finish))
 
     def _looks(self) -> bool:
         """Whether a batch is looked at: all at first, and once all kinds are settled a few, for new ones."""
@@ -308,8 +309,10 @@ class Cutter:
         Args:
             step_s: of the step that is over, to the next request: what was seen of it may end before (compiled code).
         """
+        if not self._ended and step_s and self._batches <= SKIPPED_BATCHES:
+            self._unwatched_s = min(self._unwatched_s, step_s)  # recording makes steps of many calls longer
         for trace in self._ended:
-            trace.step_s = max(trace.step_s, step_s)
+            trace.step_s = min(max(trace.step_s, step_s), self._unwatched_s)
         if self._ended:
             self._ended.clear()
             for variant in self._variants.values():
@@ -390,7 +393,7 @@ class Cutter:
         verifier = Verifier(variant.substitution, leaves, prepared, comparing=comparing, seed=self._seed)
 
         def end(compiled: bool) -> None:
-            verifier.finish()
+            self._guard(verifier.finish)
             if verifier.began and variant.substitution is verifier.substitution:
                 self._guard(lambda: self._judge(variant, verifier), verifier.error)
 

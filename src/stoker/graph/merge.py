@@ -16,7 +16,8 @@ import torch
 
 from stoker.graph.arguments import differing, same_bits
 from stoker.graph.dataflow import Argument, Form, Graph, Node, Value
-from stoker.graph.recorder import Ambient, Call, Trace
+from stoker.graph.numerics import Numerics, numerics
+from stoker.graph.recorder import Ambient, Call, Trace, Use
 
 _LEAST_S, _COMPARE_S, _COMPARED_BYTES_PER_S = 1e-8, 2e-6, 1e10
 """No call costs less than the first; comparing two tensors bit by bit: fixed cost, and bytes a second (one core)."""
@@ -32,8 +33,8 @@ class Recording:
     signature: tuple[Any, ...]
     paths: list[str]
     """Functions of the last recorded step's stateless calls, those that differ between steps included."""
-    num_threads: int = field(default_factory=torch.get_num_threads)
-    """Torch's threads when it was made: how many there are decides how some calls round."""
+    numerics: Numerics = field(default_factory=numerics)
+    """What decides how calls round, when it was made."""
 
     @property
     def before_random(self) -> frozenset[int]:
@@ -61,14 +62,16 @@ def merge(traces: Sequence[Trace]) -> Recording:
     graph.values = base.values[:num_values]
     calls: dict[int, Call] = {}
     place: dict[int, int] = {}  # number of a call in the trace -> number of its node
-    uses = [use for trace in traces for use in trace.uses]
+    uses: dict[int, list[Use]] = {}
+    for trace in traces:
+        for use in trace.uses:
+            uses.setdefault(min(use.after, length), []).append(use)
     for k in range(length + 1):
         seen: set[tuple[object, ...]] = set()
-        for use in uses:
+        for use in uses.get(k, ()):
             inputs = tuple(n for n in use.inputs if n < num_values)
             key = (use.path, inputs, use.site)
-            due = use.after == k or (k == length and use.after > k)
-            if due and inputs and key not in seen:
+            if inputs and key not in seen:
                 seen.add(key)
                 graph.nodes.append(_use_node(len(graph.nodes), use.path, inputs, use.why, use.site))
         if k < length:

@@ -21,6 +21,7 @@ from stoker.graph.deferred import Deferred, become_real, deferred_in, realise
 from stoker.graph.expected import Expected, Substitution
 from stoker.graph.functions import Effect, Function, effect, simple_name, writes_by_keyword
 from stoker.graph.leaves import is_changed, mark
+from stoker.graph.numerics import numerics
 from stoker.graph.randomness import seeded
 from stoker.graph.recorder import Run
 from stoker.graph.replay import Prepared, outside_transforms, results_of, run_steps, step_of
@@ -143,7 +144,7 @@ class Verifier:
         for number, leaf in enumerate(self._leaves):
             self._current[number] = leaf
         self._made = dict(enumerate(self._leaves))
-        other = self._changed(self._plan.leaf_inputs) or torch.get_num_threads() != self._plan.recording.num_threads
+        other = self._changed(self._plan.leaf_inputs) or numerics() != self._plan.recording.numerics
         if other or torch._C._len_torch_dispatch_stack():  # a mode of the program sees operations
             self._stop()
 

@@ -231,6 +231,9 @@ class JobAutoscaler:
         if not _enough(view, span_s=0.75, items=items):
             return True
         grown = self._workers - trial.workers
+        if grown <= 0:  # a budget has taken back meanwhile what was to be tried
+            self._trial = None
+            return False
         gain = view.rate / trial.rate if trial.rate > 0.0 else math.inf
         each = (1.0 - 1.0 / gain) / grown if gain > 0.0 else -1.0
         efficient = self._efficient(view, trial, gain, each)
