@@ -27,7 +27,7 @@ from stoker.graph.cut import Prices, choose
 from stoker.graph.dataflow import Argument, Cut, Form, Graph
 from stoker.graph.expected import NOTHING, Substitution
 from stoker.graph.leaves import leaves_of, signature_of
-from stoker.graph.merge import Recording, merge
+from stoker.graph.merge import Recording, merge, spread_state
 from stoker.graph.recorder import Recorder, Trace
 from stoker.graph.replay import Plan, Prepared, Stage, Step, step_of
 from stoker.graph.trial import Arm, Trial
@@ -205,16 +205,23 @@ class Cutter:
         self._delivered_s = time.perf_counter()
 
     def _guard(self, act: Callable[[], None], error: Exception | None = None) -> None:
-        """Keeps mistakes of ours from the program."""
+        """Does something unless a mistake was made before; keeps ours from the program."""
         if self._broken:
             return
-        if error is None:
-            try:
-                act()
-            except Exception as raised:
-                error = raised
-        if error is not None:
-            self._give_up(error)
+        try:
+            if error is not None:
+                raise error
+            act()
+        except Exception as found:
+            self._give_up(found)
+
+    def _finish(self, verifier: Verifier) -> None:
+        """What the program still holds becomes plain; also after a mistake, on steps that were under way then."""
+        try:
+            verifier.finish()
+        except Exception as error:
+            if not self._broken:
+                self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
         """A mistake of ours: this loader is left alone from here on, and the record says so."""
@@ -285,7 +292,7 @@ class Cutter:
         """Has the random calls of a step draw what they would draw in a worker."""
         if variant.following is not None:
             verifier = Verifier(variant.following, leaves, Prepared(batch, -1, ()), seed=self._seed)
-            self._conductor.begin(self, verifier, lambda _: self._guard(verifier.finish))
+            self._conductor.begin(self, verifier, lambda _: self._finish(verifier))
 
     def _looks(self) -> bool:
         """Whether a batch is looked at: all at first, and once all kinds are settled a few, for new ones."""
@@ -393,7 +400,7 @@ class Cutter:
         verifier = Verifier(variant.substitution, leaves, prepared, comparing=comparing, seed=self._seed)
 
         def end(compiled: bool) -> None:
-            self._guard(verifier.finish)
+            self._finish(verifier)
             if verifier.began and variant.substitution is verifier.substitution:
                 self._guard(lambda: self._judge(variant, verifier), verifier.error)
 
@@ -409,7 +416,7 @@ class Cutter:
                 node = graph.producer(value)
                 assert node is not None
                 node.state = "its result in a data worker differs in bits from the one here"
-            _spread_state(graph)
+            spread_state(graph)
             self._choose(variant)
             return
         variant.steps += 1
@@ -425,7 +432,7 @@ class Cutter:
             if variant.missed.total() > variant.steps // 2:
                 number, _ = variant.missed.most_common(1)[0]
                 graph.nodes[number].state = "later steps make it otherwise, or not at all"
-                _spread_state(graph)
+                spread_state(graph)
                 self._choose(variant)
             variant.steps = 0
             variant.missed.clear()
@@ -500,14 +507,6 @@ def _why_whole(graph: Graph) -> str:
 def _leaves_of(step: Step) -> Iterator[Argument]:
     for tree in (*step.arguments, *(tree for _, tree in step.keywords)):
         yield from tree.leaves()
-
-
-def _spread_state(graph: Graph) -> None:
-    for node in graph.nodes:
-        for value in node.inputs:
-            producer = graph.producer(value)
-            if not node.state and producer is not None and producer.state:
-                node.state = f"it depends on `{producer.function.rpartition('.')[2]}`, which is not stateless"
 
 
 def measure_bandwidth() -> float:

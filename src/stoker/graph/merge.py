@@ -87,7 +87,7 @@ def merge(traces: Sequence[Trace]) -> Recording:
             why = "the calls differ from step to step from here on"
             graph.nodes.append(_use_node(len(graph.nodes), call.path, inputs, why, call.site))
     graph.values = [_placed(value, place) for value in graph.values]
-    _spread(graph)
+    spread_state(graph)
     graph.kept = _kept(graph, traces, num_values)
     return Recording(graph, calls, base.constants, base.signature, [call.path for call in base.calls])
 
@@ -175,7 +175,7 @@ def _placed(value: Value, place: dict[int, int]) -> Value:
     return value if value.producer is None else replace(value, producer=place[value.producer])
 
 
-def _spread(graph: Graph) -> None:
+def spread_state(graph: Graph) -> None:
     """What depends on state is state; so is what is made from leaves that are not plain tensors of the CPU."""
     for node in graph.nodes:
         if node.state or not node.outputs:

@@ -166,10 +166,8 @@ class Recorder:
         kind = effect(function)
         if kind is Effect.METADATA:
             return run(function, args, kwargs)
-        if (
-            kind is Effect.ESCAPES and self.began and simple_name(function) == "backward"
-        ):  # what follows is not the beginning of a step any more
-            self.done = True
+        if kind is Effect.ESCAPES and self.began and simple_name(function) == "backward":
+            self.done = True  # what follows is not the beginning of a step any more
         tensors = _tensors(args, kwargs)
         inputs = tuple([n for n in map(self._number, tensors) if n is not None and not self._is_written(n)])
         if self._objects and takes_leaves(function):
