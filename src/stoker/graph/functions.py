@@ -245,6 +245,14 @@ def is_plain(tensor: Any) -> TypeGuard[torch.Tensor]:
     return not odd
 
 
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The memory that a tensor looks into; None where it has none of its own (sparse ones, those in transforms)."""
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """How often a tensor was written to, as far as torch counts; tensors of inference mode do not count."""
     return -1 if tensor.is_inference() else tensor._version

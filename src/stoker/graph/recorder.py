@@ -38,6 +38,7 @@ from stoker.graph.functions import (
     path_of,
     rounds_by_threads,
     simple_name,
+    storage_of,
     takes_leaves,
     version_of,
     writes_by_keyword,
@@ -399,9 +400,9 @@ class Recorder:
         return frozenset(number for number in made if self._refs[number]() is not None)
 
     def _taint(self, tensor: torch.Tensor) -> None:
-        if tensor.layout is not torch.strided or not _has_storage(tensor):
+        storage = storage_of(tensor)
+        if storage is None:
             return
-        storage = tensor.untyped_storage()
         key = storage._cdata
         self._tainted[key] = storage
         for number in self._storages.pop(key, ()):
@@ -511,14 +512,6 @@ def _unmovable(outputs: list[torch.Tensor]) -> str:
         if tensor.device.type != "cpu":
             return f"it runs on {tensor.device}"
     return f"its result is a {type(outputs[0]).__name__} of layout {outputs[0].layout}"
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    try:
-        tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError):
-        return False
-    return True
 
 
 def site() -> str:

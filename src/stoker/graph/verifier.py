@@ -19,7 +19,7 @@ import torch
 from stoker.graph.arguments import copy_of, same_bits
 from stoker.graph.deferred import Deferred, become_real, deferred_in, realise
 from stoker.graph.expected import Expected, Substitution
-from stoker.graph.functions import Effect, Function, effect, simple_name, writes_by_keyword
+from stoker.graph.functions import Effect, Function, effect, simple_name, storage_of, writes_by_keyword
 from stoker.graph.leaves import is_changed, mark
 from stoker.graph.numerics import numerics
 from stoker.graph.randomness import seeded
@@ -299,10 +299,8 @@ def _tensors(part: Any) -> Iterator[torch.Tensor]:
 
 
 def _memory(tensor: Any) -> int | None:
-    """Which memory a tensor looks into; None where that can't be said (sparse ones, those that transforms wrap)."""
+    """Which memory a tensor looks into; None where that can't be said, -1 for what is no tensor yet."""
     if type(tensor) is Deferred or not isinstance(tensor, torch.Tensor):
         return -1
-    try:
-        return tensor.untyped_storage()._cdata
-    except (RuntimeError, NotImplementedError):
-        return None
+    storage = storage_of(tensor)
+    return None if storage is None else storage._cdata
