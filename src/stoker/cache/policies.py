@@ -1,0 +1,92 @@
+"""How stale a path may be, and how its pages live: rules by path, the first that fits counts."""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class Freshness(enum.Enum):
+    """When the store is asked whether an object is still the one that is cached."""
+
+    IMMUTABLE = "immutable"
+    """Never: paths are written once."""
+    MAX_AGE = "max-age"
+    """When the last answer is older than the rule's ``max_age_s``."""
+    ALWAYS = "always"
+    """At every open, and every read that belongs to no open file."""
+
+
+class Life(enum.IntEnum):
+    """How pages leave the cache; pages of different lives are kept in different segments."""
+
+    NORMAL = 0
+    """When room is needed, as the eviction policy says."""
+    TIMED = 1
+    """After the rule's ``ttl_s``, or when room is needed."""
+    PINNED = 2
+    """Only when they are unpinned or evicted by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What holds for paths that fit a pattern.
+
+    Attributes:
+        pattern: shell pattern over ``protocol://path`` (``s3://bucket/train/*``; ``*`` also matches ``/``).
+        freshness: when the store is asked again.
+        max_age_s: for ``MAX_AGE`` (seconds).
+        ttl_s: after so many seconds pages go; None keeps them as long as there is room.
+        cached: False passes reads of these paths through.
+        quota_bytes: most bytes that pages under this rule may take together; None for no bound of their own.
+    """
+
+    pattern: str = "*"
+    freshness: Freshness = Freshness.MAX_AGE
+    max_age_s: float = 60.0
+    ttl_s: float | None = None
+    cached: bool = True
+    quota_bytes: int | None = None
+
+    def is_fresh(self, checked_at: float, now: float) -> bool:
+        """Whether an answer of the store still counts.
+
+        Args:
+            checked_at: when the store gave it (seconds since the epoch).
+            now: the same clock; a clock that was set back makes answers stale.
+        """
+        if self.freshness is Freshness.IMMUTABLE:
+            return True
+        if self.freshness is Freshness.ALWAYS:
+            return False
+        return 0.0 <= now - checked_at < self.max_age_s
+
+    @property
+    def life(self) -> Life:
+        """How pages under this rule leave the cache."""
+        return Life.NORMAL if self.ttl_s is None or math.isinf(self.ttl_s) else Life.TIMED
+
+
+DEFAULT_RULES: tuple[Rule, ...] = (
+    Rule(pattern="file://*", cached=False),
+    Rule(pattern="local://*", cached=False),
+    Rule(pattern="http://*", cached=False),
+    Rule(pattern="https://*", cached=False),
+    Rule(),
+)
+"""A local disk is its own cache; web servers are cached where a rule asks for it."""
+
+
+def rule_for(url: str, rules: Sequence[Rule] = DEFAULT_RULES) -> tuple[int, Rule]:
+    """The first rule whose pattern fits, and its number.
+
+    Raises:
+        LookupError: no rule fits; :data:`DEFAULT_RULES` fit everything.
+    """
+    for number, rule in enumerate(rules):
+        if fnmatch.fnmatchcase(url, rule.pattern):
+            return number, rule
+    raise LookupError(url)
