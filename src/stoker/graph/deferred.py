@@ -35,6 +35,7 @@ class Maker(Protocol):
 
 _OURS = frozenset({"_maker", "_number", "_real"})
 """Attributes of a deferred tensor; any others are the program's."""
+_NUM_OURS, _count_weak = len(_OURS), weakref.getweakrefcount
 
 
 class Deferred(torch.Tensor):
@@ -58,8 +59,9 @@ class Deferred(torch.Tensor):
     def is_fresh(self) -> bool:
         """Whether it can stand for a value of a further step: not made, and without marks of the program."""
         attributes = vars(self)
-        known = weakref.getweakrefcount(self)  # else a program's cache would take it for the tensor of an earlier step
-        return attributes["_real"] is None and len(attributes) == len(_OURS) and not known
+        if attributes["_real"] is not None or len(attributes) != _NUM_OURS:
+            return False
+        return not _count_weak(self)  # else a program's cache would take it for the tensor of an earlier step
 
     @classmethod
     def __torch_function__(

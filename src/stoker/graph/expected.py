@@ -1,4 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
 # (torch's functions are untyped)
 """A cut made ready for the training process: each moved call as a comparison that costs little, and its stand-ins."""
 
@@ -6,15 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.utils import _device
 
 from stoker.graph.arguments import Matcher, matcher
 from stoker.graph.dataflow import DICT, Argument, Cut, Form, Node
-from stoker.graph.deferred import Deferred, use_count
+from stoker.graph.deferred import Deferred
 from stoker.graph.functions import find
 from stoker.graph.merge import Recording
 from stoker.graph.recorder import ambient
@@ -22,7 +25,9 @@ from stoker.graph.recorder import ambient
 _NO_BITS = (float, complex, np.generic)
 """Types of which equal values may differ in bits (zeros)."""
 
-_is_inference = torch.is_inference_mode_enabled
+# Asked at every call that is verified.
+_is_inference, _get_default_dtype = torch.is_inference_mode_enabled, torch.get_default_dtype
+_is_any_autocast = torch._C._is_any_autocast_enabled
 
 
 class Expected:
@@ -31,16 +36,23 @@ class Expected:
     Attributes:
         following: the next moved call; None after the last one.
         output: number of the only result, where it is a tensor by itself that need not be made here; else -1.
+        present: the inputs that are tensors in every step; the others are stand-ins, as a rule.
     """
 
     __slots__ = (
-        "_ambient", "_constants", "_keywords", "_num_args", "_others", "_scalars", "_tensors", "container",
-        "following", "function", "given", "inputs", "is_getter", "node", "output", "outputs", "place", "random", "runs",
-        "same_as",
+        "_ambient", "_autocast", "_default", "_device", "_keywords", "_num_args", "_others", "_scalars", "_tensors",
+        "container", "following", "function", "given", "inputs", "is_getter", "node", "output", "outputs", "place",
+        "present", "random", "runs", "same_as",
     )  # fmt: skip
 
     def __init__(
-        self, node: Node, recording: Recording, current: list[Any], boundary: dict[int, int], runs: bool
+        self,
+        node: Node,
+        recording: Recording,
+        current: list[Any],
+        boundary: dict[int, int],
+        present: set[int],
+        runs: bool,
     ) -> None:
         call = recording.calls[node.number]
         self.node = node
@@ -48,6 +60,7 @@ class Expected:
         self.is_getter = type(call.function).__name__ == "method-wrapper"
         self.following: Expected | None = None
         self.inputs, self.outputs = node.inputs, node.outputs
+        self.present = tuple(number for number in node.inputs if number in present)
         self.same_as = call.same_as
         self.given = tuple(boundary.get(number, -1) for number in node.outputs)
         """For each result its place among the boundary tensors; -1 inside the cut."""
@@ -59,6 +72,7 @@ class Expected:
         self.output = node.outputs[0] if plain else -1
         self.place = self.given[0] if plain else -1
         self._ambient = call.ambient
+        self._autocast, _, self._default, self._device = call.ambient
         self._num_args = len(node.arguments)
         self._keywords = {name: matcher(tree, current, recording.constants) for name, tree in node.keywords}
         self._tensors: list[tuple[int, int]] = []
@@ -92,8 +106,11 @@ class Expected:
                 return False
         if (kwargs or self._keywords) and not self._match_keywords(kwargs):
             return False
-        # In inference mode results are tensors of another kind; such calls are never recorded as stateless.
-        return ambient() == self._ambient and not _is_inference()
+        if _is_inference():  # results are tensors of another kind; such calls are never recorded as stateless
+            return False
+        if self._autocast or _is_any_autocast():
+            return ambient() == self._ambient
+        return _get_default_dtype() is self._default and self._device == _device.CURRENT_DEVICE
 
     def _match_keywords(self, kwargs: dict[str, Any]) -> bool:
         if len(kwargs) != len(self._keywords):
@@ -144,7 +161,7 @@ class Substitution:
             runs = at_hand or number not in cut.moved
             if runs:
                 present |= set(node.outputs)
-            self.expected.append(Expected(node, recording, self.current, boundary, runs))
+            self.expected.append(Expected(node, recording, self.current, boundary, present, runs))
         for one, following in zip(self.expected, self.expected[1:], strict=False):
             one.following = following
         moved_inputs = {value for number in cut.moved | followed for value in graph.nodes[number].inputs}
@@ -170,22 +187,25 @@ class Substitution:
             found = self._stand_ins[number] = Deferred(self.recording.graph.values[number], self)
         return found
 
-    def held(self) -> Iterator[Deferred]:
+    def held(self) -> list[Deferred]:
         """Deferred tensors that the program refers to; they are the program's from now on."""
-        for number in list(self._stand_ins):
-            found = self._stand_ins[number]
-            entries = sum(1 for tensor in self.current if tensor is found)
-            del found
-            in_graphs = use_count(self._stand_ins[number]) > 1  # of autograd, say
-            if in_graphs or _count_references(self._stand_ins, number) > _UNHELD + entries:
-                yield self._stand_ins.pop(number)
+        entries = Counter(map(id, self.current))
+        with torch._C.DisableTorchFunction():
+            found = [
+                number
+                for number, references, owners in _references(self._stand_ins)
+                if references > _UNHELD + entries[id(self._stand_ins[number])] or owners > 1  # graphs of autograd, say
+            ]
+        return [self._stand_ins.pop(number) for number in found]
 
 
-def _count_references(table: dict[int, Any], number: int) -> int:
-    return sys.getrefcount(table[number])
+def _references(table: dict[int, Any]) -> Iterator[tuple[int, int, int]]:
+    """Number, references in Python, and owners in torch of each."""
+    for number, tensor in table.items():
+        yield number, sys.getrefcount(tensor), tensor._use_count()
 
 
-_UNHELD = _count_references({0: object()}, 0)
+_UNHELD = next(_references({0: torch.empty(0)}))[1]
 """References to what only the table refers to, as this interpreter counts them."""
 
 

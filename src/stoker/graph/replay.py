@@ -117,9 +117,13 @@ def run_steps(steps: Iterable[Step], values: dict[int, torch.Tensor], constants:
             continue
         args = [fill_in(tree, values, constants) for tree in step.arguments]
         kwargs = {name: fill_in(tree, values, constants) for name, tree in step.keywords}
-        drawing = seeded(seed, step.random) if step.random >= 0 else contextlib.nullcontext()
-        with under(step.ambient), drawing:
-            result = find(step.path)(*args, **kwargs)
+        function = find(step.path)
+        if step.random < 0 and step.ambient == ambient():  # as a rule; contexts cost more than many calls
+            result = function(*args, **kwargs)
+        else:
+            drawing = seeded(seed, step.random) if step.random >= 0 else contextlib.nullcontext()
+            with under(step.ambient), drawing:
+                result = function(*args, **kwargs)
         tensors = results_of(result)
         for tensor, look in zip(tensors, step.looks, strict=False):
             if (tuple(tensor.shape), tensor.stride(), tensor.dtype) != look:

@@ -26,6 +26,8 @@ from stoker.graph.randomness import seeded
 from stoker.graph.recorder import Run
 from stoker.graph.replay import Prepared, outside_transforms, results_of, run_steps, step_of
 
+_count_dispatch_modes = torch._C._len_torch_dispatch_stack
+
 
 class Verifier:
     """One step on a prepared batch.
@@ -59,6 +61,8 @@ class Verifier:
         self._leaf_ids = frozenset(map(id, leaves))
         self._marks = {number: mark(leaves[number]) for number in substitution.leaf_inputs}
         """By which writes are found that no mode sees (scripted code, extensions), of all that is in ``_made``."""
+        self._has_settled = False
+        """Values inside the cut are tensors, too, and may be written to."""
         self.began = False
         self.error: Exception | None = None
         self.done = False
@@ -86,15 +90,12 @@ class Verifier:
         if expected is not None and (
             function is expected.function or (expected.is_getter and function == expected.function)
         ):
-            if not self.began and self._touches(args, kwargs):
-                self._begin()
-                if self._current is not None and not expected.matches(args, kwargs, self._current):
-                    self._release()  # a loader that fetches ahead has moved it to a device, say
-                    self.began = False
-            if self._current is not None and expected.matches(args, kwargs, self._current):
+            current = self._current or self._begin_with(expected, args, kwargs)
+            if current is not None and expected.matches(args, kwargs, current):
+                inputs = expected.inputs if self._has_settled else expected.present
                 # A mode of the program that sees operations may have come since the step began.
-                if not self._changed(expected.inputs) and not torch._C._len_torch_dispatch_stack():
-                    return self._advance(expected, function, args, kwargs, run)
+                if not (inputs and self._changed(inputs)) and not _count_dispatch_modes():
+                    return self._advance(expected, current, function, args, kwargs, run)
                 self._stop()
         kind = effect(function)
         if kind is Effect.NONE and not (kwargs and writes_by_keyword(kwargs)):
@@ -135,6 +136,15 @@ class Verifier:
         """Whether a call begins the step: not where the batch stays as it is (moved to the device on which it is)."""
         return id(result) not in self._leaf_ids and self._touches(args, kwargs)
 
+    def _begin_with(self, expected: Expected, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """Begins the step if this call does; gives its tensors."""
+        if not self.began and self._touches(args, kwargs):
+            self._begin()
+            if self._current is not None and not expected.matches(args, kwargs, self._current):
+                self._release()  # a loader that fetches ahead has moved it to a device, say
+                self.began = False
+        return self._current
+
     def _begin(self) -> None:
         if self._plan.maker is not None:  # steps on two batches of one loader at once: stand-ins are those of one
             self._plan.maker.finish()
@@ -169,8 +179,10 @@ class Verifier:
         made, marks = self._made, self._marks
         return any(number in made and is_changed(made[number], marks[number]) for number in numbers)
 
-    def _advance(self, expected: Expected, function: Function, args: Any, kwargs: Any, run: Run) -> Any:
-        number, current = expected.output, self._plan.current
+    def _advance(
+        self, expected: Expected, current: list[Any], function: Function, args: Any, kwargs: Any, run: Run
+    ) -> Any:
+        number = expected.output
         if number < 0 or self._comparing:
             return self._advance_slowly(expected, function, args, kwargs, run)
         if expected.place < 0:
@@ -235,6 +247,7 @@ class Verifier:
     def make(self, number: int) -> torch.Tensor:
         """A value by the original calls, from what is there."""
         self.realised.add(number)
+        self._has_settled = True
         graph, calls = self._plan.recording.graph, self._plan.recording.calls
         needed, wanted = set[int](), [number]
         while wanted:
@@ -252,6 +265,7 @@ class Verifier:
 
     def settle(self, number: int, tensor: torch.Tensor) -> None:
         """A stand-in has taken over the tensor that was made for it."""
+        self._has_settled = True
         if self._made:
             self._has(number, tensor)
 
