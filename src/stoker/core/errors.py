@@ -41,7 +41,7 @@ class MissingExtraError(StokerError, ImportError):
 
 
 class WireError(StokerError):
-    """Bytes received from a data worker are not a well-formed message."""
+    """Bytes received from a data worker or a node of the cache are not a well-formed message."""
 
     code = "STOKER1101"
 
@@ -86,3 +86,48 @@ class RunFolderError(StokerError):
     """A run folder is missing, unreadable, or of a newer format than this stoker reads."""
 
     code = "STOKER1401"
+
+
+class ClusterError(StokerError):
+    """Base of what goes wrong between the nodes of a cache; a program's reads never see it, they go to the store."""
+
+    code = "STOKER1440"
+
+
+class MembershipError(ClusterError):
+    """Who belongs to the cluster cannot be learned: a wrong address, an unreadable ring record, no answer."""
+
+    code = "STOKER1441"
+
+
+class PeerRefusedError(ClusterError):
+    """A cache worker answered that it will not serve this: wrong secret, unknown mount, no permission."""
+
+    code = "STOKER1442"
+
+
+class PeerLostError(ClusterError):
+    """A cache worker does not answer: no connection, no bytes within the time-out, or a broken stream."""
+
+    code = "STOKER1443"
+
+
+class CacheError(StokerError):
+    """Base of what goes wrong in the data cache."""
+
+    code = "STOKER1410"
+
+
+class SourceChangedError(CacheError, OSError):
+    """An object of the store changed while it was being read; its bytes of two versions are never mixed.
+
+    Fields: path.
+    """
+
+    code = "STOKER1420"
+
+
+class SourceReadError(CacheError, OSError):
+    """The store kept answering wrongly: too few bytes, another range, no answer. Fields: path, start, end."""
+
+    code = "STOKER1421"
