@@ -91,12 +91,12 @@ def test_calls_that_round_by_threads_stay(function):
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        made = 1 if function in (torch.sum, torch.mean) else 40_000
-        assert rounds_by_threads(function, (), [40_000], made)
-        assert not rounds_by_threads(function, (), [4_000], made)
-        assert not rounds_by_threads(function, (), [], made)  # integers
+        large, small, whole = torch.ones(40_000), torch.ones(4_000), torch.ones(40_000, dtype=torch.int64)
+        assert rounds_by_threads(function, (), [large], [function(large)])
+        assert not rounds_by_threads(function, (), [small], [function(small)])
+        assert not rounds_by_threads(function, (), [whole], [torch.ones((), dtype=torch.int64)])
         torch.set_num_threads(1)
-        assert not rounds_by_threads(function, (), [40_000], made)
+        assert not rounds_by_threads(function, (), [large], [function(large)])
     finally:
         torch.set_num_threads(threads)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 DICT = "dict:"
 """A container that is a dictionary: this, and its keys as JSON."""
@@ -32,8 +33,7 @@ class Form(enum.Enum):
     """``payload`` is three arguments: start, stop, step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):  # as Value: made for every recorded call, while the program waits
     """One argument of a call; a tree where lists, tuples or slices are nested."""
 
     form: Form
@@ -51,8 +51,7 @@ class Argument:
             yield self
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """A tensor: a leaf of the batch, or a result of a node."""
 
     number: int

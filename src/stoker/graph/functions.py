@@ -148,12 +148,15 @@ def keeps_statistics(function: Function) -> bool:
     return simple_name(function) in _STATISTICS
 
 
+@functools.lru_cache(maxsize=4096)
 def is_random(function: Function) -> bool:
     """Whether calls draw from torch's generator, and from nothing else that is not an argument."""
     return simple_name(function) in _RANDOM
 
 
-def rounds_by_threads(function: Function, args: tuple[Any, ...], sizes: list[int], made: int) -> bool:
+def rounds_by_threads(
+    function: Function, args: tuple[Any, ...], tensors: list[torch.Tensor], results: list[torch.Tensor]
+) -> bool:
     """Whether a call may round otherwise with other threads, in so few elements that three batches may hide it.
 
     Found by comparing torch's functions on one thread and two; where many elements differ, the first batches show it.
@@ -161,11 +164,13 @@ def rounds_by_threads(function: Function, args: tuple[Any, ...], sizes: list[int
     Args:
         function: what is called.
         args: its arguments.
-        sizes: elements of each floating-point tensor among arguments and results.
-        made: elements of the largest result.
+        tensors: those among the arguments.
+        results: what it returned.
     """
-    if max(sizes, default=0) < _GRAIN or torch.get_num_threads() == 1:
+    large = [tensor for tensor in (*tensors, *results) if tensor.numel() >= _GRAIN]
+    if not any(t.is_floating_point() or t.is_complex() for t in large) or torch.get_num_threads() == 1:
         return False
+    made = max([tensor.numel() for tensor in results], default=0)
     name = simple_name(function)
     if name in _SUMS or name.endswith("_loss"):
         return made == 1
@@ -257,3 +262,11 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 def version_of(tensor: torch.Tensor) -> int:
     """How often a tensor was written to, as far as torch counts; tensors of inference mode do not count."""
     return -1 if tensor.is_inference() else tensor._version
+
+
+def versions_of(tensors: list[torch.Tensor]) -> list[int]:
+    """As :func:`version_of`, for several."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:  # one of inference mode
+        return [version_of(tensor) for tensor in tensors]

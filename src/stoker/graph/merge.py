@@ -8,7 +8,7 @@ or on time: its earlier part may still move).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -172,7 +172,7 @@ def _use_node(number: int, path: str, inputs: tuple[int, ...], why: str, site: s
 
 
 def _placed(value: Value, place: dict[int, int]) -> Value:
-    return value if value.producer is None else replace(value, producer=place[value.producer])
+    return value if value.producer is None else value._replace(producer=place[value.producer])
 
 
 def spread_state(graph: Graph) -> None:

@@ -11,6 +11,7 @@ the start. A trace holds results weakly, so that recording keeps nothing alive t
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import sys
@@ -41,6 +42,7 @@ from stoker.graph.functions import (
     storage_of,
     takes_leaves,
     version_of,
+    versions_of,
     writes_by_keyword,
 )
 from stoker.graph.leaves import is_changed, mark
@@ -140,6 +142,10 @@ class Recorder:
         self._ids: dict[int, tuple[Callable[[], torch.Tensor | None], int]] = {}
         self._refs: list[Callable[[], torch.Tensor | None]] = []
         self._versions: list[int] = []
+        self._memory: list[int] = []
+        """By number of value, its storage; 0 where there is none to be known by."""
+        self._quiet: set[Function] = set()
+        """Functions that were seen to draw no random numbers."""
         self._storages: dict[int, set[int]] = {}
         self._tainted: dict[int, torch.UntypedStorage] = {}  # kept, so that its address is not used again
         self._leaves = leaves
@@ -155,6 +161,8 @@ class Recorder:
             else:  # a subclass or a tensor on a device: what is made from it stays
                 self._describe(leaf, None, position)
         self._marks = [mark(leaf) for leaf in leaves]
+        self._tensors_of_batch = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self._versions_of_batch = versions_of(self._tensors_of_batch)
 
     # -- what the mode calls -----------------------------------------------------------------------------------------
 
@@ -169,7 +177,7 @@ class Recorder:
             return run(function, args, kwargs)
         if kind is Effect.ESCAPES and self.began and simple_name(function) == "backward":
             self.done = True  # what follows is not the beginning of a step any more
-        tensors = _tensors(args, kwargs)
+        tensors = _tensors(args, kwargs) if kwargs else _tensors(args)
         inputs = tuple([n for n in map(self._number, tensors) if n is not None and not self._is_written(n)])
         if self._objects and takes_leaves(function):
             inputs += self._objects_in((*args, *kwargs.values()))
@@ -181,7 +189,7 @@ class Recorder:
             return self._impure(function, kind, args, kwargs, inputs, run)
         if not inputs and (not self.began or kind is not Effect.NONE):
             return run(function, args, kwargs)
-        return self._computing(function, kind, args, kwargs, tensors, inputs, run)
+        return self._computing(function, args, kwargs, tensors, inputs, run)
 
     def finish(self, step_s: float) -> Trace:
         """The step is over, or can be followed no further."""
@@ -213,14 +221,13 @@ class Recorder:
     def _computing(
         self,
         function: Function,
-        kind: Effect,
         args: Any,
         kwargs: Any,
         tensors: list[torch.Tensor],
         inputs: tuple[int, ...],
         run: Run,
     ) -> Any:
-        why, path = self._refusal(function, kind), path_of(function)
+        why = self._refusal(function)
         arguments: tuple[Argument, ...] = ()
         keywords: tuple[tuple[str, Argument], ...] = ()
         num_constants = len(self.trace.constants)
@@ -236,18 +243,21 @@ class Recorder:
             del self.trace.constants[num_constants:]
             self._use(function, inputs, why)
             return run(function, args, kwargs)
-        versions = [version_of(tensor) for tensor in tensors]
-        before, random = _random_state(), -1
+        versions, random = versions_of(tensors), -1
+        before = b"" if function in self._quiet else _random_state()
         if self._seed is not None and is_random(function):
             random, self._num_random = self._num_random, self._num_random + 1
         begun = time.perf_counter()
         result = run(function, args, kwargs) if random < 0 else self._draw(random, function, args, kwargs, run)
         seconds = time.perf_counter() - begun
-        if _random_state() != before:
-            why = "it draws random numbers"
+        if before:
+            if _random_state() != before:
+                why = "it draws random numbers"
+            elif not is_random(function) and not is_marked(function):
+                self._quiet.add(function)  # asking costs 4 us; the first prepared batches are compared all the same
         self._check_versions(function)
         written: list[torch.Tensor] = []
-        if [version_of(tensor) for tensor in tensors] != versions:
+        if versions_of(tensors) != versions:
             written = [t for t, version in zip(tensors, versions, strict=True) if version_of(t) != version]
             why = "it writes to an argument"
         outputs, container = _results(result)
@@ -255,7 +265,7 @@ class Recorder:
             why = "its result goes to Python" if inputs else "none"
         if not why and [tensor for tensor in outputs if tensor.requires_grad or not is_plain(tensor)]:
             why = _unmovable(outputs)
-        if not why and rounds_by_threads(function, args, _num_floats(tensors + outputs), _largest(outputs)):
+        if not why and rounds_by_threads(function, args, tensors, outputs):
             why = "it rounds as the number of threads says, and data workers have one"
         if why:
             del self.trace.constants[num_constants:]
@@ -270,13 +280,12 @@ class Recorder:
             del self.trace.constants[num_constants:]
             self.began = bool(self.trace.calls or self.trace.uses)
             return result
-        taken = {tensor.untyped_storage()._cdata for tensor in tensors}
-        is_view = not taken.isdisjoint([tensor.untyped_storage()._cdata for tensor in outputs])
         numbers = tuple([self._track(tensor, number, place) for place, tensor in enumerate(outputs)])
+        is_view = not {self._memory_of(tensor) for tensor in tensors}.isdisjoint([self._memory[n] for n in numbers])
         self.trace.calls.append(
             Call(
                 function,
-                path,
+                path_of(function),
                 arguments,
                 keywords,
                 numbers,
@@ -296,20 +305,14 @@ class Recorder:
         with seeded(self._seed, order):
             return run(function, args, kwargs)
 
-    def _refusal(self, function: Function, kind: Effect) -> str:
-        if not path_of(function):
-            if is_marked(function):
-                return f"`{simple_name(function)}` is not defined at the top of a module, so no worker finds it"
-            return f"`{simple_name(function)}` is not one of torch's functions (mark your own with `@stoker.stateless`)"
-        if kind is Effect.UNINITIALISED:
-            return "its result is whatever the memory held"
-        if self._seed is None and may_draw(function):
-            return "it draws random numbers"
-        if keeps_statistics(function):
-            return "it may write running statistics"
+    def _refusal(self, function: Function) -> str:
+        """Why a call that computes cannot be moved, as far as that is known before it is made."""
+        always = _refusal_of(function, self._seed is not None)
+        if always:
+            return always
         if torch._C._len_torch_dispatch_stack():
             return "a mode of the program sees the operations that it makes"
-        if _inside_transform():
+        if _inside_transform() is not None:
             return "it runs inside a transform (vmap, grad)"
         if len(self.trace.calls) >= MAX_CALLS:
             return f"the step has more than {MAX_CALLS} calls"
@@ -357,28 +360,31 @@ class Recorder:
             self.trace.values.append(_describe_object(len(self.trace.values), tensor, position))
             self._refs.append(_nothing)
             self._versions.append(0)
+            self._memory.append(0)
             return len(self.trace.values) - 1
-        strided = tensor.layout is torch.strided and not tensor.is_nested
-        value = Value(  # by position: the dearest line of recording
-            len(self.trace.values),
-            producer,
-            position,
-            tuple(tensor.shape) if strided else (),
-            tensor.stride() if strided else (),
-            _dtype_name(tensor.dtype),
-            "cpu" if tensor.is_cpu else str(tensor.device),
-            tensor.numel() * tensor.element_size() if strided else 0,
-        )
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            shape, stride, size = tuple(tensor.shape), tensor.stride(), tensor.nbytes
+        else:
+            shape, stride, size = (), (), 0
+        device = "cpu" if tensor.is_cpu else str(tensor.device)
+        number = len(self._refs)
+        value = Value(number, producer, position, shape, stride, _dtype_name(tensor.dtype), device, size)
         self.trace.values.append(value)
         self._refs.append(weakref.ref(tensor))
         self._versions.append(version_of(tensor))
-        return value.number
+        self._memory.append(0)
+        return number
 
     def _track(self, tensor: torch.Tensor, producer: int | None, position: int) -> int:
         number = self._describe(tensor, producer, position)
         self._ids[id(tensor)] = (self._refs[number], number)
-        self._storages.setdefault(tensor.untyped_storage()._cdata, set()).add(number)
+        self._memory[number] = memory = tensor.untyped_storage()._cdata
+        self._storages.setdefault(memory, set()).add(number)
         return number
+
+    def _memory_of(self, tensor: torch.Tensor) -> int:
+        number = self._number(tensor)
+        return self._memory[number] if number is not None else tensor.untyped_storage()._cdata
 
     def _number(self, tensor: torch.Tensor) -> int | None:
         found = self._ids.get(id(tensor))
@@ -412,6 +418,10 @@ class Recorder:
 
     def _check_versions(self, why: str | Function) -> None:
         """What names do not say: a leaf that was written to all the same, by a function or for a reason."""
+        versions = versions_of(self._tensors_of_batch)
+        if versions == self._versions_of_batch:
+            return
+        self._versions_of_batch = versions
         for position, leaf in enumerate(self._leaves):
             if isinstance(leaf, torch.Tensor) and is_changed(leaf, self._marks[position]):
                 self._marks[position] = mark(leaf)
@@ -428,10 +438,12 @@ class Recorder:
             self.done = self.done or len(self.trace.uses) > _MAX_USES
 
 
-def _tensors(*parts: Any) -> list[torch.Tensor]:
+def _tensors(part: Any, keywords: Any = None) -> list[torch.Tensor]:
     """The tensors in the arguments of a call, from left to right."""
     found: list[torch.Tensor] = []
-    _collect(parts, found)
+    _collect(part, found)
+    if keywords is not None:
+        _collect((keywords,), found)
     return found
 
 
@@ -450,14 +462,6 @@ def _collect(parts: Iterable[Any], found: list[torch.Tensor]) -> None:
             _collect((part.start, part.stop, part.step), found)
         elif isinstance(part, torch.Tensor):
             found.append(part)
-
-
-def _num_floats(tensors: list[torch.Tensor]) -> list[int]:
-    return [tensor.numel() for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
-
-
-def _largest(tensors: list[torch.Tensor]) -> int:
-    return max([tensor.numel() for tensor in tensors], default=0)
 
 
 def _no_leaf(_: Any) -> None:
@@ -534,6 +538,21 @@ def _program_file(module: str, path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def _inside_transform() -> bool:
-    functorch: Any = torch._C
-    return functorch._functorch.peek_interpreter_stack() is not None
+_functorch: Any = importlib.import_module("torch._C._functorch")
+_inside_transform: Callable[[], object] = _functorch.peek_interpreter_stack
+
+
+@functools.lru_cache(maxsize=4096)
+def _refusal_of(function: Function, seeded: bool) -> str:
+    """Why no call of a function is moved; ``seeded`` where random ones draw from streams of the work item's own."""
+    if not path_of(function):
+        if is_marked(function):
+            return f"`{simple_name(function)}` is not defined at the top of a module, so no worker finds it"
+        return f"`{simple_name(function)}` is not one of torch's functions (mark your own with `@stoker.stateless`)"
+    if effect(function) is Effect.UNINITIALISED:
+        return "its result is whatever the memory held"
+    if not seeded and may_draw(function):
+        return "it draws random numbers"
+    if keeps_statistics(function):
+        return "it may write running statistics"
+    return ""
