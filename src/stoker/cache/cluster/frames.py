@@ -1,0 +1,387 @@
+"""What cache nodes say to each other: frames of a fixed header, a short body, and page bytes behind it.
+
+Pure: bytes to values and back, bounded in every length. Any bytes give a frame or :class:`WireError`, never anything
+else, and nothing is ever unpickled. Page bytes follow their DATA body untouched, so that a receiver can take them
+straight into the caller's buffer.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from typing import NamedTuple
+
+import msgspec
+
+from stoker.cache.versions import Strength, Version
+from stoker.core.errors import WireError
+
+MAGIC = 0x5343
+PROTOCOL = 1
+MAX_BODY_BYTES = 256 << 10
+"""Of every frame but DATA and RING."""
+MAX_RING_BYTES = 4 << 20
+MAX_PAYLOAD_BYTES = 16 << 20
+MAX_RANGES = 4096
+MAX_RANGE_BYTES = 64 << 20
+"""Of one range; also what the ranges of one request may ask for together."""
+MAX_PATH_BYTES = 4096
+MAX_TEXT_BYTES = 1024
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+
+HEADER = struct.Struct("<HBBIQ")  # magic, protocol, kind, length of what follows, ring epoch of the sender
+DATA = struct.Struct("<IIQQ")  # range number, offset in the range, version digest, object size; payload follows
+_READ = struct.Struct("<BBHHHIQ")  # flags, strength, mount, path and token bytes, number of ranges, object size
+_RANGE = struct.Struct("<QI")  # start, length
+_OBJECT = struct.Struct("<BQdH")  # strength, size, checked_at, token bytes
+_MISS = struct.Struct("<IB")
+HEADER_BYTES = HEADER.size
+DATA_BYTES = DATA.size
+
+
+class Kind(enum.IntEnum):
+    """What a frame is for."""
+
+    HELLO = 1
+    """Client: who I am."""
+    CHALLENGE = 2
+    """Worker: prove it, over this number."""
+    PROOF = 3
+    """Client: here, and prove yourself over mine."""
+    WELCOME = 4
+    """Worker: here; what you should know."""
+    REFUSED = 5
+    """Worker: no, and why."""
+    READ = 16
+    """Client: ranges of an object."""
+    STAT = 17
+    """Client: what is known of an object."""
+    ASK_RING = 18
+    ASK_STATUS = 19
+    PING = 20
+    DATA = 32
+    """Worker: bytes of a range."""
+    FETCHING = 33
+    """Worker: still at it, the store is being read; repeated while that lasts."""
+    MISS = 34
+    """Worker: the rest of this range will not come."""
+    OBJECT = 35
+    RING = 36
+    STATUS = 37
+    PONG = 38
+
+
+class Flag(enum.IntFlag):
+    """How a READ is to be served."""
+
+    NONE = 0
+    ONLY_IF_CACHED = 1
+    """A hedge, or a worker that asks the previous owner: nothing is fetched for it."""
+
+
+class Reason(enum.IntEnum):
+    """Why a range does not come, or a request is refused."""
+
+    NOT_CACHED = 1
+    CHANGED = 2
+    """The store holds another version than the one that was asked for."""
+    NOT_FOUND = 3
+    NOT_MOUNTED = 4
+    NOT_ALLOWED = 5
+    STORE_FAILED = 6
+    MALFORMED = 7
+    NOT_AUTHENTICATED = 8
+    BUSY = 9
+    """Too many connections or requests."""
+    DRAINING = 10
+
+
+class Header(NamedTuple):
+    """The fixed part of every frame."""
+
+    kind: Kind
+    length: int
+    epoch: int
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """Attributes: identity: name of the secret to use; node: id of the sender if it is a worker itself."""
+
+    identity: str
+    node: str = ""
+
+
+class Challenge(msgspec.Struct, frozen=True):
+    """Attributes: nonce: fresh, 32 bytes; secret: whether a proof is needed (not on a Unix socket)."""
+
+    nonce: bytes
+    secret: bool
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """Attributes: nonce: the client's, 32 bytes; proof: HMAC over both nonces and the identity."""
+
+    nonce: bytes
+    proof: bytes
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """Attributes: proof: the worker's; node: its id; clients: how many it serves now; draining: it will leave."""
+
+    proof: bytes
+    node: str
+    clients: int
+    draining: bool = False
+
+
+class Refused(NamedTuple):
+    """Why, for a program and for a person."""
+
+    reason: Reason
+    text: str
+
+
+class Range(NamedTuple):
+    """Bytes ``start`` to before ``start + length`` of an object."""
+
+    start: int
+    length: int
+
+
+class Read(NamedTuple):
+    """A request for ranges of one object; ``version`` is None where any that the policy allows will do."""
+
+    mount: str
+    path: str
+    version: Version | None
+    ranges: tuple[Range, ...]
+    flags: Flag = Flag.NONE
+
+
+class Data(NamedTuple):
+    """Bytes of a range, from ``offset`` in it; the digest is that of their version."""
+
+    number: int
+    offset: int
+    digest: int
+    object_size: int
+    payload: bytes | memoryview
+
+
+class Miss(NamedTuple):
+    """A range that will not be completed."""
+
+    number: int
+    reason: Reason
+
+
+class Stat(NamedTuple):
+    """A question about an object."""
+
+    mount: str
+    path: str
+
+
+class Object(NamedTuple):
+    """An object as the worker knows it, and when its store said so (seconds since the epoch)."""
+
+    version: Version
+    checked_at: float
+
+
+class Blob(NamedTuple):
+    """A frame whose body is JSON for others (RING, STATUS) or empty (ASK_RING, ASK_STATUS, PING, PONG, FETCHING)."""
+
+    kind: Kind
+    body: bytes = b""
+
+
+Frame = Hello | Challenge | Proof | Welcome | Refused | Read | Data | Miss | Stat | Object | Blob
+
+_BLOBS = frozenset({Kind.RING, Kind.STATUS, Kind.ASK_RING, Kind.ASK_STATUS, Kind.PING, Kind.PONG, Kind.FETCHING})
+_FILLED = frozenset({Kind.RING, Kind.STATUS})
+_STRUCTS: dict[Kind, type[Hello | Challenge | Proof | Welcome]] = {
+    Kind.HELLO: Hello, Kind.CHALLENGE: Challenge, Kind.PROOF: Proof, Kind.WELCOME: Welcome,
+}  # fmt: skip
+_KINDS: dict[type[object], Kind] = {
+    Hello: Kind.HELLO, Challenge: Kind.CHALLENGE, Proof: Kind.PROOF, Welcome: Kind.WELCOME, Refused: Kind.REFUSED,
+    Read: Kind.READ, Data: Kind.DATA, Miss: Kind.MISS, Stat: Kind.STAT, Object: Kind.OBJECT,
+}  # fmt: skip
+_LIMITS = {Kind.DATA: DATA_BYTES + MAX_PAYLOAD_BYTES, Kind.RING: MAX_RING_BYTES, Kind.STATUS: MAX_RING_BYTES}
+_BY_NUMBER = {int(kind): kind for kind in Kind}
+
+
+def encode(frame: Frame, epoch: int = 0) -> bytes:
+    """A frame as bytes; page bytes are copied, see :func:`data_head` for the way around.
+
+    Raises:
+        ValueError: the frame is larger than a receiver takes.
+    """
+    kind = frame.kind if isinstance(frame, Blob) else _KINDS[type(frame)]
+    body = _body(frame)
+    if len(body) > _LIMITS.get(kind, MAX_BODY_BYTES):
+        raise ValueError(f"`{kind.name}` frame must be at most {_LIMITS.get(kind, MAX_BODY_BYTES)} bytes: {len(body)}")
+    return HEADER.pack(MAGIC, PROTOCOL, kind, len(body), epoch) + body
+
+
+def data_head(number: int, offset: int, digest: int, object_size: int, length: int, epoch: int) -> bytes:
+    """Header and body of a DATA frame whose ``length`` bytes of payload are sent behind it."""
+    head = HEADER.pack(MAGIC, PROTOCOL, Kind.DATA, DATA_BYTES + length, epoch)
+    return head + DATA.pack(number, offset, digest, object_size)
+
+
+def decode_header(data: bytes | bytearray | memoryview) -> Header:
+    """The header at the head of ``data``; raises :class:`WireError` for anything else."""
+    if len(data) < HEADER_BYTES:
+        raise WireError(f"`frame` header must be {HEADER_BYTES} bytes, got {len(data)}")
+    magic, protocol, number, length, epoch = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise WireError(f"`frame` must begin with {MAGIC:#06x}, got {magic:#06x}; is this a cache worker's port?")
+    if protocol != PROTOCOL:
+        raise WireError(f"`frame` must have protocol {PROTOCOL}, got {protocol}; run one version of stoker everywhere")
+    kind = _BY_NUMBER.get(number)
+    if kind is None:
+        raise WireError(f"`frame` kind {number} is unknown")
+    if length > _LIMITS.get(kind, MAX_BODY_BYTES):
+        raise WireError(f"`{kind.name}` frame must be at most {_LIMITS.get(kind, MAX_BODY_BYTES)} bytes, got {length}")
+    return Header(kind, length, epoch)
+
+
+def decode_body(kind: Kind, body: bytes | memoryview) -> Frame:
+    """The frame of a body; raises :class:`WireError` for anything that :func:`encode` does not write."""
+    try:
+        if kind in _BLOBS:
+            if kind not in _FILLED and len(body):
+                raise WireError(f"`{kind.name}` frame must be empty, got {len(body)} bytes")
+            return Blob(kind, bytes(body))
+        if kind in _STRUCTS:
+            return _struct(kind, body)
+        return _DECODERS[kind](memoryview(body))
+    except (struct.error, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise WireError(f"`{kind.name}` frame of {len(body)} bytes is malformed: {error}") from None
+
+
+def _struct(kind: Kind, body: bytes | memoryview) -> Frame:
+    frame = msgspec.msgpack.decode(body, type=_STRUCTS[kind])
+    if isinstance(frame, (Challenge, Proof)) and len(frame.nonce) != NONCE_BYTES:
+        raise WireError(f"`nonce` must be {NONCE_BYTES} bytes, got {len(frame.nonce)}")
+    if isinstance(frame, (Proof, Welcome)) and len(frame.proof) != PROOF_BYTES:
+        raise WireError(f"`proof` must be {PROOF_BYTES} bytes, got {len(frame.proof)}")
+    return frame
+
+
+def _body(frame: Frame) -> bytes:
+    match frame:
+        case Hello() | Challenge() | Proof() | Welcome():
+            return msgspec.msgpack.encode(frame)
+        case Refused(reason, text):
+            return bytes((reason,)) + _text(text)[:MAX_TEXT_BYTES]
+        case Read():
+            return _read_body(frame)
+        case Data(number, offset, digest, object_size, payload):
+            return DATA.pack(number, offset, digest, object_size) + payload
+        case Miss(number, reason):
+            return _MISS.pack(number, reason)
+        case Stat(mount, path):
+            return _READ.pack(0, 0, len(_text(mount)), len(_text(path)), 0, 0, 0) + _text(mount) + _text(path)
+        case Object(version, checked_at):
+            token = _text(version.token)
+            return _OBJECT.pack(version.strength, version.size, checked_at, len(token)) + token
+        case Blob():
+            return frame.body
+
+
+def _read_body(frame: Read) -> bytes:
+    mount, path = _text(frame.mount), _text(frame.path)
+    version = frame.version
+    token = b"" if version is None else _text(version.token)
+    strength = _ANY if version is None else int(version.strength)
+    size = 0 if version is None else version.size
+    if not (len(path) <= MAX_PATH_BYTES and len(mount) <= MAX_TEXT_BYTES and len(token) <= MAX_TEXT_BYTES):
+        raise ValueError(f"names are bounded: {len(path)} bytes of path, {len(mount)} of mount, {len(token)} of token")
+    if len(frame.ranges) > MAX_RANGES:
+        raise ValueError(f"`ranges` must be at most {MAX_RANGES}, got {len(frame.ranges)}")
+    head = _READ.pack(int(frame.flags), strength, len(mount), len(path), len(token), len(frame.ranges), size)
+    return b"".join((head, mount, path, token, *(_RANGE.pack(start, length) for start, length in frame.ranges)))
+
+
+_ANY = 255
+"""In place of a strength: any version will do."""
+
+
+def _decode_read(body: memoryview) -> Read:
+    flags, strength, num_mount, num_path, num_token, num_ranges, size = _READ.unpack_from(body)
+    names = num_mount + num_path + num_token
+    if num_ranges > MAX_RANGES or num_path > MAX_PATH_BYTES or max(num_mount, num_token) > MAX_TEXT_BYTES:
+        raise WireError(f"`READ` is bounded, got {num_ranges} ranges and names of {names} bytes")
+    first = _READ.size + names
+    if len(body) != first + num_ranges * _RANGE.size:
+        raise WireError(f"`READ` of {num_ranges} ranges and {names} bytes of names has {len(body)} bytes")
+    mount, path, token = _cut(body[_READ.size : first], num_mount, num_path)
+    ranges = tuple(Range(start, length) for start, length in _RANGE.iter_unpack(body[first:]))
+    if any(start + length > 1 << 63 for start, length in ranges) or sum(r.length for r in ranges) > MAX_RANGE_BYTES:
+        raise WireError(f"`READ` must ask for at most {MAX_RANGE_BYTES} bytes below 2**63")
+    version = None if strength == _ANY else Version(Strength(strength), token, size)
+    if version is None and (token or size):
+        raise WireError("`READ` of any version must not name one")
+    return Read(mount, path, version, ranges, _flags(flags))
+
+
+def _flags(number: int) -> Flag:
+    if number & ~int(Flag.ONLY_IF_CACHED):
+        raise WireError(f"`READ` flags {number:#x} are unknown")
+    return Flag(number)
+
+
+def _decode_stat(body: memoryview) -> Stat:
+    flags, strength, num_mount, num_path, num_token, num_ranges, size = _READ.unpack_from(body)
+    if flags or strength or num_token or num_ranges or size or len(body) != _READ.size + num_mount + num_path:
+        raise WireError(f"`STAT` must name a mount and a path, got {len(body)} bytes")
+    if num_path > MAX_PATH_BYTES or num_mount > MAX_TEXT_BYTES:
+        raise WireError(f"`STAT` names are bounded, got {num_mount} and {num_path} bytes")
+    mount, path, _ = _cut(body[_READ.size :], num_mount, num_path)
+    return Stat(mount, path)
+
+
+def _cut(names: memoryview, num_mount: int, num_path: int) -> tuple[str, str, str]:
+    mount, rest = names[:num_mount], names[num_mount:]
+    return _string(mount), _string(rest[:num_path]), _string(rest[num_path:])
+
+
+def _decode_object(body: memoryview) -> Object:
+    strength, size, checked_at, num_token = _OBJECT.unpack_from(body)
+    if len(body) != _OBJECT.size + num_token or num_token > MAX_TEXT_BYTES or not math.isfinite(checked_at):
+        raise WireError(f"`OBJECT` checked at {checked_at} with a token of {num_token} bytes has {len(body)} bytes")
+    return Object(Version(Strength(strength), _string(body[_OBJECT.size :]), size), checked_at)
+
+
+def _decode_data(body: memoryview) -> Data:
+    number, offset, digest, object_size = DATA.unpack_from(body)
+    return Data(number, offset, digest, object_size, body[DATA_BYTES:])
+
+
+def _decode_miss(body: memoryview) -> Miss:
+    number, reason = _MISS.unpack(body)
+    return Miss(number, Reason(reason))
+
+
+def _decode_refused(body: memoryview) -> Refused:
+    if not 1 <= len(body) <= 1 + MAX_TEXT_BYTES:
+        raise WireError(f"`REFUSED` must be 1 to {1 + MAX_TEXT_BYTES} bytes, got {len(body)}")
+    return Refused(Reason(body[0]), bytes(body[1:]).decode("utf-8", "replace"))
+
+
+_DECODERS = {
+    Kind.READ: _decode_read, Kind.STAT: _decode_stat, Kind.OBJECT: _decode_object, Kind.DATA: _decode_data,
+    Kind.MISS: _decode_miss, Kind.REFUSED: _decode_refused,
+}  # fmt: skip
+
+
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _string(data: memoryview) -> str:
+    return bytes(data).decode("utf-8", "surrogateescape")
