@@ -27,6 +27,7 @@ from stoker.graph.cut import Prices, choose
 from stoker.graph.dataflow import Argument, Cut, Form, Graph
 from stoker.graph.expected import NOTHING, Substitution
 from stoker.graph.leaves import leaves_of, signature_of
+from stoker.graph.memory import Memory
 from stoker.graph.merge import Recording, merge, spread_state
 from stoker.graph.recorder import Recorder, Trace
 from stoker.graph.replay import Plan, Prepared, Stage, Step, step_of
@@ -38,10 +39,10 @@ SKIPPED_BATCHES = 2
 RECORDED_STEPS = 4
 COMPARED_STEPS = 3
 MAX_VARIANTS = 8
-_MAX_REMEMBERED = 2 * MAX_VARIANTS
-"""Recordings that one loop's memory holds, over all its loaders."""
-_MAX_CHOICES = 6
-"""Times a variant's cut is chosen again because something was found out; then it stays whole."""
+_MAX_REVISIONS = 5
+"""Times a cut is chosen again because something was found out; then its steps stay whole."""
+_OTHER_PHASE = 12
+"""Steps in a row that are not as recorded: the program does something else now, which is recorded as well."""
 _EAGER_BATCHES, _LOOK_EVERY = 64, 16
 """Up to so many batches each is looked at, then one in so many: looking costs some 10 us."""
 _PROBE_BYTES = 1 << 24
@@ -80,9 +81,8 @@ class _Phase(enum.Enum):
 
 @dataclass(slots=True)
 class _Variant:
-    """Steps on batches that look the same."""
+    """Steps on batches that look the same: those of the phase in which the program is."""
 
-    number: int
     traces: list[Trace] = field(default_factory=list[Trace])
     phase: _Phase = _Phase.RECORDING
     recording: Recording | None = None
@@ -94,23 +94,16 @@ class _Variant:
     plan: Plan | None = None
     cut: Cut | None = None
     compared: int = 0
-    choices: int = 0
     steps: int = 0
+    in_a_row: int = 0
+    """Steps, up to the last one, that were not as recorded."""
+    doubted: int | None = None
+    """Number of the call that did not come in those, while what comes instead is recorded."""
+    iterations: int = 0
+    """Iterations since it was left whole."""
     missed: Counter[int] = field(default_factory=Counter[int])
     """Calls that did not come as recorded, and in how many of the steps."""
     seen_realised: dict[int, int] = field(default_factory=dict[int, int])
-
-
-@dataclass(slots=True)
-class Memory:
-    """What is known of the steps of one loop, also when the program makes a new loader for every epoch."""
-
-    recordings: dict[tuple[Any, ...], Recording] = field(default_factory=dict[tuple[Any, ...], Recording])
-    whole: set[tuple[Any, ...]] = field(default_factory=set[tuple[Any, ...]])
-    """Looks of the batches whose steps are left whole."""
-    trial: Trial | None = None
-    passed: tuple[str, float] | None = None
-    """How the cut did in its trial: in words, and the measured gain."""
 
 
 def _reraise(error: Exception) -> None:
@@ -156,6 +149,8 @@ class Cutter:
         self._memory = memory or Memory()
         self._broken = False
         self._variants: dict[tuple[Any, ...], _Variant] = {}
+        self._numbers: dict[Recording, int] = {}
+        """Of the variants that people are told of: by look of the batch, and by phase of the program."""
         self._batches = 0
         self._plans = 0
         self._delivered_s = 0.0
@@ -181,6 +176,16 @@ class Cutter:
             self._memory.trial.pause()
         self._conductor.left(self)
         self._settle_recorded(0.0)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """The next iteration may be another phase; ever more seldom, a step of it shows whether one left whole is."""
+        for variant in self._variants.values():
+            if variant.phase is _Phase.WHOLE and not self._broken and len(self._numbers) < MAX_VARIANTS:
+                variant.iterations += 1
+                if variant.iterations.bit_count() == 1:
+                    variant.phase = _Phase.RECORDING
+                    variant.traces.clear()
 
     def delivered(self, item: Any, seed: int = 0) -> Any:
         """The batch for the program, watched from now on if there is something to watch for.
@@ -249,7 +254,7 @@ class Cutter:
         if variant is None:
             if len(self._variants) >= MAX_VARIANTS:
                 return
-            variant = self._variants[signature] = _Variant(len(self._variants))
+            variant = self._variants[signature] = _Variant()
         if variant.phase is not _Phase.RECORDING:
             self._follow(variant, batch, leaves)
             return
@@ -270,20 +275,23 @@ class Cutter:
         self._conductor.begin(self, recorder, end, learns=True)
 
     def _remember(self, variant: _Variant) -> None:
-        """Goes on with what an earlier loader of the same loop has shown, if its first step is like those."""
-        trace = variant.traces[0]
-        recording = self._memory.recordings.get(trace.signature)
-        if recording is None or not recording.fits(trace):
+        """Goes on with what was recorded of such steps before, by another loader of the same loop or in this phase."""
+        recording = self._memory.like(variant.traces[0])
+        if recording is None or (recording is variant.recording and variant.doubted is not None):
             return
-        variant.traces.clear()
         self._know(variant, recording)
-        if trace.signature in self._memory.whole:
+        if recording.whole:
             variant.phase = _Phase.WHOLE
         else:
             self._choose(variant)
 
     def _know(self, variant: _Variant, recording: Recording) -> None:
-        variant.recording = recording
+        self._numbers.setdefault(recording, len(self._numbers))
+        if variant.recording is not recording:
+            variant.seen_realised.clear()
+        variant.traces.clear()
+        variant.doubted = None
+        variant.recording, variant.following = recording, None
         variant.followed = recording.before_random
         if variant.followed:
             variant.following = Substitution(recording, NOTHING, variant.followed)
@@ -330,24 +338,43 @@ class Cutter:
 
     def _settle(self, variant: _Variant) -> None:
         """Enough is recorded: a cut is chosen."""
-        recordings = self._memory.recordings
-        recording = recordings[variant.traces[0].signature] = merge(variant.traces)
-        while len(recordings) > _MAX_REMEMBERED:  # of sizes that come once in a program's life, say
-            oldest = next(iter(recordings))
-            del recordings[oldest]
-            self._memory.whole.discard(oldest)
+        earlier, doubted = variant.recording, variant.doubted
+        recording = merge(variant.traces)
+        if earlier is not None and doubted is not None and earlier.paths == recording.paths:  # the call is another
+            self._know(variant, earlier)
+            self._doubt(variant, doubted)
+            return
+        self._memory.keep(recording)
         self._know(variant, recording)
-        variant.traces.clear()
         self._choose(variant)
+
+    def _revise(self, variant: _Variant) -> None:
+        """Something was found out about the calls: a cut is chosen again."""
+        assert variant.recording is not None
+        variant.recording.revisions += 1
+        self._choose(variant)
+
+    def _doubt(self, variant: _Variant, number: int) -> None:
+        """Later steps do not make a call as recorded."""
+        assert variant.recording is not None
+        graph = variant.recording.graph
+        graph.nodes[number].state = "later steps make it otherwise, or not at all"
+        spread_state(graph)
+        self._revise(variant)
+
+    def _record_again(self, variant: _Variant, doubted: int) -> None:
+        """The program is in another phase, or a call of it is another from now on."""
+        variant.doubted, variant.phase, variant.plan = doubted, _Phase.RECORDING, None
+        variant.traces.clear()
+        self._send()
 
     def _choose(self, variant: _Variant) -> None:
         recording = variant.recording
         assert recording is not None
-        variant.choices += 1
         cut = self._chooser(recording.graph, self._prices)
-        if not cut or variant.choices > _MAX_CHOICES:
+        if not cut or recording.revisions > _MAX_REVISIONS:
             reason = _why_whole(recording.graph) if not cut else "its steps differ too often from each other"
-            self._keep_whole(variant, "stayed" if variant.choices == 1 else "reverted", reason)
+            self._keep_whole(variant, "reverted" if recording.revisions else "stayed", reason)
             return
         self._plans += 1
         variant.cut = cut
@@ -358,7 +385,7 @@ class Cutter:
         constants = {number: tensor for number, tensor in enumerate(recording.constants) if number in used}
         variant.plan = Plan(self._plans, recording.signature, steps, constants, cut.boundary)
         variant.phase, variant.compared = _Phase.COMPARING, 0
-        variant.steps = 0
+        variant.steps = variant.in_a_row = 0
         variant.missed.clear()
         self._send()
 
@@ -369,11 +396,9 @@ class Cutter:
             variant.cut if outcome == "reverted" and variant.cut is not None else choose(recording.graph, self._prices)
         )
         variant.phase, variant.plan, variant.substitution = _Phase.WHOLE, None, None
-        self._memory.whole.add(recording.signature)
+        recording.whole = True
         self._send()
-        self._report(
-            Verdict(variant=variant.number, recording=recording, cut=cut, outcome=outcome, reason=reason, gain=gain)
-        )
+        self._tell(recording, cut, outcome, reason, gain)
 
     def _send(self) -> None:
         """Tells the workers which plans hold."""
@@ -417,23 +442,25 @@ class Cutter:
                 assert node is not None
                 node.state = "its result in a data worker differs in bits from the one here"
             spread_state(graph)
-            self._choose(variant)
+            self._revise(variant)
             return
         variant.steps += 1
-        if verifier.missed is not None:
-            variant.missed[verifier.missed] += 1
+        missed = verifier.missed
+        variant.in_a_row = 0 if missed is None else variant.in_a_row + 1
+        if missed is not None:
+            variant.missed[missed] += 1
         for value in verifier.realised:
             variant.seen_realised[value] = variant.seen_realised.get(value, 0) + 1
         again = [value for value, times in variant.seen_realised.items() if times >= 2 and value not in graph.kept]
         if again:
             graph.kept.update(dict.fromkeys(again, "the program used it in a way that was not recorded"))
-            self._choose(variant)
+            self._revise(variant)
+        elif missed is not None and variant.in_a_row >= _OTHER_PHASE and len(self._numbers) < MAX_VARIANTS:
+            self._record_again(variant, missed)
         elif variant.steps >= _WINDOW:
             if variant.missed.total() > variant.steps // 2:
                 number, _ = variant.missed.most_common(1)[0]
-                graph.nodes[number].state = "later steps make it otherwise, or not at all"
-                spread_state(graph)
-                self._choose(variant)
+                self._doubt(variant, number)
             variant.steps = 0
             variant.missed.clear()
         elif variant.phase is _Phase.COMPARING and verifier.complete:
@@ -488,9 +515,11 @@ class Cutter:
             recording, cut = variant.recording, variant.cut
             assert recording is not None
             assert cut is not None
-            self._report(
-                Verdict(variant=variant.number, recording=recording, cut=cut, outcome="moved", reason=reason, gain=gain)
-            )
+            self._tell(recording, cut, "moved", reason, gain)
+
+    def _tell(self, recording: Recording, cut: Cut, outcome: Outcome, reason: str, gain: float) -> None:
+        number = self._numbers[recording]
+        self._report(Verdict(variant=number, recording=recording, cut=cut, outcome=outcome, reason=reason, gain=gain))
 
 
 def _why_whole(graph: Graph) -> str:

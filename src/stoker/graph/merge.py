@@ -23,7 +23,7 @@ _LEAST_S, _COMPARE_S, _COMPARED_BYTES_PER_S = 1e-8, 2e-6, 1e10
 """No call costs less than the first; comparing two tensors bit by bit: fixed cost, and bytes a second (one core)."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Recording:
     """A graph with what is needed to run it: functions by number of node, and outside tensors by number."""
 
@@ -35,6 +35,10 @@ class Recording:
     """Functions of the last recorded step's stateless calls, those that differ between steps included."""
     numerics: Numerics = field(default_factory=numerics)
     """What decides how calls round, when it was made."""
+    whole: bool = False
+    """Nothing of its steps is moved, for good."""
+    revisions: int = 0
+    """Times that a cut of it was chosen again because something was found out."""
 
     @property
     def before_random(self) -> frozenset[int]:

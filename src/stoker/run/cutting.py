@@ -8,8 +8,9 @@ from stoker.core import events
 from stoker.feed.loader import LoaderFeed, StepCutter
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices
-from stoker.graph.cutter import Cutter, Memory, Verdict, measure_bandwidth
+from stoker.graph.cutter import Cutter, Verdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Node
+from stoker.graph.memory import Memory
 
 _FREE = Prices(bytes_per_s=1e15, tensor_s=0.0, verify_s=0.0, worker_s_price=0.0, min_saving_frac=0.0)
 """Prices at which everything moves that can."""

@@ -1,0 +1,35 @@
+"""What is known of the steps of one loop, also when the program makes a new loader for every epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stoker.graph.merge import Recording
+from stoker.graph.recorder import Trace
+from stoker.graph.trial import Trial
+
+_MAX_REMEMBERED = 16
+"""Recordings that one loop's memory holds, over all its loaders."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """Recordings of one loop's steps, and how their cut did."""
+
+    recordings: list[Recording] = field(default_factory=list[Recording])
+    """The latest last."""
+    trial: Trial | None = None
+    passed: tuple[str, float] | None = None
+    """How the cut did in its trial: in words, and the measured gain."""
+
+    def keep(self, recording: Recording) -> None:
+        """Adds one; the oldest go, as those of sizes that come once in a program's life."""
+        self.recordings.append(recording)
+        del self.recordings[:-_MAX_REMEMBERED]
+
+    def like(self, trace: Trace) -> Recording | None:
+        """The recording of steps like this one."""
+        for recording in reversed(self.recordings):
+            if recording.signature == trace.signature and recording.fits(trace):
+                return recording
+        return None
