@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 import torch
 
+from stoker.graph.conductor import Conductor
 from stoker.graph.cutter import MAX_VARIANTS
 from tests.graph.loop import Source, check, everything
 from tests.graph.test_substitution import batches, program
@@ -81,3 +83,27 @@ def test_a_loader_whose_first_iteration_had_nothing_to_move():
     assert [(v.variant, v.outcome) for v in source.verdicts] == [(0, "stayed"), (1, "moved")]
     assert source.prepared
     assert not source.conductor.watching
+
+
+def test_threads_each_with_a_loader_of_its_own():
+    """One conductor for all, as in a process; its steps are those of the thread that asks."""
+    conductor, found = Conductor(), dict[int, list[torch.Tensor]]()
+    sources = [Source(batches, everything, "pickled", conductor) for _ in range(3)]
+    together = threading.Barrier(len(sources))
+
+    def loop(place: int) -> None:
+        together.wait()
+        function = train if place else evaluate
+        found[place] = [function(x).clone() for _, (x, _) in sources[place].batches(60)]
+        sources[place].cutter.left()
+
+    threads = [threading.Thread(target=loop, args=(place,)) for place in range(len(sources))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for place, source in enumerate(sources):
+        function = train if place else evaluate
+        assert all(torch.equal(got, function(batches(number)[0])) for number, got in enumerate(found[place]))
+        assert source.verdicts[-1].outcome == "moved"
+        assert source.prepared > 40

@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""All steps that are watched in this process: one mode serves every loader, each with its own recording and cut.
+"""All steps that are watched in a thread: one mode serves every loader, each with its own recording and cut.
 
 A step belongs to a batch and begins at the first call that touches it. Frameworks fetch ahead (one batch, or as many as
 they accumulate), so several may wait. How often the loader is asked for more before a step begins is learned while
@@ -8,6 +8,7 @@ recording; after that, a step that should have begun is over, and the mode leave
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,8 +42,8 @@ class _Ahead:
     most: int
 
 
-class Conductor:
-    """Brings steps and their ends together."""
+class Conductor(threading.local):
+    """Brings steps and their ends together: those of each thread by themselves, as modes are a thread's own."""
 
     def __init__(self) -> None:
         self._watch = Watch(self._leaving, self._may_leave)
