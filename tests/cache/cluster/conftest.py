@@ -1,0 +1,19 @@
+"""What the cluster's tests start: an etcd of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cache.cluster.etcd_server import BINARY, MISSING, EtcdServer
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
+    if BINARY is None:
+        pytest.skip(MISSING)
+    server = EtcdServer(tmp_path / "etcd-data")
+    yield server
+    server.kill()
