@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from stoker.core.errors import BatchWrittenError
 from stoker.graph.conductor import Conductor
 from stoker.graph.cutter import MAX_VARIANTS, Cutter
 from stoker.graph.functions import Effect, effect, rounds_by_threads
@@ -85,6 +86,22 @@ def test_a_cache_by_weak_reference_misses_as_in_plain_python():
         return step, lambda: None
 
     check(make, batches)
+
+
+def test_a_value_from_before_an_unseen_write_is_never_computed_from_after_it():
+    """In a late step the batch is written to, and what was made from it before is needed as it was not recorded."""
+    clip()
+
+    def step(number, x, ids):
+        a = torch.sin(x)
+        b = torch.cos(a)
+        if number < LATE:
+            return b
+        clip()(x)
+        return b, a * 3
+
+    with pytest.raises(BatchWrittenError, match=r"`sin`.*--cut off"):
+        check(program(step), batches)
 
 
 @pytest.mark.parametrize("function", [torch.sum, torch.mean, torch.sigmoid, torch.nn.functional.silu, torch.exp2])

@@ -76,6 +76,12 @@ class DifferentResultError(StokerError):
     code = "STOKER1205"
 
 
+class BatchWrittenError(StokerError):
+    """A value that data workers had spared the program cannot be computed: its batch was written to since, unseen."""
+
+    code = "STOKER1206"
+
+
 class ResumeError(StokerError):
     """A saved loader state does not fit the loader it is given to."""
 
@@ -131,3 +137,15 @@ class SourceReadError(CacheError, OSError):
     """The store kept answering wrongly: too few bytes, another range, no answer. Fields: path, start, end."""
 
     code = "STOKER1421"
+
+
+class CacheDirectoryError(CacheError):
+    """The page store's directory cannot be used: of a newer format, of another user, or not on a local disk."""
+
+    code = "STOKER1411"
+
+
+class CacheBusyError(CacheError):
+    """Another process has held a lock of the page store for so long that it must be stopped; reads go on."""
+
+    code = "STOKER1412"

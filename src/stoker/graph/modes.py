@@ -20,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from stoker.core.errors import BatchWrittenError
 from stoker.graph.deferred import realise
 from stoker.graph.functions import Function
 from stoker.graph.recorder import Run
@@ -115,6 +116,8 @@ class Watch(TorchFunctionMode):
         self, step: Step, error: Exception, made: bool, func: Function, args: tuple[Any, ...], kwargs: Any, run: Run
     ) -> Any:
         """A mistake of ours must not become the program's: it gets the call's own result, the step is given up."""
+        if isinstance(error, BatchWrittenError):  # the program's own doing
+            raise error
         step.error, step.done = error, True
         return self._result if made else run(func, realise(args), realise(kwargs))
 

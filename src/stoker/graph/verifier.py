@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from stoker.core.errors import BatchWrittenError
 from stoker.graph.arguments import copy_of, same_bits
 from stoker.graph.deferred import Deferred, become_real, deferred_in, realise
 from stoker.graph.expected import Expected, Substitution
@@ -27,6 +28,18 @@ from stoker.graph.recorder import Run
 from stoker.graph.replay import Prepared, outside_transforms, results_of, run_steps, step_of
 
 _count_dispatch_modes = torch._C._len_torch_dispatch_stack
+
+
+class _Lost:
+    """Stands for values that cannot be computed any more."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def make(self, number: int) -> torch.Tensor:
+        raise self._error
+
+    def settle(self, number: int, tensor: torch.Tensor) -> None: ...
 
 
 class Verifier:
@@ -245,17 +258,29 @@ class Verifier:
         return realise(part)
 
     def make(self, number: int) -> torch.Tensor:
-        """A value by the original calls, from what is there."""
+        """A value by the original calls, from what is there.
+
+        Raises:
+            BatchWrittenError: what it is computed from was written to since, by code that no mode sees.
+        """
         self.realised.add(number)
         self._has_settled = True
         graph, calls = self._plan.recording.graph, self._plan.recording.calls
-        needed, wanted = set[int](), [number]
+        needed, present, wanted = set[int](), set[int](), [number]
         while wanted:
             value = wanted.pop()
             producer = graph.producer(value)
-            if value not in self._made and producer is not None and producer.number not in needed:
+            if value in self._made or producer is None:
+                present.add(value)
+            elif producer.number not in needed:
                 needed.add(producer.number)
                 wanted += producer.inputs
+        if self._changed(present):
+            name = simple_name(calls[max(needed)].function)
+            raise BatchWrittenError(
+                f"the result of `{name}` must be computed from the batch as it was delivered, and code that torch's "
+                "modes do not see (scripted or compiled) has written to the batch since; run with --cut off"
+            )
         steps = [step_of(calls[k]) for k in sorted(needed)]
         with torch._C.DisableTorchFunction(), torch.inference_mode(False), outside_transforms():
             run_steps(steps, self._made, self._plan.recording.constants, self._seed)
@@ -278,7 +303,10 @@ class Verifier:
     def _settle_held(self) -> None:
         for deferred in self._plan.held():
             self.realised.add(deferred._number)
-            become_real(deferred)
+            try:
+                become_real(deferred)
+            except BatchWrittenError as error:  # nobody may need it
+                deferred._maker = _Lost(error)
 
     def _detach_from_slot(self, tensors: Iterable[torch.Tensor]) -> None:
         """A slot's memory has its size; what the program would have made itself gets memory of its own."""
