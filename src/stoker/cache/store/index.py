@@ -1,0 +1,202 @@
+"""Where each page is: a hash table in a mapped file, 48 bytes a page, read without locks.
+
+The top bits of a key's hash choose a table through a directory (extendible hashing). A table has up to 32 buckets of 85
+slots, and grows by one bucket at a time, so that all tables together are never less than three quarters full however
+evenly they fill. A bucket that is full lends from the next one.
+
+The index is a hint. Slots carry a checksum, so a torn one is a miss; whoever follows a slot finds the key repeated in
+the record. Changes are made under the publish lock, by ``pwrite``: a full disk is an error and no signal.
+
+Source: Fagin et al. 1979 (extendible hashing); partial expansions after Larson 1980.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from stoker.cache.store.index_file import BUCKET_BYTES, BUCKETS_AT, OVERFLOW_AT, SLOT_BYTES, SLOTS, IndexFile, Place
+
+SLOT = struct.Struct("<12sQQQIII")
+_PREFIX_BYTES = 12
+_EMPTY = bytes(SLOT_BYTES)
+_FULL_FRAC = 0.9
+"""Load at which a table grows when a bucket has no room."""
+_UNIT_BYTES = 64
+"""Offsets count units of the records' alignment."""
+_TICKS_PER_S = 256
+_SIZE_MASK, _TICK_MASK = (1 << 48) - 1, (1 << 40) - 1
+
+
+class Entry(NamedTuple):
+    """What one lookup gives: where a page is, and which version of the object it belongs to.
+
+    Attributes:
+        version: digest of the version.
+        object_size: bytes of the object.
+        checked_at: when the store last said that this is the version (seconds since the epoch, rounded down).
+        segment: number of the file.
+        offset: of the record in a segment, of the page in a large object.
+        length: bytes of the page.
+        rule: number of the rule under which it was stored.
+    """
+
+    version: int
+    object_size: int
+    checked_at: float
+    segment: int
+    offset: int
+    length: int
+    rule: int
+
+
+def pack_slot(key: bytes, entry: Entry) -> bytes:
+    """A slot, with its checksum; its last byte is never 0, so that runs of zeros are empty slots."""
+    ticks = min(_TICK_MASK, max(0, int(entry.checked_at * _TICKS_PER_S)))
+    head = SLOT.pack(
+        key[:_PREFIX_BYTES], entry.version, entry.object_size | entry.rule << 48, ticks | entry.length << 40,
+        entry.segment, entry.offset // _UNIT_BYTES, 0,
+    )[:44]  # fmt: skip
+    return head + (xxh3_64_intdigest(head) & 0xFFFFFFFF | 0x01000000).to_bytes(4, "little")
+
+
+def unpack_slot(slot: bytes) -> Entry | None:
+    """What a slot says; None if it is torn or empty."""
+    _, version, size, ticks, segment, offset, check = SLOT.unpack(slot)
+    if xxh3_64_intdigest(slot[:44]) & 0xFFFFFFFF | 0x01000000 != check:
+        return None
+    return Entry(
+        version, size & _SIZE_MASK, (ticks & _TICK_MASK) / _TICKS_PER_S, segment, offset * _UNIT_BYTES, ticks >> 40,
+        size >> 48 & 0xFF,
+    )  # fmt: skip
+
+
+class Index:
+    """The index of a store.
+
+    Args:
+        path: of its file.
+        alive: gives the numbers of the files whose pages are served, sorted; slots of others are swept out when a
+            table is written anew.
+    """
+
+    def __init__(self, path: Path, alive: Callable[[], np.ndarray[Any, np.dtype[Any]]]) -> None:
+        self._file = IndexFile(path)
+        self._alive = alive
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the index takes on disk."""
+        return self._file.num_bytes
+
+    def find(self, key: bytes) -> Entry | None:
+        """The entry of a key; None if there is none. Needs no lock."""
+        try:
+            place = self._file.place(key)
+            if place is None:
+                return None
+            data, words, buckets, num_buckets, bucket = place
+            prefix = key[:_PREFIX_BYTES]
+            for _ in range(num_buckets):
+                at = BUCKETS_AT + words[buckets + bucket] * BUCKET_BYTES
+                content = data[at : at + OVERFLOW_AT]
+                pos = content.find(prefix)
+                while pos >= 0:
+                    if not pos % SLOT_BYTES:
+                        return unpack_slot(content[pos : pos + SLOT_BYTES])
+                    pos = content.find(prefix, pos + 1)
+                if not data[at + OVERFLOW_AT]:
+                    return None
+                bucket = bucket + 1 if bucket + 1 < num_buckets else 0
+        except IndexError:
+            # Another process made the file longer than it is mapped here (or, after power loss, numbers are anything).
+            return self.find(key) if self._file.remap_if_longer() else None
+        return None
+
+    def put(self, key: bytes, entry: Entry) -> None:
+        """Set the entry of a key. Under the publish lock.
+
+        Raises:
+            OSError: the disk is full; nothing has changed.
+        """
+        slot = pack_slot(key, entry)
+        found = self._slot_of(key)
+        if found is not None:
+            self._file.write(found, slot)
+            return
+        # A table that is full gets a bucket or is split: the second attempt finds room but for the oddest hashes.
+        for _ in range(8):
+            if self._insert(key, slot):
+                return
+            self._file.rewrite(key, self._alive())
+        raise OSError(errno.ENOSPC, "the index of pages has no room for a key")
+
+    def remove(self, key: bytes) -> None:
+        """Forget a key. Under the publish lock."""
+        found = self._slot_of(key)
+        if found is not None:
+            self._file.write(found, _EMPTY)
+
+    def _slot_of(self, key: bytes) -> int | None:
+        """Where the slot of a key is in the file, torn or not."""
+        self._file.remap_if_longer()
+        place = self._file.place(key)
+        if place is None:
+            return None
+        prefix = key[:_PREFIX_BYTES]
+        for at in _buckets_from(place):
+            content = place.data[at : at + OVERFLOW_AT]
+            pos = content.find(prefix)
+            while pos >= 0:
+                if not pos % SLOT_BYTES:
+                    return at + pos
+                pos = content.find(prefix, pos + 1)
+            if not place.data[at + OVERFLOW_AT]:
+                return None
+        return None
+
+    def _insert(self, key: bytes, slot: bytes) -> bool:
+        """Write a slot into a free place of its table; False if the table is to be written anew first."""
+        place = self._file.place(key)
+        if place is None:
+            return False
+        passed: list[int] = []
+        for at in _buckets_from(place):
+            free = place.data[at : at + OVERFLOW_AT].find(_EMPTY)
+            if free >= 0:
+                # Flags first: whoever looks for the key goes on behind a full bucket.
+                for full in passed:
+                    if not place.data[full + OVERFLOW_AT]:
+                        self._file.write(full + OVERFLOW_AT, b"\1")
+                self._file.write(at + free, slot)
+                return True
+            if not passed and _load(place) >= _FULL_FRAC:
+                return False
+            passed.append(at)
+        return False
+
+
+def _buckets_from(place: Place) -> Iterator[int]:
+    """Places of a table's buckets in the file, from the one that is searched first."""
+    for step in range(place.num_buckets):
+        bucket = place.words[place.buckets + (place.first + step) % place.num_buckets]
+        yield BUCKETS_AT + bucket * BUCKET_BYTES
+
+
+def _load(place: Place) -> float:
+    """Which part of a table's slots is used."""
+    used = 0
+    for at in _buckets_from(place):
+        last_bytes = np.frombuffer(place.data, np.uint8, OVERFLOW_AT, at)[SLOT_BYTES - 1 :: SLOT_BYTES]
+        used += int(np.count_nonzero(last_bytes))
+    return used / (place.num_buckets * SLOTS)

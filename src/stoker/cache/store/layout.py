@@ -1,0 +1,209 @@
+"""The directory of a page store: where its files are, which format they have, how large it may grow."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stoker.cache.policies import DEFAULT_RULES, Rule
+from stoker.core.errors import CacheDirectoryError
+
+FORMAT = "stoker pages 1\n"
+"""Content of the file ``format``. A store of another format is refused, never converted."""
+DEFAULT_LIMIT_BYTES = 50_000_000_000
+DEFAULT_LIMIT_FRAC = 0.2
+"""Of the free space; the smaller of the two bounds counts."""
+SEGMENT_BYTES = 64 << 20
+LARGE_BYTES = 4 << 20
+"""Objects from this size on have a file of their own."""
+_NETWORK_TYPES = frozenset(
+    [
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "9p", "ceph", "glusterfs", "lustre", "gpfs"),
+        *("beegfs", "beegfs_nodev", "pvfs2", "orangefs", "wekafs"),
+    ]
+)
+
+Policy = Literal["epoch", "lru", "sieve", "s3fifo"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How a page store behaves.
+
+    Attributes:
+        limit_bytes: most bytes that it takes on disk; None: the smaller of 50 GB and a fifth of the free space.
+        policy: which segments go first (:mod:`stoker.cache.store.eviction`).
+        verify: checksums are compared at every read, or when this process first reads a block.
+        keep_free_frac: of the disk, that stays free whatever the limit says.
+        max_idle_s: segments that nobody read for so long go when room is needed.
+        filling_wait_s: longest wait for another process that fetches the same page.
+        lock_wait_s: longest wait for another process that writes into the index.
+        rules: what a rule's number means (:func:`stoker.cache.policies.rule_for`).
+    """
+
+    limit_bytes: int | None = None
+    policy: Policy = "epoch"
+    verify: Literal["always", "first-touch"] = "always"
+    keep_free_frac: float = 0.1
+    max_idle_s: float = 7 * 86400.0
+    filling_wait_s: float = 30.0
+    lock_wait_s: float = 2.0
+    rules: tuple[Rule, ...] = DEFAULT_RULES
+
+    def __post_init__(self) -> None:
+        if self.limit_bytes is not None and self.limit_bytes < 1 << 20:
+            raise ValueError(f"`limit_bytes` must be at least {1 << 20} (1 MiB), got {self.limit_bytes}.")
+        if not 0.0 <= self.keep_free_frac < 1.0:
+            raise ValueError(f"`keep_free_frac` must be in [0, 1), got {self.keep_free_frac}.")
+        if self.policy not in ("epoch", "lru", "sieve", "s3fifo"):
+            raise ValueError(f"`policy` must be epoch, lru, sieve or s3fifo, got {self.policy!r}.")
+        if self.verify not in ("always", "first-touch"):
+            raise ValueError(f"`verify` must be always or first-touch, got {self.verify!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths of a store's files."""
+
+    root: Path
+
+    @property
+    def index(self) -> Path:
+        """Where each page is."""
+        return self.root / "index"
+
+    @property
+    def table(self) -> Path:
+        """One row per segment and large object."""
+        return self.root / "table"
+
+    @property
+    def pulse(self) -> Path:
+        """What was read when: written by readers, without locks."""
+        return self.root / "pulse"
+
+    @property
+    def locks(self) -> Path:
+        """An empty file whose byte ranges are locked."""
+        return self.root / "locks"
+
+    @property
+    def pins(self) -> Path:
+        """Prefixes that are pinned, as JSON."""
+        return self.root / "pins"
+
+    def segment(self, number: int) -> Path:
+        """File of a segment."""
+        return self.root / "segments" / f"{number:08x}"
+
+    def large(self, number: int) -> Path:
+        """File of a large object: its bytes, as they are."""
+        return self.root / "large" / f"{number:08x}"
+
+    def large_rows(self, number: int) -> Path:
+        """Which pages of a large object are there, and their checksums."""
+        return self.root / "large" / f"{number:08x}.pages"
+
+    def prepare(self) -> None:
+        """Make the directory where it is missing, and check its format and owner.
+
+        Raises:
+            CacheDirectoryError: it holds another format, or belongs to someone else.
+        """
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (owner := self.root.stat().st_uid) != os.geteuid():
+            raise CacheDirectoryError(
+                f"`{self.root}` must belong to the user who runs stoker (uid {os.geteuid()}), it belongs to {owner}; "
+                "choose another directory with STOKER_CACHE_DIR.",
+                path=str(self.root),
+            )
+        self.root.chmod(0o700)
+        found = self._found_format()
+        if found is None:
+            self._write_format()
+            found = self._found_format()
+        if found != FORMAT:
+            raise CacheDirectoryError(
+                f"`{self.root}` must hold format {FORMAT.strip()!r}, found {found!r}; "
+                "choose another directory with STOKER_CACHE_DIR or delete this one.",
+                path=str(self.root),
+            )
+        for name in ("segments", "large"):
+            (self.root / name).mkdir(mode=0o700, exist_ok=True)
+
+    def _found_format(self) -> str | None:
+        try:
+            with open(self.root / "format", encoding="utf-8", errors="replace") as file:
+                return file.read(80)
+        except FileNotFoundError:
+            return None
+
+    def _write_format(self) -> None:
+        # Written aside and linked into place: of two processes that start at once, both find a whole file.
+        aside = self.root / f"format.{os.getpid()}"
+        aside.write_text(FORMAT, encoding="utf-8")
+        try:
+            os.link(aside, self.root / "format")
+        except FileExistsError:
+            pass  # another process was first
+        finally:
+            aside.unlink()
+
+
+def default_directory() -> Path:
+    """Where pages are kept when nobody says otherwise: ``$STOKER_CACHE_DIR`` or ``~/.cache/stoker/pages``.
+
+    Raises:
+        CacheDirectoryError: it would be on a network mount, where locks and mapped files do not hold.
+    """
+    if given := os.environ.get("STOKER_CACHE_DIR"):
+        return Path(given)
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = home / "stoker" / "pages"
+    kind = filesystem_type(directory)
+    if is_network(kind):
+        raise CacheDirectoryError(
+            f"`{directory}` must be on a local disk, it is on {kind}; set STOKER_CACHE_DIR to a local directory.",
+            path=str(directory),
+        )
+    return directory
+
+
+def is_network(kind: str) -> bool:
+    """Whether a type of filesystem, as the kernel names it, is served by another machine (or may be: FUSE)."""
+    return kind in _NETWORK_TYPES or kind.startswith("fuse.")
+
+
+def filesystem_type(path: Path) -> str:
+    """Type of the filesystem that holds a path, or will hold it (``ext4``); empty where the kernel does not say."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    place = os.path.realpath(path)
+    best, kind = "", ""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.readlines()
+    except OSError:
+        return ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mounted = left.split(" ")[4].replace("\\040", " ")
+        inside = place == mounted or place.startswith(mounted.rstrip("/") + "/")
+        # Of mounts on one point the last one is seen.
+        if inside and len(mounted) >= len(best):
+            best, kind = mounted, right.split(" ")[0]
+    return kind
+
+
+def default_limit_bytes(directory: Path) -> int:
+    """The size a store takes when nobody says otherwise."""
+    disk = os.statvfs(directory)
+    return max(1 << 20, min(DEFAULT_LIMIT_BYTES, int(disk.f_bavail * disk.f_frsize * DEFAULT_LIMIT_FRAC)))
+
+
+def segment_bytes_for(limit_bytes: int) -> int:
+    """Size of segments: an evicted one is a small part of the cache, and a page of 1 MiB fits where it can."""
+    size = max(min(SEGMENT_BYTES, limit_bytes // 64), min(4 << 20, limit_bytes // 4))
+    return size // 4096 * 4096

@@ -1,0 +1,180 @@
+"""Locks between processes: byte ranges of one file, held by open file descriptions (OFD), freed by the kernel at death.
+
+POSIX record locks would be lost when any other descriptor of the file closes, and ``flock`` has no ranges. A child that
+is forked shares its parent's descriptions, so every holder closes and reopens in the child (:class:`LockFile`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+PUBLISH = 0
+"""Byte of the lock under which index and table change."""
+EVICT = 1
+"""Byte of the lock of whoever makes room."""
+CLAIM = 1 << 20
+"""From here on one byte per row of the table: who appends to the segment."""
+FILL = 1 << 40
+"""From here on one byte per hash of a key: who fetches the page."""
+_FILL_RANGE = (1 << 40) - 1
+
+_FLOCK = struct.Struct("hhqqi4x")
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
+
+
+def try_lock(fd: int, start: int, *, shared: bool = False) -> bool:
+    """Lock one byte of an open file without waiting; False if another description holds it."""
+    kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def unlock(fd: int, start: int) -> None:
+    """Give the byte back, for all processes that share the description."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, 1, 0))
+
+
+def lock_within(fd: int, start: int, wait_s: float) -> bool:
+    """Lock one byte, waiting at most so long; False if the time was not enough.
+
+    A holder may be a stopped process, so nothing here waits without a bound.
+    """
+    if try_lock(fd, start):
+        return True
+    deadline_s = time.monotonic() + wait_s
+    pause_s = _FIRST_PAUSE_S
+    while time.monotonic() < deadline_s:
+        time.sleep(pause_s)
+        if try_lock(fd, start):
+            return True
+        pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+    return False
+
+
+class LockFile:
+    """The lock file of a store, in this process.
+
+    Threads of one process share a description, which does not conflict with itself: a lock of Python's goes before.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fillings: set[int] = set()
+        self._forked: weakref.WeakMethod[Callable[[], None]] | None = None
+        self._open()
+        _files.add(self)
+
+    def _open(self) -> None:
+        self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._publishing = threading.RLock()
+        self._evicting = threading.Lock()
+        self._depth = 0
+
+    def call_after_fork(self, method: Callable[[], None]) -> None:
+        """Call a bound method in forked children, once the locks have been reopened, as long as its object lives."""
+        self._forked = weakref.WeakMethod(method)
+
+    def reopen_after_fork(self) -> None:
+        """In a forked child: leave the parent's descriptions, which hold the parent's locks."""
+        left, self.fd = (self.fd, *self._fillings), -1
+        for fd in left:
+            # A thread of the parent may have been closing it.
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._fillings.clear()
+        self._open()
+        if self._forked is not None and (method := self._forked()) is not None:
+            method()
+
+    def close(self) -> None:
+        """Free all locks of this process."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    @contextlib.contextmanager
+    def publishing(self, wait_s: float) -> Generator[bool]:
+        """Index and table are this thread's alone; gives False if another process did not let go in time."""
+        with self._publishing:
+            if self._depth:
+                yield True
+                return
+            if not lock_within(self.fd, PUBLISH, wait_s):
+                yield False
+                return
+            self._depth += 1
+            try:
+                yield True
+            finally:
+                self._depth -= 1
+                unlock(self.fd, PUBLISH)
+
+    @contextlib.contextmanager
+    def evicting(self) -> Generator[bool]:
+        """This process alone makes room; gives False at once if another one does."""
+        if not self._evicting.acquire(blocking=False):
+            yield False
+            return
+        try:
+            held = try_lock(self.fd, EVICT)
+            try:
+                yield held
+            finally:
+                if held:
+                    unlock(self.fd, EVICT)
+        finally:
+            self._evicting.release()
+
+    def claim(self, row: int) -> bool:
+        """Take a row's segment for appending, if nobody has it."""
+        return try_lock(self.fd, CLAIM + row)
+
+    def release(self, row: int) -> None:
+        """Let others append to the row's segment."""
+        unlock(self.fd, CLAIM + row)
+
+    @contextlib.contextmanager
+    def filling(self, key: bytes, wait_s: float) -> Generator[None]:
+        """One thread of all processes at a time, as long as the holder takes no longer than ``wait_s``."""
+        start = FILL + (int.from_bytes(key[:8], "little") & _FILL_RANGE)
+        # A description of its own: other threads of this process wait like other processes do.
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._fillings.add(fd)
+        pid = os.getpid()
+        held = False
+        try:
+            held = lock_within(fd, start, wait_s)
+            yield
+        finally:
+            if os.getpid() == pid:
+                # Unlocked and not merely closed: a child that is being forked may still share the description.
+                if held:
+                    unlock(fd, start)
+                self._fillings.discard(fd)
+                os.close(fd)
+
+
+_files: weakref.WeakSet[LockFile] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for file in list(_files):
+        if file.fd >= 0:
+            file.reopen_after_fork()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,251 @@
+"""The page store: what the rest of the cache uses of this package.
+
+Thread-safe, fork-safe, and shared by all processes that open its directory. Reading takes no lock and no system call
+where the file is mapped already, so that a busy thread of the program does not make it wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+from xxhash import xxh3_64_intdigest
+
+from stoker.cache.names import DESCRIPTION, ObjectName
+from stoker.cache.policies import Life
+from stoker.cache.store.checksums import Bytes
+from stoker.cache.store.index import Entry, Index
+from stoker.cache.store.layout import Layout, StoreSettings, default_limit_bytes, segment_bytes_for
+from stoker.cache.store.locks import LockFile
+from stoker.cache.store.maps import Mapped, Maps, open_locked
+from stoker.cache.store.records import locate
+from stoker.cache.store.room import Room
+from stoker.cache.store.table import State, Table
+from stoker.cache.store.writing import Shelf, Writers, forget
+from stoker.cache.versions import Version
+from stoker.core.errors import CacheBusyError
+
+
+class PageStore:
+    """Pages of objects in a directory.
+
+    Args:
+        directory: of the store; made where it is missing.
+        settings: how it behaves.
+
+    Raises:
+        CacheDirectoryError: the directory cannot be used.
+        CacheBusyError: a stopped process holds the lock under which the store is opened.
+    """
+
+    def __init__(self, directory: Path, settings: StoreSettings | None = None) -> None:
+        self.settings = settings = settings or StoreSettings()
+        self.layout = layout = Layout(Path(directory))
+        layout.prepare()
+        self.limit_bytes = settings.limit_bytes or default_limit_bytes(layout.root)
+        self._locks = LockFile(layout.locks)
+        with self._publishing("opening the store"):
+            self._table = Table(layout.table)
+            self._index = Index(layout.index, self._table.alive)
+        self._room = Room(layout, self._locks, self._table, settings, self.limit_bytes)
+        self._writers = Writers(
+            layout, self._locks, self._table, self._index, self._room,
+            segment_bytes=segment_bytes_for(self.limit_bytes), lock_wait_s=settings.lock_wait_s,
+            seconds_to_live=tuple(float("inf") if rule.ttl_s is None else rule.ttl_s for rule in settings.rules),
+        )  # fmt: skip
+        self._maps = Maps(self._open_file)
+        self._changes = self._table.changes
+        self._always = settings.verify == "always"
+        self._locks.call_after_fork(self._in_child)
+
+    def _in_child(self) -> None:
+        self._writers.reset()
+
+    def close(self) -> None:
+        """Let go of all files; views stay valid. Nothing else may be called afterwards."""
+        self._writers.close()
+        self._maps.files.clear()
+        self._index.close()
+        self._table.close()
+        self._locks.close()
+
+    def __enter__(self) -> PageStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def lookup(self, key: bytes) -> Entry | None:
+        """Where a page is, and which version it belongs to; None if it is not here."""
+        return self._index.find(key)
+
+    def read_into(self, key: bytes, entry: Entry, start: int, buffer: memoryview) -> bool:
+        """Copy bytes of a page, compared with their checksums.
+
+        Args:
+            key: of the page.
+            entry: what :meth:`lookup` gave.
+            start: first byte of the page.
+            buffer: as many bytes as are wanted, all within the page; anything is in it after False.
+
+        Returns:
+            False if the page is gone or damaged (then it is dropped): a miss.
+        """
+        found = self._located(key, entry)
+        if found is None or start + len(buffer) > entry.length:
+            return False
+        mapped, at, sums = found
+        if mapped.read(at, entry.length, sums, start, buffer, always=self._always):
+            return True
+        self._discard(key, entry)
+        return False
+
+    def view(self, key: bytes, entry: Entry) -> memoryview | None:
+        """A page without copying it, read-only, its checksums compared now; None if it is gone or damaged.
+
+        The bytes stay as they are while the view lives, whatever happens to the page; they count for the limit.
+        """
+        found = self._located(key, entry)
+        if found is None:
+            return None
+        mapped, at, sums = found
+        page = mapped.page(at, entry.length, sums, always=self._always)
+        if page is None:
+            self._discard(key, entry)
+        return page
+
+    def _located(self, key: bytes, entry: Entry) -> tuple[Mapped, int, tuple[int, ...]] | None:
+        """The file of a page, where its bytes begin in it, and their checksums."""
+        if self._changes != self._table.changes:
+            self._sweep()
+        mapped = self._maps.files.get(entry.segment) or self._maps.get(entry.segment)
+        if mapped is None or (mapped.expires < float("inf") and mapped.expires <= time.time()):
+            self._discard(key, entry)
+            return None
+        checked = self._always or not mapped.has_seen(entry.offset)
+        found = locate(mapped.data, entry.offset, mapped.size, key, entry.version, entry.length, checked=checked)
+        if found is None:
+            self._discard(key, entry)
+            return None
+        if not self._always and checked:
+            mapped.note_seen(entry.offset)
+        return mapped, found[0], found[1]
+
+    def _sweep(self) -> None:
+        """Let go of files that were given up, so that their bytes become free."""
+        self._changes = self._table.changes
+        self._maps.keep_only(set(self._table.alive().tolist()))
+
+    def _open_file(self, number: int) -> Mapped | None:
+        row = self._table.find(number)
+        if row < 0:
+            return None
+        content = self._table.get(row)
+        if content.id != number or content.state not in (State.OPEN, State.SEALED):
+            return None
+        fd = open_locked(self.layout.segment(number), os.O_RDONLY)
+        return None if fd is None else Mapped(number, row, fd, content.expires)
+
+    def put(
+        self, name: ObjectName, index: int, version: Version, payload: Bytes, *,
+        rule: int = 0, life: Life = Life.NORMAL, checked_at: float,
+    ) -> bool:  # fmt: skip
+        """Keep a page.
+
+        Args:
+            name: of the object.
+            index: of the page, or :data:`~stoker.cache.names.DESCRIPTION`.
+            version: that the bytes are proven to be of.
+            payload: bytes of the page.
+            rule: number of the rule that holds for the path.
+            life: how the page leaves the cache.
+            checked_at: when the store said that this is the version (seconds since the epoch).
+
+        Returns:
+            False if it is not kept: nothing may go for it, the disk is full, a later version is known, or a stopped
+            process holds a lock.
+        """
+        if not version.storable:
+            return False
+        key = name.key(index)
+        old = self._index.find(key)
+        if old is not None and old.version == version.digest and old.length == len(memoryview(payload).cast("B")):
+            if checked_at > old.checked_at:
+                self.confirm(key, old, checked_at)
+            if self._located(key, old) is not None:
+                return True
+        shelf = Shelf(group_of(name), life, min(rule, 255))
+        return self._writers.put(name, index, version, payload, shelf=shelf, checked_at=checked_at)
+
+    def confirm(self, key: bytes, entry: Entry, checked_at: float) -> None:
+        """The store said that an entry's version is still the object's. Forgotten if a lock is not to be had."""
+        with self._locks.publishing(self.settings.lock_wait_s) as held:
+            if not held:
+                return
+            now = self._index.find(key)
+            if now is not None and now.version == entry.version and now.checked_at < checked_at:
+                # A full disk: the answer is asked for again later.
+                with contextlib.suppress(OSError):
+                    self._index.put(key, now._replace(checked_at=checked_at))
+
+    def describe(
+        self, name: ObjectName, version: Version, description: bytes, *,
+        rule: int = 0, life: Life = Life.NORMAL, checked_at: float,
+    ) -> bool:  # fmt: skip
+        """Keep what the store says of an object."""
+        return self.put(name, DESCRIPTION, version, description, rule=rule, life=life, checked_at=checked_at)
+
+    def description(self, name: ObjectName) -> tuple[Entry, bytes] | None:
+        """What the store said of an object, and of which version; None if it is not here."""
+        key = name.key(DESCRIPTION)
+        entry = self.lookup(key)
+        if entry is None:
+            return None
+        content = bytearray(entry.length)
+        return (entry, bytes(content)) if self.read_into(key, entry, 0, memoryview(content)) else None
+
+    def drop(self, key: bytes) -> None:
+        """Forget a page.
+
+        Raises:
+            CacheBusyError: a stopped process holds the lock; the page is still there.
+        """
+        with self._publishing("dropping a page"):
+            entry = self._index.find(key)
+            self._index.remove(key)
+            if entry is not None:
+                forget(self._table, entry)
+
+    def _discard(self, key: bytes, entry: Entry) -> None:
+        """Drop a page that is gone or damaged, unless it has been stored again."""
+        with self._locks.publishing(self.settings.lock_wait_s) as held:
+            now = self._index.find(key) if held else None
+            if now is not None and now.segment == entry.segment and now.offset == entry.offset:
+                self._index.remove(key)
+                forget(self._table, entry)
+
+    def filling(self, key: bytes) -> contextlib.AbstractContextManager[None]:
+        """One thread of all processes fetches a page; look it up again once inside.
+
+        Waits no longer than ``filling_wait_s``, then goes on beside the other one. Hold one at a time per thread.
+        """
+        return self._locks.filling(key, self.settings.filling_wait_s)
+
+    @contextlib.contextmanager
+    def _publishing(self, doing: str) -> Generator[None]:
+        with self._locks.publishing(self.settings.lock_wait_s) as held:
+            if not held:
+                raise CacheBusyError(
+                    f"{doing} needs the lock of `{self.layout.root}`, which another process has held for "
+                    f"{self.settings.lock_wait_s:.0f} s; look for a stopped process with `lslocks`.",
+                    path=str(self.layout.locks),
+                )
+            yield
+
+
+def group_of(name: ObjectName) -> int:
+    """Hash of what pages that are read together have in common: the store, and the first part of the path."""
+    return xxh3_64_intdigest(f"{name.namespace}\n{name.path.partition('/')[0]}".encode("utf-8", "surrogateescape"))

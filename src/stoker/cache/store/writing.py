@@ -1,0 +1,231 @@
+"""Adding pages to segments: claiming one, appending, publishing; one record at a time per process.
+
+A record counts once the table's ``tail`` is behind it, and is found once the index names it, in this order: a process
+that dies in between leaves a record that nobody finds, never an old one that comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import NamedTuple, Protocol
+
+from stoker.cache.names import ObjectName
+from stoker.cache.policies import Life
+from stoker.cache.store.checksums import Bytes, sums_of
+from stoker.cache.store.index import Entry, Index
+from stoker.cache.store.layout import Layout
+from stoker.cache.store.locks import LockFile
+from stoker.cache.store.records import pack_header
+from stoker.cache.store.segments import FIRST_RECORD_AT, SegmentWriter, make_segment
+from stoker.cache.store.table import Kind, Row, State, Table
+from stoker.cache.versions import Version
+
+_APPEND_FRAC = 0.25
+"""Of the time that pages of a segment live, in which pages are added: its last page lives for the rest of it."""
+_ATTEMPTS = 4
+"""Of making room, where other processes take what was made."""
+
+
+class Room(Protocol):
+    """Who decides whether the store may grow."""
+
+    def fits(self, num_bytes: int, rule: int) -> bool:
+        """Whether so many bytes may be added. Under the publish lock."""
+        ...
+
+    def make(self, num_bytes: int, life: Life, rule: int) -> bool:
+        """Remove what may go for so many bytes; whether something went. Under no lock."""
+        ...
+
+
+class Shelf(NamedTuple):
+    """What pages of one segment have in common."""
+
+    group: int
+    life: Life
+    rule: int
+
+
+class Writers:
+    """The segments that this process appends to, one per shelf."""
+
+    def __init__(
+        self, layout: Layout, locks: LockFile, table: Table, index: Index, room: Room,
+        *, segment_bytes: int, lock_wait_s: float, seconds_to_live: tuple[float, ...],
+    ) -> None:  # fmt: skip
+        self._layout, self._locks, self._table, self._index, self._room = layout, locks, table, index, room
+        self._segment_bytes = segment_bytes
+        self._lock_wait_s = lock_wait_s
+        self._ttl_s = seconds_to_live
+
+        self._writers: dict[Shelf, SegmentWriter] = {}
+        self._lock = threading.Lock()
+
+    def reset(self) -> None:
+        """In a forked child: the segments are the parent's."""
+        left, self._writers = self._writers, {}
+        self._lock = threading.Lock()
+        for writer in left.values():
+            writer.close()
+
+    def close(self) -> None:
+        """Let others go on with the segments."""
+        with self._lock:
+            for writer in self._writers.values():
+                writer.close()
+                self._locks.release(writer.row)
+            self._writers.clear()
+
+    def put(
+        self, name: ObjectName, index: int, version: Version, payload: Bytes, *, shelf: Shelf, checked_at: float
+    ) -> bool:
+        """Append a page and publish it; False if there is no room for it or a lock was not to be had."""
+        view = memoryview(payload).cast("B")
+        header = pack_header(name, index, version, len(view), sums_of(view), rule=shelf.rule, checked_at=checked_at)
+        if header is None:
+            return False
+        with self._lock:
+            try:
+                writer = self._writer_for(shelf, len(header), len(view))
+                if writer is None:
+                    return False
+                size = writer.append(header, view)
+                entry = Entry(
+                    version.digest, version.size, checked_at, writer.number, writer.tail, len(view), shelf.rule
+                )
+                return self._publish(name.key(index), entry, writer, header, size)
+            except OSError:
+                # The disk is full or broken: what was not published is not there.
+                self._abandon(shelf)
+                return False
+
+    def _publish(self, key: bytes, entry: Entry, writer: SegmentWriter, header: bytes, size: int) -> bool:
+        with self._locks.publishing(self._lock_wait_s) as held:
+            if not held:
+                return False
+            row = self._table.get(writer.row)
+            old = self._index.find(key)
+            if row.id != writer.number or row.state != State.OPEN or is_older(entry, old):
+                return False
+            self._table.extend(writer.row, writer.tail + size, row.live_bytes + entry.length, row.live_pages + 1)
+            writer.advance(header, size)
+            self._index.put(key, entry)
+            if old is not None:
+                forget(self._table, old)
+            return True
+
+    def _writer_for(self, shelf: Shelf, header_bytes: int, length: int) -> SegmentWriter | None:
+        writer = self._writers.get(shelf)
+        if writer is not None and not (writer.has_room(header_bytes, length) and time.time() < writer.until):
+            self._seal(shelf, writer)
+            writer = None
+        if writer is None:
+            writer = self._claim(shelf, header_bytes, length) or self._make(shelf, header_bytes, length)
+            if writer is not None:
+                self._writers[shelf] = writer
+        return writer
+
+    def _seal(self, shelf: Shelf, writer: SegmentWriter) -> None:
+        del self._writers[shelf]
+        try:
+            writer.seal()
+            with self._locks.publishing(self._lock_wait_s) as held:
+                if held and self._table.get(writer.row).id == writer.number:
+                    self._table.update(writer.row, state=State.SEALED)
+        finally:
+            writer.close()
+            self._locks.release(writer.row)
+
+    def _abandon(self, shelf: Shelf) -> None:
+        writer = self._writers.pop(shelf, None)
+        if writer is not None:
+            writer.close()
+            self._locks.release(writer.row)
+
+    def _claim(self, shelf: Shelf, header_bytes: int, length: int) -> SegmentWriter | None:
+        """A segment that another process began and left."""
+        with self._locks.publishing(self._lock_wait_s) as held:
+            if not held:
+                return None
+            rows = self._table.rows()
+            fits = (rows["state"] == State.OPEN) & (rows["kind"] == Kind.SEGMENT) & (rows["group"] == shelf.group)
+            fits &= (rows["life"] == shelf.life) & (rows["rule"] == shelf.rule)
+            fits &= rows["created"] + self._ttl_of(shelf) * _APPEND_FRAC > time.time()
+            for row in fits.nonzero()[0].tolist():
+                writer = self._claim_row(row)
+                if writer is not None and writer.has_room(header_bytes, length):
+                    return writer
+                if writer is not None:
+                    writer.seal()
+                    self._table.update(row, state=State.SEALED)
+                    writer.close()
+                    self._locks.release(row)
+        return None
+
+    def _claim_row(self, row: int) -> SegmentWriter | None:
+        # The claim of another thread of this process is no obstacle to the lock.
+        if any(writer.row == row for writer in self._writers.values()) or not self._locks.claim(row):
+            return None
+        content = self._table.get(row)
+        try:
+            fd = os.open(self._layout.segment(content.id), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._table.doom(row, time.time())
+            self._locks.release(row)
+            return None
+        return SegmentWriter(fd, content.id, row, content.tail, self._until(content))
+
+    def _make(self, shelf: Shelf, header_bytes: int, length: int) -> SegmentWriter | None:
+        size = self._segment_bytes
+        if header_bytes * 2 + length + FIRST_RECORD_AT + 128 > size:
+            return None
+        for _ in range(_ATTEMPTS):
+            with self._locks.publishing(self._lock_wait_s) as held:
+                if not held:
+                    return None
+                if self._room.fits(size, shelf.rule):
+                    return self._make_row(shelf, size)
+            if not self._room.make(size, shelf.life, shelf.rule):
+                return None
+        return None
+
+    def _make_row(self, shelf: Shelf, size: int) -> SegmentWriter | None:
+        now = time.time()
+        row, content = self._table.add(
+            state=State.MAKING, kind=Kind.SEGMENT, life=shelf.life, rule=shelf.rule, group=shelf.group,
+            allocated=size, tail=FIRST_RECORD_AT, created=now, expires=now + self._ttl_of(shelf),
+        )  # fmt: skip
+        if not self._locks.claim(row):
+            self._table.free(row)
+            return None
+        try:
+            fd = make_segment(self._layout.segment(content.id), content.id, row, size)
+            self._table.update(row, state=State.OPEN)
+        except OSError:
+            self._table.free(row)
+            self._locks.release(row)
+            raise
+        return SegmentWriter(fd, content.id, row, FIRST_RECORD_AT, self._until(content))
+
+    def _ttl_of(self, shelf: Shelf) -> float:
+        return self._ttl_s[shelf.rule] if shelf.life is Life.TIMED and shelf.rule < len(self._ttl_s) else float("inf")
+
+    @staticmethod
+    def _until(row: Row) -> float:
+        return row.created + (row.expires - row.created) * _APPEND_FRAC
+
+
+def is_older(new: Entry, old: Entry | None) -> bool:
+    """Whether what the index has is of another version that the store confirmed later."""
+    return old is not None and old.version != new.version and new.checked_at < old.checked_at <= time.time()
+
+
+def forget(table: Table, entry: Entry) -> None:
+    """A page is no longer live. Under the publish lock."""
+    row = table.find(entry.segment)
+    if row >= 0:
+        content = table.get(row)
+        live_bytes, live_pages = max(0, content.live_bytes - entry.length), max(0, content.live_pages - 1)
+        table.extend(row, content.tail, live_bytes, live_pages)
