@@ -34,7 +34,7 @@ NAME = st.binary(max_size=60).map(lambda data: data.decode("utf-8", "surrogatees
 VERSIONS = st.builds(Version, st.sampled_from(Strength), NAME, st.integers(0, 2**63))
 RANGES = st.lists(st.builds(Range, st.integers(0, 2**62), st.integers(0, 1 << 20)), max_size=8).map(tuple)
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(Hello, TEXT, TEXT),
+    st.builds(Hello, TEXT, TEXT, TEXT),
     st.builds(Challenge, st.binary(min_size=32, max_size=32), st.booleans()),
     st.builds(Proof, st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32)),
     st.builds(Welcome, st.binary(min_size=32, max_size=32), TEXT, st.integers(0, 10**6), st.booleans()),

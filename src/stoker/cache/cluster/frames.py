@@ -107,10 +107,11 @@ class Header(NamedTuple):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Attributes: identity: name of the secret to use; node: id of the sender if it is a worker itself."""
+    """Attributes: identity: name of the secret; node: id of a sender that is a worker; process: one of its own."""
 
     identity: str
     node: str = ""
+    process: str = ""
 
 
 class Challenge(msgspec.Struct, frozen=True):

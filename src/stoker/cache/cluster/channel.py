@@ -1,0 +1,223 @@
+"""One connection between nodes: sockets made and dialled, and frames received from and sent to them.
+
+A receiver takes what has arrived into one small buffer, so that a short answer costs one call of the kernel; of a long
+payload only the first bytes pass through it, the rest goes straight to where the caller wants it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from stoker.cache.cluster.frames import HEADER_BYTES, Frame, Header, decode_body, decode_header, encode
+from stoker.cache.cluster.joining import check_address
+from stoker.core.errors import PeerLostError, WireError
+
+BUFFER_BYTES = 16 << 10
+"""Holds a header and a page of 4 KiB, or a request of hundreds of ranges, as it arrives."""
+_BACKLOG = 256
+_TIMEVAL = struct.Struct("ll")
+_USER_TIMEOUT_MS = 30_000
+
+
+class Channel:
+    """Frames over a connected stream socket, which it owns. For one thread at a time.
+
+    Args:
+        sock: connected, blocking.
+        timeout_s: longest silence in the midst of a frame or of sending; 0 for no bound.
+    """
+
+    def __init__(self, sock: socket.socket, timeout_s: float) -> None:
+        self.sock = sock
+        self.epoch = 0
+        self._in = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self._in)
+        self._start: int = 0
+        self._end: int = 0
+        sock.settimeout(None)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.bound(timeout_s, timeout_s)
+
+    def bound(self, receive_s: float, send_s: float) -> None:
+        """Sets the longest silences; the kernel keeps them, since Python's own time-outs cost a poll for each call."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(receive_s))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(send_s))
+
+    def fileno(self) -> int:
+        """Descriptor to poll; :attr:`buffered` bytes do not show there."""
+        return self.sock.fileno()
+
+    @property
+    def buffered(self) -> bool:
+        """Whether bytes were received that no frame has used yet."""
+        return self._end > self._start
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether something is there to receive within ``timeout_s`` (None: however long it takes)."""
+        if self.buffered:
+            return True
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s * 1000)))
+
+    def send(self, frame: Frame, epoch: int = 0) -> None:
+        """Sends one frame; raises :class:`PeerLostError`."""
+        self.send_parts((encode(frame, epoch),))
+
+    def send_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Sends bytes from several places with as few calls as it takes; raises :class:`PeerLostError`."""
+        try:
+            total = sum(map(len, parts))
+            sent = self.sock.sendmsg(parts)
+            if sent < total:
+                for part in parts:
+                    if sent < len(part):
+                        self.sock.sendall(memoryview(part)[sent:])
+                    sent = max(0, sent - len(part))
+        except OSError as error:
+            raise _lost("take", error) from None
+
+    def header(self) -> Header | None:
+        """The header of the next frame; None when the other side has closed between frames.
+
+        Raises:
+            PeerLostError: it closed in the midst of one, or was silent for too long.
+            WireError: what came is no frame.
+        """
+        while self._end - self._start < HEADER_BYTES:
+            if not self._receive():
+                if self._end == self._start:
+                    return None
+                raise PeerLostError("`peer` closed the connection within a frame")
+        header = decode_header(self._view[self._start : self._start + HEADER_BYTES])
+        self._start += HEADER_BYTES
+        self.epoch = header.epoch
+        return header
+
+    def body(self, length: int) -> bytes:
+        """The next ``length`` bytes."""
+        data = bytearray(length)
+        self.into(memoryview(data))
+        return bytes(data)
+
+    def frame(self, max_bytes: int) -> Frame:
+        """The next frame, whole; one that is longer is malformed."""
+        header = self.header()
+        if header is None:
+            raise PeerLostError("`peer` closed the connection")
+        if header.length > max_bytes:
+            raise WireError(f"`{header.kind.name}` frame must be at most {max_bytes} bytes here, got {header.length}")
+        return decode_body(header.kind, self.body(header.length))
+
+    def into(self, target: memoryview) -> None:
+        """Fills ``target`` with the next bytes; raises :class:`PeerLostError` when they do not come."""
+        filled = min(len(target), self._end - self._start)
+        target[:filled] = self._view[self._start : self._start + filled]
+        self._start += filled
+        while filled < len(target):
+            rest = len(target) - filled
+            if rest < BUFFER_BYTES // 2:  # with what follows, as a rule
+                if not self._receive():
+                    raise PeerLostError("`peer` closed the connection within a frame")
+                taken = min(rest, self._end - self._start)
+                target[filled : filled + taken] = self._view[self._start : self._start + taken]
+                self._start += taken
+            else:
+                taken = self._take(target[filled:])
+                if not taken:
+                    raise PeerLostError("`peer` closed the connection within a frame")
+            filled += taken
+
+    def _receive(self) -> int:
+        """Appends to the buffer what is there, waiting for it; 0 when the other side has closed."""
+        if self._start == self._end:
+            self._start, self._end = 0, 0
+        elif self._end > BUFFER_BYTES // 2:
+            kept = bytes(self._view[self._start : self._end])
+            self._view[: len(kept)] = kept
+            self._start, self._end = 0, len(kept)
+        received = self._take(self._view[self._end :])
+        self._end += received
+        return received
+
+    def _take(self, target: memoryview) -> int:
+        try:
+            return self.sock.recv_into(target)
+        except OSError as error:
+            raise _lost("send", error) from None
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self.sock.close()
+
+
+def _timeval(seconds: float) -> bytes:
+    return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
+
+
+def _lost(verb: str, error: OSError) -> PeerLostError:
+    if isinstance(error, BlockingIOError):
+        return PeerLostError(f"`peer` did not {verb} anything for too long", silent=True)
+    return PeerLostError(f"`peer` is gone: {error.strerror or type(error).__name__}")
+
+
+def dial(address: str, timeout_s: float) -> socket.socket:
+    """A socket connected to ``tcp://host:port`` or ``unix:///path``; raises :class:`PeerLostError`."""
+    host, port = check_address(address)
+    try:
+        if address.startswith("unix:"):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            try:
+                sock.settimeout(timeout_s)
+                sock.connect(host)
+            except BaseException:
+                sock.close()
+                raise
+            return sock
+        return socket.create_connection((host, port), timeout=timeout_s)
+    except OSError as error:
+        raise PeerLostError(f"`{address}` does not accept a connection: {error}", address=address) from None
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket on ``tcp://host:port`` (port 0 for a free one) or ``unix:///path`` (mode 0600)."""
+    host, port = check_address(address)
+    if not address.startswith("unix:"):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=False)
+    path = Path(host)
+    # Bound under another name and renamed: nobody connects before the mode is right, and a dead worker's is replaced.
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        beside.unlink(missing_ok=True)
+        sock.bind(str(beside))
+        os.chmod(beside, 0o600)
+        sock.listen(_BACKLOG)
+        os.replace(beside, path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def address_of(sock: socket.socket, asked: str) -> str:
+    """Where a listening socket can be dialled, with the port that it was given."""
+    if asked.startswith("unix:"):
+        return asked
+    host = check_address(asked)[0]
+    return f"tcp://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
+
+
+def keep_watch(sock: socket.socket) -> None:
+    """Lets the kernel end an accepted connection whose other side has vanished."""
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)

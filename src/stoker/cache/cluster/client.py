@@ -1,0 +1,347 @@
+"""Asks the nodes of a cluster for pages: the owner by the ring, a successor when it is lost, else the caller's store.
+
+A read never fails here and never waits for etcd: what no worker sends comes back as False, and the caller reads the
+store. A worker that is lost costs one time-out once; many such reads together keep to the store's budget.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from stoker.cache.cluster.budget import StoreBudget
+from stoker.cache.cluster.channel import Channel
+from stoker.cache.cluster.frames import MAX_RING_BYTES, Blob, Flag, Kind, Object, Reason, Stat
+from stoker.cache.cluster.greeting import Identity
+from stoker.cache.cluster.hedging import Hedging
+from stoker.cache.cluster.joining import open_membership
+from stoker.cache.cluster.links import Links
+from stoker.cache.cluster.membership import Membership
+from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, decode_record
+from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
+from stoker.cache.cluster.stream import Agreed, Part, State, Stream, parts_of
+from stoker.cache.cluster.streams import Gathering
+from stoker.cache.names import ObjectName
+from stoker.cache.versions import Version
+from stoker.core.errors import ClusterError, PeerRefusedError, WireError
+
+REFUSED_S = 60.0
+"""How long a worker that does not serve a mount is not asked for it again."""
+_OWNERS_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How a client joins a cluster; can be pickled, holds no secret.
+
+    Attributes:
+        join: as ``--join`` takes it.
+        secret_file: needed for workers that are reached over TCP.
+        identity: name of the secret to use.
+        state_dir: where the last ring is kept.
+        timeout_s: longest silence of a worker that is taken for alive; workers that fetch say so more often.
+        attempts: different workers that are asked for one part.
+        store_per_s: store requests a second that all clients together may make while workers are lost.
+        isolated_per_s: of this client while it knows of no other.
+        wait_s: longest that one read waits for that budget.
+    """
+
+    join: str
+    secret_file: Path | None = None
+    identity: str = DEFAULT_IDENTITY
+    state_dir: Path | None = None
+    timeout_s: float = 0.9
+    attempts: int = 2
+    store_per_s: float = 2000.0
+    isolated_per_s: float = 100.0
+    wait_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.05 <= self.timeout_s <= 30.0 or not 1 <= self.attempts <= 8:
+            raise ValueError(
+                f"`timeout_s` must be 0.05 to 30 and `attempts` 1 to 8, got {self.timeout_s} and {self.attempts}"
+            )
+
+
+@dataclass(slots=True)
+class ClientCounts:
+    """What a client has seen, for people; approximate where threads race.
+
+    Attributes:
+        ranges: asked for.
+        served: of them, that workers sent.
+        missed: that workers would not send.
+        lost: for which no worker could be asked.
+        time_outs: workers that were found lost.
+        waited_s: for the store's budget.
+    """
+
+    ranges: int = 0
+    served: int = 0
+    missed: int = 0
+    lost: int = 0
+    time_outs: int = 0
+    waited_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """A ring and the owners of the chunks that were asked for."""
+
+    ring: Ring
+    owners: dict[tuple[str, str, int], list[Member]] = field(default_factory=dict[tuple[str, str, int], list[Member]])
+
+    def owners_of(self, name: ObjectName, page: int, count: int) -> list[Member]:
+        chunk = (name.namespace, name.path, page // CHUNK_PAGES)
+        found = self.owners.get(chunk)
+        if found is None:
+            if len(self.owners) >= _OWNERS_KEPT:
+                self.owners.clear()
+            found = [self.ring.members[one] for one in self.ring.owners(name, page, count)]
+            self.owners[chunk] = found
+        return found
+
+
+class PeerClient:
+    """The nodes of a cluster, as a program sees them. Safe for threads, for forked children, and to pickle.
+
+    Args:
+        settings: how to join.
+        node: id of this node if it is a worker itself; it is never asked.
+        membership: instead of the one that ``settings.join`` names; a client with it cannot be pickled.
+    """
+
+    def __init__(self, settings: ClientSettings, *, node: str = "", membership: Membership | None = None) -> None:
+        self.settings = settings
+        self._node = node
+        self._membership = membership or open_membership(settings.join, settings.state_dir)
+        secrets = None if settings.secret_file is None else load_secrets(settings.secret_file)
+        identity = Identity(settings.identity, secrets, node)
+        self._links = Links(identity, settings.timeout_s, self._membership.refresh)
+        self._hedging = Hedging()
+        self._budget = StoreBudget(settings.store_per_s, settings.isolated_per_s, settings.wait_s)
+        self._budget_lock = threading.Lock()
+        self._known: _Known | None = None
+        self._refused: dict[tuple[str, str], float] = {}
+        self._pid = os.getpid()
+        self._picklable = membership is None
+        self.counts = ClientCounts()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if not self._picklable:
+            raise TypeError("a `PeerClient` with a membership of its own cannot be pickled: hand on its settings")
+        return PeerClient, (self.settings,)
+
+    def fetch(
+        self, name: ObjectName, version: Version | None, ranges: list[tuple[int, int]], into: list[memoryview]
+    ) -> list[bool]:
+        """Fills buffers with ranges of an object; says of each whether it did, and of which version all are is one.
+
+        Args:
+            name: of the object.
+            version: that the bytes must have; None for any one that the workers' policy allows.
+            ranges: start and end in the object.
+            into: a buffer for each, writable, of the range's length; undefined where the result is False.
+        """
+        self._after_fork()
+        parts = list(parts_of(ranges, into))
+        self.counts.ranges += len(ranges)
+        agreed = Agreed(None if version is None else version.digest)
+        known = self._current()
+        open_parts = parts
+        for _ in range(self.settings.attempts if known is not None else 0):
+            assert known is not None
+            groups = self._assign(known, name, open_parts)
+            if not groups:
+                break
+            self._round(known, groups, name, version, agreed)
+            open_parts = [part for part in open_parts if part.state is State.OPEN]
+            if not open_parts:
+                break
+        came = [True] * len(ranges)
+        for part in parts:
+            came[part.number] &= part.state is State.DONE
+        self._account(came, parts)
+        return came
+
+    def stat(self, name: ObjectName) -> Object | None:
+        """What the object's owner knows of it; None if it is lost or will not say."""
+        self._after_fork()
+        known = self._current()
+        owners = [] if known is None else self._candidates(known, name, 0)
+        for member in owners[: self.settings.attempts]:
+            answer = self._stat(member, name)
+            if answer is not None:
+                return answer
+        return None
+
+    def ask_one(self, member: Member, name: ObjectName, version: Version, start: int, target: memoryview) -> bool:
+        """Asks one worker for what it holds; for a worker that takes over from another."""
+        if not self._links.usable(member.id):
+            return False
+        part = Part(0, start, target)
+        self._ask(member, [part], name, version, Agreed(version.digest), Flag.ONLY_IF_CACHED)
+        return part.state is State.DONE
+
+    def lost(self) -> list[str]:
+        """Ids of the workers that are left alone now."""
+        known = self._current()
+        return [] if known is None else [one for one in known.ring.members if not self._links.usable(one)]
+
+    def close(self) -> None:
+        """Closes connections and ends threads."""
+        self._links.close()
+        if self._picklable:
+            self._membership.close()
+
+    def _after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            self._pid = os.getpid()
+            self._membership.forked()
+            self._budget_lock = threading.Lock()
+
+    def _current(self) -> _Known | None:
+        """The ring of the newest record; built once for each."""
+        record = self._membership.record()
+        known = self._known
+        if record is None:
+            self._links.isolated()
+            return None
+        if known is None or known.ring.record is not record:
+            known = self._known = _Known(Ring(record))
+            self._links.keep_only(set(known.ring.members))
+        return known
+
+    def _candidates(self, known: _Known, name: ObjectName, page: int) -> list[Member]:
+        """Workers that may be asked for a page, the owner first."""
+        now = time.monotonic()
+        return [
+            member
+            for member in known.owners_of(name, page, self.settings.attempts + 1)
+            if member.id != self._node
+            and self._links.usable(member.id)
+            and (not self._refused or self._refused.get((member.id, name.namespace), 0.0) <= now)
+        ]
+
+    def _assign(self, known: _Known, name: ObjectName, parts: Sequence[Part]) -> dict[str, tuple[Member, list[Part]]]:
+        groups: dict[str, tuple[Member, list[Part]]] = {}
+        for part in parts:
+            candidates = self._candidates(known, name, part.page)
+            if candidates:
+                groups.setdefault(candidates[0].id, (candidates[0], []))[1].append(part)
+        return groups
+
+    def _round(
+        self, known: _Known, groups: dict[str, tuple[Member, list[Part]]], name: ObjectName, version: Version | None,
+        agreed: Agreed,
+    ) -> None:  # fmt: skip
+        """Asks each group's worker for its parts; what stays open was asked of a worker that is lost."""
+        if len(groups) == 1:
+            ((member, parts),) = groups.values()
+            self._ask(member, parts, name, version, agreed, Flag.NONE, known)
+            return
+        gathering = Gathering(self._links, self.settings.timeout_s, known.ring.record.epoch)
+        for member, parts in groups.values():
+            gathering.open(member, parts, name, version, agreed)
+        gathering.run()
+        self._settle(gathering, name)
+
+    def _ask(
+        self, member: Member, parts: list[Part], name: ObjectName, version: Version | None, agreed: Agreed,
+        flags: Flag, known: _Known | None = None,
+    ) -> None:  # fmt: skip
+        """Asks one worker, and a replica if it is slow."""
+        epoch = 0 if known is None else known.ring.record.epoch
+        gathering = Gathering(self._links, self.settings.timeout_s, epoch)
+        stream = gathering.open(member, parts, name, version, agreed, flags)
+        if stream is not None:
+            size = sum(len(part.target) for part in parts)
+            self._hedging.count()
+            started = time.monotonic()
+            delay_s = self._hedging.delay_s(member.id, size) if known is not None else None
+            if delay_s is not None and not stream.channel.wait(delay_s) and known is not None:
+                self._hedge(gathering, known, stream)
+            else:
+                gathering.step(stream)
+                self._hedging.observe(member.id, size, time.monotonic() - started)
+            gathering.run()
+        self._settle(gathering, name)
+
+    def _hedge(self, gathering: Gathering, known: _Known, slow: Stream) -> None:
+        """Asks the next worker for what it holds of the same parts, if the budget allows."""
+        page = slow.parts[0].page
+        replicas = [one for one in self._candidates(known, slow.name, page) if one.id != slow.member.id]
+        one_chunk = all(part.page // CHUNK_PAGES == page // CHUNK_PAGES for part in slow.parts)
+        if replicas and one_chunk and self._hedging.take():
+            gathering.hedge(slow, replicas[0])
+
+    def _settle(self, gathering: Gathering, name: ObjectName) -> None:
+        """Takes note of what the streams found out about workers and the ring."""
+        for member, error in gathering.failures:
+            if isinstance(error, PeerRefusedError) and error.fields.get("reason") in (
+                Reason.NOT_MOUNTED, Reason.NOT_ALLOWED,
+            ):  # fmt: skip
+                self._refused[(member.id, name.namespace)] = time.monotonic() + REFUSED_S
+            else:
+                self.counts.time_outs += 1
+        for member, channel in gathering.finished:
+            known = self._known
+            if channel.epoch > (known.ring.record.epoch if known is not None else 0):
+                self._learn_ring(member, channel)
+            else:
+                self._links.give(member, channel)
+
+    def _learn_ring(self, member: Member, channel: Channel) -> None:
+        """Asks a worker that has just answered for the ring that it knows."""
+        try:
+            channel.send(Blob(Kind.ASK_RING))
+            frame = channel.frame(MAX_RING_BYTES)
+            if isinstance(frame, Blob) and frame.kind is Kind.RING:
+                self._membership.learn(decode_record(frame.body, f"ring of {member.id}"))
+            self._links.give(member, channel)
+        except (ClusterError, WireError):
+            channel.close()  # the next answer tells of the epoch again
+
+    def _stat(self, member: Member, name: ObjectName) -> Object | None:
+        try:
+            channel, _ = self._links.take(member, 0, fresh=True)
+        except (ClusterError, WireError):
+            self._links.fail(member)
+            return None
+        try:
+            channel.send(Stat(name.namespace, name.path))
+            frame = Blob(Kind.FETCHING)
+            while isinstance(frame, Blob) and frame.kind is Kind.FETCHING:
+                frame = channel.frame(MAX_RING_BYTES)
+        except (ClusterError, WireError):
+            channel.close()
+            self._links.fail(member)
+            return None
+        self._links.give(member, channel)
+        return frame if isinstance(frame, Object) else None
+
+    def _account(self, came: list[bool], parts: Sequence[Part]) -> None:
+        """Counts, and where no worker could be asked waits for the store's budget."""
+        lost = len({part.number for part in parts if part.state is State.OPEN})
+        served = sum(came)
+        self.counts.served += served
+        self.counts.lost += lost
+        self.counts.missed += len(came) - served - lost
+        if not lost:
+            return
+        self._links.isolated()
+        with self._budget_lock:
+            self._budget.share(self._links.clients)
+            wait_s = self._budget.spend(lost, time.monotonic())
+        self.counts.waited_s += wait_s
+        if wait_s > 0.0:
+            time.sleep(wait_s)
+
+
+def for_node(settings: ClientSettings, node: str, membership: Membership) -> PeerClient:
+    """The client by which a worker asks other workers."""
+    return PeerClient(replace(settings, attempts=1), node=node, membership=membership)

@@ -1,0 +1,179 @@
+"""How a worker gets the pages that it lacks: one fetch for a page however many ask, in threads of their own.
+
+Serving threads only wait here. A page comes from the previous owner where the ring has just changed, else from the
+store; what cannot be kept (a full disk, a page in use everywhere) still reaches those who wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from stoker.cache.cluster.frames import Reason
+from stoker.cache.cluster.ports import Mount, Pages
+from stoker.cache.names import ObjectName, span_of
+from stoker.cache.policies import Rule, rule_for
+from stoker.cache.versions import Version
+from stoker.core.errors import SourceChangedError
+
+FETCH_THREADS = 32
+MAX_IN_FLIGHT = 256
+"""Pages being fetched or waiting for it; more are refused, and the client reads the store by itself."""
+_KNOWN_VERSIONS = 100_000
+
+
+class NotServed(Exception):  # an answer, not a failure
+    """Why a page or a version cannot be had."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.name)
+        self.reason = reason
+
+
+Elsewhere = Callable[[ObjectName, int, Version], bytes | None]
+"""Asks the page's previous owner for it; None where there is none or it has none."""
+
+
+class Fills:
+    """Fetches pages into the store.
+
+    Args:
+        pages: where they are kept.
+        rules: freshness and lives by path.
+        elsewhere: asked before the store.
+        threads: fetches at the same time.
+    """
+
+    def __init__(
+        self, pages: Pages, rules: Sequence[Rule], elsewhere: Elsewhere, *, threads: int = FETCH_THREADS
+    ) -> None:
+        self._pages = pages
+        self._rules = rules
+        self._elsewhere = elsewhere
+        self._pool = ThreadPoolExecutor(threads, "stoker-fill")
+        self._lock = threading.Lock()
+        self._flying: dict[tuple[bytes, int], Future[bytes]] = {}
+        self._asking: dict[tuple[str, str], Future[Version]] = {}
+        self._known: OrderedDict[tuple[str, str], tuple[Version, float]] = OrderedDict()
+        self.fetched_bytes = 0
+        self.fetches = 0
+        self.moved = 0
+        self.failures = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Pages being fetched or waiting for it."""
+        return len(self._flying)
+
+    def page(self, mount: Mount, name: ObjectName, index: int, version: Version) -> Future[bytes]:
+        """The bytes of a page, once somebody has fetched them; fails with :class:`NotServed`."""
+        flight = (name.key(index), version.digest)
+        with self._lock:
+            future = self._flying.get(flight)
+            if future is not None:
+                return future
+            future = Future[bytes]()
+            if len(self._flying) >= MAX_IN_FLIGHT:
+                future.set_exception(NotServed(Reason.BUSY))
+                return future
+            self._flying[flight] = future
+        self._start(future, lambda: self._fetch(mount, name, index, version), lambda: self._flying.pop(flight, None))
+        return future
+
+    def version(self, mount: Mount, path: str) -> Future[Version]:
+        """The version of an object, no staler than its rule allows; fails with :class:`NotServed`."""
+        asked = (mount.namespace, path)
+        _, rule = rule_for(f"{mount.protocol}://{path}", self._rules)
+        with self._lock:
+            known = self._known.get(asked)
+            if known is not None and rule.is_fresh(known[1], time.time()):
+                future = Future[Version]()
+                future.set_result(known[0])
+                return future
+            future = self._asking.get(asked)
+            if future is not None:
+                return future
+            future = self._asking[asked] = Future[Version]()
+        self._start(future, lambda: self._ask(mount, path), lambda: self._asking.pop(asked, None))
+        return future
+
+    def checked_at(self, mount: Mount, path: str) -> float:
+        """When the store last said what version the object is; 0 for never."""
+        with self._lock:
+            return self._known.get((mount.namespace, path), (None, 0.0))[1]
+
+    def close(self) -> None:
+        """Ends the threads; fetches that have not begun are dropped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self, future: Future[Any], work: Callable[[], Any], done: Callable[[], object]) -> None:
+        def run() -> None:
+            try:
+                result = work()
+            except NotServed as answer:
+                error: Exception = answer
+            except FileNotFoundError:
+                error = NotServed(Reason.NOT_FOUND)
+            except SourceChangedError:
+                error = NotServed(Reason.CHANGED)
+            # A task boundary: whatever the store's library raises, the client is told, and reads by itself.
+            except Exception:
+                self.failures += 1
+                error = NotServed(Reason.STORE_FAILED)
+            else:
+                self._finish(done)
+                future.set_result(result)
+                return
+            self._finish(done)
+            future.set_exception(error)
+
+        try:
+            self._pool.submit(run)
+        except RuntimeError:  # the worker is ending
+            self._finish(done)
+            future.set_exception(NotServed(Reason.DRAINING))
+
+    def _finish(self, done: Callable[[], object]) -> None:
+        with self._lock:
+            done()
+
+    def _ask(self, mount: Mount, path: str) -> Version:
+        asked_at = time.time()
+        version = mount.source.info(path).version
+        with self._lock:
+            self._known[(mount.namespace, path)] = (version, asked_at)
+            self._known.move_to_end((mount.namespace, path))
+            if len(self._known) > _KNOWN_VERSIONS:
+                self._known.popitem(last=False)
+        return version
+
+    def _fetch(self, mount: Mount, name: ObjectName, index: int, version: Version) -> bytes:
+        number, rule = rule_for(f"{mount.protocol}://{name.path}", self._rules)
+        if not rule.cached or not version.storable:
+            raise NotServed(Reason.NOT_CACHED)
+        start, end = span_of(index, version.size)
+        if start >= end:
+            raise NotServed(Reason.MALFORMED)
+        key = name.key(index)
+        with self._pages.filling(key):  # another process on the same directory may be at it
+            entry = self._pages.lookup(key)
+            if entry is not None and entry.version == version.digest:
+                data = bytearray(entry.length)
+                if self._pages.read_into(key, entry, 0, memoryview(data)):
+                    return bytes(data)
+            payload = self._elsewhere(name, index, version)
+            checked_at = time.time()
+            if payload is None:
+                payload = mount.source.read(name.path, start, end, version)
+                self.fetches += 1
+                self.fetched_bytes += len(payload)
+            else:
+                self.moved += 1
+            if len(payload) != end - start:
+                raise NotServed(Reason.STORE_FAILED)
+            self._pages.put(name, index, version, payload, rule=number, life=rule.life, checked_at=checked_at)
+        return payload

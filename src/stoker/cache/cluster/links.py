@@ -1,0 +1,245 @@
+"""A client's connections to workers: kept for the next request, made when needed, and left alone when one fails.
+
+Belongs to one process: a forked child drops what it inherited and makes its own. Reads never try a worker that has
+failed; a thread that sleeps between its probes does, and ends when all workers answer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from stoker.cache.cluster.breaker import Breaker
+from stoker.cache.cluster.channel import Channel, dial
+from stoker.cache.cluster.frames import Blob, Kind
+from stoker.cache.cluster.greeting import Identity, greet
+from stoker.cache.cluster.ring import Member
+from stoker.core.errors import ClusterError, PeerLostError, WireError
+
+KEPT_PER_WORKER = 16
+"""Idle connections; more than the threads that a program reads with are of no use."""
+_TRUSTED_IDLE_S = 1.0
+"""A connection that was used this lately is taken without a look whether the worker has closed it."""
+REFRESH_S = 5.0
+"""How often the membership is asked while a worker is lost."""
+_PONG_BYTES = 4096
+
+
+def machine_id() -> str:
+    """Tells this machine, as long as it runs, from others; containers share it but not their folders."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+class Links:
+    """Connections to the workers of one cluster.
+
+    Args:
+        identity: of this node.
+        timeout_s: longest silence of a worker that is taken for alive.
+        refresh: asks the membership anew; called from the probing thread.
+    """
+
+    def __init__(self, identity: Identity, timeout_s: float, refresh: Callable[[], object]) -> None:
+        self._identity = identity
+        self._timeout_s = timeout_s
+        self._refresh = refresh
+        self._machine = machine_id()
+        self.clients: int | None = None
+        """Clients of the worker that was last connected to, as it counts them; None before any was."""
+        self._reset()
+        _reset_after_fork(self)
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[tuple[Channel, float]]] = {}
+        self._breakers: dict[str, Breaker] = {}
+        self._lost: dict[str, Member] = {}
+        self._prober: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._closed = False
+        self.identity = replace(self._identity, process=f"{os.getpid()}-{random.SystemRandom().getrandbits(64):016x}")
+
+    def forked(self) -> None:
+        """In a forked child: closes its copies of the parent's connections."""
+        idle = self._idle
+        self._reset()
+        for channels in idle.values():
+            for channel, _ in channels:
+                channel.close()
+
+    def usable(self, member_id: str) -> bool:
+        """Whether reads may ask this worker now."""
+        breaker = self._breakers.get(member_id)
+        return breaker is None or breaker.allows
+
+    def take(self, member: Member, epoch: int, *, fresh: bool = False) -> tuple[Channel, bool]:
+        """A connection for one request, and whether it was used before.
+
+        Args:
+            member: to ask.
+            epoch: of the ring that this node knows.
+            fresh: makes a new one: the kept ones are from before the worker restarted.
+
+        Raises:
+            ClusterError: none can be made.
+            WireError: what answers is no worker.
+        """
+        if os.getpid() != self._pid:
+            self.forked()  # by something that runs no hooks of Python's
+        now = time.monotonic()
+        while not fresh:
+            with self._lock:
+                kept = self._idle.get(member.id)
+                channel, used_at = kept.pop() if kept else (None, 0.0)
+            if channel is None:
+                break
+            # A worker sends nothing unasked: bytes or an end mean that it has closed.
+            if now - used_at < _TRUSTED_IDLE_S or not channel.wait(0.0):
+                return channel, True
+            channel.close()
+        return self._connect(member, epoch), False
+
+    def give(self, member: Member, channel: Channel) -> None:
+        """Keeps a connection whose last answer was received to its end."""
+        with self._lock:
+            kept = self._idle.setdefault(member.id, [])
+            if len(kept) < KEPT_PER_WORKER and not self._closed:
+                kept.append((channel, time.monotonic()))
+                return
+        channel.close()
+
+    def fail(self, member: Member) -> None:
+        """The worker did not answer: nobody asks it until a probe succeeds."""
+        with self._lock:
+            self._breakers.setdefault(member.id, Breaker()).fail(time.monotonic())
+            self._lost[member.id] = member
+            idle = self._idle.pop(member.id, [])
+            self._probe_soon()
+        for channel, _ in idle:
+            channel.close()
+
+    def isolated(self) -> None:
+        """No worker can be asked: the membership is asked anew, in the background."""
+        with self._lock:
+            self._probe_soon()
+
+    def keep_only(self, member_ids: set[str]) -> None:
+        """Drops what belongs to workers that left the ring."""
+        with self._lock:
+            gone = [name for name in {*self._idle, *self._lost, *self._breakers} if name not in member_ids]
+            idle = [channel for name in gone for channel, _ in self._idle.pop(name, [])]
+            for name in gone:
+                self._lost.pop(name, None)
+                self._breakers.pop(name, None)
+        for channel in idle:
+            channel.close()
+
+    def close(self) -> None:
+        """Closes all connections and ends the probing thread."""
+        with self._lock:
+            self._closed = True
+            idle = [channel for kept in self._idle.values() for channel, _ in kept]
+            self._idle.clear()
+            prober = self._prober
+        self._wake.set()
+        for channel in idle:
+            channel.close()
+        if prober is not None:
+            prober.join(timeout=3 * self._timeout_s)
+
+    def _connect(self, member: Member, epoch: int) -> Channel:
+        error: ClusterError = PeerLostError(f"`{member.id}` has no address", member=member.id)
+        for address in sorted(member.addresses, reverse=True):  # unix: before tcp:
+            if address.startswith("unix:") and member.machine not in ("", self._machine):
+                continue
+            try:
+                return self._greeted(address, epoch)
+            except ClusterError as lost:
+                error = lost
+        raise error
+
+    def _greeted(self, address: str, epoch: int) -> Channel:
+        channel = Channel(dial(address, self._timeout_s), self._timeout_s)
+        try:
+            self.clients = greet(channel, self.identity, epoch).clients
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    def _probe_soon(self) -> None:
+        """Starts the probing thread, or wakes it; the lock is held."""
+        if self._closed:
+            return
+        if self._prober is None:
+            self._prober = threading.Thread(target=self._probe, name="stoker-cache-probe", daemon=True)
+            self._prober.start()
+        self._wake.set()
+
+    def _probe(self) -> None:
+        refreshed_at = -REFRESH_S
+        while not self._closed:
+            self._wake.clear()
+            now = time.monotonic()
+            if now - refreshed_at >= REFRESH_S:
+                refreshed_at = now
+                self._refresh()
+            for member in self._due(now):
+                self._try(member)
+            with self._lock:
+                waits = [wait_s for one in self._breakers.values() if (wait_s := one.next_probe_s(now)) is not None]
+                if not waits:  # all answer
+                    self._prober = None
+                    return
+            self._wake.wait(min(REFRESH_S, max(0.02, min(waits))))
+
+    def _due(self, now: float) -> list[Member]:
+        with self._lock:
+            return [member for name, member in self._lost.items() if self._breakers[name].take_probe(now)]
+
+    def _try(self, member: Member) -> None:
+        try:
+            channel = self._connect(member, 0)
+        except (ClusterError, WireError):
+            channel = None
+        if channel is not None:
+            try:
+                channel.send(Blob(Kind.PING))
+                answered = channel.frame(_PONG_BYTES) == Blob(Kind.PONG)
+            except (ClusterError, WireError):
+                answered = False
+            if answered:
+                with self._lock:
+                    self._breakers.pop(member.id, None)
+                    self._lost.pop(member.id, None)
+                self.give(member, channel)
+                return
+            channel.close()
+        with self._lock:
+            if member.id in self._breakers:
+                self._breakers[member.id].fail(time.monotonic())
+
+
+_all_links: weakref.WeakSet[Links] = weakref.WeakSet()
+
+
+def _reset_after_fork(links: Links) -> None:
+    _all_links.add(links)
+
+
+def _forked() -> None:
+    for links in list(_all_links):
+        links.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

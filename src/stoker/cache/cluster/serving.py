@@ -1,0 +1,288 @@
+"""A worker's answer to a request for ranges: what it holds at once, then what it fetches, as it comes.
+
+Runs in the connection's thread and calls nothing that computes for long. Whoever waits for a fetch hears from the
+worker several times a second, so that silence means a lost worker and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from stoker.cache.cluster.channel import Channel
+from stoker.cache.cluster.fills import Fills, NotServed
+from stoker.cache.cluster.frames import (
+    Blob,
+    Flag,
+    Frame,
+    Kind,
+    Miss,
+    Object,
+    Range,
+    Read,
+    Reason,
+    Refused,
+    Stat,
+    data_head,
+    encode,
+)  # fmt: skip
+from stoker.cache.cluster.ports import Mount, Pages
+from stoker.cache.cluster.security import Grant, may_read
+from stoker.cache.names import PAGE_BYTES, ObjectName
+from stoker.cache.versions import Version
+
+BEAT_S = 0.25
+"""Between two signs of life while a fetch runs; clients give up after three times that and more."""
+PATIENCE_S = 60.0
+"""A store that takes longer for a page counts as failed."""
+_AHEAD = 16
+"""Pages of one request that are fetched side by side, and kept until they are sent."""
+_COPY_BYTES = 64 << 10
+"""Up to here the checked blocks are copied out; above, the page is checked whole and sent from where it lies."""
+_SCRATCH_BYTES = 256 << 10
+_FLUSH_BYTES = 1 << 20
+_MAX_PARTS = 256
+_Result = TypeVar("_Result")
+
+
+class Piece(NamedTuple):
+    """The part of a range that lies in one page."""
+
+    number: int
+    offset: int
+    """In the range."""
+    page: int
+    start: int
+    """In the page."""
+    length: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one connection was given. Each has its own, so that no lock is needed; they are added up when asked for."""
+
+    requests: int = 0
+    hits: int = 0
+    misses: int = 0
+    refused: int = 0
+    hit_bytes: int = 0
+    sent_bytes: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Adds another's."""
+        for name in Counts.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Outgoing:
+    """Frames on their way to a client, sent together."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._parts: list[bytes | memoryview] = []
+        self._size = 0
+        self._scratch = memoryview(bytearray(_COPY_BYTES))
+        self._used = 0
+        self.epoch = 0
+
+    def room(self, length: int) -> memoryview:
+        """Memory for a payload, valid until the next flush."""
+        if self._used + length > len(self._scratch):
+            self.flush()
+            if len(self._scratch) < _SCRATCH_BYTES:  # more than one small range at a time is asked for here
+                self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._used += length
+        return self._scratch[self._used - length : self._used]
+
+    def add(self, head: bytes, payload: memoryview | bytes = b"") -> None:
+        """Queues a frame; what is queued is sent when it is much."""
+        self._parts.append(head)
+        if payload:
+            self._parts.append(payload)
+        self._size += len(head) + len(payload)
+        if self._size >= _FLUSH_BYTES or len(self._parts) >= _MAX_PARTS:
+            self.flush()
+
+    def frame(self, frame: Frame) -> None:
+        """Queues a short frame."""
+        self.add(encode(frame, self.epoch))
+
+    def flush(self) -> None:
+        """Sends what is queued."""
+        if self._parts:
+            parts, self._parts = self._parts, []
+            self._channel.send_parts(parts)
+        self._size = self._used = 0
+
+
+class Serving:
+    """Answers requests about the objects of named mounts.
+
+    Args:
+        pages: what is held.
+        fills: gets what is not.
+        mounts: that are served.
+        grants: who may read what of them.
+    """
+
+    def __init__(self, pages: Pages, fills: Fills, mounts: Sequence[Mount], grants: Sequence[Grant]) -> None:
+        self._pages = pages
+        self._fills = fills
+        self._mounts = {mount.namespace: mount for mount in mounts}
+        self._grants = tuple(grants)
+
+    def read(self, out: Outgoing, request: Read, identity: str, counts: Counts, *, filling: bool) -> None:
+        """Sends the ranges of a request.
+
+        Args:
+            out: to the client.
+            request: as it came.
+            identity: of the client, proven.
+            counts: of the connection.
+            filling: False while the worker drains: only what is held is sent.
+        """
+        counts.requests += 1
+        mount = self._admit(out, request.mount, request.path, identity, counts)
+        if mount is None:
+            return
+        filling = filling and not request.flags & Flag.ONLY_IF_CACHED
+        try:
+            version = request.version or self._await(out, self._fills.version(mount, request.path))
+        except NotServed as answer:
+            for number in range(len(request.ranges)):
+                out.frame(Miss(number, answer.reason))
+            return out.flush()
+        self._send(out, request, version, mount, counts, filling)
+        return out.flush()
+
+    def stat(self, out: Outgoing, question: Stat, identity: str, counts: Counts) -> None:
+        """Sends what is known of an object."""
+        mount = self._admit(out, question.mount, question.path, identity, counts)
+        if mount is None:
+            return
+        try:
+            version = self._await(out, self._fills.version(mount, question.path))
+            out.frame(Object(version, self._fills.checked_at(mount, question.path)))
+        except NotServed as answer:
+            out.frame(Miss(0, answer.reason))
+        out.flush()
+
+    def _admit(self, out: Outgoing, namespace: str, path: str, identity: str, counts: Counts) -> Mount | None:
+        """The mount, if the client may read the path; else it is told that it may not."""
+        mount = self._mounts.get(namespace)
+        if mount is not None and may_read(self._grants, identity, namespace, path):
+            return mount
+        counts.refused += 1
+        if mount is None:
+            out.frame(Refused(Reason.NOT_MOUNTED, f"{namespace!r} is not mounted here"))
+        else:
+            out.frame(Refused(Reason.NOT_ALLOWED, f"{identity!r} may not read this"))
+        out.flush()
+        return None
+
+    def _send(
+        self, out: Outgoing, request: Read, version: Version, mount: Mount, counts: Counts, filling: bool
+    ) -> None:
+        name = ObjectName(mount.namespace, request.path)
+        digest = version.digest
+        missing: deque[Piece] = deque()
+        failed: set[int] = set()
+        for number, asked in enumerate(request.ranges):
+            if asked.start + asked.length > version.size:
+                failed.add(number)
+                out.frame(Miss(number, Reason.MALFORMED))
+                continue
+            for piece in pieces_of(number, asked):
+                if self._hit(out, name, version.size, digest, piece):
+                    counts.hits += 1
+                    counts.hit_bytes += piece.length
+                    counts.sent_bytes += piece.length
+                else:
+                    counts.misses += 1
+                    missing.append(piece)
+        if filling:
+            self._fill(out, mount, name, version, missing, counts)
+            return
+        for piece in missing:
+            if piece.number not in failed:
+                failed.add(piece.number)
+                out.frame(Miss(piece.number, Reason.NOT_CACHED))
+
+    def _hit(self, out: Outgoing, name: ObjectName, size: int, digest: int, piece: Piece) -> bool:
+        """Queues a piece if its page is held in this version."""
+        if not piece.length:
+            out.add(data_head(piece.number, piece.offset, digest, size, 0, out.epoch))
+            return True
+        key = name.key(piece.page)
+        entry = self._pages.lookup(key)
+        if entry is None or entry.version != digest or entry.length < piece.start + piece.length:
+            return False
+        if piece.length <= _COPY_BYTES:
+            payload = out.room(piece.length)
+            if not self._pages.read_into(key, entry, piece.start, payload):
+                return False
+        else:
+            page = self._pages.view(key, entry)
+            if page is None:
+                return False
+            payload = page[piece.start : piece.start + piece.length]
+        out.add(data_head(piece.number, piece.offset, digest, size, piece.length, out.epoch), payload)
+        return True
+
+    def _fill(
+        self, out: Outgoing, mount: Mount, name: ObjectName, version: Version, missing: deque[Piece], counts: Counts
+    ) -> None:
+        """Sends missing pieces as their pages come, a few pages ahead."""
+        digest = version.digest
+        waiting: deque[tuple[Piece, Future[bytes]]] = deque()
+        failed: set[int] = set()
+        while missing or waiting:
+            while missing and len(waiting) < _AHEAD:
+                piece = missing.popleft()
+                # An earlier piece of the same page may have brought it.
+                if piece.number in failed or self._hit(out, name, version.size, digest, piece):
+                    continue
+                waiting.append((piece, self._fills.page(mount, name, piece.page, version)))
+            if not waiting:
+                return
+            piece, future = waiting.popleft()
+            if piece.number in failed:
+                continue
+            try:
+                data = memoryview(self._await(out, future))
+            except NotServed as answer:
+                failed.add(piece.number)
+                out.frame(Miss(piece.number, answer.reason))
+                continue
+            head = data_head(piece.number, piece.offset, digest, version.size, piece.length, out.epoch)
+            out.add(head, data[piece.start : piece.start + piece.length])
+            counts.sent_bytes += piece.length
+
+    def _await(self, out: Outgoing, future: Future[_Result]) -> _Result:
+        """What a fetch gives; the client hears that it runs."""
+        waited_s = 0.0
+        while not future.done():
+            out.frame(Blob(Kind.FETCHING))
+            out.flush()
+            try:
+                return future.result(timeout=BEAT_S)
+            except TimeoutError:
+                waited_s += BEAT_S
+                if waited_s > PATIENCE_S:
+                    raise NotServed(Reason.STORE_FAILED) from None
+        return future.result()
+
+
+def pieces_of(number: int, asked: Range) -> Iterator[Piece]:
+    """The parts of a range by page; one of no bytes for an empty range."""
+    position, end = asked.start, asked.start + asked.length
+    if position == end:
+        yield Piece(number, 0, position // PAGE_BYTES, 0, 0)
+    while position < end:
+        index, start = divmod(position, PAGE_BYTES)
+        length = min(end - position, PAGE_BYTES - start)
+        yield Piece(number, position - asked.start, index, start, length)
+        position += length

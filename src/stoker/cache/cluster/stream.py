@@ -1,0 +1,217 @@
+"""One worker's part of a fetch: the ranges asked of it over one connection, received into the caller's buffers.
+
+Nothing is counted as received unless its pieces tile the range exactly and are all of the version that was asked for.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from stoker.cache.cluster.channel import Channel
+from stoker.cache.cluster.frames import (
+    DATA,
+    DATA_BYTES,
+    MAX_BODY_BYTES,
+    MAX_RANGE_BYTES,
+    Flag,
+    Kind,
+    Miss,
+    Range,
+    Read,
+    Reason,
+    Refused,
+    decode_body,
+    encode,
+)  # fmt: skip
+from stoker.cache.cluster.ring import CHUNK_PAGES, Member
+from stoker.cache.names import PAGE_BYTES, ObjectName
+from stoker.cache.versions import Version
+from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
+
+MAX_BATCH = 1024
+CHUNK_BYTES = CHUNK_PAGES * PAGE_BYTES
+
+
+class State(enum.Enum):
+    """Where a part of a fetch stands."""
+
+    OPEN = enum.auto()
+    """Asked for or not yet asked for."""
+    DONE = enum.auto()
+    MISSED = enum.auto()
+    """A worker answered that it will not send it."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A piece of one of the caller's ranges that has one owner.
+
+    Attributes:
+        number: of the caller's range.
+        start: in the object.
+        target: where the bytes go.
+        state: of it.
+        reason: why it was missed.
+        pieces: offset and length of what was received.
+    """
+
+    number: int
+    start: int
+    target: memoryview
+    state: State = State.OPEN
+    reason: Reason | None = None
+    pieces: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    received: int = 0
+
+    @property
+    def page(self) -> int:
+        """The first page."""
+        return self.start // PAGE_BYTES
+
+    def took(self, offset: int, length: int) -> None:
+        """A piece was received."""
+        self.pieces.append((offset, length))
+        self.received += length
+        if self.received >= len(self.target):
+            self.state = State.DONE if self._is_tiled() else State.MISSED
+
+    def miss(self, reason: Reason) -> None:
+        """It will not come."""
+        self.state, self.reason = State.MISSED, reason
+
+    def restart(self) -> None:
+        """Another worker is asked for all of it."""
+        self.pieces.clear()
+        self.received = 0
+
+    def _is_tiled(self) -> bool:
+        end = 0
+        for offset, length in sorted(self.pieces):
+            if offset != end:
+                return False
+            end += length
+        return end == len(self.target)
+
+
+def parts_of(ranges: Sequence[tuple[int, int]], into: Sequence[memoryview]) -> Iterator[Part]:
+    """The caller's ranges, cut where the owner may change."""
+    for number, ((start, end), buffer) in enumerate(zip(ranges, into, strict=True)):
+        target = buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B")
+        if end - start != len(target) or start < 0:
+            raise ValueError(f"buffer {number} must have the {end - start} bytes of its range, got {len(target)}")
+        position = start
+        while position < end:
+            cut = min(end, (position // CHUNK_BYTES + 1) * CHUNK_BYTES)
+            yield Part(number, position, target[position - start : cut - start])
+            position = cut
+
+
+@dataclass(slots=True)
+class Agreed:
+    """The version that all parts of a fetch must have; the first that is seen where the caller named none."""
+
+    digest: int | None
+
+    def on(self, digest: int) -> bool:
+        """Whether bytes of this version belong to the fetch."""
+        if self.digest is None:
+            self.digest = digest
+        return self.digest == digest
+
+
+@dataclass(slots=True)
+class Stream:
+    """The parts asked of one worker.
+
+    Attributes:
+        member: the worker.
+        channel: to it.
+        was_kept: whether the connection had been used before.
+        name: of the object.
+        version: wanted; None for any.
+        parts: in the order in which they are asked for.
+        agreed: shared with the other streams of the fetch.
+        flags: of the request.
+    """
+
+    member: Member
+    channel: Channel
+    was_kept: bool
+    name: ObjectName
+    version: Version | None
+    parts: list[Part]
+    agreed: Agreed
+    flags: Flag = Flag.NONE
+    heard: bool = False
+    """Whether anything has come."""
+    epoch: int = 0
+    _asked: int = 0
+    _batch: list[Part] = field(default_factory=list[Part])
+
+    def ask(self, epoch: int) -> None:
+        """Sends the next request; raises :class:`PeerLostError`."""
+        self.epoch = epoch
+        batch: list[Part] = []
+        total = 0
+        for part in self.parts[self._asked : self._asked + MAX_BATCH]:
+            total += len(part.target)
+            if batch and total > MAX_RANGE_BYTES:
+                break
+            batch.append(part)
+        self._batch = batch
+        self._asked += len(batch)
+        ranges = tuple(Range(part.start, len(part.target)) for part in batch)
+        self.channel.send_parts(
+            (encode(Read(self.name.namespace, self.name.path, self.version, ranges, self.flags), epoch),)
+        )
+
+    def step(self) -> bool:
+        """Receives one frame; whether every part now has its answer.
+
+        Raises:
+            PeerLostError: the worker is gone or silent.
+            PeerRefusedError: it will not serve this object.
+            WireError: what it sends is malformed.
+        """
+        header = self.channel.header()
+        if header is None:
+            raise PeerLostError("`peer` closed the connection")
+        self.heard = True
+        if header.kind is Kind.DATA:
+            self._data(header.length)
+        elif header.kind is not Kind.FETCHING or header.length:
+            if header.length > MAX_BODY_BYTES:
+                raise WireError(f"`{header.kind.name}` is no answer to a read")
+            frame = decode_body(header.kind, self.channel.body(header.length))
+            if isinstance(frame, Refused):
+                raise PeerRefusedError(f"`{self.member.id}` refused: {frame.text}", reason=int(frame.reason))
+            if not isinstance(frame, Miss):
+                raise WireError(f"`{header.kind.name}` is no answer to a read")
+            self._part(frame.number).miss(frame.reason)
+        if any(part.state is State.OPEN for part in self._batch):
+            return False
+        if self._asked < len(self.parts):
+            self.ask(self.epoch)
+            return False
+        return True
+
+    def _data(self, length: int) -> None:
+        if length < DATA_BYTES:
+            raise WireError(f"`DATA` must be at least {DATA_BYTES} bytes, got {length}")
+        number, offset, digest, _ = DATA.unpack(self.channel.body(DATA_BYTES))
+        part, size = self._part(number), length - DATA_BYTES
+        if offset + size > len(part.target):
+            raise WireError(f"`DATA` of {size} bytes at {offset} exceeds its range of {len(part.target)}")
+        if part.state is not State.OPEN or not self.agreed.on(digest):
+            self.channel.body(size)
+            part.miss(Reason.CHANGED)
+            return
+        self.channel.into(part.target[offset : offset + size])
+        part.took(offset, size)
+
+    def _part(self, number: int) -> Part:
+        if number >= len(self._batch):
+            raise WireError(f"`peer` answers range {number} of {len(self._batch)}")
+        return self._batch[number]

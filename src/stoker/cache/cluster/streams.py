@@ -1,0 +1,149 @@
+"""Several workers' answers received side by side in one thread, and the race between a slow worker and its replica."""
+
+from __future__ import annotations
+
+import select
+import time
+
+from stoker.cache.cluster.channel import Channel
+from stoker.cache.cluster.frames import Flag
+from stoker.cache.cluster.links import Links
+from stoker.cache.cluster.ring import Member
+from stoker.cache.cluster.stream import Agreed, Part, State, Stream
+from stoker.cache.names import ObjectName
+from stoker.cache.versions import Version
+from stoker.core.errors import ClusterError, PeerLostError, PeerRefusedError, WireError
+
+
+class Gathering:
+    """The streams of one round of a fetch.
+
+    Attributes:
+        failures: workers that gave no answer, and why.
+        finished: connections whose answers were received to the end.
+    """
+
+    def __init__(self, links: Links, timeout_s: float, epoch: int) -> None:
+        self._links = links
+        self._timeout_s = timeout_s
+        self._epoch = epoch
+        self._streams: list[Stream] = []
+        self._slow: Stream | None = None
+        self._hedge: Stream | None = None
+        self.failures: list[tuple[Member, Exception]] = []
+        self.finished: list[tuple[Member, Channel]] = []
+
+    def open(
+        self, member: Member, parts: list[Part], name: ObjectName, version: Version | None, agreed: Agreed,
+        flags: Flag = Flag.NONE, *, fresh: bool = False,
+    ) -> Stream | None:  # fmt: skip
+        """Asks a worker for parts; None if it cannot be asked."""
+        try:
+            channel, was_kept = self._links.take(member, self._epoch, fresh=fresh)
+        except (ClusterError, WireError) as error:
+            self._links.fail(member)
+            self.failures.append((member, error))
+            return None
+        stream = Stream(member, channel, was_kept, name, version, parts, agreed, flags)
+        try:
+            stream.ask(self._epoch)
+        except PeerLostError as error:
+            return self._failed(stream, error)
+        self._streams.append(stream)
+        return stream
+
+    def hedge(self, slow: Stream, replica: Member) -> None:
+        """Asks a replica for the same parts, into memory of their own, in a race with the slow worker."""
+        copies = [Part(number, part.start, memoryview(bytearray(len(part.target)))) for number, part in _open(slow)]
+        # A version that the caller did not name may not be settled by a replica that knows an older one.
+        if slow.agreed.digest is None or not copies:
+            return
+        self._slow = slow
+        self._hedge = self.open(
+            replica, copies, slow.name, slow.version, Agreed(slow.agreed.digest), Flag.ONLY_IF_CACHED
+        )
+
+    def step(self, stream: Stream) -> None:
+        """Receives one frame, and all that have come with it."""
+        try:
+            done = stream.step()
+            while not done and stream.channel.buffered:
+                done = stream.step()
+        except (ClusterError, WireError, ValueError) as error:
+            self._drop(stream)
+            self._failed(stream, error)
+            return
+        if done:
+            self._drop(stream)
+            self.finished.append((stream.member, stream.channel))
+            self._end_race(stream)
+
+    def run(self) -> None:
+        """Receives until every stream has ended, one way or another."""
+        while len(self._streams) == 1:  # the usual case: the kernel's time-out on the connection bounds the silence
+            self.step(self._streams[0])
+        heard_at = dict.fromkeys(map(id, self._streams), time.monotonic())
+        poll = select.poll()
+        while self._streams:
+            by_number = {stream.channel.fileno(): stream for stream in self._streams}
+            for number in by_number:
+                poll.register(number, select.POLLIN)
+            ready = {number for number, _ in poll.poll(self._timeout_s * 1000 / 4)}
+            for number, stream in by_number.items():
+                poll.unregister(number)
+                if stream not in self._streams:  # it lost the race in this turn
+                    continue
+                if number in ready:
+                    heard_at[id(stream)] = time.monotonic()
+                    self.step(stream)
+                elif time.monotonic() - heard_at.setdefault(id(stream), time.monotonic()) > self._timeout_s:
+                    self._drop(stream)
+                    self._failed(stream, PeerLostError(f"`{stream.member.id}` is silent", silent=True))
+
+    def _failed(self, stream: Stream, error: Exception) -> Stream | None:
+        """A worker did not answer; one whose kept connection was just stale is asked once more over a fresh one."""
+        stream.channel.close()
+        if stream is self._hedge:
+            self._hedge = None
+        for part in stream.parts:
+            if part.state is State.OPEN:
+                part.restart()
+        if isinstance(error, PeerRefusedError):
+            self.failures.append((stream.member, error))
+            return None
+        if stream.was_kept and not stream.heard and not _is_silence(error) and stream is not self._hedge:
+            left = [part for part in stream.parts if part.state is State.OPEN]
+            return self.open(stream.member, left, stream.name, stream.version, stream.agreed, stream.flags, fresh=True)
+        self._links.fail(stream.member)
+        self.failures.append((stream.member, error))
+        return None
+
+    def _end_race(self, winner: Stream) -> None:
+        """The first whole answer counts; the other's connection is closed, since its answer is still under way."""
+        slow, hedge = self._slow, self._hedge
+        if slow is None or hedge is None or winner not in (slow, hedge):
+            return
+        if winner is hedge:
+            if any(part.state is not State.DONE for part in hedge.parts):
+                self._hedge = None  # the replica does not have it: the slow worker is waited for
+                return
+            for copy in hedge.parts:
+                part = slow.parts[copy.number]
+                part.target[:] = copy.target
+                part.state = State.DONE
+        loser = slow if winner is hedge else hedge
+        self._slow = self._hedge = None
+        if loser in self._streams:
+            self._drop(loser)
+            loser.channel.close()
+
+    def _drop(self, stream: Stream) -> None:
+        self._streams = [one for one in self._streams if one is not stream]
+
+
+def _open(stream: Stream) -> list[tuple[int, Part]]:
+    return [(number, part) for number, part in enumerate(stream.parts) if part.state is State.OPEN]
+
+
+def _is_silence(error: Exception) -> bool:
+    return isinstance(error, PeerLostError) and bool(error.fields.get("silent"))
