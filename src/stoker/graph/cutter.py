@@ -30,7 +30,7 @@ from stoker.graph.leaves import leaves_of, signature_of
 from stoker.graph.memory import Memory
 from stoker.graph.merge import Recording, merge, spread_state
 from stoker.graph.recorder import Recorder, Trace
-from stoker.graph.replay import Plan, Prepared, Stage, Step, step_of
+from stoker.graph.replay import Plan, Prepared, Stage, Step, step_of, with_drops
 from stoker.graph.trial import Arm, Trial
 from stoker.graph.verifier import Verifier
 
@@ -380,7 +380,7 @@ class Cutter:
         variant.cut = cut
         variant.substitution = Substitution(recording, cut, variant.followed)
         moved = sorted(cut.moved)
-        steps = tuple(step_of(recording.calls[number], recording.graph.values) for number in moved)
+        steps = with_drops([step_of(recording.calls[k], recording.graph.values) for k in moved], cut.boundary)
         used = {leaf.payload for step in steps for leaf in _leaves_of(step) if leaf.form is Form.CONSTANT}
         constants = {number: tensor for number, tensor in enumerate(recording.constants) if number in used}
         variant.plan = Plan(self._plans, recording.signature, steps, constants, cut.boundary)

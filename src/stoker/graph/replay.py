@@ -9,14 +9,15 @@ A :class:`Stage` is what workers get (it pickles: functions travel as paths); it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Sequence
+import dataclasses
+from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from stoker.graph.arguments import Constants, fill_in
-from stoker.graph.dataflow import Argument, Value
+from stoker.graph.dataflow import Argument, Form, Value
 from stoker.graph.functions import find
 from stoker.graph.leaves import is_changed, leaves_of, mark, signature_of
 from stoker.graph.randomness import seeded
@@ -43,6 +44,8 @@ class Step:
     """Place among the random calls of the step; -1: it draws no random numbers."""
     looks: tuple[Look, ...] = ()
     """What its results look like, where another look means another step (sizes that depend on elements)."""
+    drops: tuple[int, ...] = ()
+    """Values that nothing needs after it: the memory of each serves the next calls, while it is still in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,9 @@ def run_steps(steps: Iterable[Step], values: dict[int, torch.Tensor], constants:
             if (tuple(tensor.shape), tensor.stride(), tensor.dtype) != look:
                 raise _OtherStep(step.path)
         values.update(zip(step.outputs, tensors, strict=True))
+        for number in step.drops:
+            del values[number]
+        del args, kwargs, result, tensors
 
 
 def results_of(result: Any) -> list[torch.Tensor]:
@@ -136,6 +142,22 @@ def results_of(result: Any) -> list[torch.Tensor]:
     if isinstance(result, torch.Tensor):
         return [result]
     return list(result.values()) if isinstance(result, dict) else list(result)
+
+
+def with_drops(steps: Sequence[Step], kept: Collection[int]) -> tuple[Step, ...]:
+    """The steps, each with the values that are used for the last time there and are neither kept nor of the batch."""
+    found: list[Step] = []
+    needed, made = set(kept), {number for step in steps for number in step.outputs}
+    for step in reversed(steps):
+        used = {*step.outputs, *_values_of(step)}
+        found.append(dataclasses.replace(step, drops=tuple(sorted((used & made) - needed))))
+        needed |= used
+    return tuple(reversed(found))
+
+
+def _values_of(step: Step) -> set[int]:
+    leaves = [leaf for tree in (*step.arguments, *(tree for _, tree in step.keywords)) for leaf in tree.leaves()]
+    return {leaf.payload for leaf in leaves if leaf.form is Form.VALUE and isinstance(leaf.payload, int)}
 
 
 def step_of(call: Call, values: Sequence[Value] = ()) -> Step:
