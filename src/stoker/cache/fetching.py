@@ -1,0 +1,275 @@
+"""Brings missing pages from the store (or from peers), each once for all processes of the host, and keeps them.
+
+Owns the threads that wait for stores. Which requests are made is decided in ``planning``, which bytes are wanted in
+``reading``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from stoker.cache.names import PAGE_BYTES, ObjectName, span_of
+from stoker.cache.planning import PARALLEL, bytes_of, requests_for, runs_of
+from stoker.cache.policies import Life, Rule
+from stoker.cache.sources.opening import SourceHolder
+from stoker.cache.versions import Version
+
+Deliver = Callable[[int, memoryview], None]
+"""Takes a page's index and its bytes, in the thread that brought them."""
+
+THREADS = 2 * PARALLEL
+"""Of one process, for all its reads: what is read for now, and what is read ahead."""
+
+
+class Found(Protocol):
+    """What a lookup in the page store says of a page."""
+
+    # ruff: noqa: D102 - as the page store says it
+    @property
+    def version(self) -> int: ...
+    @property
+    def object_size(self) -> int: ...
+    @property
+    def checked_at(self) -> float: ...
+    @property
+    def length(self) -> int: ...
+
+
+class Pages(Protocol):
+    """The page store, as far as reading needs it."""
+
+    def lookup(self, key: bytes) -> Any: ...
+    def read_into(self, key: bytes, entry: Any, start: int, buffer: memoryview) -> bool: ...
+    def put(
+        self,
+        name: ObjectName,
+        index: int,
+        version: Version,
+        payload: Any,
+        *,
+        rule: int = 0,
+        life: Life = Life.NORMAL,
+        checked_at: float,
+    ) -> bool: ...
+    def confirm(self, key: bytes, entry: Any, checked_at: float) -> None: ...
+    def drop(self, key: bytes) -> None: ...
+    def filling(self, key: bytes) -> AbstractContextManager[None]: ...
+
+
+class Peers(Protocol):
+    """Other nodes of the cache."""
+
+    def fetch(
+        self, name: ObjectName, version: Version | None, ranges: list[tuple[int, int]], into: list[memoryview]
+    ) -> list[bool]:
+        """Fills buffers with ranges of an object; says of each whether it did."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of one object, as a call or an open file sees it.
+
+    Attributes:
+        name: of the object.
+        version: of its bytes.
+        digest: of the version.
+        rule: for its path.
+        rule_number: of the rule.
+        checked_at: when the store was asked (seconds since the epoch).
+        details: what it said; None if that could not be kept.
+        is_file: whether there are bytes.
+    """
+
+    name: ObjectName
+    version: Version
+    digest: int
+    rule: Rule
+    rule_number: int
+    checked_at: float
+    details: dict[str, Any] | None = None
+    is_file: bool = True
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        return self.version.size
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its pages may outlive the call or the file."""
+        return self.version.storable
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a reader did; threads add without a lock, so a count may lack a few.
+
+    Attributes:
+        asked_bytes: handed to callers.
+        hit_bytes: of those, from the cache's pages.
+        fetched_bytes: from stores.
+        peer_bytes: from other nodes.
+        requests: to stores, for bytes.
+        checks: questions to stores for an object's version.
+        changes: of those, how many found another version than the cached one.
+    """
+
+    asked_bytes: int = 0
+    hit_bytes: int = 0
+    fetched_bytes: int = 0
+    peer_bytes: int = 0
+    requests: int = 0
+    checks: int = 0
+    changes: int = 0
+
+
+@dataclass(slots=True)
+class _Threads:
+    pid: int
+    pool: ThreadPoolExecutor
+
+
+@dataclass(slots=True)
+class Fetcher:
+    """Brings pages of the objects of one store.
+
+    Attributes:
+        pages: where they are kept.
+        holder: of the store's source.
+        counts: are added to.
+        peers: asked before the store.
+    """
+
+    pages: Pages
+    holder: SourceHolder
+    counts: Counts = field(default_factory=Counts)
+    peers: Peers | None = None
+
+    def bring(self, snapshot: Snapshot, missing: Sequence[int], deliver: Deliver) -> None:
+        """Delivers every one of these pages; requests run side by side, the last one in the calling thread.
+
+        Args:
+            snapshot: whose pages.
+            missing: their indexes, ascending.
+            deliver: is called once for each page, from several threads.
+
+        Raises:
+            SourceChangedError: the object is of another version now.
+            SourceReadError: the store kept answering wrongly.
+        """
+        *others, last = requests_for(missing)
+        futures = [pool().submit(self.bring_run, snapshot, run, deliver) for run in others]
+        try:
+            self.bring_run(snapshot, last, deliver)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        finally:
+            # Buffers must not be written to after the caller has them back.
+            errors = [future.exception() for future in futures if not future.cancelled()]
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def bring_run(self, snapshot: Snapshot, run: range, deliver: Deliver) -> None:
+        """Delivers neighbouring pages; each is brought by one process at a time, and found there by the others."""
+        if not snapshot.is_kept:
+            self._fetch(snapshot, run, deliver)
+            return
+        with contextlib.ExitStack() as stack:
+            # Ascending, as every process does it: nobody waits for one who waits for him.
+            for index in run:
+                stack.enter_context(self.pages.filling(snapshot.name.key(index)))
+            missing = [index for index in run if not self._deliver_kept(snapshot, index, deliver)]
+            for part in runs_of(missing):
+                self._fetch(snapshot, part, deliver)
+
+    def _deliver_kept(self, snapshot: Snapshot, index: int, deliver: Deliver) -> bool:
+        key = snapshot.name.key(index)
+        entry = self.pages.lookup(key)
+        if entry is None or entry.version != snapshot.digest:
+            return False
+        start, end = span_of(index, snapshot.size)
+        data = memoryview(bytearray(end - start))
+        if not self.pages.read_into(key, entry, 0, data):
+            return False
+        deliver(index, data)
+        return True
+
+    def _fetch(self, snapshot: Snapshot, run: range, deliver: Deliver) -> None:
+        if self.peers is not None:
+            for part in runs_of(self._fetch_from_peers(self.peers, snapshot, run, deliver)):
+                self._fetch_from_store(snapshot, part, deliver)
+        else:
+            self._fetch_from_store(snapshot, run, deliver)
+
+    def _fetch_from_store(self, snapshot: Snapshot, run: range, deliver: Deliver) -> None:
+        start, end = bytes_of(run, snapshot.size)
+        data = memoryview(self.holder.get().read(snapshot.name.path, start, end, snapshot.version))
+        self.counts.requests += 1
+        self.counts.fetched_bytes += len(data)
+        for index in run:
+            offset = index * PAGE_BYTES - start
+            self.keep(snapshot, index, data[offset : offset + PAGE_BYTES])
+            deliver(index, data[offset : offset + PAGE_BYTES])
+
+    def _fetch_from_peers(self, peers: Peers, snapshot: Snapshot, run: range, deliver: Deliver) -> list[int]:
+        """Pages of the run that peers did not have."""
+        ranges = [span_of(index, snapshot.size) for index in run]
+        buffers = [memoryview(bytearray(end - start)) for start, end in ranges]
+        came = peers.fetch(snapshot.name, snapshot.version, ranges, buffers)
+        for index, buffer, has_come in zip(run, buffers, came, strict=True):
+            if has_come:
+                self.counts.peer_bytes += len(buffer)
+                self.keep(snapshot, index, buffer)
+                deliver(index, buffer)
+        return [index for index, has_come in zip(run, came, strict=True) if not has_come]
+
+    def keep(self, snapshot: Snapshot, index: int, data: memoryview | bytes) -> bool:
+        """Puts a page into the page store, if it may be kept and there is room."""
+        return snapshot.is_kept and self.pages.put(
+            snapshot.name,
+            index,
+            snapshot.version,
+            data,
+            rule=snapshot.rule_number,
+            life=snapshot.rule.life,
+            checked_at=snapshot.checked_at,
+        )
+
+
+_threads: _Threads | None = None
+_threads_lock = threading.Lock()
+
+
+def pool() -> ThreadPoolExecutor:
+    """The threads of this process that wait for stores; a forked child has none of its parent's."""
+    global _threads
+    threads = _threads
+    if threads is None or threads.pid != os.getpid():
+        with _threads_lock:
+            threads = _threads
+            if threads is None or threads.pid != os.getpid():
+                threads = _Threads(os.getpid(), ThreadPoolExecutor(THREADS, thread_name_prefix="stoker-fetch"))
+                _threads = threads
+    return threads.pool
+
+
+def _after_fork() -> None:
+    global _threads_lock
+    _threads_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+PendingPages = Future[dict[int, memoryview]]
+"""Pages that are on their way."""

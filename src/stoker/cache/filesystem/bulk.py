@@ -1,0 +1,129 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+"""Reads of many objects, or of many ranges: side by side, and those of one object together."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.utils import isfilelike
+
+from stoker.cache.reading import Reader
+
+_COPIED_BYTES = 8 << 20
+_THREADS = 16
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+_lock = threading.Lock()
+
+
+def cat_many(reader: Reader, paths: Sequence[str], on_error: str) -> dict[str, Any]:
+    """Contents of objects by path.
+
+    Args:
+        reader: of their store.
+        paths: of the objects.
+        on_error: ``raise``, ``return`` the exception in place of the contents, or ``omit`` the path.
+    """
+    found = _side_by_side([lambda path=path: reader.read(path) for path in paths], on_error == "raise")
+    by_path = dict(zip(paths, found, strict=True))
+    if on_error == "omit":
+        return {path: data for path, data in by_path.items() if not isinstance(data, Exception)}
+    return by_path
+
+
+def cat_ranges(
+    reader: Reader, paths: Sequence[str], starts: Sequence[Any], ends: Sequence[Any], on_error: str
+) -> list[Any]:
+    """Ranges of objects, in the order asked for; those of one object are of one version.
+
+    Args:
+        reader: of their store.
+        paths: one for each range.
+        starts: first bytes.
+        ends: bytes after the last.
+        on_error: ``return`` exceptions in place of bytes; anything else raises the first.
+    """
+    places: dict[str, list[int]] = {}
+    for place, path in enumerate(paths):
+        places.setdefault(path, []).append(place)
+
+    def ranges_of(path: str) -> list[bytes]:
+        return reader.read_many(path, [(starts[place], ends[place]) for place in places[path]])
+
+    calls = [lambda path=path: ranges_of(path) for path in places]
+    results: list[Any] = [None] * len(paths)
+    for path, found in zip(places, _side_by_side(calls, on_error != "return"), strict=True):
+        for number, place in enumerate(places[path]):
+            results[place] = found if isinstance(found, Exception) else found[number]
+    return results
+
+
+def copy_out(filesystem: Any, path: str, local: Any, callback: Any, outfile: Any) -> None:
+    """Copies an object to a local file, or makes the directory that the path is.
+
+    Args:
+        filesystem: that the path is of.
+        path: of the object.
+        local: path, or a file that is open for writing.
+        callback: is told how far it is; None for nobody.
+        outfile: a file that is open for writing, in place of ``local``.
+    """
+    callback = callback or DEFAULT_CALLBACK
+    outfile = local if outfile is None and bool(isfilelike(local)) else outfile
+    if outfile is None and filesystem.isdir(path):
+        os.makedirs(local, exist_ok=True)
+        return
+    with filesystem.open(path, "rb") as source:
+        if outfile is not None:
+            _copy(source, outfile, callback)
+            return
+        Path(local).parent.mkdir(parents=True, exist_ok=True)
+        with open(local, "wb") as target:
+            _copy(source, target, callback)
+
+
+def _copy(source: Any, target: Any, callback: Any) -> None:
+    callback.set_size(getattr(source, "size", None))
+    while data := source.read(_COPIED_BYTES):
+        target.write(data)
+        callback.relative_update(len(data))
+
+
+def _side_by_side(calls: Sequence[Callable[[], Any]], raises: bool) -> list[Any]:
+    """Results of calls in their order; exceptions in place of results, or the first one raised."""
+    if len(calls) == 1:
+        return [_tried(calls[0], raises)]
+    return list(_pool().map(_tried, calls, [raises] * len(calls)))
+
+
+def _tried(call: Callable[[], Any], raises: bool) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        if raises:
+            raise
+        return error
+
+
+def _pool() -> ThreadPoolExecutor:
+    # Its own: these threads wait for those that fetch, and must not take their places.
+    with _lock:
+        if os.getpid() not in _pools:
+            _pools[os.getpid()] = ThreadPoolExecutor(_THREADS, thread_name_prefix="stoker-cat")
+        return _pools[os.getpid()]
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,217 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+"""Files open for reading: one version of an object from open to close, read ahead where it is read in order."""
+
+from __future__ import annotations
+
+import io
+import os
+from concurrent.futures import Future
+from typing import Any
+
+from stoker.cache.fetching import Snapshot, pool
+from stoker.cache.names import PAGE_BYTES, pages_of
+from stoker.cache.planning import requests_for
+from stoker.cache.readahead import Window
+from stoker.cache.reading import Reader, filled
+from stoker.core.errors import SourceChangedError
+
+BUFFER_BYTES = 1 << 16
+"""One block of checksums: reading less of a page would verify as much."""
+_HELD_PAGES = 2
+_AHEAD_PARALLEL = 2
+"""Requests for each piece of a window; several pieces are under way."""
+
+
+class _PageReader(io.RawIOBase):
+    """Unbuffered reads of one object."""
+
+    def __init__(self, reader: Reader, snapshot: Snapshot) -> None:
+        super().__init__()
+        self.mode = "rb"
+        self.name = snapshot.name.path
+        self.reader = reader
+        self.snapshot = snapshot
+        self.position = 0
+        self.is_committed = False
+        self._window = Window()
+        self._pending: dict[int, Future[None]] = {}
+        self._held: dict[int, memoryview] = {}
+        self._pid = os.getpid()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        if whence == io.SEEK_CUR:
+            offset += self.position
+        elif whence == io.SEEK_END:
+            self.is_committed = True
+            offset += self.snapshot.size
+        elif whence != io.SEEK_SET:
+            raise ValueError(f"`whence` must be 0, 1 or 2, got {whence}")
+        if offset < 0:
+            raise ValueError(f"`offset` must not lead before the start of the file, got {offset}")
+        self.position = offset
+        return offset
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer).cast("B")
+        if not self.is_committed:
+            return self._first_read(view)
+        return self._read(view)
+
+    def readall(self) -> bytes:
+        self.is_committed = True
+        length = max(0, self.snapshot.size - self.position)
+        return filled(length, self._read) if length else b""
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stop()
+        super().close()
+
+    def _first_read(self, view: memoryview) -> int:
+        """Nothing is known to the caller of the object yet, so a new version is as good as the one that was opened."""
+        try:
+            count = self._read(view)
+        except SourceChangedError:
+            self._stop()
+            self.snapshot = self.reader.snapshot(self.snapshot.name.path, ask=True)
+            count = self._read(view)
+        self.is_committed = True
+        return count
+
+    def _read(self, view: memoryview) -> int:
+        start = self.position
+        end = min(start + len(view), self.snapshot.size)
+        if end <= start:
+            return 0
+        pages = pages_of(start, end)
+        moved = self._window.read(pages[0], pages[-1])
+        if moved is not self._window:
+            self._move(moved)
+        given = {index: data for index in pages if (data := self._ahead(index)) is not None}
+        self.reader.read_into(self.snapshot, start, view[: end - start], given, self._hold)
+        self.position = end
+        return end - start
+
+    def _move(self, window: Window) -> None:
+        """Follows the reader: asks for what it will want, and for nothing more once it jumps."""
+        if window.ahead == 0:
+            self._stop()
+        self._held = {index: data for index, data in self._held.items() if index >= window.page}
+        wanted = window.wanted(-(-self.snapshot.size // PAGE_BYTES))
+        self._window = window.having_asked(wanted)
+        missing = [index for index in wanted if not self.reader.has(self.snapshot, index)]
+        for run in requests_for(missing, _AHEAD_PARALLEL):
+            future = pool().submit(self.reader.fetcher.bring_run, self.snapshot, run, self._hold_ahead)
+            self._pending.update(dict.fromkeys(run, future))
+            self._pid = os.getpid()
+
+    def _ahead(self, index: int) -> memoryview | None:
+        """A page that was read ahead and that the page store did not take."""
+        future = self._pending.pop(index, None) if self._pending else None
+        # A forked child has the parent's futures and none of its threads.
+        if future is not None and self._pid == os.getpid() and not future.cancelled():
+            future.exception()  # a failure shows when the page is read for now
+        return self._held.get(index)
+
+    def _hold_ahead(self, index: int, data: memoryview) -> None:
+        if not self.reader.has(self.snapshot, index):
+            self._held[index] = data
+
+    def _hold(self, index: int, data: memoryview) -> None:
+        """Keeps the last pages that the page store did not take, for the next small read."""
+        if not self.reader.has(self.snapshot, index):
+            self._held[index] = memoryview(bytes(data))
+            for old in sorted(self._held)[: max(0, len(self._held) - _HELD_PAGES - self._window.ahead)]:
+                self._held.pop(old, None)
+
+    def _stop(self) -> None:
+        for future in set(self._pending.values()):
+            future.cancel()
+        self._pending.clear()
+
+
+class CachedFile(io.BufferedReader):
+    """A file of a cached store, open for reading in binary.
+
+    Small reads, lines and seeks are Python's own buffered ones; large reads go straight into the caller's buffer.
+    """
+
+    def __init__(self, filesystem: Any, reader: Reader, snapshot: Snapshot) -> None:
+        """Opens one version.
+
+        Args:
+            filesystem: that the file is of.
+            reader: of its store.
+            snapshot: of the object.
+        """
+        self._pages = _PageReader(reader, snapshot)
+        super().__init__(self._pages, BUFFER_BYTES)
+        self.fs = filesystem
+        self.path = snapshot.name.path
+        self.blocksize = PAGE_BYTES
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        self._pages.is_committed = True
+        return self._pages.snapshot.size
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What the store said of the object when it was opened."""
+        self._pages.is_committed = True
+        details = self._pages.snapshot.details
+        return dict(details) if details is not None else self.fs.info(self.path)
+
+    @property
+    def loc(self) -> int:
+        """Where the next read starts, as files of fsspec call it."""
+        return self.tell()
+
+    @property
+    def full_name(self) -> str:
+        """With the protocol."""
+        return self.fs.unstrip_protocol(self.path)
+
+    def info(self) -> dict[str, Any]:
+        """What the store said of the object when it was opened."""
+        return self.details
+
+    def readuntil(self, char: bytes = b"\n", blocks: int | None = None) -> bytes:
+        """Data up to and with the next occurrence of some bytes, or to the end.
+
+        Args:
+            char: to find.
+            blocks: bytes to read in one go.
+        """
+        parts: list[bytes] = []
+        while part := self.read(blocks or BUFFER_BYTES):
+            start = self.tell() - len(part)
+            found = part.find(char)
+            if found >= 0:
+                parts.append(part[: found + len(char)])
+                self.seek(start + found + len(char))
+                break
+            parts.append(part)
+        return b"".join(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.fs, self.path, self.tell())
+
+    def __repr__(self) -> str:
+        return f"<file of {type(self.fs).__name__}: {self.path}>"
+
+
+def _reopened(filesystem: Any, path: str, position: int) -> CachedFile:
+    file = filesystem.open(path, "rb")
+    file.seek(position)
+    return file

@@ -1,0 +1,60 @@
+"""The page stores of this process: one for each directory, however many filesystems use it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from stoker.cache.policies import DEFAULT_RULES, Rule
+from stoker.cache.store.layout import StoreSettings
+from stoker.cache.store.page_store import PageStore
+
+DIRECTORY_VARIABLE = "STOKER_CACHE_DIR"
+
+_stores: dict[tuple[Path, tuple[Rule, ...]], PageStore] = {}
+_lock = threading.Lock()
+
+
+def default_directory() -> Path:
+    """Where pages are kept unless something else is said."""
+    named = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(named) if named else Path.home() / ".cache" / "stoker" / "pages"
+
+
+def page_store(
+    directory: str | os.PathLike[str] | None = None,
+    limit_bytes: int | None = None,
+    rules: Sequence[Rule] = DEFAULT_RULES,
+) -> PageStore:
+    """The page store of a directory, opened or created.
+
+    Args:
+        directory: None for :func:`default_directory`.
+        limit_bytes: most bytes on disk; None for a part of the disk.
+        rules: say how long pages stay.
+    """
+    place = (Path(directory) if directory is not None else default_directory()).expanduser().resolve()
+    key = place, tuple(rules)
+    with _lock:
+        if key not in _stores:
+            _stores[key] = PageStore(place, StoreSettings(limit_bytes=limit_bytes, rules=tuple(rules)))
+        return _stores[key]
+
+
+def close_page_stores(directory: str | os.PathLike[str]) -> None:
+    """Closes what this process has open of a directory; filesystems that use it read no more."""
+    place = Path(directory).expanduser().resolve()
+    with _lock:
+        stores = [_stores.pop(key) for key in list(_stores) if key[0] == place]
+    for store in stores:
+        store.close()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

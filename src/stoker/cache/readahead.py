@@ -1,0 +1,65 @@
+"""How far to read ahead of a file's reader: decided from where it read, without reading anything.
+
+Ahead of a reader that moves from page to page lies a window as long as what it read in one go; one that jumps has
+none. So a single look at a file costs no more than its page, a reader that stops early at most twice what it read, and
+a file that is read to its end is fetched once, side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FIRST_PAGES = 2
+MAX_PAGES = 32
+"""Bounds what is in flight for one file (32 MiB), and how much is fetched in vain when a reader stops early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is known of a reader.
+
+    Attributes:
+        page: that it read last; -1 before the first.
+        run: pages that it read in one go.
+        ahead: pages to keep ahead of it.
+        asked: pages before this one were asked for already.
+    """
+
+    page: int = -1
+    run: int = 0
+    ahead: int = 0
+    asked: int = 0
+
+    def read(self, first: int, last: int) -> Window:
+        """The window after a read.
+
+        Args:
+            first: page of the read.
+            last: page of the read; not less than ``first``.
+        """
+        if first == self.page == last:
+            return self
+        if first not in (self.page, self.page + 1):
+            return Window(last, last - first + 1)
+        run = self.run + last - self.page
+        if self.page < 0:
+            return Window(last, run, 0, last + 1)
+        ahead = min(MAX_PAGES, max(FIRST_PAGES, run))
+        return Window(last, run, ahead, max(self.asked, last + 1))
+
+    def wanted(self, size_pages: int) -> range:
+        """Pages to ask for now.
+
+        Args:
+            size_pages: of the file.
+        """
+        end = min(size_pages, self.page + 1 + self.ahead)
+        start = max(self.asked, self.page + 1)
+        # In pieces, so that a window that moves by one page does not make requests of one page each.
+        if end - start < self.ahead // 4 and end < size_pages:
+            return range(start, start)
+        return range(start, max(start, end))
+
+    def having_asked(self, pages: range) -> Window:
+        """The window after these pages were asked for."""
+        return Window(self.page, self.run, self.ahead, max(self.asked, pages.stop))

@@ -1,0 +1,55 @@
+"""A cache directory of its own for each test, and stores that count what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.page_stores import close_page_stores
+from stoker.cache.policies import Rule
+
+LIMIT_BYTES = 64 << 20
+CACHED = (Rule(),)
+"""Caches every path, local files too."""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Of the cache."""
+    place = tmp_path / "cache"
+    yield place
+    close_page_stores(place)
+
+
+@pytest.fixture
+def make(directory: Path) -> Callable[..., StokerFileSystem]:
+    """Filesystems that share the test's cache."""
+
+    def build(target_protocol: str, target_options: dict[str, Any] | None = None, **options: Any) -> StokerFileSystem:
+        options = {"directory": str(directory), "limit_bytes": LIMIT_BYTES, "rules": CACHED, **options}
+        return fsspec.filesystem(
+            "stoker",
+            target_protocol=target_protocol,
+            target_options=target_options,
+            skip_instance_cache=True,
+            **options,
+        )
+
+    return build
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryFileSystem]:
+    """The store itself, empty before and after."""
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    filesystem.pseudo_dirs[:] = [""]
+    yield filesystem
+    filesystem.store.clear()
+    filesystem.pseudo_dirs[:] = [""]

@@ -1,0 +1,179 @@
+"""What a program reads through the filesystem: the same bytes as from the store, asked of it once."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.names import PAGE_BYTES
+
+Make = Callable[..., StokerFileSystem]
+DATA = random.Random(1).randbytes(5 * PAGE_BYTES + 12345)
+
+
+class Asked:
+    """Counts what is asked of a filesystem's store from now on."""
+
+    def __init__(self, filesystem: StokerFileSystem) -> None:
+        self._counts = filesystem.reader.counts
+        self._before = (self._counts.requests, self._counts.checks)
+
+    def __call__(self) -> tuple[int, int]:
+        """Requests for bytes, and questions for a version."""
+        return self._counts.requests - self._before[0], self._counts.checks - self._before[1]
+
+
+@pytest.fixture(params=["memory", "file"])
+def stored(request: pytest.FixtureRequest, make: Make, memory: MemoryFileSystem, tmp_path: Path) -> Any:
+    """A filesystem, and the path of :data:`DATA` in it."""
+    if request.param == "memory":
+        memory.pipe("/dir/data", DATA)
+        return make("memory"), "/dir/data"
+    path = tmp_path / "data"
+    path.write_bytes(DATA)
+    return make("file"), str(path)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(None, None), (0, 10), (10, None), (-7, None), (None, -7), (PAGE_BYTES - 3, PAGE_BYTES + 3), (7, 7), (9, 3),
+     (len(DATA) - 2, len(DATA) + 9), (len(DATA) + 5, len(DATA) + 9), (PAGE_BYTES, 3 * PAGE_BYTES), (-3, -1)],
+)  # fmt: skip
+def test_a_range_is_a_slice(stored: Any, start: int | None, end: int | None) -> None:
+    filesystem, path = stored
+    assert filesystem.cat_file(path, start, end) == DATA[start:end]
+    assert filesystem.cat_file(path, start, end) == DATA[start:end]
+
+
+def test_the_second_read_asks_nothing_of_the_store(stored: Any) -> None:
+    filesystem, path = stored
+    assert filesystem.cat_file(path) == DATA
+    asked = Asked(filesystem)
+    assert filesystem.cat_file(path) == DATA
+    with filesystem.open(path) as file:
+        assert file.read() == DATA
+    assert filesystem.info(path)["size"] == len(DATA)
+    assert filesystem.exists(path)
+    assert asked() == (0, 0)
+
+
+def test_another_instance_finds_what_the_first_one_read(stored: Any, make: Make) -> None:
+    filesystem, path = stored
+    filesystem.cat_file(path)
+    other = make(filesystem.spec.protocol)
+    asked = Asked(other)
+    assert other.cat_file(path) == DATA
+    assert asked() == (0, 0)
+
+
+def test_each_byte_is_fetched_once(stored: Any) -> None:
+    filesystem, path = stored
+    with filesystem.open(path) as file:
+        while file.read(100_000):
+            pass
+    assert filesystem.reader.counts.fetched_bytes == len(DATA)
+
+
+def test_random_access_fetches_no_more_than_its_pages(stored: Any) -> None:
+    filesystem, path = stored
+    with filesystem.open(path) as file:
+        for page in (4, 1, 3):
+            file.seek(page * PAGE_BYTES + 5)
+            assert file.read(100) == DATA[page * PAGE_BYTES + 5 :][:100]
+    assert filesystem.reader.counts.fetched_bytes == 3 * PAGE_BYTES
+
+
+def test_files_move_and_read_as_pythons_own(stored: Any) -> None:
+    filesystem, path = stored
+    with filesystem.open(path) as file:
+        assert file.size == len(DATA)
+        assert file.seek(-10, 2) == len(DATA) - 10
+        assert file.read() == DATA[-10:]
+        assert file.read(5) == b""
+        file.seek(PAGE_BYTES - 5)
+        buffer = bytearray(2 * PAGE_BYTES)
+        assert file.readinto(buffer) == len(buffer)
+        assert buffer == DATA[PAGE_BYTES - 5 :][: len(buffer)]
+        file.seek(0)
+        assert file.readline() == DATA[: DATA.index(b"\n") + 1]
+        file.seek(0)
+        assert file.readuntil(DATA[70_000:70_004], blocks=1000) == DATA[: DATA.index(DATA[70_000:70_004]) + 4]
+        again = pickle.loads(pickle.dumps(file))
+        assert again.tell() == file.tell()
+        assert again.read(10) == file.read(10)
+        again.close()
+
+
+def test_ranges_of_several_files(make: Make, memory: MemoryFileSystem) -> None:
+    filesystem = make("memory")
+    memory.pipe({"/a": DATA, "/b": DATA[::-1]})
+    found = filesystem.cat_ranges(["/a", "/b", "/a", "/none"], [0, 5, -4, 0], [3, 2 * PAGE_BYTES, None, 1])
+    assert found[:3] == [DATA[:3], DATA[::-1][5 : 2 * PAGE_BYTES], DATA[-4:]]
+    assert isinstance(found[3], FileNotFoundError)
+    with pytest.raises(FileNotFoundError):
+        filesystem.cat_ranges(["/none"], 0, 1, on_error="raise")
+
+
+def test_many_files_at_once(make: Make, memory: MemoryFileSystem) -> None:
+    filesystem = make("memory")
+    contents = {f"/many/{number:02}": bytes([number]) * number for number in range(40)}
+    memory.pipe(contents)
+    assert filesystem.cat("/many/*") == contents
+    assert filesystem.cat(["/many/01", "/many/none"], on_error="omit") == {"/many/01": b"\1"}
+
+
+def test_text_and_compression(make: Make, memory: MemoryFileSystem) -> None:
+    filesystem = make("memory")
+    with filesystem.open("/text.gz", "w", compression="infer", encoding="utf8") as file:
+        file.write("süß\n")
+    assert memory.cat("/text.gz")[:2] == b"\x1f\x8b"
+    with filesystem.open("/text.gz", "r", compression="infer", encoding="utf8") as file:
+        assert file.read() == "süß\n"
+
+
+@pytest.mark.parametrize("url", ["stoker://memory/dir/data", "stoker::memory://dir/data"])
+def test_urls(url: str, memory: MemoryFileSystem, directory: Path) -> None:
+    memory.pipe("/dir/data", DATA)
+    options = {"directory": str(directory), "limit_bytes": 64 << 20}
+    options = {"stoker": options} if "::" in url else options
+    with fsspec.open(url, "rb", **options) as file:
+        assert file.read() == DATA
+    filesystem, path = fsspec.url_to_fs(url, **options)
+    assert path == "/dir/data"
+    assert filesystem.unstrip_protocol(path) == "stoker://memory/dir/data"
+    assert filesystem.cat_file("stoker://memory/dir/data", 0, 5) == DATA[:5]
+
+
+def test_a_filesystem_and_its_options_travel_but_do_not_show(make: Make) -> None:
+    filesystem = make("s3", {"key": "A", "secret": "hidden"})
+    assert "hidden" not in repr(filesystem)
+    assert "hidden" not in repr(filesystem.spec)
+    assert "hidden" not in filesystem.spec.namespace
+    again = pickle.loads(pickle.dumps(filesystem))
+    assert again.spec.options == {"key": "A", "secret": "hidden"}
+
+
+def test_a_target_is_needed() -> None:
+    with pytest.raises(ValueError, match="target_protocol"):
+        fsspec.filesystem("stoker")
+
+
+def test_paths_whose_rule_does_not_cache_pass_through(make: Make, tmp_path: Path) -> None:
+    from stoker.cache.policies import DEFAULT_RULES
+
+    filesystem = make("file", rules=DEFAULT_RULES)
+    path = tmp_path / "plain"
+    path.write_bytes(b"plain")
+    assert filesystem.cat_file(str(path)) == b"plain"
+    with filesystem.open(str(path)) as file:
+        assert file.read() == b"plain"
+    assert filesystem.info(str(path))["size"] == 5
+    assert filesystem.reader.counts.asked_bytes == 0
