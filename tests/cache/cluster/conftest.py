@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cache.cluster.etcd_server import BINARY, MISSING, EtcdServer
+from tests.cache.cluster.nodes import Nodes
 
 
 @pytest.fixture
@@ -17,3 +18,10 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
     server = EtcdServer(tmp_path / "etcd-data")
     yield server
     server.kill()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    running = Nodes(tmp_path)
+    yield running
+    running.close()

@@ -187,6 +187,10 @@ class PeerClient:
         self._ask(member, [part], name, version, Agreed(version.digest), Flag.ONLY_IF_CACHED)
         return part.state is State.DONE
 
+    def keep_only(self, member_ids: set[str]) -> None:
+        """Forgets workers that left the ring."""
+        self._links.keep_only(member_ids)
+
     def lost(self) -> list[str]:
         """Ids of the workers that are left alone now."""
         known = self._current()
@@ -218,22 +222,25 @@ class PeerClient:
 
     def _candidates(self, known: _Known, name: ObjectName, page: int) -> list[Member]:
         """Workers that may be asked for a page, the owner first."""
-        now = time.monotonic()
         return [
             member
             for member in known.owners_of(name, page, self.settings.attempts + 1)
-            if member.id != self._node
-            and self._links.usable(member.id)
-            and (not self._refused or self._refused.get((member.id, name.namespace), 0.0) <= now)
+            if member.id != self._node and self._links.usable(member.id)
         ]
 
     def _assign(self, known: _Known, name: ObjectName, parts: Sequence[Part]) -> dict[str, tuple[Member, list[Part]]]:
         groups: dict[str, tuple[Member, list[Part]]] = {}
         for part in parts:
             candidates = self._candidates(known, name, part.page)
-            if candidates:
+            if candidates and self._refuses(candidates[0], name):
+                part.miss(Reason.NOT_MOUNTED)
+            elif candidates:
                 groups.setdefault(candidates[0].id, (candidates[0], []))[1].append(part)
         return groups
+
+    def _refuses(self, member: Member, name: ObjectName) -> bool:
+        """Whether the worker said lately that it does not serve this mount to us."""
+        return bool(self._refused) and self._refused.get((member.id, name.namespace), 0.0) > time.monotonic()
 
     def _round(
         self, known: _Known, groups: dict[str, tuple[Member, list[Part]]], name: ObjectName, version: Version | None,
@@ -262,11 +269,13 @@ class PeerClient:
             size = sum(len(part.target) for part in parts)
             self._hedging.count()
             started = time.monotonic()
-            delay_s = self._hedging.delay_s(member.id, size) if known is not None else None
-            if delay_s is not None and not stream.channel.wait(delay_s) and known is not None:
+            delay_s = None if known is None else self._hedging.delay_s(member.id, size)
+            if known is not None and delay_s is not None and not stream.channel.wait(delay_s):
                 self._hedge(gathering, known, stream)
+                gathering.run()
             else:
                 gathering.step(stream)
+            if stream.heard:
                 self._hedging.observe(member.id, size, time.monotonic() - started)
             gathering.run()
         self._settle(gathering, name)

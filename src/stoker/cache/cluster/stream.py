@@ -44,7 +44,7 @@ class State(enum.Enum):
     """A worker answered that it will not send it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Part:
     """A piece of one of the caller's ranges that has one owner.
 
@@ -121,7 +121,7 @@ class Agreed:
         return self.digest == digest
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Stream:
     """The parts asked of one worker.
 

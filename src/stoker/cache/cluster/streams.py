@@ -6,7 +6,7 @@ import select
 import time
 
 from stoker.cache.cluster.channel import Channel
-from stoker.cache.cluster.frames import Flag
+from stoker.cache.cluster.frames import Flag, Reason
 from stoker.cache.cluster.links import Links
 from stoker.cache.cluster.ring import Member
 from stoker.cache.cluster.stream import Agreed, Part, State, Stream
@@ -105,10 +105,13 @@ class Gathering:
         stream.channel.close()
         if stream is self._hedge:
             self._hedge = None
+        refused = error.fields.get("reason") if isinstance(error, PeerRefusedError) else None
         for part in stream.parts:
-            if part.state is State.OPEN:
+            if part.state is State.OPEN and refused is not None:
+                part.miss(Reason(refused))
+            elif part.state is State.OPEN:
                 part.restart()
-        if isinstance(error, PeerRefusedError):
+        if refused is not None:
             self.failures.append((stream.member, error))
             return None
         if stream.was_kept and not stream.heard and not _is_silence(error) and stream is not self._hedge:

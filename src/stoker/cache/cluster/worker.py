@@ -1,0 +1,105 @@
+"""A cache worker as a process: opens the store and the mounts, serves, and drains when it is told to end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from stoker.cache.cluster.client import ClientSettings, PeerClient, for_node
+from stoker.cache.cluster.greeting import Identity
+from stoker.cache.cluster.joining import open_membership
+from stoker.cache.cluster.ports import Mount, Pages
+from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
+from stoker.cache.cluster.server import DRAIN_S, Server, ServerSettings
+from stoker.cache.sources.opening import SourceSpec, open_source
+
+SWITCH_S = 0.0005
+"""How long a computing thread may keep the interpreter lock from one that serves a hit (Python's default is 5 ms)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What a worker process does.
+
+    Attributes:
+        server: where and as what it serves.
+        join: membership, as ``--join`` takes it.
+        mounts: stores that it reads for clients, by a name for people.
+        secret_file: needed where it listens on TCP.
+        identity: by which it asks other workers.
+        state_dir: where the last ring is kept.
+        users: whose clients may use its Unix socket besides its own user and root.
+        drain_s: longest that it goes on serving after it was told to end.
+    """
+
+    server: ServerSettings
+    join: str
+    mounts: Mapping[str, SourceSpec] = field(default_factory=dict[str, SourceSpec])
+    secret_file: Path | None = None
+    identity: str = DEFAULT_IDENTITY
+    state_dir: Path | None = None
+    users: frozenset[int] = frozenset()
+    drain_s: float = DRAIN_S
+
+
+def open_mounts(specs: Mapping[str, SourceSpec]) -> list[Mount]:
+    """The mounts of a worker, each with a source of its own."""
+    return [Mount(name, spec.namespace, open_source(spec)) for name, spec in specs.items()]
+
+
+def run_worker(
+    settings: WorkerSettings, pages: Pages, mounts: list[Mount], ready: Callable[[Server], None] | None = None
+) -> bool:
+    """Serves until SIGTERM or SIGINT, then drains; whether all clients knew of it in time. For the main thread.
+
+    Args:
+        settings: of the worker.
+        pages: what it serves; the caller closes it.
+        mounts: what it reads, see :func:`open_mounts`.
+        ready: is called once it serves.
+    """
+    ending = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ending.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        with _Opened(settings, pages, mounts) as server:
+            server.start()
+            if ready is not None:
+                ready(server)
+            ending.wait()
+            return server.drain(settings.drain_s)
+    finally:
+        sys.setswitchinterval(switch_s)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Opened:
+    """The server with what it needs, closed in order."""
+
+    def __init__(self, settings: WorkerSettings, pages: Pages, mounts: list[Mount]) -> None:
+        secrets = None if settings.secret_file is None else load_secrets(settings.secret_file)
+        node = settings.server.node
+        identity = Identity(settings.identity, secrets, node, users=settings.users)
+        self._membership = open_membership(settings.join, settings.state_dir)
+        asking = ClientSettings(join=settings.join, secret_file=settings.secret_file, identity=settings.identity)
+        self._peers: PeerClient = for_node(asking, node, self._membership)
+        self._server = Server(pages, mounts, self._membership, identity, settings.server, self._peers)
+
+    def __enter__(self) -> Server:
+        return self._server
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+        self._peers.close()
+        self._membership.close()
