@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import stoker
 from stoker.core.config import KEYS, Settings
-from stoker.core.config_sources import INTERNAL_VARIABLES, Resolved, resolve
+from stoker.core.config_sources import INTERNAL_VARIABLES, OTHER_VARIABLES, Resolved, resolve
 from stoker.core.errors import ConfigError
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -21,6 +21,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "random": st.sampled_from(["keep", "sample"]),
     "tier": st.sampled_from(["auto", "pinned"]),
     "cut": st.sampled_from(["exact", "always", "off"]),
+    "cache": st.sampled_from(["off", "on", "/pages"]),
+    "cache_size_bytes": st.none() | st.integers(1, 2**50),
+    "cache_rules": st.none() | st.just("s3://data/* immutable; https://* 5min"),
     "off": st.booleans(),
     "quiet": st.booleans(),
     "run_dir": st.none()
@@ -79,6 +82,10 @@ def test_settings_cannot_be_changed() -> None:
         ("slot_memory_bytes", 0),
         ("random", "maybe"),
         ("tier", None),
+        ("cache", ""),
+        ("cache", True),
+        ("cache_size_bytes", 0),
+        ("cache_rules", "sometimes"),
         ("off", 1),
         ("run_dir", ""),
         ("on_bad_sample", "ignore"),
@@ -226,6 +233,37 @@ def test_the_user_file_follows_xdg(tmp_path: Path) -> None:
     assert not resolved(tmp_path, {"XDG_CONFIG_HOME": "xdg"}).settings.quiet
 
 
+@pytest.mark.parametrize(
+    ("text", "cache"),
+    [
+        ("cache = true", "on"),
+        ('cache = "off"', "off"),
+        ("[tool.stoker.cache]\non = true", "on"),
+        ('[tool.stoker.cache]\ndirectory = "/pages"', "/pages"),
+        ('[tool.stoker.cache]\non = false\ndirectory = "/pages"', "off"),
+    ],
+)
+def test_the_cache_in_a_file(tmp_path: Path, text: str, cache: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.stoker]\nquiet = true\n{text}\n")
+    assert resolved(tmp_path).settings.cache == cache
+
+
+def test_the_table_of_the_cache_has_its_size_and_rules(tmp_path: Path) -> None:
+    (tmp_path / "stoker.toml").write_text(
+        '[cache]\nsize = "50GB"\nrules = ["s3://data/* immutable", "https://* 5min"]\n'
+    )
+    settings = resolved(tmp_path).settings
+    assert (settings.cache, settings.cache_size_bytes) == ("on", 50_000_000_000)
+    assert settings.cache_rules == "s3://data/* immutable; https://* 5min"
+    (tmp_path / "stoker.toml").write_text("[cache]\nsise = 1\n")
+    with pytest.raises(ConfigError, match="did you mean `cache-size`"):
+        resolved(tmp_path)
+
+
+def test_the_place_of_the_cache_is_no_setting_and_no_mistake(tmp_path: Path) -> None:
+    assert resolved(tmp_path, {"STOKER_CACHE_DIR": "/pages"}).settings == Settings()
+
+
 def test_auto_on_the_command_line_beats_a_number_below(tmp_path: Path) -> None:
     result = resolved(tmp_path, {"STOKER_WORKERS": "3"}, workers="auto")
     assert (result.settings.workers, result.origins["workers"]) == (None, "the command line")
@@ -235,4 +273,4 @@ def test_every_variable_in_the_source_is_a_setting_or_internal() -> None:
     source = Path(stoker.__file__).parent
     texts = [path.read_text() for path in source.rglob("*.py")]
     words = {word for text in texts for word in re.findall(r"STOKER_[A-Z][A-Z_]*[A-Z]", text)}
-    assert words <= {key.variable for key in KEYS} | {*INTERNAL_VARIABLES, "STOKER_DISABLE"}
+    assert words <= {key.variable for key in KEYS} | {*INTERNAL_VARIABLES, *OTHER_VARIABLES, "STOKER_DISABLE"}

@@ -23,6 +23,9 @@ _HELP = {
     "random": ("keep|sample", "keep the program's random streams where they matter, or seed each sample by itself"),
     "tier": ("auto|pinned", "how loaders are served: found for each, or as torch would"),
     "cut": ("exact|always|off", "move what depends on the batch alone to data workers: where it pays, all, or nothing"),
+    "cache": ("[=DIR]", "read remote stores (s3://, gs://, ...) through the data cache, kept in DIR"),
+    "cache-size": ("SIZE", "most bytes that the data cache takes on disk, such as 50GB"),
+    "cache-rules": ("RULES", "how stale paths may be, such as 's3://data/* immutable; https://* 5min'"),
     "off": ("", "run the program without stoker"),
     "quiet": ("", "print nothing but errors"),
     "run-dir": ("DIR", "folder for the records of the run (default: a new one under stoker-runs)"),
@@ -97,6 +100,8 @@ def _value(key: Key, given: str | None, rest: list[str]) -> str:
         return "true"
     if given is not None:
         return given
+    if _HELP[key.name][0].startswith("["):
+        return "on"  # a value only after "=", so that the script can follow
     if not rest:
         raise ConfigError(f"`--{key.name}` must be followed by {key.rule}, got nothing")
     return rest.pop(0)
@@ -107,7 +112,8 @@ def help_text() -> str:
     lines = [f"usage: {USAGE}", "", "Runs a PyTorch program, unchanged, with its data loaders served by stoker.", ""]
     for key in KEYS:
         form, text = _HELP[key.name]
-        lines.append(f"  {f'--{key.name} {form}'.strip():<34} {text}")
+        option = f"--{key.name}{form}" if form.startswith("[") else f"--{key.name} {form}".strip()
+        lines.append(f"  {option:<34} {text}")
     lines += [
         "",
         "Everything after the script or module belongs to the program. Each option but --run-dir can also be set as",

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from stoker.core.cache_rules import FORM, checked_rules, is_rules
 from stoker.core.errors import ConfigError
 from stoker.core.replay import RULE, is_replay
 from stoker.core.units import parse_bytes, parse_seconds
@@ -40,6 +41,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How loaders are served: found for each, or ``pinned``: as declared, like torch's own workers."""
     cut: Literal["exact", "always", "off"] = "exact"
     """Moves what depends on the batch alone from steps to data workers: where it pays, all of it, or nothing."""
+    cache: str = "off"
+    """Reads of remote stores go through the data cache: ``off``, ``on``, or the directory to keep it in."""
+    cache_size_bytes: int | None = None
+    """Most bytes that the data cache takes on disk; None takes a part of what is free."""
+    cache_rules: str | None = None
+    """How stale paths may be, and which are cached (:mod:`stoker.core.cache_rules`), before the cache's own rules."""
     off: bool = False
     """Leaves every loader to torch, as without stoker."""
     quiet: bool = False
@@ -186,6 +193,11 @@ def _text(field: str, name: str, rule: str) -> Key:
     return Key(field=field, name=name, rule=rule, read=str, accepts=accepts, optional=True)
 
 
+def _read_cache(text: str) -> str:
+    words = {"1": "on", "true": "on", "yes": "on", "0": "off", "false": "off", "no": "off"}
+    return words.get(text.lower(), text.lower() if text.lower() in ("on", "off") else text)
+
+
 KEYS: tuple[Key, ...] = (
     _count("workers", "workers", least=0),
     _count("max_workers", "max-workers", least=1),
@@ -195,6 +207,16 @@ KEYS: tuple[Key, ...] = (
     _choice("random", "random", "keep", "sample"),
     _choice("tier", "tier", "auto", "pinned"),
     _choice("cut", "cut", "exact", "always", "off"),
+    Key(
+        field="cache",
+        name="cache",
+        rule="`on`, `off` or a directory",
+        read=_read_cache,
+        accepts=lambda value: isinstance(value, str) and value != "" and "\0" not in value,
+        optional=False,
+    ),
+    _memory("cache_size_bytes", "cache-size"),
+    Key(field="cache_rules", name="cache-rules", rule=FORM, read=checked_rules, accepts=is_rules, optional=True),
     _switch("off", "off"),
     _switch("quiet", "quiet"),
     _text("run_dir", "run-dir", "a path or `auto`"),

@@ -31,6 +31,9 @@ INTERNAL_VARIABLES = (
 So ``run-dir`` has no variable: ``STOKER_RUN_DIR`` carries the folder of the run at hand to its child processes.
 """
 
+OTHER_VARIABLES = ("STOKER_CACHE_DIR",)
+"""Variables that are no settings of a run and are read where they matter: where the data cache keeps its pages."""
+
 PRECEDENCE = (
     "command line",
     "environment STOKER_*",
@@ -97,7 +100,9 @@ def _read_environment(environ: Mapping[str, str]) -> _Values:
     by_variable["STOKER_DISABLE"] = by_variable["STOKER_OFF"]
     values: _Values = {}
     for variable in sorted(environ):
-        if not variable.startswith(PREFIX) or variable in INTERNAL_VARIABLES or not environ[variable].strip():
+        if not variable.startswith(PREFIX) or not environ[variable].strip():
+            continue
+        if variable in INTERNAL_VARIABLES or variable in OTHER_VARIABLES:
             continue
         key = by_variable.get(variable)
         if key is None:
@@ -136,12 +141,27 @@ def _read_table(table: Mapping[str, object], origin: str) -> _Values:
     # `slot_memory` for `slot-memory`: the hyphen is not a trap.
     by_name |= {key.name.replace("-", "_"): key for key in KEYS}
     values: _Values = {}
-    for name, raw in table.items():
+    for name, raw in _flat(table).items():
         key = by_name.get(name)
         if key is None:
             raise _unknown(name, origin, [key.name for key in KEYS])
         _add(values, key, raw, origin)
     return values
+
+
+def _flat(table: Mapping[str, object]) -> dict[str, object]:
+    """The table with a ``[cache]`` in it spelt out: ``size`` is ``cache-size``; ``on`` and ``directory`` are ``cache``."""
+    flat = dict(table)
+    if isinstance(flat.get("cache"), bool):
+        flat["cache"] = "on" if flat["cache"] else "off"
+    if not isinstance(flat.get("cache"), dict):
+        return flat
+    nested = dict(cast("dict[str, object]", flat.pop("cache")))
+    directory = nested.pop("directory", "on")
+    flat["cache"] = directory if nested.pop("on", True) is True else "off"
+    if isinstance(nested.get("rules"), list):
+        nested["rules"] = "; ".join(map(str, cast("list[object]", nested["rules"])))
+    return flat | {f"cache-{name}": value for name, value in nested.items()}
 
 
 def _add(values: _Values, key: Key, raw: object, origin: str) -> None:
