@@ -82,6 +82,8 @@ class LockFile:
         self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._publishing = threading.RLock()
         self._evicting = threading.Lock()
+        self._claiming = threading.Lock()
+        self._claimed: set[int] = set()
         self._depth = 0
 
     def call_after_fork(self, method: Callable[[], None]) -> None:
@@ -140,12 +142,18 @@ class LockFile:
             self._evicting.release()
 
     def claim(self, row: int) -> bool:
-        """Take a row's segment for appending, if nobody has it."""
-        return try_lock(self.fd, CLAIM + row)
+        """Take a row's segment for appending, if nobody has it, in this process either."""
+        with self._claiming:
+            if row in self._claimed or not try_lock(self.fd, CLAIM + row):
+                return False
+            self._claimed.add(row)
+            return True
 
     def release(self, row: int) -> None:
         """Let others append to the row's segment."""
-        unlock(self.fd, CLAIM + row)
+        with self._claiming:
+            self._claimed.discard(row)
+            unlock(self.fd, CLAIM + row)
 
     @contextlib.contextmanager
     def filling(self, key: bytes, wait_s: float) -> Generator[None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from stoker.cache.store.checksums import BLOCK_BYTES, copy_verified, is_intact
@@ -148,6 +148,11 @@ class Maps:
                 self.files.pop(next(iter(self.files)), None)
             except (StopIteration, RuntimeError):
                 return  # another thread was at it
+
+    def let_go(self, numbers: Iterable[int]) -> None:
+        """Let go of these files; views keep theirs."""
+        for number in numbers:
+            self.files.pop(number, None)
 
     def keep_only(self, alive: set[int]) -> None:
         """Let go of all files that are not among these; views keep theirs."""

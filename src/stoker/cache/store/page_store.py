@@ -21,6 +21,7 @@ from stoker.cache.store.index import Entry, Index
 from stoker.cache.store.layout import Layout, StoreSettings, default_limit_bytes, segment_bytes_for
 from stoker.cache.store.locks import LockFile
 from stoker.cache.store.maps import Mapped, Maps, open_locked
+from stoker.cache.store.pulse import Count, Pulse
 from stoker.cache.store.records import locate
 from stoker.cache.store.room import Room
 from stoker.cache.store.table import State, Table
@@ -48,26 +49,33 @@ class PageStore:
         self.limit_bytes = settings.limit_bytes or default_limit_bytes(layout.root)
         self._locks = LockFile(layout.locks)
         with self._publishing("opening the store"):
-            self._table = Table(layout.table)
-            self._index = Index(layout.index, self._table.alive)
-        self._room = Room(layout, self._locks, self._table, settings, self.limit_bytes)
+            self._table = table = Table(layout.table)
+            self._index = index = Index(layout.index, table.alive)
+            self._pulse = pulse = Pulse(layout.pulse, lambda row: table.get(row).group)
+        self._maps = Maps(self._open_file)
+        self._room = Room(
+            layout, self._locks, table, self._pulse, settings, limit_bytes=self.limit_bytes,
+            other_bytes=lambda: index.num_bytes + table.num_bytes + pulse.num_bytes, let_go=self._maps.let_go,
+        )  # fmt: skip
         self._writers = Writers(
-            layout, self._locks, self._table, self._index, self._room,
+            layout, self._locks, table, index, self._pulse, self._room,
             segment_bytes=segment_bytes_for(self.limit_bytes), lock_wait_s=settings.lock_wait_s,
             seconds_to_live=tuple(float("inf") if rule.ttl_s is None else rule.ttl_s for rule in settings.rules),
         )  # fmt: skip
-        self._maps = Maps(self._open_file)
         self._changes = self._table.changes
         self._always = settings.verify == "always"
         self._locks.call_after_fork(self._in_child)
+        self._room.reap()
 
     def _in_child(self) -> None:
         self._writers.reset()
+        self._pulse.reset()
 
     def close(self) -> None:
         """Let go of all files; views stay valid. Nothing else may be called afterwards."""
         self._writers.close()
         self._maps.files.clear()
+        self._pulse.close()
         self._index.close()
         self._table.close()
         self._locks.close()
@@ -99,8 +107,9 @@ class PageStore:
             return False
         mapped, at, sums = found
         if mapped.read(at, entry.length, sums, start, buffer, always=self._always):
+            self._pulse.hit(key, mapped.row)
             return True
-        self._discard(key, entry)
+        self._damaged(key, entry)
         return False
 
     def view(self, key: bytes, entry: Entry) -> memoryview | None:
@@ -114,7 +123,9 @@ class PageStore:
         mapped, at, sums = found
         page = mapped.page(at, entry.length, sums, always=self._always)
         if page is None:
-            self._discard(key, entry)
+            self._damaged(key, entry)
+        else:
+            self._pulse.hit(key, mapped.row)
         return page
 
     def _located(self, key: bytes, entry: Entry) -> tuple[Mapped, int, tuple[int, ...]] | None:
@@ -171,6 +182,7 @@ class PageStore:
         if not version.storable:
             return False
         key = name.key(index)
+        self._pulse.ask(key)
         old = self._index.find(key)
         if old is not None and old.version == version.digest and old.length == len(memoryview(payload).cast("B")):
             if checked_at > old.checked_at:
@@ -178,7 +190,10 @@ class PageStore:
             if self._located(key, old) is not None:
                 return True
         shelf = Shelf(group_of(name), life, min(rule, 255))
-        return self._writers.put(name, index, version, payload, shelf=shelf, checked_at=checked_at)
+        kept = self._writers.put(name, index, version, payload, shelf=shelf, checked_at=checked_at)
+        if not kept:
+            self._pulse.count(Count.REFUSED)
+        return kept
 
     def confirm(self, key: bytes, entry: Entry, checked_at: float) -> None:
         """The store said that an entry's version is still the object's. Forgotten if a lock is not to be had."""
@@ -226,6 +241,10 @@ class PageStore:
             if now is not None and now.segment == entry.segment and now.offset == entry.offset:
                 self._index.remove(key)
                 forget(self._table, entry)
+
+    def _damaged(self, key: bytes, entry: Entry) -> None:
+        self._pulse.count(Count.DAMAGED)
+        self._discard(key, entry)
 
     def filling(self, key: bytes) -> contextlib.AbstractContextManager[None]:
         """One thread of all processes fetches a page; look it up again once inside.

@@ -1,39 +1,187 @@
-"""Making room: how much the store may take, and which files go. Whoever holds the evict lock does it."""
+"""Making room: how much the store may take, and carrying out what the policy chose.
+
+Whoever holds the evict lock makes room; others are refused meanwhile. A file goes in steps: its row is doomed (readers
+let go of it), the file is removed once nobody has it mapped, the row is free. Until then its bytes count.
+"""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
 from stoker.cache.policies import Life
+from stoker.cache.store.eviction import FileState, choose
 from stoker.cache.store.layout import Layout, StoreSettings
 from stoker.cache.store.locks import LockFile
-from stoker.cache.store.table import State, Table
+from stoker.cache.store.maps import remove_unused
+from stoker.cache.store.pulse import Count, Pulse
+from stoker.cache.store.table import Kind, Row, State, Table
+
+Rows = np.ndarray[Any, np.dtype[Any]]
+_LETTING_GO_S = 2.0
+"""How long others get to let go of doomed files before more files go in their place."""
+_REFUSED_S = 0.02
+"""For how long nobody asks again after there was no room."""
 
 
 class Room:
-    """The bounds of a store."""
+    """The bounds of a store.
+
+    Args:
+        layout: of the directory.
+        locks: of this process.
+        table: of files.
+        pulse: what was read when.
+        settings: of the store.
+        limit_bytes: most bytes on disk.
+        other_bytes: bytes of the index and the like, now.
+        let_go: drops this process's maps of these files.
+    """
 
     def __init__(
-        self, layout: Layout, locks: LockFile, table: Table, settings: StoreSettings, limit_bytes: int
-    ) -> None:
-        self._layout, self._locks, self._table, self._settings = layout, locks, table, settings
+        self, layout: Layout, locks: LockFile, table: Table, pulse: Pulse, settings: StoreSettings, *, limit_bytes: int,
+        other_bytes: Callable[[], int], let_go: Callable[[Iterable[int]], None],
+    ) -> None:  # fmt: skip
+        self._layout, self._locks, self._table, self._pulse, self._settings = layout, locks, table, pulse, settings
         self._limit_bytes = limit_bytes
+        self._other_bytes, self._let_go = other_bytes, let_go
+        self._refused: tuple[float, int] = (-1.0, -1)
+
+    def used_bytes(self) -> int:
+        """Bytes that count for the limit."""
+        return int(self._table.rows()["allocated"].sum()) + self._other_bytes()
 
     def fits(self, num_bytes: int, rule: int) -> bool:
         """Whether so many bytes may be added. Under the publish lock."""
-        used = int(self._table.rows()["allocated"].sum())
-        return used + num_bytes <= self._limit_bytes and num_bytes <= self._free_bytes(self._layout.root)
+        return self._lacking(self._table.rows(), num_bytes) <= 0 and self._rule_lacking(rule, num_bytes) <= 0
 
-    def _free_bytes(self, path: Path) -> int:
-        disk = os.statvfs(path)
-        return int(disk.f_bavail * disk.f_frsize - disk.f_blocks * disk.f_frsize * self._settings.keep_free_frac)
+    def _lacking(self, rows: Rows, num_bytes: int) -> int:
+        """Bytes that are in the way, by the limit and by what is to stay free on the disk."""
+        over = int(rows["allocated"].sum()) + self._other_bytes() + num_bytes - self._limit_bytes
+        disk = os.statvfs(self._layout.root)
+        kept = int(disk.f_blocks * disk.f_frsize * self._settings.keep_free_frac)
+        return max(over, kept + num_bytes - disk.f_bavail * disk.f_frsize)
+
+    def _rule_lacking(self, rule: int, num_bytes: int) -> int:
+        quota = self.quota_bytes(rule)
+        if quota is None:
+            return 0
+        rows = self._table.rows()
+        return int(rows["allocated"][rows["rule"] == rule].sum()) + num_bytes - quota
+
+    def quota_bytes(self, rule: int) -> int | None:
+        """Most bytes of a rule's pages."""
+        rules = self._settings.rules
+        return rules[rule].quota_bytes if rule < len(rules) else None
 
     def make(self, num_bytes: int, life: Life, rule: int) -> bool:
         """Remove what may go for so many bytes; whether something went. Under no lock."""
-        return False
+        moment = (time.monotonic(), self._table.changes)
+        if moment[0] < self._refused[0] and moment[1] == self._refused[1] and life is not Life.PINNED:
+            return False
+        with self._locks.evicting() as held:
+            done = held and self._make(num_bytes, life, rule)
+        if not done:
+            self._refused = (time.monotonic() + _REFUSED_S, self._table.changes)
+        return done
 
+    def _make(self, num_bytes: int, life: Life, rule: int) -> bool:
+        self._pulse.flush()
+        went = self._reap()
+        rows = self._table.rows()
+        now = time.time()
+        doomed = rows["state"] == State.DOOMED
+        going = int(rows["allocated"][doomed & (rows["doomed"] > now - _LETTING_GO_S)].sum())
+        need = self._lacking(rows, num_bytes) - going
+        rule_need = self._rule_lacking(rule, num_bytes) - going
+        if need <= 0 and rule_need <= 0:
+            return went
+        files = [file for row in np.flatnonzero(~doomed).tolist() if (file := self._candidate(row, now)) is not None]
+        victims: dict[int, FileState] = {}
+        for bytes_needed, among in (
+            (rule_need, [file for file in files if rows["rule"][file.row] == rule]),
+            (need, files),
+        ):
+            if bytes_needed > 0:
+                choice = choose(
+                    self._settings.policy, among, self._pulse.clock, bytes_needed, self._settings.max_idle_s,
+                    force=life is Life.PINNED,
+                )  # fmt: skip
+                victims.update((file.row, file) for file in choice.victims)
+                for file in choice.spared:
+                    self._pulse.spare(file.row)
+        self.doom([(file.row, file.number) for file in victims.values()])
+        return self._reap() or went
 
-_ = (np, State)
+    def _candidate(self, row: int, now: float) -> FileState | None:
+        """A file that the policy may choose."""
+        content = self._table.get(row)
+        if content.state not in (State.OPEN, State.SEALED):
+            return None
+        expired = content.expires <= now
+        if content.life == Life.PINNED and content.live_pages and not expired:
+            return None
+        if content.state == State.OPEN and content.kind == Kind.SEGMENT and not self._is_unclaimed(row):
+            return None
+        mark = self._pulse.mark(row)
+        return FileState(
+            row, content.id, content.group, content.allocated, 0 if expired else content.live_pages,
+            mark.last_read, now - mark.last_time, mark.num_reads, mark.passed,
+        )  # fmt: skip
+
+    def doom(self, files: Iterable[tuple[int, int]]) -> int:
+        """Give up files, by row and number, that nobody appends to; how many there were."""
+        now = time.time()
+        num_doomed = 0
+        for row, number in files:
+            with self._locks.publishing(self._settings.lock_wait_s) as held:
+                content = self._table.get(row)
+                if not held or content.id != number or content.state not in (State.OPEN, State.SEALED):
+                    continue
+                if not self._locks.claim(row):
+                    continue
+                self._table.doom(row, now)
+                self._locks.release(row)
+            num_doomed += 1
+            self._pulse.count(Count.EVICTED_PAGES, content.live_pages)
+            self._pulse.count(Count.EVICTED_BYTES, content.live_bytes)
+        return num_doomed
+
+    def reap(self) -> None:
+        """Remove what was given up, and what processes that died were making."""
+        with self._locks.evicting() as held:
+            if held:
+                self._reap()
+
+    def _reap(self) -> bool:
+        rows = self._table.rows()
+        self._let_go(rows["id"][rows["state"] == State.DOOMED].tolist())
+        went = False
+        for row in np.flatnonzero((rows["state"] == State.DOOMED) | (rows["state"] == State.MAKING)).tolist():
+            content = self._table.get(row)
+            if content.state == State.MAKING and not self._is_unclaimed(row):
+                continue
+            if content.state not in (State.DOOMED, State.MAKING) or not self._remove(content):
+                continue
+            with self._locks.publishing(self._settings.lock_wait_s) as held:
+                if held and self._table.get(row).id == content.id:
+                    self._table.free(row)
+                    went = True
+        return went
+
+    def _is_unclaimed(self, row: int) -> bool:
+        """Whether nobody is making a row's file, or appending to it."""
+        if not self._locks.claim(row):
+            return False
+        self._locks.release(row)
+        return True
+
+    def _remove(self, content: Row) -> bool:
+        if content.kind == Kind.SEGMENT:
+            return remove_unused(self._layout.segment(content.id))
+        # The pages' descriptions go last: as long as they are there, the object is not made anew under this number.
+        return remove_unused(self._layout.large(content.id)) and remove_unused(self._layout.large_rows(content.id))

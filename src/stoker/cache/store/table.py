@@ -108,6 +108,11 @@ class Table:
         self._map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
         self._cells = memoryview(self._map).cast("Q")
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the file takes on disk."""
+        return os.fstat(self._fd).st_blocks * 512
+
     def close(self) -> None:
         """Let go of the file."""
         self._cells.release()

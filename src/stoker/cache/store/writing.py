@@ -17,6 +17,7 @@ from stoker.cache.store.checksums import Bytes, sums_of
 from stoker.cache.store.index import Entry, Index
 from stoker.cache.store.layout import Layout
 from stoker.cache.store.locks import LockFile
+from stoker.cache.store.pulse import Count, Pulse
 from stoker.cache.store.records import pack_header
 from stoker.cache.store.segments import FIRST_RECORD_AT, SegmentWriter, make_segment
 from stoker.cache.store.table import Kind, Row, State, Table
@@ -24,6 +25,8 @@ from stoker.cache.versions import Version
 
 _APPEND_FRAC = 0.25
 """Of the time that pages of a segment live, in which pages are added: its last page lives for the rest of it."""
+_MOST_WRITERS = 8
+"""Segments that one process appends to; the one that it began first is left to others."""
 _ATTEMPTS = 4
 """Of making room, where other processes take what was made."""
 
@@ -33,6 +36,10 @@ class Room(Protocol):
 
     def fits(self, num_bytes: int, rule: int) -> bool:
         """Whether so many bytes may be added. Under the publish lock."""
+        ...
+
+    def quota_bytes(self, rule: int) -> int | None:
+        """Most bytes of a rule's pages."""
         ...
 
     def make(self, num_bytes: int, life: Life, rule: int) -> bool:
@@ -52,10 +59,11 @@ class Writers:
     """The segments that this process appends to, one per shelf."""
 
     def __init__(
-        self, layout: Layout, locks: LockFile, table: Table, index: Index, room: Room,
+        self, layout: Layout, locks: LockFile, table: Table, index: Index, pulse: Pulse, room: Room,
         *, segment_bytes: int, lock_wait_s: float, seconds_to_live: tuple[float, ...],
     ) -> None:  # fmt: skip
-        self._layout, self._locks, self._table, self._index, self._room = layout, locks, table, index, room
+        self._layout, self._locks, self._table, self._index = layout, locks, table, index
+        self._pulse, self._room = pulse, room
         self._segment_bytes = segment_bytes
         self._lock_wait_s = lock_wait_s
         self._ttl_s = seconds_to_live
@@ -114,6 +122,8 @@ class Writers:
             self._index.put(key, entry)
             if old is not None:
                 forget(self._table, old)
+            self._pulse.written(writer.row)
+            self._pulse.count(Count.PUTS)
             return True
 
     def _writer_for(self, shelf: Shelf, header_bytes: int, length: int) -> SegmentWriter | None:
@@ -122,6 +132,8 @@ class Writers:
             self._seal(shelf, writer)
             writer = None
         if writer is None:
+            while len(self._writers) >= _MOST_WRITERS:
+                self._abandon(next(iter(self._writers)))
             writer = self._claim(shelf, header_bytes, length) or self._make(shelf, header_bytes, length)
             if writer is not None:
                 self._writers[shelf] = writer
@@ -165,8 +177,7 @@ class Writers:
         return None
 
     def _claim_row(self, row: int) -> SegmentWriter | None:
-        # The claim of another thread of this process is no obstacle to the lock.
-        if any(writer.row == row for writer in self._writers.values()) or not self._locks.claim(row):
+        if not self._locks.claim(row):
             return None
         content = self._table.get(row)
         try:
@@ -179,7 +190,10 @@ class Writers:
 
     def _make(self, shelf: Shelf, header_bytes: int, length: int) -> SegmentWriter | None:
         size = self._segment_bytes
-        if header_bytes * 2 + length + FIRST_RECORD_AT + 128 > size:
+        if (quota := self._room.quota_bytes(shelf.rule)) is not None:
+            size = min(size, max(quota // 8, min(quota, 4 << 20)) // 4096 * 4096)
+        smallest = header_bytes * 2 + length + FIRST_RECORD_AT + 128
+        if smallest > size:
             return None
         for _ in range(_ATTEMPTS):
             with self._locks.publishing(self._lock_wait_s) as held:
@@ -187,8 +201,12 @@ class Writers:
                     return None
                 if self._room.fits(size, shelf.rule):
                     return self._make_row(shelf, size)
-            if not self._room.make(size, shelf.life, shelf.rule):
+            if self._room.make(size, shelf.life, shelf.rule):
+                continue
+            # Nothing may go; what is left of the limit is used by a small segment.
+            if size // 4 < smallest:
                 return None
+            size = size // 4 // 4096 * 4096
         return None
 
     def _make_row(self, shelf: Shelf, size: int) -> SegmentWriter | None:
@@ -201,6 +219,7 @@ class Writers:
             self._table.free(row)
             return None
         try:
+            self._pulse.begin(row)
             fd = make_segment(self._layout.segment(content.id), content.id, row, size)
             self._table.update(row, state=State.OPEN)
         except OSError:

@@ -1,0 +1,154 @@
+"""Time as reads, epochs as what reads repeat: what eviction knows of how the cache is used. Pure, over plain numbers.
+
+The state is a sequence of integers: a list in a simulation, a mapped file that all processes share in the store.
+Updates of several processes may be lost in each other; everything here is an estimate.
+
+*Epochs.* Keys are sampled, cached or not. How many reads lie between two reads of one page, at the upper end of what
+is seen, is taken for an epoch: with every page read once per epoch in a new order, it is 1 to 2 of them. Repeats that
+come much sooner (parts of a page that are read one by one, several readers in step) do not count.
+
+*Silence.* A group of files whose pages are no longer read at all has been left: no hit for three times longer than it
+ever was without one in an epoch.
+
+Source: sampling by hash after Waldspurger et al. 2015 (SHARDS, with a bounded number of samples).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableSequence
+from typing import cast
+
+GROUPS = 256
+SAMPLES = 4096
+_READS, _EPOCH, _REPEATS, _BEGUN, _FIRST, _SHIFT = range(1, 7)
+COUNTERS_AT = 16
+NUM_COUNTERS = 16
+_GROUPS_AT = 64
+_GROUP_CELLS = 8
+_GROUP, _LAST, _LONGEST, _LONGEST_BEFORE, _HITS, _MEASURED = range(6)
+_SAMPLES_AT = _GROUPS_AT + GROUPS * _GROUP_CELLS
+NUM_CELLS = _SAMPLES_AT + 2 * SAMPLES
+"""Cells that a clock needs, all 0 at first; cell 0 is the owner's."""
+
+_FEWEST_REPEATS = 8
+_SHORTEST_REPEAT_READS = 64
+_SHORTEST_REPEAT_FRAC = 0.25
+"""Of the epoch as it is known: repeats within less are not of the next one."""
+_RISE, _FALL = 0.2, 0.01
+"""How far the epoch follows a longer and a shorter repeat: it keeps to the upper end of what is seen."""
+_FEWEST_HITS = 32
+"""Of a group in an epoch, for its silences to say something."""
+_FEWEST_EPOCHS = 2
+_MOST_FIRST = SAMPLES // 2
+"""Samples in an epoch; with more of them, every second one is left out from then on."""
+_FEWEST_FIRST = SAMPLES // 16
+IDLE_EPOCHS = 2
+SILENCE_FACTOR = 3
+_SILENCE_READS = 64
+"""Counted on top: reads are noted in batches."""
+
+
+class ReadClock:
+    """What is known of reads so far.
+
+    Args:
+        cells: at least :data:`NUM_CELLS` numbers.
+    """
+
+    def __init__(self, cells: MutableSequence[int] | memoryview) -> None:
+        self.cells = cast("MutableSequence[int]", cells)
+
+    @property
+    def reads(self) -> int:
+        """Reads of pages so far, cached or not."""
+        return self.cells[_READS]
+
+    @property
+    def two_epochs_ago(self) -> int:
+        """What was not read since then is not read every epoch; 0 while no page has been read twice."""
+        if self.cells[_REPEATS] < _FEWEST_REPEATS:
+            return 0
+        return max(0, self.cells[_READS] - IDLE_EPOCHS * self.cells[_EPOCH])
+
+    def advance(self, num_reads: int) -> None:
+        """So many pages were asked for."""
+        self.cells[_READS] += num_reads
+
+    def note_hits(self, hits: Mapping[int, int]) -> None:
+        """Pages of these groups were read from the cache, so many of each."""
+        now = self.cells[_READS]
+        for group, number in hits.items():
+            at = self._group(group)
+            if at < 0:
+                continue
+            gap = now - self.cells[at + _LAST]
+            # The end of a silence that was one says nothing of the next.
+            if self.cells[at + _LAST] and not self._is_silent(at) and gap > self.cells[at + _LONGEST]:
+                self.cells[at + _LONGEST] = gap
+            self.cells[at + _LAST] = now
+            self.cells[at + _HITS] += number
+
+    @property
+    def sample_mask(self) -> int:
+        """Keys whose tag has none of these bits are sampled: :meth:`ask` is to be told of them."""
+        return (1 << self.cells[_SHIFT]) - 1
+
+    def ask(self, tag: int) -> None:
+        """A sampled key is asked for, cached or not.
+
+        Args:
+            tag: 64 bits of it.
+        """
+        cells = self.cells
+        now, epoch = cells[_READS], cells[_EPOCH]
+        at = _SAMPLES_AT + 2 * ((tag >> 32) % SAMPLES)
+        if cells[at] == tag:
+            gap = now - cells[at + 1]
+            if gap < max(_SHORTEST_REPEAT_READS, _SHORTEST_REPEAT_FRAC * epoch):
+                return
+            cells[_REPEATS] += 1
+            cells[_EPOCH] = epoch + int((gap - epoch) * (_RISE if gap > epoch else _FALL)) if epoch else gap
+        cells[at], cells[at + 1] = tag, now
+        cells[_FIRST] += 1
+        if cells[_FIRST] > _MOST_FIRST:
+            cells[_SHIFT] += 1
+            cells[_FIRST] >>= 1
+        if cells[_EPOCH] and now - cells[_BEGUN] >= cells[_EPOCH]:
+            self._begin_epoch(now)
+
+    def _begin_epoch(self, now: int) -> None:
+        cells = self.cells
+        if cells[_FIRST] < _FEWEST_FIRST and cells[_SHIFT]:
+            cells[_SHIFT] -= 1
+        cells[_BEGUN], cells[_FIRST] = now, 0
+        for number in range(GROUPS):
+            at = _GROUPS_AT + number * _GROUP_CELLS
+            if cells[at + _GROUP]:
+                cells[at + _LONGEST_BEFORE], cells[at + _LONGEST] = cells[at + _LONGEST], 0
+                # In the first such epoch hits may have begun late: it need not hold the longest silence of an epoch.
+                cells[at + _MEASURED] = cells[at + _MEASURED] + 1 if cells[at + _HITS] >= _FEWEST_HITS else 0
+                cells[at + _HITS] = 0
+
+    def _group(self, group: int, *, add: bool = True) -> int:
+        """Where the cells of a group begin; -1 if it has none, or others took all places."""
+        for step in range(8):
+            at = _GROUPS_AT + (group + step) % GROUPS * _GROUP_CELLS
+            if self.cells[at + _GROUP] == group:
+                return at
+            if not self.cells[at + _GROUP]:
+                if add:
+                    self.cells[at + _GROUP] = group
+                return at if add else -1
+        return -1
+
+    def left_since(self, group: int) -> int | None:
+        """When the last page of a group was read, if the group has been left since; None if it has not."""
+        at = self._group(group, add=False)
+        return self.cells[at + _LAST] if at >= 0 and self._is_silent(at) else None
+
+    def _is_silent(self, at: int) -> bool:
+        cells = self.cells
+        if cells[at + _MEASURED] < _FEWEST_EPOCHS:
+            return False
+        longest = max(cells[at + _LONGEST], cells[at + _LONGEST_BEFORE])
+        return cells[_READS] - cells[at + _LAST] > SILENCE_FACTOR * longest + _SILENCE_READS

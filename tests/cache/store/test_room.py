@@ -1,0 +1,142 @@
+"""The limit holds, and what is removed is what may go."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from stoker.cache.names import ObjectName
+from stoker.cache.policies import Life, Rule
+from stoker.cache.store.layout import Policy, StoreSettings
+from stoker.cache.store.page_store import PageStore
+from stoker.cache.versions import Strength, Version
+
+LIMIT = 4 << 20
+PAGE = 20_000
+
+
+def settings(policy: Policy = "lru", **more: object) -> StoreSettings:
+    return StoreSettings(limit_bytes=LIMIT, keep_free_frac=0.0, policy=policy, **more)  # pyright: ignore
+
+
+def disk_bytes(directory: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
+
+
+def name_of(i: int) -> ObjectName:
+    return ObjectName("s3||", f"bucket/{i}")
+
+
+def page_of(i: int) -> bytes:
+    return random.Random(i).randbytes(PAGE)
+
+
+def put(store: PageStore, i: int, *, rule: int = 0, life: Life = Life.NORMAL) -> bool:
+    version = Version(Strength.ETAG, str(i), PAGE)
+    return store.put(name_of(i), 0, version, page_of(i), rule=rule, life=life, checked_at=1.0)
+
+
+def get(store: PageStore, i: int) -> bool:
+    """Whether a page is there; its bytes are right if it is."""
+    key = name_of(i).key(0)
+    entry = store.lookup(key)
+    buffer = memoryview(bytearray(PAGE))
+    if entry is None or not store.read_into(key, entry, 0, buffer):
+        return False
+    assert bytes(buffer) == page_of(i)
+    return True
+
+
+@pytest.mark.parametrize("policy", ["lru", "sieve", "s3fifo"])
+def test_policies_for_serving_admit_everything_within_the_limit(tmp_path: Path, policy: Policy) -> None:
+    with PageStore(tmp_path, settings(policy)) as store:
+        for i in range(600):
+            assert put(store, i)
+            assert get(store, i)
+            if i % 50 == 0:
+                assert disk_bytes(tmp_path) <= LIMIT
+        kept = sum(get(store, i) for i in range(600))
+        assert 0.5 * LIMIT / PAGE < kept <= LIMIT / PAGE
+
+
+def test_a_full_cache_keeps_what_is_read_every_epoch(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    data = range(400)
+    with PageStore(tmp_path, settings("epoch")) as store:
+        ratios: list[float] = []
+        for _ in range(4):
+            hits = 0
+            for i in rng.sample(data, len(data)):
+                hit = get(store, i)
+                hits += hit
+                if not hit:
+                    put(store, i)
+            ratios.append(hits / len(data))
+        fits = LIMIT // PAGE / len(data)
+        assert min(ratios[1:]) >= 0.85 * fits
+        assert disk_bytes(tmp_path) <= LIMIT
+
+
+def test_pages_go_after_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = (Rule(ttl_s=100.0), Rule())
+    with PageStore(tmp_path, settings(rules=rules)) as store:
+        assert put(store, 1, rule=0, life=Life.TIMED)
+        assert put(store, 2, rule=1)
+        assert get(store, 1)
+        now = time.time() + 101
+        monkeypatch.setattr(time, "time", lambda: now)
+        assert not get(store, 1)
+        assert get(store, 2)
+
+
+def test_a_rule_takes_no_more_than_its_quota(tmp_path: Path) -> None:
+    rules = (Rule(quota_bytes=1 << 20), Rule())
+    with PageStore(tmp_path, settings(rules=rules)) as store:
+        for i in range(30):
+            assert put(store, i, rule=1)
+        for i in range(100, 200):
+            assert put(store, i, rule=0)
+        assert sum(get(store, i) for i in range(30)) == 30
+        assert 10 <= sum(get(store, i) for i in range(100, 200)) <= (1 << 20) / PAGE
+
+
+def test_pinned_pages_stay_and_make_others_go(tmp_path: Path) -> None:
+    with PageStore(tmp_path, settings("epoch")) as store:
+        for i in range(400):
+            put(store, i)
+        for i in range(1000, 1060):
+            assert put(store, i, life=Life.PINNED)
+        for i in range(2000, 2400):
+            put(store, i)
+        assert all(get(store, i) for i in range(1000, 1060))
+
+
+def test_bytes_behind_a_view_count_until_it_goes(tmp_path: Path) -> None:
+    with PageStore(tmp_path, settings()) as store:
+        put(store, 0)
+        entry = store.lookup(name_of(0).key(0))
+        assert entry is not None
+        view = store.view(name_of(0).key(0), entry)
+        assert view is not None
+        for i in range(1, 600):
+            put(store, i)
+        assert not get(store, 0)
+        assert bytes(view) == page_of(0)
+        assert disk_bytes(tmp_path) <= LIMIT
+        assert store.layout.segment(entry.segment).exists()
+        del view
+        for i in range(600, 700):
+            put(store, i)
+        assert not store.layout.segment(entry.segment).exists()
+
+
+def test_the_disk_is_kept_as_free_as_asked(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    more_than_is_free = min(0.999, disk.f_bavail / disk.f_blocks + 0.001)
+    with PageStore(tmp_path, StoreSettings(limit_bytes=LIMIT, keep_free_frac=more_than_is_free)) as store:
+        assert not put(store, 0)
+        assert not get(store, 0)
