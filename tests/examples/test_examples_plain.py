@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SEVERAL = Path(__file__).with_name("several.py")
 LOSS = re.compile(r"^((?:step|epoch) \d+ (?:validation )?loss \S+)", re.MULTILINE)
 NEEDS = {"images": "sklearn", "tabular_recommender": "pyarrow"}
+EMULATED = ["--accelerator", "emulated", "--step-ms", "1", "--workers", "0"]
+RUNS: dict[str, tuple[dict[str, list[str]], dict[str, list[str]]]] = {
+    # What each of two processes runs in turn.
+    "images": (
+        {"same": [], "workers": ["--deterministic", "--workers", "0"], "emulated": EMULATED},
+        {"same": [], "workers": ["--deterministic", "--workers", "2"]},
+    ),
+    "tabular_recommender": ({"same": [], "workers": ["--workers", "0"]}, {"same": [], "workers": ["--workers", "2"]}),
+    "text": ({"same": [], "workers": ["--workers", "0"]}, {"same": [], "workers": ["--workers", "2"]}),
+    "iterable": (
+        {"same": [], "workers": ["--deterministic", "--workers", "0"]},
+        {"same": [], "workers": ["--deterministic", "--workers", "1"]},
+    ),
+}
 
+Outputs = tuple[dict[str, str], dict[str, str]]
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(120),
@@ -22,70 +41,68 @@ pytestmark = [
 ]
 
 
-def start(example: str, work_dir: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(EXAMPLES / example / "train.py"), "--quick", *options]
-    if example != "text":
-        command += ["--work-dir", str(work_dir)]
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outputs]:
+    """What the runs of an example print in either process."""
+
+    @functools.cache
+    def find(example: str) -> Outputs:
+        if example in NEEDS:
+            pytest.importorskip(NEEDS[example])
+        # Side by side: started together, they also race for making the data.
+        one, two = [start(example, tmp_path_factory.getbasetemp() / example, runs) for runs in RUNS[example]]
+        try:
+            return sections(one), sections(two)
+        finally:
+            for process in (one, two):
+                process.kill()
+                process.wait()
+
+    return find
+
+
+def start(example: str, work_dir: Path, runs: dict[str, list[str]]) -> subprocess.Popen[str]:
+    place = [] if example == "text" else ["--work-dir", str(work_dir)]
+    listed = [(name, ["--quick", *place, *options], None) for name, options in runs.items()]
+    command = [sys.executable, str(SEVERAL), str(EXAMPLES / example / "train.py"), json.dumps(listed)]
     # One thread each: two runs side by side with as many threads as cores wait for each other most of the time.
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def losses(process: subprocess.Popen[str]) -> list[str]:
-    """The lines with losses that the example printed; fails with its errors if it failed."""
+def sections(process: subprocess.Popen[str]) -> dict[str, str]:
+    """What a process printed, by run; fails with its errors if it failed."""
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert "Traceback" not in err
+    return {name: text for name, _, text in (part.partition("\n") for part in out.split("== ")[1:])}
+
+
+def losses(out: str) -> list[str]:
+    """The lines with losses that a run printed."""
     assert re.search(r"\d+ steps, \d+ \w+ in [\d.]+ s of training", out), out
     lines = LOSS.findall(out)
     assert sum(line.startswith("step") for line in lines) >= 6
     return lines
 
 
-def run_pair(example: str, work_dir: Path, first: list[str], second: list[str]) -> tuple[list[str], list[str]]:
-    """The losses of two runs side by side; started together, they also race for making the data."""
-    if example in NEEDS:
-        pytest.importorskip(NEEDS[example])
-    one, two = start(example, work_dir, *first), start(example, work_dir, *second)
-    try:
-        return losses(one), losses(two)
-    finally:
-        for process in (one, two):
-            process.kill()
-            process.wait()
+@pytest.mark.parametrize("example", RUNS)
+def test_same_seed_prints_same_losses(example: str, pair: Callable[[str], Outputs]) -> None:
+    first, second = pair(example)
+
+    assert losses(first["same"]) == losses(second["same"])
 
 
-@pytest.mark.parametrize("example", ["images", "tabular_recommender", "text", "iterable"])
-def test_same_seed_prints_same_losses(example: str, tmp_path: Path) -> None:
-    first, second = run_pair(example, tmp_path, [], [])
+@pytest.mark.parametrize("example", RUNS)
+def test_losses_do_not_depend_on_workers(example: str, pair: Callable[[str], Outputs]) -> None:
+    """None and two; of the stream, whose order several workers change, none and one, unshuffled."""
+    without, with_some = pair(example)
 
-    assert first == second
-
-
-@pytest.mark.parametrize(
-    ("example", "options"),
-    [("images", ["--deterministic"]), ("tabular_recommender", []), ("text", [])],
-)
-def test_losses_do_not_depend_on_workers(example: str, options: list[str], tmp_path: Path) -> None:
-    without, with_two = run_pair(example, tmp_path, [*options, "--workers", "0"], [*options, "--workers", "2"])
-
-    assert without == with_two
+    assert losses(without["workers"]) == losses(with_some["workers"])
 
 
-def test_unshuffled_stream_is_equal_without_and_with_one_worker(tmp_path: Path) -> None:
-    options = ["--deterministic", "--workers"]
-    without, with_one = run_pair("iterable", tmp_path, [*options, "0"], [*options, "1"])
-
-    assert without == with_one
-
-
-def test_emulated_accelerator_is_called_so(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    process = start("images", tmp_path, "--accelerator", "emulated", "--step-ms", "1", "--workers", "0")
-    out, err = process.communicate()
-
-    assert process.returncode == 0, err
-    assert "accelerator: emulated, each step sleeps 1 ms" in out
+def test_emulated_accelerator_is_called_so(pair: Callable[[str], Outputs]) -> None:
+    assert "accelerator: emulated, each step sleeps 1 ms" in pair("images")[0]["emulated"]
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: f"{path.parent.name}/{path.name}")
