@@ -13,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.page_stores import close_page_stores
 from stoker.cache.policies import Rule
+from tests.cache.s3_server import S3Server
 
 LIMIT_BYTES = 64 << 20
 CACHED = (Rule(),)
@@ -53,3 +54,11 @@ def memory() -> Iterator[MemoryFileSystem]:
     yield filesystem
     filesystem.store.clear()
     filesystem.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 server."""
+    server = S3Server()
+    yield server
+    server.close()

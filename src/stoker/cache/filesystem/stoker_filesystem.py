@@ -221,6 +221,7 @@ class StokerFileSystem(ChainedFileSystem):
         def wrote() -> None:
             self._wrote(path)
 
+        self._must_be_new(path, mode)
         wrote()
         options.pop("cache_type", None)
         if self.spec.protocol == "memory" and "w" in mode:
@@ -288,6 +289,7 @@ class StokerFileSystem(ChainedFileSystem):
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         """Writes an object."""
         path = self._strip(path)
+        self._must_be_new(path, "xb" if mode == "create" else "wb")
         with self._writing(path):
             self.target.pipe_file(path, value, mode=mode, **kwargs)
 
@@ -362,6 +364,11 @@ class StokerFileSystem(ChainedFileSystem):
         path = stringify_path(path)
         stripped = self._strip(path)
         return f"{stripped}/" if path.endswith("/") and not stripped.endswith("/") else stripped
+
+    def _must_be_new(self, path: str, mode: str) -> None:
+        # Most stores check this themselves, some only when the file is complete, some servers never.
+        if "x" in mode and self.target.exists(path):
+            raise FileExistsError(path)
 
     def _wrote(self, path: str) -> None:
         self.reader.wrote(path)

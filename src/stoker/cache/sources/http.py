@@ -17,6 +17,7 @@ from fsspec.asyn import sync
 from stoker.cache.sources.retrying import retried
 from stoker.cache.sources.source import ObjectInfo, changed, check_length, is_same, misread, version_of
 from stoker.cache.versions import Strength, Version
+from stoker.core.errors import CacheError
 
 _PIECE_BYTES = 1 << 18
 
@@ -54,7 +55,7 @@ class HttpSource:
     def _read(self, path: str, start: int, end: int, version: Version) -> bytes:
         try:
             data: Any = sync(self.target.loop, self._read_async, path, start, end, version)
-        except OSError:
+        except CacheError:
             raise
         except Exception as error:
             # Whatever the HTTP library makes of a connection that broke, stalled or lied about its length.

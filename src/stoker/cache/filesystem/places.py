@@ -1,0 +1,59 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
+"""From a URL of a store to its cached filesystem and the path there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fsspec
+
+from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.rule_settings import CacheSettings
+from stoker.core.errors import ConfigError, MissingExtraError
+
+
+def open_place(
+    url: str, settings: CacheSettings, options: dict[str, Any] | None = None
+) -> tuple[StokerFileSystem, str]:
+    """The cached filesystem of a URL, and the path in it.
+
+    Args:
+        url: ``s3://bucket/key``, also as ``stoker://s3/bucket/key`` or ``stoker::s3://bucket/key``.
+        settings: of the cache.
+        options: for the store's filesystem; what the environment says is used in any case.
+
+    Raises:
+        ConfigError: the URL names no store.
+        MissingExtraError: the store's filesystem is not installed.
+    """
+    plain = plain_url(url)
+    protocol, separator, _ = plain.partition("://")
+    if not separator or not protocol:
+        raise ConfigError(f"`{url}` must be a URL such as `s3://bucket/folder`, got no protocol")
+    try:
+        target: Any = fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError) as error:
+        package = str(error).splitlines()[0]
+        raise MissingExtraError(f"`{protocol}://` needs its fsspec filesystem: {package}", protocol=protocol) from None
+    filesystem = StokerFileSystem(
+        target_protocol=protocol,
+        target_options={**target._get_kwargs_from_urls(plain), **(options or {})},
+        directory=settings.directory,
+        limit_bytes=settings.limit_bytes,
+        rules=settings.rules,
+    )
+    return filesystem, filesystem._strip_protocol(plain)
+
+
+def plain_url(url: str) -> str:
+    """``s3://bucket/key`` of any way to write it."""
+    if url.startswith("stoker://"):
+        protocol, _, rest = url.removeprefix("stoker://").partition("/")
+        return f"{protocol}://{rest}"
+    return url.removeprefix("stoker::")
+
+
+def url_of(filesystem: StokerFileSystem, path: str) -> str:
+    """A path as the store's URL."""
+    return path if "://" in path else f"{filesystem.spec.protocol}://{path}"

@@ -1,0 +1,137 @@
+"""fsspec's own suites for filesystems, over the cache: memory, local files (cached by a rule), and an S3 server."""
+
+from __future__ import annotations
+
+import os
+import types
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fsspec
+import fsspec.tests.abstract as abstract
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.tests.abstract.common import GLOB_EDGE_CASES_TESTS
+
+from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.page_stores import close_page_stores
+from tests.cache.s3_server import S3Server
+
+pytestmark = pytest.mark.integration
+
+LIMIT_BYTES = 64 << 20
+Make = Callable[..., StokerFileSystem]
+
+
+class MemoryFixtures(abstract.AbstractFixtures):
+    @pytest.fixture
+    def fs(self, make: Make, memory: MemoryFileSystem) -> StokerFileSystem:
+        return make("memory")
+
+    @pytest.fixture
+    def fs_join(self) -> Callable[..., str]:
+        return lambda *args: "/".join(args)
+
+    @pytest.fixture
+    def fs_path(self) -> str:
+        return ""
+
+
+class LocalFixtures(abstract.AbstractFixtures):
+    @pytest.fixture
+    def fs(self, make: Make) -> StokerFileSystem:
+        return make("file", {"auto_mkdir": True})
+
+    @pytest.fixture
+    def fs_path(self, tmpdir: Any) -> str:
+        return str(tmpdir)
+
+    @pytest.fixture
+    def fs_sanitize_path(self) -> Callable[[str], str]:
+        return lambda path: path.replace(os.sep, "/")
+
+
+@pytest.fixture(scope="module")
+def s3_filesystem(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StokerFileSystem]:
+    """One for all tests: building a client of S3 takes longer than most of them."""
+    place = tmp_path_factory.mktemp("cache")
+    s3_server.client.create_bucket(Bucket="abstract")
+    yield fsspec.filesystem(
+        "stoker", target_protocol="s3", target_options=s3_server.options, directory=str(place), limit_bytes=LIMIT_BYTES
+    )
+    StokerFileSystem.clear_instance_cache()
+    close_page_stores(place)
+
+
+class S3Fixtures(abstract.AbstractFixtures):
+    @pytest.fixture
+    def fs(self, s3_filesystem: StokerFileSystem) -> StokerFileSystem:
+        return s3_filesystem
+
+    @pytest.fixture
+    def fs_join(self) -> Callable[..., str]:
+        return lambda *args: "/".join(args)
+
+    @pytest.fixture
+    def fs_path(self) -> str:
+        return f"abstract/{uuid.uuid4().hex}"
+
+    @pytest.fixture
+    def supports_empty_directories(self) -> bool:
+        return False
+
+
+class TestMemoryCopy(abstract.AbstractCopyTests, MemoryFixtures): ...
+
+
+class TestMemoryGet(abstract.AbstractGetTests, MemoryFixtures): ...
+
+
+class TestMemoryPut(abstract.AbstractPutTests, MemoryFixtures): ...
+
+
+class TestMemoryPipe(abstract.AbstractPipeTests, MemoryFixtures): ...
+
+
+class TestMemoryOpen(abstract.AbstractOpenTests, MemoryFixtures): ...
+
+
+class TestLocalCopy(abstract.AbstractCopyTests, LocalFixtures): ...
+
+
+class TestLocalGet(abstract.AbstractGetTests, LocalFixtures): ...
+
+
+class TestLocalPut(abstract.AbstractPutTests, LocalFixtures): ...
+
+
+class TestLocalPipe(abstract.AbstractPipeTests, LocalFixtures): ...
+
+
+class TestLocalOpen(abstract.AbstractOpenTests, LocalFixtures): ...
+
+
+def some(test: Any) -> Any:
+    """A test of the suites with every ninth of its patterns: each takes a hundred requests to the server."""
+    again = types.FunctionType(test.__code__, test.__globals__, test.__name__)
+    values = GLOB_EDGE_CASES_TESTS["argvalues"][::9]
+    return pytest.mark.parametrize(GLOB_EDGE_CASES_TESTS["argnames"], values)(again)
+
+
+class TestS3Copy(abstract.AbstractCopyTests, S3Fixtures):
+    test_copy_glob_edge_cases = some(abstract.AbstractCopyTests.test_copy_glob_edge_cases)
+
+
+class TestS3Get(abstract.AbstractGetTests, S3Fixtures):
+    test_get_glob_edge_cases = some(abstract.AbstractGetTests.test_get_glob_edge_cases)
+
+
+class TestS3Put(abstract.AbstractPutTests, S3Fixtures):
+    test_put_glob_edge_cases = some(abstract.AbstractPutTests.test_put_glob_edge_cases)
+
+
+class TestS3Pipe(abstract.AbstractPipeTests, S3Fixtures): ...
+
+
+class TestS3Open(abstract.AbstractOpenTests, S3Fixtures): ...
