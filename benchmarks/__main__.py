@@ -33,6 +33,7 @@ BARS = (
     "cut_recommender",
     "cut_never_slower",
     "cut_overhead",
+    "cache_hit_local",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")
