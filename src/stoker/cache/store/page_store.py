@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
@@ -18,13 +18,15 @@ from stoker.cache.names import DESCRIPTION, ObjectName
 from stoker.cache.policies import Life
 from stoker.cache.store.checksums import Bytes
 from stoker.cache.store.index import Entry, Index
+from stoker.cache.store.large import LargeFiles, is_large, locate_page
+from stoker.cache.store.large_object import LargeObject
 from stoker.cache.store.layout import Layout, StoreSettings, default_limit_bytes, segment_bytes_for
 from stoker.cache.store.locks import LockFile
 from stoker.cache.store.maps import Mapped, Maps, open_locked
 from stoker.cache.store.pulse import Count, Pulse
 from stoker.cache.store.records import locate
 from stoker.cache.store.room import Room
-from stoker.cache.store.table import State, Table
+from stoker.cache.store.table import Kind, State, Table
 from stoker.cache.store.writing import Shelf, Writers, forget
 from stoker.cache.versions import Version
 from stoker.core.errors import CacheBusyError
@@ -53,27 +55,35 @@ class PageStore:
             self._index = index = Index(layout.index, table.alive)
             self._pulse = pulse = Pulse(layout.pulse, lambda row: table.get(row).group)
         self._maps = Maps(self._open_file)
-        self._room = Room(
-            layout, self._locks, table, self._pulse, settings, limit_bytes=self.limit_bytes,
-            other_bytes=lambda: index.num_bytes + table.num_bytes + pulse.num_bytes, let_go=self._maps.let_go,
+        lock_wait_s = settings.lock_wait_s
+        ttl_s = tuple(float("inf") if rule.ttl_s is None else rule.ttl_s for rule in settings.rules)
+        self._room = room = Room(
+            layout, self._locks, table, pulse, settings, limit_bytes=self.limit_bytes,
+            other_bytes=lambda: index.num_bytes + table.num_bytes + pulse.num_bytes, let_go=self._let_go,
         )  # fmt: skip
         self._writers = Writers(
-            layout, self._locks, table, index, self._pulse, self._room,
-            segment_bytes=segment_bytes_for(self.limit_bytes), lock_wait_s=settings.lock_wait_s,
-            seconds_to_live=tuple(float("inf") if rule.ttl_s is None else rule.ttl_s for rule in settings.rules),
+            layout, self._locks, table, index, pulse, room,
+            segment_bytes=segment_bytes_for(self.limit_bytes), lock_wait_s=lock_wait_s, seconds_to_live=ttl_s,
         )  # fmt: skip
+        self._large = LargeFiles(
+            layout, self._locks, table, index, pulse, room, lock_wait_s=lock_wait_s, seconds_to_live=ttl_s
+        )
         self._changes = self._table.changes
         self._always = settings.verify == "always"
         self._locks.call_after_fork(self._in_child)
         self._room.reap()
 
     def _in_child(self) -> None:
+        # The parent's maps would keep what is evicted on the disk for as long as this process lives.
+        self._maps.files.clear()
         self._writers.reset()
+        self._large.reset()
         self._pulse.reset()
 
     def close(self) -> None:
         """Let go of all files; views stay valid. Nothing else may be called afterwards."""
         self._writers.close()
+        self._large.close()
         self._maps.files.clear()
         self._pulse.close()
         self._index.close()
@@ -137,7 +147,10 @@ class PageStore:
             self._discard(key, entry)
             return None
         checked = self._always or not mapped.has_seen(entry.offset)
-        found = locate(mapped.data, entry.offset, mapped.size, key, entry.version, entry.length, checked=checked)
+        if mapped.large is not None:
+            found = locate_page(mapped.large.data, key, entry.version, entry.offset, entry.length)
+        else:
+            found = locate(mapped.data, entry.offset, mapped.size, key, entry.version, entry.length, checked=checked)
         if found is None:
             self._discard(key, entry)
             return None
@@ -148,7 +161,14 @@ class PageStore:
     def _sweep(self) -> None:
         """Let go of files that were given up, so that their bytes become free."""
         self._changes = self._table.changes
-        self._maps.keep_only(set(self._table.alive().tolist()))
+        alive = set(self._table.alive().tolist())
+        self._maps.keep_only(alive)
+        self._large.keep_only(alive)
+
+    def _let_go(self, numbers: Iterable[int]) -> None:
+        numbers = list(numbers)
+        self._maps.let_go(numbers)
+        self._large.let_go(numbers)
 
     def _open_file(self, number: int) -> Mapped | None:
         row = self._table.find(number)
@@ -157,8 +177,15 @@ class PageStore:
         content = self._table.get(row)
         if content.id != number or content.state not in (State.OPEN, State.SEALED):
             return None
-        fd = open_locked(self.layout.segment(number), os.O_RDONLY)
-        return None if fd is None else Mapped(number, row, fd, content.expires)
+        if content.kind == Kind.SEGMENT:
+            fd = open_locked(self.layout.segment(number), os.O_RDONLY)
+            return None if fd is None else Mapped(number, row, fd, content.expires)
+        fd = open_locked(self.layout.large_rows(number), os.O_RDONLY)
+        if fd is None:
+            return None
+        pages = Mapped(number, row, fd, content.expires)
+        fd = open_locked(self.layout.large(number), os.O_RDONLY)
+        return None if fd is None else Mapped(number, row, fd, content.expires, pages)
 
     def put(
         self, name: ObjectName, index: int, version: Version, payload: Bytes, *,
@@ -190,7 +217,9 @@ class PageStore:
             if self._located(key, old) is not None:
                 return True
         shelf = Shelf(group_of(name), life, min(rule, 255))
-        kept = self._writers.put(name, index, version, payload, shelf=shelf, checked_at=checked_at)
+        large = index != DESCRIPTION and is_large(version.size, self.limit_bytes)
+        files = self._large if large else self._writers
+        kept = files.put(name, index, version, payload, shelf=shelf, checked_at=checked_at)
         if not kept:
             self._pulse.count(Count.REFUSED)
         return kept
@@ -245,6 +274,37 @@ class PageStore:
     def _damaged(self, key: bytes, entry: Entry) -> None:
         self._pulse.count(Count.DAMAGED)
         self._discard(key, entry)
+        row = self._table.find(entry.segment)
+        if row >= 0 and self._table.get(row).kind == Kind.LARGE:
+            # Its place is never written again: the object gets a new file.
+            self._room.doom([(row, entry.segment)])
+
+    def large(
+        self, name: ObjectName, version: Version, *, create: bool = False,
+        rule: int = 0, life: Life = Life.NORMAL, checked_at: float = 0.0,
+    ) -> LargeObject | None:  # fmt: skip
+        """A large object's file.
+
+        Args:
+            name: of the object.
+            version: of it.
+            create: make the file where it is missing.
+            rule: number of the rule that holds for the path.
+            life: how its pages leave the cache.
+            checked_at: when the store said that this is the version; with ``create``.
+
+        Returns:
+            None if there is no file, no room for one, or the object is not of a size that gets one.
+        """
+        if not is_large(version.size, self.limit_bytes) or not version.storable:
+            return None
+        shelf = Shelf(group_of(name), life, min(rule, 255))
+        if create:
+            number = self._large.make(name, version, shelf, checked_at)
+        else:
+            number = self._large.find(name, version)
+        mapped = self._maps.get(number) if number is not None else None
+        return LargeObject(self, name, version, mapped, shelf, checked_at) if mapped is not None else None
 
     def filling(self, key: bytes) -> contextlib.AbstractContextManager[None]:
         """One thread of all processes fetches a page; look it up again once inside.
