@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from stoker.cache.page_stores import close_page_stores
 from stoker.cache.policies import Rule
 from tests.cache.s3_server import S3Server
 
+S3Make = Callable[..., StokerFileSystem]
 LIMIT_BYTES = 64 << 20
 CACHED = (Rule(),)
 """Caches every path, local files too."""
@@ -62,3 +64,24 @@ def s3_server() -> Iterator[S3Server]:
     server = S3Server()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def s3_plain(s3_server: S3Server) -> Any:
+    """The store itself, with a bucket ``tests``."""
+    s3_server.client.create_bucket(Bucket="tests")
+    return fsspec.filesystem("s3", **s3_server.options, skip_instance_cache=True, use_listings_cache=False)
+
+
+@pytest.fixture(scope="session")
+def s3_make(s3_server: S3Server, s3_plain: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Make]:
+    """Filesystems over the server, one for each set of rules: building one takes longer than most tests."""
+    place = tmp_path_factory.mktemp("s3") / "cache"
+
+    @functools.cache
+    def build(rules: tuple[Rule, ...] = CACHED) -> StokerFileSystem:
+        options = {"directory": str(place), "limit_bytes": LIMIT_BYTES, "rules": rules, "skip_instance_cache": True}
+        return fsspec.filesystem("stoker", target_protocol="s3", target_options=s3_server.options, **options)
+
+    yield build
+    close_page_stores(place)
