@@ -150,7 +150,7 @@ def _read_table(table: Mapping[str, object], origin: str) -> _Values:
 
 
 def _flat(table: Mapping[str, object]) -> dict[str, object]:
-    """The table with a ``[cache]`` in it spelt out: ``size`` is ``cache-size``; ``on`` and ``directory`` are ``cache``."""
+    """The table with ``[cache]`` in it spelt out: ``size`` is ``cache-size``, ``on`` and ``directory`` ``cache``."""
     flat = dict(table)
     if isinstance(flat.get("cache"), bool):
         flat["cache"] = "on" if flat["cache"] else "off"

@@ -1,0 +1,67 @@
+"""The cache's settings as the rest of the cache takes them: a directory, a size, and rules made of their texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule
+from stoker.core.cache_rules import RuleText, parse_rules
+from stoker.core.config import Settings
+
+_WORDS = ("on", "off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """Where the cache is and how it behaves.
+
+    Attributes:
+        directory: of the pages; None for the user's own.
+        limit_bytes: of a new cache; None for a part of the disk.
+        rules: the first that fits counts.
+    """
+
+    directory: Path | None = None
+    limit_bytes: int | None = None
+    rules: tuple[Rule, ...] = DEFAULT_RULES
+
+
+def cache_settings(settings: Settings) -> CacheSettings:
+    """The settings of a run, as far as they are about the cache."""
+    return CacheSettings(
+        directory=None if settings.cache in _WORDS else Path(settings.cache).expanduser().absolute(),
+        limit_bytes=settings.cache_size_bytes,
+        rules=rules_of(settings.cache_rules),
+    )
+
+
+def rules_of(text: str | None) -> tuple[Rule, ...]:
+    """The rules of a text, followed by the cache's own.
+
+    Raises:
+        ValueError: a rule cannot be understood.
+    """
+    return (*map(_rule, parse_rules(text) if text else ()), *DEFAULT_RULES)
+
+
+def _rule(text: RuleText) -> Rule:
+    freshness = Freshness.MAX_AGE if text.policy == "off" else Freshness(text.policy)
+    return Rule(
+        pattern=text.pattern,
+        freshness=freshness,
+        max_age_s=text.max_age_s,
+        ttl_s=text.ttl_s,
+        cached=text.policy != "off",
+        quota_bytes=text.quota_bytes,
+    )
+
+
+def write_rule(rule: Rule) -> str:
+    """A rule as people write it."""
+    policy = f"{rule.max_age_s:g}s" if rule.freshness is Freshness.MAX_AGE else rule.freshness.value
+    if not rule.cached:
+        policy = "off"
+    ttl = f" ttl={rule.ttl_s:g}s" if rule.ttl_s is not None else ""
+    quota = f" quota={rule.quota_bytes}" if rule.quota_bytes is not None else ""
+    return f"{rule.pattern} {policy}{ttl}{quota}"

@@ -1,0 +1,202 @@
+"""`stoker cache warm`: fills the cache beforehand, and says exactly what became of each object."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from stoker.cache.filesystem.places import open_place, plain_url
+from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.preloading import JOBS, Listing, Warming, list_items
+from stoker.cache.rule_settings import CacheSettings
+from stoker.cache.warming import Account, Tally, has_magic, manifest_urls
+from stoker.cli.cache.arguments import directory_of, parser, print_json, settings_of, show, stdout_style
+from stoker.core.errors import ConfigError
+from stoker.core.progress import ProgressLine
+from stoker.core.units import format_bytes, format_seconds
+from stoker.ui.figures import write_plural
+from stoker.ui.report_text import Style
+from stoker.ui.tables import render_table
+
+_EPILOG = """\
+WHAT is a URL of a folder or an object, a pattern, or a file that lists such URLs, one a line (`-`: standard input).
+What is there already in the store's version is not fetched again: after an interruption, run it again.
+exit status: 0 everything is in the cache, 1 something is not, 130 interrupted
+examples:
+  stoker cache warm s3://bucket/train
+  stoker cache warm 's3://bucket/train/*.parquet' --jobs 64
+  stoker cache warm files.txt"""
+_SHOWN_FAILURES = 5
+
+
+def main(argv: list[str]) -> int:
+    """Warms the cache.
+
+    Raises:
+        ConfigError: what is to be warmed cannot be understood, or is not there.
+    """
+    arguments = _parser().parse_args(argv)
+    if arguments.jobs < 1:
+        raise ConfigError(f"`--jobs` must be at least 1, got {arguments.jobs}")
+    settings = settings_of(arguments)
+    urls = _urls(arguments.what)
+    account, began_s = Account(), time.monotonic()
+    status = _warm(urls, settings, account, arguments.jobs, quiet=arguments.quiet)
+    lasted_s = time.monotonic() - began_s
+    if arguments.json:
+        print_json(_as_json(account, lasted_s))
+    elif not arguments.quiet or status:
+        show(render_account(account, lasted_s, stdout_style(), " ".join(arguments.what), str(directory_of(settings))))
+    return status or (0 if account.is_complete else 1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = parser("warm", "Fills the cache with objects before they are needed.", _EPILOG)
+    made.add_argument("what", metavar="WHAT", nargs="+", help="URL, pattern, or file of URLs")
+    made.add_argument("--jobs", type=int, default=JOBS, metavar="N", help=f"requests side by side (default: {JOBS})")
+    made.add_argument("--size", metavar="SIZE", help="most bytes of the cache, if it has to be made")
+    made.add_argument("--json", action="store_true", help="print the account as JSON")
+    made.add_argument("--quiet", action="store_true", help="print nothing if all is well")
+    return made
+
+
+def _urls(words: list[str]) -> list[str]:
+    urls: list[str] = []
+    for word in words:
+        if word == "-":
+            urls += manifest_urls(sys.stdin)
+        elif "://" in word:
+            urls.append(word)
+        else:
+            urls += _manifest(word)
+    if not urls:
+        raise ConfigError(f"`{' '.join(words)}` must name objects, and lists none")
+    return urls
+
+
+def _manifest(word: str) -> list[str]:
+    try:
+        found = manifest_urls(Path(word).read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(
+            f"`{word}` must be a URL such as s3://bucket/folder, or a file that lists URLs: {reason}"
+        ) from None
+    wrong = next((line for line in found if "://" not in line), None)
+    if wrong is not None:
+        raise ConfigError(f"`{word}` must list URLs, one a line, got {wrong[:80]!r}")
+    return found
+
+
+def _warm(urls: list[str], settings: CacheSettings, account: Account, jobs: int, *, quiet: bool) -> int:
+    """Warms, adding to the account; 130 after an interruption."""
+    warmings: list[Warming] = []
+    with ProgressLine("warming", 0, sys.stderr, quiet=quiet) as line:
+        try:
+            for filesystem, listings in _listings(urls, settings):
+                for listing in listings:
+                    account.plan(listing.items)
+                line.total = account.planned.num_bytes
+                warming = Warming(
+                    filesystem.reader, account, lambda num_bytes, moved: line.advance(num_bytes, moved=moved)
+                )
+                warmings.append(warming)
+                for listing in listings:
+                    warming.run(listing, jobs)
+        except KeyboardInterrupt:
+            return 130
+        finally:
+            for warming in warmings:
+                warming.check()
+    return 0
+
+
+def _listings(urls: list[str], settings: CacheSettings) -> Iterator[tuple[StokerFileSystem, list[Listing]]]:
+    """What the URLs mean, those of one store together, no object twice."""
+    stores: dict[str, tuple[StokerFileSystem, list[Listing], set[str]]] = {}
+    for url in urls:
+        filesystem, path = open_place(url, settings)
+        _, listings, seen = stores.setdefault(filesystem.fsid, (filesystem, [], set()))
+        try:
+            listing = list_items(filesystem, path, is_pattern=has_magic(plain_url(url)))
+        except FileNotFoundError:
+            raise ConfigError(f"`{url}` must name objects, and nothing is there") from None
+        fresh = [item for item in listing.items if item.path not in seen]
+        seen.update(item.path for item in fresh)
+        listings.append(Listing(fresh, listing.versions, listing.listed_at))
+    for filesystem, listings, _ in stores.values():
+        yield filesystem, listings
+
+
+def render_account(account: Account, lasted_s: float, style: Style, what: str, directory: str) -> list[str]:
+    """The account as lines.
+
+    Args:
+        account: of the warming.
+        lasted_s: how long it took (seconds).
+        style: what the terminal shows.
+        what: was to be warmed.
+        directory: of the cache.
+    """
+    rate = f"{format_bytes(account.fetched.num_bytes / lasted_s)}/s over {format_seconds(lasted_s)}"
+    rows = [
+        _row("planned", account.planned, what),
+        _row("  present", account.present, "in the cache before, in the store's version"),
+        _row("  fetched", account.fetched, rate),
+        _row("  refused", account.refused, "no room: what is in the cache is in use"),
+        _row("  uncached", account.uncached, "no rule lets them be kept"),
+        _row("  failed", account.failed, "could not be read"),
+        _row("evicted", account.evicted, "went since, for what came later"),
+    ]
+    rows = [row for number, row in enumerate(rows) if not number or row[1] != "0"]
+    if account.unfinished:
+        rows.append(["  left", f"{account.unfinished:,}", "", "interrupted before them"])
+    lines = render_table(["", "objects", "size", ""], rows, style, right=(1, 2))
+    for path, reason in account.failures[:_SHOWN_FAILURES]:
+        lines.append(style.paint(style.cut(f"failed: {path}: {reason}", style.width), 33))
+    if account.failed.objects > _SHOWN_FAILURES:
+        lines.append(
+            f"and {write_plural(account.failed.objects - _SHOWN_FAILURES, 'more failure')} (`--json` lists them)"
+        )
+    return [*lines, "", *_verdict(account, style, directory)]
+
+
+def _row(label: str, tally: Tally, text: str) -> list[str]:
+    return [label, f"{tally.objects:,}", format_bytes(tally.num_bytes), text]
+
+
+def _verdict(account: Account, style: Style, directory: str) -> list[str]:
+    """What follows, and the next command."""
+    if account.is_complete:
+        return [style.paint("Everything is in the cache.", 32) + f" Next: stoker cache status --dir {directory}"]
+    if account.unfinished:
+        return ["Interrupted. Run the same command again to go on: what is there is not fetched again."]
+    if account.refused.objects or account.evicted.objects:
+        return [
+            style.paint("Not everything fits.", 33)
+            + " Make room (stoker cache evict URL), or begin a larger cache: --dir and --size"
+        ]
+    if account.uncached.objects:
+        return [
+            style.paint("Not everything is cached.", 33)
+            + " Rules leave paths alone: stoker cache explain URL says which"
+        ]
+    return [style.paint("Not everything could be read.", 33) + " Run the same command again to try what failed"]
+
+
+def _as_json(account: Account, lasted_s: float) -> dict[str, Any]:
+    names = ("planned", "present", "fetched", "refused", "uncached", "failed", "evicted")
+    tallies = {name: asdict(getattr(account, name)) for name in names}
+    failures = [{"path": path, "reason": reason} for path, reason in account.failures]
+    return {
+        **tallies,
+        "unfinished": account.unfinished,
+        "complete": account.is_complete,
+        "lasted_s": lasted_s,
+        "failures": failures,
+    }
