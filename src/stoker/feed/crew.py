@@ -13,7 +13,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stoker.core.errors import WireError, WorkerStartError
@@ -109,7 +109,6 @@ class Member:
     killed_for: str = ""
     """Why we killed it, when we did."""
     stack: str = ""
-    rings: set[int] = field(default_factory=set[int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +168,7 @@ class Crew:
         self._free_rows = list(range(MAX_WORKERS - 1, -1, -1))
         self._next_number = 0
         self._iteration = iteration
-        self._rings: list[Ring] = []
+        self._ring: Ring | None = None
         self._stage = b""
         self._arrived: list[Message | Departure] = []
         self._slots: dict[int, set[tuple[int, int]]] = {}  # worker -> slots of the leases it has not answered
@@ -228,8 +227,8 @@ class Crew:
         self._by_fd[channel.fileno()] = identity.number
         self._poller.register(channel.fileno(), select.EPOLLIN)
         self._send(member, Kind.ITERATION, pickle.dumps(self._iteration))
-        for ring in self._rings:
-            self._share(member, ring)
+        if self._ring is not None:
+            self._share(member, self._ring)
         if self._stage:
             self._send(member, Kind.STAGE, self._stage)
         return member
@@ -268,15 +267,16 @@ class Crew:
         for member in self.active():
             self._send(member, Kind.FORGET)
 
-    def share(self, ring: Ring, *, only: bool = True) -> None:
-        """Makes a ring known to all workers, now and later; with ``only`` it replaces the earlier ones."""
-        self._rings = [ring] if only else [*self._rings, ring]
+    def share(self, ring: Ring) -> None:
+        """Makes a ring known to all workers, now and later, in place of the earlier one."""
+        if ring is self._ring:
+            return
+        self._ring = ring
         for member in self.active():
             self._share(member, ring)
 
     def _share(self, member: Member, ring: Ring) -> None:
         self._send(member, Kind.RING, pickle.dumps((ring.generation, ring.slot_bytes, ring.num_slots)), (ring.fd,))
-        member.rings.add(ring.generation)
 
     def stage(self, body: bytes) -> None:
         """What workers do with each batch after collation, for the items that they begin from here on."""

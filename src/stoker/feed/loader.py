@@ -213,6 +213,8 @@ class LoaderFeed:
         program = self.program_of(loader)
         decision = self.decide_start(loader)
         crew = crew or self._unpark(program, iteration) or self.new_crew(loader, iteration)
+        if (ring := self._keeper.current) is not None:
+            crew.share(ring)
         engine = Engine(
             program=program,
             crew=crew,
