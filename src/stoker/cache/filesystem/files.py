@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from stoker.cache.fetching import Snapshot, pool
 from stoker.cache.names import PAGE_BYTES, pages_of
@@ -20,6 +21,8 @@ BUFFER_BYTES = 1 << 16
 _HELD_PAGES = 2
 _AHEAD_PARALLEL = 2
 """Requests for each piece of a window; several pieces are under way."""
+
+_Read = TypeVar("_Read")
 
 
 class _PageReader(io.RawIOBase):
@@ -62,30 +65,31 @@ class _PageReader(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         view = memoryview(buffer).cast("B")
-        if not self.is_committed:
-            return self._first_read(view)
-        return self._read(view)
+        return self._read(view) if self.is_committed else self._first(lambda: self._read(view))
 
     def readall(self) -> bytes:
-        self.is_committed = True
-        length = max(0, self.snapshot.size - self.position)
-        return filled(length, self._read) if length else b""
+        return self._rest() if self.is_committed else self._first(self._rest)
 
     def close(self) -> None:
         if not self.closed:
             self._stop()
         super().close()
 
-    def _first_read(self, view: memoryview) -> int:
+    def _first(self, read: Callable[[], _Read]) -> _Read:
         """Nothing is known to the caller of the object yet, so a new version is as good as the one that was opened."""
         try:
-            count = self._read(view)
+            found = read()
         except SourceChangedError:
             self._stop()
+            self._held.clear()
             self.snapshot = self.reader.snapshot(self.snapshot.name.path, ask=True)
-            count = self._read(view)
+            found = read()
         self.is_committed = True
-        return count
+        return found
+
+    def _rest(self) -> bytes:
+        length = max(0, self.snapshot.size - self.position)
+        return filled(length, self._read) if length else b""
 
     def _read(self, view: memoryview) -> int:
         start = self.position
