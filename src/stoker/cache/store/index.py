@@ -127,8 +127,14 @@ class Index:
         """Set the entry of a key. Under the publish lock.
 
         Raises:
-            OSError: the disk is full; nothing has changed.
+            OSError: the disk is full, or the index damaged; nothing has changed.
         """
+        try:
+            self._put(key, entry)
+        except (IndexError, ValueError, struct.error) as error:
+            raise OSError(errno.EIO, "the index of pages is damaged") from error
+
+    def _put(self, key: bytes, entry: Entry) -> None:
         slot = pack_slot(key, entry)
         found = self._slot_of(key)
         if found is not None:
@@ -143,7 +149,10 @@ class Index:
 
     def remove(self, key: bytes) -> None:
         """Forget a key. Under the publish lock."""
-        found = self._slot_of(key)
+        try:
+            found = self._slot_of(key)
+        except (IndexError, ValueError):
+            return  # the index is damaged; a key that cannot be found is forgotten
         if found is not None:
             self._file.write(found, _EMPTY)
 

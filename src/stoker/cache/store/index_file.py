@@ -7,6 +7,7 @@ A process that dies between two writes leaves some buckets that nobody uses, not
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -133,14 +134,20 @@ class IndexFile:
         """
         done = os.pwrite(self._fd, content, offset)
         if done != len(content):
-            raise OSError(28, "the index of pages could not be written")
+            raise OSError(errno.ENOSPC, "the index of pages could not be written")
 
     def place(self, key: bytes) -> Place | None:
-        """Where a key belongs; None if there is no table for it yet."""
+        """Where a key belongs; None if there is no table for it yet.
+
+        Raises:
+            IndexError: the file is damaged, or longer than it is mapped.
+        """
         data, cells, words = self._view
         hashes: tuple[int, int] = _HASHES.unpack_from(key)
         high, low = hashes
         depth = cells[_DEPTH]
+        if depth > _MOST_DEPTH:
+            raise IndexError(depth)
         entry = cells[(_DIRECTORY_AT >> 3) + (1 << depth) + (high >> (64 - depth))]
         if not entry:
             return None
@@ -156,8 +163,10 @@ class IndexFile:
             alive: numbers of the files whose slots stay, sorted.
 
         Raises:
-            OSError: the disk is full, or the index as large as it can be; nothing has changed.
+            OSError: the disk is full, or the index damaged or as large as it can be; nothing has changed.
         """
+        if not self._is_valid():
+            raise OSError(errno.EIO, "the index of pages is damaged")
         cells = self._view.cells
         high = int.from_bytes(key[:8], "little")
         depth = cells[_DEPTH]
@@ -215,7 +224,7 @@ class IndexFile:
         cells = self._view.cells
         depth = cells[_DEPTH]
         if depth == _MOST_DEPTH:
-            raise OSError(28, "the index of pages is as large as it can be")
+            raise OSError(errno.ENOSPC, "the index of pages is as large as it can be")
         first = (_DIRECTORY_AT >> 3) + (1 << depth)
         entries = np.array(cells[first : first + (1 << depth)], "<u8").repeat(2)
         self.write(_DIRECTORY_AT + (16 << depth), entries.tobytes())
@@ -249,7 +258,7 @@ class IndexFile:
         from_stack = min(free, number)
         fresh = number - from_stack
         if used + fresh > most:
-            raise OSError(28, "the index of pages is as large as it can be")
+            raise OSError(errno.ENOSPC, "the index of pages is as large as it can be")
         top = (stack_at >> 2) + free
         numbers = [*words[top - from_stack : top].tolist(), *range(used, used + fresh)]
         self.write(8 * free_cell, _U64.pack(free - from_stack))

@@ -7,6 +7,7 @@ Readers without the lock may see a half-written row: what they read is a hint.
 from __future__ import annotations
 
 import enum
+import errno
 import mmap
 import os
 import struct
@@ -161,7 +162,7 @@ class Table:
         free = np.flatnonzero(states == State.FREE)
         row = int(free[0]) if len(free) else len(states)
         if row >= MOST_ROWS:
-            raise OSError(28, "the table of pages is full")
+            raise OSError(errno.ENOSPC, "the table of pages is full")
         content = Row(id=number, **fields)
         self.put(row, content)
         if row == len(states):
