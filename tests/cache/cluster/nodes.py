@@ -73,6 +73,8 @@ class Nodes:
         return self._told[node].recv()
 
     def client(self, join: str, **changes: object) -> PeerClient:
+        # Patient, since machines that run tests are busy; tests about time-outs set their own.
+        changes = {"timeout_s": 8.0, **changes}
         settings = ClientSettings(join=join, secret_file=self.secret_file, **changes)  # type: ignore[arg-type]
         self.clients.append(PeerClient(settings))
         return self.clients[-1]

@@ -29,7 +29,7 @@ class Channel:
 
     Args:
         sock: connected, blocking.
-        timeout_s: longest silence in the midst of a frame or of sending; 0 for no bound.
+        timeout_s: longest silence, receiving and sending; 0 for no bound.
     """
 
     def __init__(self, sock: socket.socket, timeout_s: float) -> None:
@@ -39,6 +39,8 @@ class Channel:
         self._view = memoryview(self._in)
         self._start: int = 0
         self._end: int = 0
+        self._timeout_s = 0.0
+        self._tick_s = -1.0
         sock.settimeout(None)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -46,8 +48,15 @@ class Channel:
 
     def bound(self, receive_s: float, send_s: float) -> None:
         """Sets the longest silences; the kernel keeps them, since Python's own time-outs cost a poll for each call."""
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(receive_s))
+        self._timeout_s = receive_s
+        self.tick(receive_s)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(send_s))
+
+    def tick(self, tick_s: float) -> None:
+        """Sets after how much silence :meth:`begin` returns; the longest silence stays as it is."""
+        if tick_s != self._tick_s:
+            self._tick_s = tick_s
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(tick_s))
 
     def fileno(self) -> int:
         """Descriptor to poll; :attr:`buffered` bytes do not show there."""
@@ -65,6 +74,23 @@ class Channel:
         poll = select.poll()
         poll.register(self.sock, select.POLLIN)
         return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s * 1000)))
+
+    def begin(self) -> bool:
+        """Waits for the first bytes of an answer; False if there are none after a tick. For an empty buffer.
+
+        Raises:
+            PeerLostError: the other side is gone.
+        """
+        self._start, self._end = 0, 0
+        try:
+            self._end = self.sock.recv_into(self._view)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise _lost("send", error) from None
+        if not self._end:
+            raise PeerLostError("`peer` closed the connection")
+        return True
 
     def send(self, frame: Frame, epoch: int = 0) -> None:
         """Sends one frame; raises :class:`PeerLostError`."""
@@ -90,21 +116,40 @@ class Channel:
             PeerLostError: it closed in the midst of one, or was silent for too long.
             WireError: what came is no frame.
         """
-        while self._end - self._start < HEADER_BYTES:
-            if not self._receive():
-                if self._end == self._start:
-                    return None
-                raise PeerLostError("`peer` closed the connection within a frame")
-        header = decode_header(self._view[self._start : self._start + HEADER_BYTES])
+        if self._end - self._start < HEADER_BYTES and not self._collect(HEADER_BYTES):
+            return None
+        header = decode_header(self._in, self._start, self._end)
         self._start += HEADER_BYTES
         self.epoch = header.epoch
         return header
 
+    def fields(self, layout: struct.Struct) -> tuple[int, ...]:
+        """The next bytes as the numbers of a short layout."""
+        if self._end - self._start < layout.size and not self._collect(layout.size):
+            raise PeerLostError("`peer` closed the connection within a frame")
+        values = layout.unpack_from(self._in, self._start)
+        self._start += layout.size
+        return values
+
+    def _collect(self, length: int) -> bool:
+        """Receives until the buffer has ``length`` bytes; False when the other side closed before the first."""
+        while self._end - self._start < length:
+            if not self._receive():
+                if self._end == self._start:
+                    return False
+                raise PeerLostError("`peer` closed the connection within a frame")
+        return True
+
     def body(self, length: int) -> bytes:
         """The next ``length`` bytes."""
-        data = bytearray(length)
-        self.into(memoryview(data))
-        return bytes(data)
+        end = self._start + length
+        if end <= self._end:
+            data = bytes(self._view[self._start : end])
+            self._start = end
+            return data
+        target = bytearray(length)
+        self.into(memoryview(target))
+        return bytes(target)
 
     def frame(self, max_bytes: int) -> Frame:
         """The next frame, whole; one that is longer is malformed."""
@@ -118,20 +163,13 @@ class Channel:
     def into(self, target: memoryview) -> None:
         """Fills ``target`` with the next bytes; raises :class:`PeerLostError` when they do not come."""
         filled = min(len(target), self._end - self._start)
-        target[:filled] = self._view[self._start : self._start + filled]
-        self._start += filled
+        if filled:
+            target[:filled] = self._view[self._start : self._start + filled]
+            self._start += filled
         while filled < len(target):
-            rest = len(target) - filled
-            if rest < BUFFER_BYTES // 2:  # with what follows, as a rule
-                if not self._receive():
-                    raise PeerLostError("`peer` closed the connection within a frame")
-                taken = min(rest, self._end - self._start)
-                target[filled : filled + taken] = self._view[self._start : self._start + taken]
-                self._start += taken
-            else:
-                taken = self._take(target[filled:])
-                if not taken:
-                    raise PeerLostError("`peer` closed the connection within a frame")
+            taken = self._take(target[filled:])
+            if not taken:
+                raise PeerLostError("`peer` closed the connection within a frame")
             filled += taken
 
     def _receive(self) -> int:
@@ -146,11 +184,17 @@ class Channel:
         self._end += received
         return received
 
-    def _take(self, target: memoryview) -> int:
-        try:
-            return self.sock.recv_into(target)
-        except OSError as error:
-            raise _lost("send", error) from None
+    def _take(self, target: memoryview, flags: int = 0) -> int:
+        waited_s = 0.0
+        while True:
+            try:
+                return self.sock.recv_into(target, 0, flags)
+            except BlockingIOError as error:  # a tick of silence
+                waited_s += self._tick_s
+                if waited_s >= self._timeout_s:
+                    raise _lost("send", error) from None
+            except OSError as error:
+                raise _lost("send", error) from None
 
     def close(self) -> None:
         """Closes the connection."""

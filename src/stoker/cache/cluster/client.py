@@ -15,7 +15,23 @@ from pathlib import Path
 
 from stoker.cache.cluster.budget import StoreBudget
 from stoker.cache.cluster.channel import Channel
-from stoker.cache.cluster.frames import MAX_RING_BYTES, Blob, Flag, Kind, Object, Reason, Stat
+from stoker.cache.cluster.frames import (
+    DATA,
+    DATA_BYTES,
+    HEADER,
+    MAGIC,
+    MAX_RING_BYTES,
+    PROTOCOL,
+    RANGE,
+    Blob,
+    Flag,
+    Header,
+    Kind,
+    Object,
+    Reason,
+    Stat,
+    read_head,
+)  # fmt: skip
 from stoker.cache.cluster.greeting import Identity
 from stoker.cache.cluster.hedging import Hedging
 from stoker.cache.cluster.joining import open_membership
@@ -23,9 +39,9 @@ from stoker.cache.cluster.links import Links
 from stoker.cache.cluster.membership import Membership
 from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, decode_record
 from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
-from stoker.cache.cluster.stream import Agreed, Part, State, Stream, parts_of
+from stoker.cache.cluster.stream import CHUNK_BYTES, Agreed, Part, State, Stream, parts_of
 from stoker.cache.cluster.streams import Gathering
-from stoker.cache.names import ObjectName
+from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import ClusterError, PeerRefusedError, WireError
 
@@ -126,6 +142,7 @@ class PeerClient:
         self._budget = StoreBudget(settings.store_per_s, settings.isolated_per_s, settings.wait_s)
         self._budget_lock = threading.Lock()
         self._known: _Known | None = None
+        self._heads: dict[tuple[ObjectName, Version], tuple[bytes, int]] = {}
         self._refused: dict[tuple[str, str], float] = {}
         self._pid = os.getpid()
         self._picklable = membership is None
@@ -148,10 +165,14 @@ class PeerClient:
             into: a buffer for each, writable, of the range's length; undefined where the result is False.
         """
         self._after_fork()
+        known = self._current()
+        if len(ranges) == 1 and version is not None and known is not None:
+            came = self._fetch_one(known, name, version, ranges[0], into[0])
+            if came is not None:
+                return [came]
         parts = list(parts_of(ranges, into))
         self.counts.ranges += len(ranges)
         agreed = Agreed(None if version is None else version.digest)
-        known = self._current()
         open_parts = parts
         for _ in range(self.settings.attempts if known is not None else 0):
             assert known is not None
@@ -167,6 +188,83 @@ class PeerClient:
             came[part.number] &= part.state is State.DONE
         self._account(came, parts)
         return came
+
+    def _fetch_one(
+        self, known: _Known, name: ObjectName, version: Version, asked: tuple[int, int], buffer: memoryview
+    ) -> bool | None:
+        """One range of one owner over a kept connection, with as little ado as possible; None if it takes more."""
+        start, end = asked
+        size = end - start
+        if not 0 < size <= PAGE_BYTES or size != buffer.nbytes or start % CHUNK_BYTES + size > CHUNK_BYTES:
+            return None
+        member = known.owners_of(name, start // PAGE_BYTES, self.settings.attempts + 1)[0]
+        channel = self._links.kept(member.id)
+        if channel is None or member.id == self._node or self._refuses(member, name):
+            return None
+        epoch = known.ring.record.epoch
+        head, digest = self._head(name, version)
+        request = HEADER.pack(MAGIC, PROTOCOL, Kind.READ, len(head) + RANGE.size, epoch) + head
+        delay_s = self._hedging.delay_s(member.id, size)
+        started = time.monotonic()
+        try:
+            channel.tick(self.settings.timeout_s if delay_s is None else min(self.settings.timeout_s, delay_s))
+            channel.sock.sendall(request + RANGE.pack(start, size))
+            quick = channel.begin()
+            header = channel.header() if quick else None
+        except (OSError, ClusterError, WireError):
+            channel.close()  # kept for too long: the long way tries again, and judges
+            return None
+        self.counts.ranges += 1
+        self._hedging.count()
+        if header is not None and header.kind is Kind.DATA and header.length == DATA_BYTES + size:
+            try:
+                number, offset, found, _ = channel.fields(DATA)
+                if found == digest and number == offset == 0:
+                    channel.into(buffer if buffer.format == "B" else buffer.cast("B"))
+                    self._hedging.observe(member.id, size, time.monotonic() - started)
+                    self.counts.served += 1
+                    self._done(known, member, channel)
+                    return True
+            except (ClusterError, WireError):
+                pass
+            channel.close()
+            return None
+        return self._fetch_on(known, name, version, Part(0, start, buffer), member, channel, header)
+
+    def _fetch_on(
+        self, known: _Known, name: ObjectName, version: Version, part: Part, member: Member, channel: Channel,
+        header: Header | None,
+    ) -> bool | None:  # fmt: skip
+        """Goes on with a request whose answer is slow, or of more than one frame; None if another must be asked."""
+        stream = Stream(member, channel, True, name, version, [part], Agreed(version.digest))
+        stream.asked(known.ring.record.epoch)
+        gathering = Gathering(self._links, self.settings.timeout_s, known.ring.record.epoch)
+        gathering.adopt(stream)
+        started = time.monotonic()
+        if header is None:
+            self._hedge(gathering, known, stream)
+        else:
+            gathering.step(stream, header)
+        gathering.run()
+        if stream.heard and header is None:
+            self._hedging.observe(member.id, len(part.target), time.monotonic() - started)
+        self._settle(gathering, name)
+        if part.state is State.OPEN:
+            self.counts.ranges -= 1  # counted again with the next worker
+            return None
+        self.counts.served += part.state is State.DONE
+        self.counts.missed += part.state is State.MISSED
+        return part.state is State.DONE
+
+    def _head(self, name: ObjectName, version: Version) -> tuple[bytes, int]:
+        """The constant part of requests for one range of an object, and the digest of its version."""
+        found = self._heads.get((name, version))
+        if found is None:
+            if len(self._heads) >= _OWNERS_KEPT:
+                self._heads.clear()
+            found = read_head(name.namespace, name.path, version, 1), version.digest
+            self._heads[name, version] = found
+        return found
 
     def stat(self, name: ObjectName) -> Object | None:
         """What the object's owner knows of it; None if it is lost or will not say."""
@@ -190,6 +288,17 @@ class PeerClient:
     def keep_only(self, member_ids: set[str]) -> None:
         """Forgets workers that left the ring."""
         self._links.keep_only(member_ids)
+
+    @property
+    def epoch(self) -> int:
+        """Of the ring that is known; 0 for none."""
+        record = self._membership.record()
+        return 0 if record is None else record.epoch
+
+    @property
+    def hedges(self) -> int:
+        """Requests that were also sent to a replica."""
+        return self._hedging.hedges
 
     def lost(self) -> list[str]:
         """Ids of the workers that are left alone now."""
@@ -298,11 +407,14 @@ class PeerClient:
             else:
                 self.counts.time_outs += 1
         for member, channel in gathering.finished:
-            known = self._known
-            if channel.epoch > (known.ring.record.epoch if known is not None else 0):
-                self._learn_ring(member, channel)
-            else:
-                self._links.give(member, channel)
+            self._done(self._known, member, channel)
+
+    def _done(self, known: _Known | None, member: Member, channel: Channel) -> None:
+        """An answer was received to its end: the connection is kept, and a newer ring learned."""
+        if channel.epoch > (known.ring.record.epoch if known is not None else 0):
+            self._learn_ring(member, channel)
+        else:
+            self._links.give(member, channel)
 
     def _learn_ring(self, member: Member, channel: Channel) -> None:
         """Asks a worker that has just answered for the ring that it knows."""

@@ -33,8 +33,9 @@ PROOF_BYTES = 32
 
 HEADER = struct.Struct("<HBBIQ")  # magic, protocol, kind, length of what follows, ring epoch of the sender
 DATA = struct.Struct("<IIQQ")  # range number, offset in the range, version digest, object size; payload follows
+_DATA_HEAD = struct.Struct(HEADER.format + DATA.format[1:])
 _READ = struct.Struct("<BBHHHIQ")  # flags, strength, mount, path and token bytes, number of ranges, object size
-_RANGE = struct.Struct("<QI")  # start, length
+RANGE = struct.Struct("<QI")  # start, length
 _OBJECT = struct.Struct("<BQdH")  # strength, size, checked_at, token bytes
 _MISS = struct.Struct("<IB")
 HEADER_BYTES = HEADER.size
@@ -229,15 +230,15 @@ def encode(frame: Frame, epoch: int = 0) -> bytes:
 
 def data_head(number: int, offset: int, digest: int, object_size: int, length: int, epoch: int) -> bytes:
     """Header and body of a DATA frame whose ``length`` bytes of payload are sent behind it."""
-    head = HEADER.pack(MAGIC, PROTOCOL, Kind.DATA, DATA_BYTES + length, epoch)
-    return head + DATA.pack(number, offset, digest, object_size)
+    return _DATA_HEAD.pack(MAGIC, PROTOCOL, 32, DATA_BYTES + length, epoch, number, offset, digest, object_size)
 
 
-def decode_header(data: bytes | bytearray | memoryview) -> Header:
-    """The header at the head of ``data``; raises :class:`WireError` for anything else."""
-    if len(data) < HEADER_BYTES:
-        raise WireError(f"`frame` header must be {HEADER_BYTES} bytes, got {len(data)}")
-    magic, protocol, number, length, epoch = HEADER.unpack_from(data)
+def decode_header(data: bytes | bytearray, start: int = 0, end: int | None = None) -> Header:
+    """The header at ``start`` of data that ends at ``end``; raises :class:`WireError` for anything else."""
+    length = (len(data) if end is None else end) - start
+    if length < HEADER_BYTES:
+        raise WireError(f"`frame` header must be {HEADER_BYTES} bytes, got {length}")
+    magic, protocol, number, length, epoch = HEADER.unpack_from(data, start)
     if magic != MAGIC:
         raise WireError(f"`frame` must begin with {MAGIC:#06x}, got {magic:#06x}; is this a cache worker's port?")
     if protocol != PROTOCOL:
@@ -295,17 +296,22 @@ def _body(frame: Frame) -> bytes:
 
 
 def _read_body(frame: Read) -> bytes:
-    mount, path = _text(frame.mount), _text(frame.path)
-    version = frame.version
+    if len(frame.ranges) > MAX_RANGES:
+        raise ValueError(f"`ranges` must be at most {MAX_RANGES}, got {len(frame.ranges)}")
+    head = read_head(frame.mount, frame.path, frame.version, len(frame.ranges), frame.flags)
+    return b"".join((head, *(RANGE.pack(start, length) for start, length in frame.ranges)))
+
+
+def read_head(mount: str, path: str, version: Version | None, num_ranges: int, flags: Flag = Flag.NONE) -> bytes:
+    """The body of a READ up to its ranges, which are packed behind it as :data:`RANGE`."""
+    mount_text, path_text = _text(mount), _text(path)
     token = b"" if version is None else _text(version.token)
     strength = _ANY if version is None else int(version.strength)
     size = 0 if version is None else version.size
-    if not (len(path) <= MAX_PATH_BYTES and len(mount) <= MAX_TEXT_BYTES and len(token) <= MAX_TEXT_BYTES):
-        raise ValueError(f"names are bounded: {len(path)} bytes of path, {len(mount)} of mount, {len(token)} of token")
-    if len(frame.ranges) > MAX_RANGES:
-        raise ValueError(f"`ranges` must be at most {MAX_RANGES}, got {len(frame.ranges)}")
-    head = _READ.pack(int(frame.flags), strength, len(mount), len(path), len(token), len(frame.ranges), size)
-    return b"".join((head, mount, path, token, *(_RANGE.pack(start, length) for start, length in frame.ranges)))
+    lengths = len(mount_text), len(path_text), len(token)
+    if not (lengths[0] <= MAX_TEXT_BYTES and lengths[1] <= MAX_PATH_BYTES and lengths[2] <= MAX_TEXT_BYTES):
+        raise ValueError(f"names are bounded, got {lengths[0]} bytes of mount, {lengths[1]} of path, {lengths[2]} more")
+    return _READ.pack(int(flags), strength, *lengths, num_ranges, size) + mount_text + path_text + token
 
 
 _ANY = 255
@@ -318,10 +324,10 @@ def _decode_read(body: memoryview) -> Read:
     if num_ranges > MAX_RANGES or num_path > MAX_PATH_BYTES or max(num_mount, num_token) > MAX_TEXT_BYTES:
         raise WireError(f"`READ` is bounded, got {num_ranges} ranges and names of {names} bytes")
     first = _READ.size + names
-    if len(body) != first + num_ranges * _RANGE.size:
+    if len(body) != first + num_ranges * RANGE.size:
         raise WireError(f"`READ` of {num_ranges} ranges and {names} bytes of names has {len(body)} bytes")
     mount, path, token = _cut(body[_READ.size : first], num_mount, num_path)
-    ranges = tuple(Range(start, length) for start, length in _RANGE.iter_unpack(body[first:]))
+    ranges = tuple(Range(start, length) for start, length in RANGE.iter_unpack(body[first:]))
     if any(start + length > 1 << 63 for start, length in ranges) or sum(r.length for r in ranges) > MAX_RANGE_BYTES:
         raise WireError(f"`READ` must ask for at most {MAX_RANGE_BYTES} bytes below 2**63")
     version = None if strength == _ANY else Version(Strength(strength), token, size)

@@ -82,6 +82,17 @@ class Links:
         breaker = self._breakers.get(member_id)
         return breaker is None or breaker.allows
 
+    def kept(self, member_id: str) -> Channel | None:
+        """A connection that was used a moment ago, if there is one."""
+        if os.getpid() != self._pid:
+            return None
+        # Without the lock: both calls are atomic, and what is lost in a race is a connection to be kept.
+        idle = self._idle.get(member_id)
+        try:
+            return None if not idle else idle.pop()[0]
+        except IndexError:
+            return None
+
     def take(self, member: Member, epoch: int, *, fresh: bool = False) -> tuple[Channel, bool]:
         """A connection for one request, and whether it was used before.
 

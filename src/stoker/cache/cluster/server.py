@@ -41,7 +41,7 @@ from stoker.cache.cluster.membership import Membership
 from stoker.cache.cluster.ports import Mount, Pages
 from stoker.cache.cluster.ring import Member, Ring, RingRecord
 from stoker.cache.cluster.security import EVERYONE, Grant
-from stoker.cache.cluster.serving import Counts, Outgoing, Serving
+from stoker.cache.cluster.serving import Counts, Outgoing, Recent, Serving
 from stoker.cache.names import ObjectName, span_of
 from stoker.cache.policies import Rule
 from stoker.cache.versions import Version
@@ -299,7 +299,7 @@ class Server:
 
     def _answer(self, connection: _Connection, identity: str) -> None:
         """Answers requests until the client leaves."""
-        channel, out = connection.channel, Outgoing(connection.channel)
+        channel, out, recent = connection.channel, Outgoing(connection.channel), Recent()
         while True:
             connection.used_at, connection.busy = time.monotonic(), False
             header = channel.header()
@@ -308,11 +308,14 @@ class Server:
             connection.epoch, connection.busy = header.epoch, True
             if header.kind not in _CLIENT_KINDS or header.length > MAX_BODY_BYTES:
                 raise WireError(f"`{header.kind.name}` frame of {header.length} bytes is no request")
-            frame = decode_body(header.kind, channel.body(header.length))
+            body = channel.body(header.length)
             out.epoch = self._epoch
+            if header.kind is Kind.READ and self._serving.again(out, body, recent, connection.counts):
+                continue
+            frame = decode_body(header.kind, body)
             match frame:
                 case Read():
-                    self._serving.read(out, frame, identity, connection.counts, filling=not self.draining)
+                    self._serving.read(out, frame, identity, connection.counts, recent, filling=not self.draining)
                 case Stat():
                     self._serving.stat(out, frame, identity, connection.counts)
                 case _:

@@ -16,6 +16,7 @@ from stoker.cache.cluster.frames import (
     MAX_BODY_BYTES,
     MAX_RANGE_BYTES,
     Flag,
+    Header,
     Kind,
     Miss,
     Range,
@@ -149,6 +150,7 @@ class Stream:
     epoch: int = 0
     _asked: int = 0
     _batch: list[Part] = field(default_factory=list[Part])
+    _waiting: set[int] = field(default_factory=set[int])
 
     def ask(self, epoch: int) -> None:
         """Sends the next request; raises :class:`PeerLostError`."""
@@ -161,6 +163,7 @@ class Stream:
                 break
             batch.append(part)
         self._batch = batch
+        self._waiting = set(map(id, batch))
         self._asked += len(batch)
         ranges = tuple(Range(part.start, len(part.target)) for part in batch)
         self.channel.send_parts(
@@ -178,38 +181,55 @@ class Stream:
         header = self.channel.header()
         if header is None:
             raise PeerLostError("`peer` closed the connection")
+        return self.take(header)
+
+    def asked(self, epoch: int) -> None:
+        """The only part was asked for by other means."""
+        self.epoch, self._asked, self._batch, self._waiting = epoch, 1, self.parts, {id(self.parts[0])}
+
+    def take(self, header: Header) -> bool:
+        """Receives the rest of a frame whose header has come."""
         self.heard = True
         if header.kind is Kind.DATA:
-            self._data(header.length)
-        elif header.kind is not Kind.FETCHING or header.length:
-            if header.length > MAX_BODY_BYTES:
-                raise WireError(f"`{header.kind.name}` is no answer to a read")
-            frame = decode_body(header.kind, self.channel.body(header.length))
-            if isinstance(frame, Refused):
-                raise PeerRefusedError(f"`{self.member.id}` refused: {frame.text}", reason=int(frame.reason))
-            if not isinstance(frame, Miss):
-                raise WireError(f"`{header.kind.name}` is no answer to a read")
-            self._part(frame.number).miss(frame.reason)
-        if any(part.state is State.OPEN for part in self._batch):
+            part = self._data(header.length)
+        elif header.kind is Kind.FETCHING and not header.length:
+            return False
+        else:
+            part = self._missed(header)
+        if part.state is State.OPEN:
+            return False
+        self._waiting.discard(id(part))
+        if self._waiting:
             return False
         if self._asked < len(self.parts):
             self.ask(self.epoch)
             return False
         return True
 
-    def _data(self, length: int) -> None:
-        if length < DATA_BYTES:
-            raise WireError(f"`DATA` must be at least {DATA_BYTES} bytes, got {length}")
-        number, offset, digest, _ = DATA.unpack(self.channel.body(DATA_BYTES))
+    def _data(self, length: int) -> Part:
+        number, offset, digest, _ = self.channel.fields(DATA)
         part, size = self._part(number), length - DATA_BYTES
-        if offset + size > len(part.target):
+        if not 0 <= size <= len(part.target) - offset:
             raise WireError(f"`DATA` of {size} bytes at {offset} exceeds its range of {len(part.target)}")
         if part.state is not State.OPEN or not self.agreed.on(digest):
             self.channel.body(size)
             part.miss(Reason.CHANGED)
-            return
-        self.channel.into(part.target[offset : offset + size])
-        part.took(offset, size)
+        else:
+            self.channel.into(part.target[offset : offset + size])
+            part.took(offset, size)
+        return part
+
+    def _missed(self, header: Header) -> Part:
+        if header.length > MAX_BODY_BYTES:
+            raise WireError(f"`{header.kind.name}` is no answer to a read")
+        frame = decode_body(header.kind, self.channel.body(header.length))
+        if isinstance(frame, Refused):
+            raise PeerRefusedError(f"`{self.member.id}` refused: {frame.text}", reason=int(frame.reason))
+        if not isinstance(frame, Miss):
+            raise WireError(f"`{header.kind.name}` is no answer to a read")
+        part = self._part(frame.number)
+        part.miss(frame.reason)
+        return part
 
     def _part(self, number: int) -> Part:
         if number >= len(self._batch):

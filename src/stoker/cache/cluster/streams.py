@@ -6,7 +6,7 @@ import select
 import time
 
 from stoker.cache.cluster.channel import Channel
-from stoker.cache.cluster.frames import Flag, Reason
+from stoker.cache.cluster.frames import Flag, Header, Reason
 from stoker.cache.cluster.links import Links
 from stoker.cache.cluster.ring import Member
 from stoker.cache.cluster.stream import Agreed, Part, State, Stream
@@ -52,6 +52,10 @@ class Gathering:
         self._streams.append(stream)
         return stream
 
+    def adopt(self, stream: Stream) -> None:
+        """Takes over a stream whose request was sent already."""
+        self._streams.append(stream)
+
     def hedge(self, slow: Stream, replica: Member) -> None:
         """Asks a replica for the same parts, into memory of their own, in a race with the slow worker."""
         copies = [Part(number, part.start, memoryview(bytearray(len(part.target)))) for number, part in _open(slow)]
@@ -63,10 +67,10 @@ class Gathering:
             replica, copies, slow.name, slow.version, Agreed(slow.agreed.digest), Flag.ONLY_IF_CACHED
         )
 
-    def step(self, stream: Stream) -> None:
-        """Receives one frame, and all that have come with it."""
+    def step(self, stream: Stream, header: Header | None = None) -> None:
+        """Receives one frame (of which the header may have come), and all that have come with it."""
         try:
-            done = stream.step()
+            done = stream.step() if header is None else stream.take(header)
             while not done and stream.channel.buffered:
                 done = stream.step()
         except (ClusterError, WireError, ValueError) as error:
