@@ -29,7 +29,7 @@ def name_of(i: int) -> ObjectName:
 
 
 def size_of(i: int) -> int:
-    return (4 << 20) + 1000 * i if i < LARGE else 500 + (i * 7919) % 150_000
+    return (4 << 20) + 1000 * (i + 1) if i < LARGE else 500 + (i * 7919) % 150_000
 
 
 def page_of(i: int, version: int, index: int) -> bytes:

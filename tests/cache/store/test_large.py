@@ -22,7 +22,8 @@ SETTINGS = StoreSettings(limit_bytes=LIMIT, keep_free_frac=0.0, policy="lru")
 
 
 def bytes_of(seed: int, size: int = SIZE) -> bytes:
-    return random.Random(seed).randbytes(size)
+    part = random.Random(seed).randbytes(9973)
+    return (part * (size // len(part) + 1))[:size]
 
 
 def version_of(token: str, size: int = SIZE) -> Version:

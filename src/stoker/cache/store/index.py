@@ -99,6 +99,11 @@ class Index:
         """Bytes that the index takes on disk."""
         return self._file.num_bytes
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there never was an entry."""
+        return self._file.is_empty
+
     def find(self, key: bytes) -> Entry | None:
         """The entry of a key; None if there is none. Needs no lock."""
         try:

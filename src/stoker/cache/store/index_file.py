@@ -112,6 +112,11 @@ class IndexFile:
         """Bytes of the file that are on disk."""
         return os.fstat(self._fd).st_blocks * 512
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there never was a table."""
+        return not self._view.cells[_TABLES]
+
     def remap(self) -> None:
         """See all of a file that has grown."""
         size = os.fstat(self._fd).st_size

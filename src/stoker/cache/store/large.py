@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from stoker.cache.names import PAGE_BYTES, ObjectName
+from stoker.cache.names import PAGE_BYTES, ObjectName, span_of
 from stoker.cache.store.checksums import Bytes, Readable, sums_of, unpack_sums
 from stoker.cache.store.index import Entry, Index
 from stoker.cache.store.layout import LARGE_BYTES, Layout
@@ -148,7 +148,8 @@ class LargeFiles:
     ) -> bool:
         """Write a page and publish it; False if there is no room for it or a lock was not to be had."""
         view = memoryview(payload).cast("B")
-        if len(view) != min(PAGE_BYTES, version.size - index * PAGE_BYTES):
+        first, last = span_of(index, version.size)
+        if first >= last or len(view) != last - first:
             return False
         with self._lock:
             try:

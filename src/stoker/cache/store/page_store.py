@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
@@ -17,19 +17,25 @@ from xxhash import xxh3_64_intdigest
 from stoker.cache.names import DESCRIPTION, ObjectName
 from stoker.cache.policies import Life
 from stoker.cache.store.checksums import Bytes
+from stoker.cache.store.contents import Contents, Held
 from stoker.cache.store.index import Entry, Index
 from stoker.cache.store.large import LargeFiles, is_large, locate_page
 from stoker.cache.store.large_object import LargeObject
 from stoker.cache.store.layout import Layout, StoreSettings, default_limit_bytes, segment_bytes_for
 from stoker.cache.store.locks import LockFile
 from stoker.cache.store.maps import Mapped, Maps, open_locked
+from stoker.cache.store.pins import Pins
 from stoker.cache.store.pulse import Count, Pulse
 from stoker.cache.store.records import locate
 from stoker.cache.store.room import Room
 from stoker.cache.store.table import Kind, State, Table
+from stoker.cache.store.upkeep import Pages, StoreStats, Upkeep, VerifyReport
 from stoker.cache.store.writing import Shelf, Writers, forget
 from stoker.cache.versions import Version
 from stoker.core.errors import CacheBusyError
+
+_REINDEX_S = 4.0
+"""Longest time that opening a store spends on an index that was lost; what is left then is given up."""
 
 
 class PageStore:
@@ -68,9 +74,24 @@ class PageStore:
         self._large = LargeFiles(
             layout, self._locks, table, index, pulse, room, lock_wait_s=lock_wait_s, seconds_to_live=ttl_s
         )
+        self._pins = Pins(layout.pins, lambda: table.pins, table.note_pins)
+        self._contents = Contents(table, index, self._maps.get)
+        self._upkeep = Upkeep(
+            self._locks, table, index, pulse, room, self._writers, self._contents, self._pins, self.view,
+            lock_wait_s=lock_wait_s,
+        )  # fmt: skip
         self._changes = self._table.changes
         self._always = settings.verify == "always"
         self._locks.call_after_fork(self._in_child)
+        self._recover()
+
+    def _recover(self) -> None:
+        """Clear up after processes that died, and after an index that power loss has damaged."""
+        if self._index.is_empty and self._contents.rows():
+            left: list[int] = []
+            with self._locks.publishing(self.settings.lock_wait_s) as held, contextlib.suppress(OSError):
+                left = self._contents.reindex(_REINDEX_S) if held else []
+            self._room.doom([(row, self._table.get(row).id) for row in left])
         self._room.reap()
 
     def _in_child(self) -> None:
@@ -216,13 +237,16 @@ class PageStore:
                 self.confirm(key, old, checked_at)
             if self._located(key, old) is not None:
                 return True
-        shelf = Shelf(group_of(name), life, min(rule, 255))
+        shelf = self._shelf(name, life, rule)
         large = index != DESCRIPTION and is_large(version.size, self.limit_bytes)
         files = self._large if large else self._writers
         kept = files.put(name, index, version, payload, shelf=shelf, checked_at=checked_at)
         if not kept:
             self._pulse.count(Count.REFUSED)
         return kept
+
+    def _shelf(self, name: ObjectName, life: Life, rule: int) -> Shelf:
+        return Shelf(group_of(name), Life.PINNED if self._pins.covers(name) else life, min(rule, 255))
 
     def confirm(self, key: bytes, entry: Entry, checked_at: float) -> None:
         """The store said that an entry's version is still the object's. Forgotten if a lock is not to be had."""
@@ -298,13 +322,45 @@ class PageStore:
         """
         if not is_large(version.size, self.limit_bytes) or not version.storable:
             return None
-        shelf = Shelf(group_of(name), life, min(rule, 255))
+        shelf = self._shelf(name, life, rule)
         if create:
             number = self._large.make(name, version, shelf, checked_at)
         else:
             number = self._large.find(name, version)
         mapped = self._maps.get(number) if number is not None else None
         return LargeObject(self, name, version, mapped, shelf, checked_at) if mapped is not None else None
+
+    def names(self, prefix: ObjectName | None = None) -> Iterator[Held]:
+        """Pages that are here, under a prefix (same namespace, path that begins so; None: all)."""
+        return self._contents.held(prefix)
+
+    def evict(self, prefix: ObjectName | None = None) -> Pages:
+        """Forget pages under a prefix, pinned or not; how many there were."""
+        return self._upkeep.evict(prefix)
+
+    def pin(self, prefix: ObjectName) -> Pages:
+        """Keep pages under a prefix, those that come too, until they are unpinned or evicted; what is here of them."""
+        return self._upkeep.pin(prefix)
+
+    def unpin(self, prefix: ObjectName) -> Pages:
+        """Let pages under a prefix be evicted like others; how many there are."""
+        return self._upkeep.unpin(prefix)
+
+    def pinned(self) -> tuple[ObjectName, ...]:
+        """Prefixes that are pinned."""
+        return self._pins.prefixes()
+
+    def compact(self) -> int:
+        """Rewrite segments of which little is live (for a maintenance process); their number."""
+        return self._upkeep.compact()
+
+    def verify(self) -> VerifyReport:
+        """Read everything, and drop what is damaged."""
+        return self._upkeep.verify()
+
+    def stats(self) -> StoreStats:
+        """The state of the store, as all processes together made it."""
+        return self._upkeep.stats(self.limit_bytes)
 
     def filling(self, key: bytes) -> contextlib.AbstractContextManager[None]:
         """One thread of all processes fetches a page; look it up again once inside.

@@ -23,7 +23,7 @@ _HEADER_BYTES = 4096
 ROW_BYTES = 128
 MOST_ROWS = 1 << 20
 """Files at a time; the table is a sparse file of this size, so that it is mapped once."""
-_NEXT_ID, _NUM_ROWS, _CHANGES = 8, 16, 24
+_NEXT_ID, _NUM_ROWS, _CHANGES, _PINS = 8, 16, 24, 32
 _U64 = struct.Struct("<Q")
 _ROW = struct.Struct("<IBBBBQQQQIIddd")
 _LIVE = struct.Struct("<QQI")
@@ -124,6 +124,15 @@ class Table:
     def changes(self) -> int:
         """A number that grows whenever a file is doomed."""
         return self._cells[_CHANGES // 8]
+
+    @property
+    def pins(self) -> int:
+        """A number that grows whenever the pinned prefixes change."""
+        return self._cells[_PINS // 8]
+
+    def note_pins(self) -> None:
+        """The pinned prefixes have changed."""
+        os.pwrite(self._fd, _U64.pack(self.pins + 1), _PINS)
 
     @property
     def num_rows(self) -> int:
