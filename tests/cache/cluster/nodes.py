@@ -74,8 +74,8 @@ class Nodes:
 
     def client(self, join: str, **changes: object) -> PeerClient:
         # Patient, since machines that run tests are busy; tests about time-outs set their own.
-        changes = {"timeout_s": 8.0, **changes}
-        settings = ClientSettings(join=join, secret_file=self.secret_file, **changes)  # type: ignore[arg-type]
+        changes = {"timeout_s": 8.0, "secret_file": self.secret_file, **changes}
+        settings = ClientSettings(join=join, **changes)  # type: ignore[arg-type]
         self.clients.append(PeerClient(settings))
         return self.clients[-1]
 

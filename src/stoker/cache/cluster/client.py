@@ -12,6 +12,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from stoker.cache.cluster.budget import StoreBudget
 from stoker.cache.cluster.channel import Channel
@@ -25,6 +28,7 @@ from stoker.cache.cluster.frames import (
     RANGE,
     Blob,
     Flag,
+    Frame,
     Header,
     Kind,
     Object,
@@ -272,10 +276,18 @@ class PeerClient:
         known = self._current()
         owners = [] if known is None else self._candidates(known, name, 0)
         for member in owners[: self.settings.attempts]:
-            answer = self._stat(member, name)
-            if answer is not None:
-                return answer
+            frame = self._question(member, Stat(name.namespace, name.path))
+            if frame is not None:
+                return frame if isinstance(frame, Object) else None
         return None
+
+    def status(self, member_id: str) -> dict[str, Any] | None:
+        """What a worker says of itself; None if it is lost."""
+        self._after_fork()
+        known = self._current()
+        member = None if known is None else known.ring.members.get(member_id)
+        frame = None if member is None else self._question(member, Blob(Kind.ASK_STATUS))
+        return msgspec.json.decode(frame.body, type=dict[str, Any]) if isinstance(frame, Blob) else None
 
     def ask_one(self, member: Member, name: ObjectName, version: Version, start: int, target: memoryview) -> bool:
         """Asks one worker for what it holds; for a worker that takes over from another."""
@@ -427,23 +439,22 @@ class PeerClient:
         except (ClusterError, WireError):
             channel.close()  # the next answer tells of the epoch again
 
-    def _stat(self, member: Member, name: ObjectName) -> Object | None:
+    def _question(self, member: Member, question: Frame) -> Frame | None:
+        """A worker's answer to a short question; None if it is lost."""
+        channel: Channel | None = None
         try:
             channel, _ = self._links.take(member, 0, fresh=True)
-        except (ClusterError, WireError):
-            self._links.fail(member)
-            return None
-        try:
-            channel.send(Stat(name.namespace, name.path))
+            channel.send(question)
             frame = Blob(Kind.FETCHING)
             while isinstance(frame, Blob) and frame.kind is Kind.FETCHING:
                 frame = channel.frame(MAX_RING_BYTES)
         except (ClusterError, WireError):
-            channel.close()
+            if channel is not None:
+                channel.close()
             self._links.fail(member)
             return None
         self._links.give(member, channel)
-        return frame if isinstance(frame, Object) else None
+        return frame
 
     def _account(self, came: list[bool], parts: Sequence[Part]) -> None:
         """Counts, and where no worker could be asked waits for the store's budget."""

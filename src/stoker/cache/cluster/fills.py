@@ -143,7 +143,10 @@ class Fills:
 
     def _ask(self, mount: Mount, path: str) -> Version:
         asked_at = time.time()
-        version = mount.source.info(path).version
+        info = mount.source.info(path)
+        if not info.is_file:
+            raise NotServed(Reason.NOT_FOUND)
+        version = info.version
         with self._lock:
             self._known[(mount.namespace, path)] = (version, asked_at)
             self._known.move_to_end((mount.namespace, path))

@@ -53,6 +53,11 @@ class Described(Protocol):
         """Of the object now."""
         ...
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it has bytes."""
+        ...
+
 
 class Reads(Protocol):
     """The part of a source that a worker needs; safe to use from many threads."""
