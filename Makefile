@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test lint types layers unit integration bench lock clean
+.PHONY: setup etcd demo test lint types layers unit integration bench lock clean
 
 setup: $(STAMP)
 
@@ -12,6 +12,15 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
+
+# A real etcd for the tests of the cache's cluster, which skip without one. RUNLEVEL=1: no service is started.
+etcd:
+	@command -v etcd > /dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		{ apt-get update -q && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -q etcd-server; } \
+			> /dev/null 2>&1 || true; \
+	fi; \
+	command -v etcd > /dev/null || echo "no etcd (Debian's etcd-server): the tests that need one are skipped"
 
 # The step is emulated (it sleeps), so that the input is the limit on any machine, with or without an accelerator.
 demo: setup
