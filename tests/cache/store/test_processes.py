@@ -168,6 +168,29 @@ def test_the_holder_of_the_publish_lock_is_stopped(tmp_path: Path) -> None:
         assert storing.check(store, 100) is None
 
 
+def test_a_stopped_reader_costs_room_and_not_what_is_there(tmp_path: Path) -> None:
+    with PageStore(tmp_path, storing.settings()) as store:
+        for i in range(100, 300):
+            assert storing.put(store, i, 1)
+        child = os.fork()
+        if not child:
+            storing.check_all(store)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(0)
+        os.waitpid(child, os.WUNTRACED)
+        try:
+            before = storing.check_all(store)
+            for i in range(300, 400):
+                storing.put(store, i, 1)
+                time.sleep(0.002)
+            assert storing.disk_bytes(tmp_path) <= storing.LIMIT
+            assert storing.check_all(store) >= 0.5 * before
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert all(storing.put(store, i, 2) for i in range(300, 400))
+
+
 def test_one_process_fetches_a_page_at_a_time(tmp_path: Path) -> None:
     """Each looks up again once inside: one fetch in total."""
     fetched, tell = os.pipe()

@@ -34,6 +34,18 @@ def open_locked(path: Path, flags: int) -> int | None:
     return fd
 
 
+def is_in_use(path: Path) -> bool:
+    """Whether a process has a file of pages mapped."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not try_lock(fd, IN_USE)
+    finally:
+        os.close(fd)
+
+
 def remove_unused(path: Path) -> bool:
     """Remove a file of pages unless a process has it mapped; whether it is gone."""
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from stoker.cache.policies import Life
 from stoker.cache.store.eviction import FileState, choose
 from stoker.cache.store.layout import Layout, StoreSettings
 from stoker.cache.store.locks import LockFile
-from stoker.cache.store.maps import remove_unused
+from stoker.cache.store.maps import is_in_use, remove_unused
 from stoker.cache.store.pulse import Count, Pulse
 from stoker.cache.store.table import Kind, Row, State, Table
 
 Rows = np.ndarray[Any, np.dtype[Any]]
-_LETTING_GO_S = 2.0
-"""How long others get to let go of doomed files before more files go in their place."""
+_MOST_DOOMED_FRAC = 0.125
+"""Of the limit, that evicted files may take which others have mapped still; beyond it only files go that nobody has: a
+stopped process costs room for new pages, not the pages that are here."""
 _REFUSED_S = 0.02
 """For how long nobody asks again after there was no room."""
 
@@ -94,13 +96,15 @@ class Room:
         went = self._reap()
         rows = self._table.rows()
         now = time.time()
-        doomed = rows["state"] == State.DOOMED
-        going = int(rows["allocated"][doomed & (rows["doomed"] > now - _LETTING_GO_S)].sum())
-        need = self._lacking(rows, num_bytes) - going
-        rule_need = self._rule_lacking(rule, num_bytes) - going
+        need = self._lacking(rows, num_bytes)
+        rule_need = self._rule_lacking(rule, num_bytes)
         if need <= 0 and rule_need <= 0:
             return went
-        files = [file for row in np.flatnonzero(~doomed).tolist() if (file := self._candidate(row, now)) is not None]
+        alive = (rows["state"] == State.OPEN) | (rows["state"] == State.SEALED)
+        files = [file for row in np.flatnonzero(alive).tolist() if (file := self._candidate(row, now)) is not None]
+        if rows["allocated"][rows["state"] == State.DOOMED].sum() > _MOST_DOOMED_FRAC * self._limit_bytes:
+            self._let_go([file.number for file in files])
+            files = [file for file in files if not self._is_used(file.row)]
         victims: dict[int, FileState] = {}
         for bytes_needed, among in (
             (rule_need, [file for file in files if rows["rule"][file.row] == rule]),
@@ -132,6 +136,11 @@ class Room:
             row, content.id, content.group, content.allocated, 0 if expired else content.live_pages,
             mark.last_read, now - mark.last_time, mark.num_reads, mark.passed,
         )  # fmt: skip
+
+    def _is_used(self, row: int) -> bool:
+        """Whether a process has a row's file mapped."""
+        content = self._table.get(row)
+        return is_in_use(self._path(content))
 
     def doom(self, files: Iterable[tuple[int, int]]) -> int:
         """Give up files, by row and number, that nobody appends to; how many there were."""
@@ -180,8 +189,10 @@ class Room:
         self._locks.release(row)
         return True
 
+    def _path(self, content: Row) -> Path:
+        number = content.id
+        return self._layout.segment(number) if content.kind == Kind.SEGMENT else self._layout.large(number)
+
     def _remove(self, content: Row) -> bool:
-        if content.kind == Kind.SEGMENT:
-            return remove_unused(self._layout.segment(content.id))
-        # The pages' descriptions go last: as long as they are there, the object is not made anew under this number.
-        return remove_unused(self._layout.large(content.id)) and remove_unused(self._layout.large_rows(content.id))
+        gone = remove_unused(self._path(content))
+        return gone and (content.kind == Kind.SEGMENT or remove_unused(self._layout.large_rows(content.id)))
