@@ -34,6 +34,8 @@ BARS = (
     "cut_never_slower",
     "cut_overhead",
     "cache_hit_local",
+    "cache_eviction",
+    "cache_scale",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")
