@@ -149,3 +149,9 @@ class CacheBusyError(CacheError):
     """Another process has held a lock of the page store for so long that it must be stopped; reads go on."""
 
     code = "STOKER1412"
+
+
+class ModelFileError(CacheError, ValueError):
+    """A file is not of the model format that it was opened as. Fields: path."""
+
+    code = "STOKER1430"
