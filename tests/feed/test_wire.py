@@ -186,6 +186,24 @@ class TestChannel:
         assert not ours.unsent
         assert frames == [Frame(Kind.LEASE, body), Frame(Kind.STOP, b"")]
 
+    def test_a_held_frame_goes_with_the_next_or_a_flush(self, ends: tuple[Channel, Channel]) -> None:
+        ours, theirs = ends
+        reading, writing = os.pipe()
+        ours.hold(Kind.ITERATION, b"first")
+        assert ours.unsent
+        assert theirs.receive(wait=False) == []
+        ours.send(Kind.RING, b"second", (writing,))
+        os.close(writing)
+        held, ring = theirs.receive() or []
+        assert held == Frame(Kind.ITERATION, b"first")
+        assert (ring.kind, ring.body, len(ring.fds)) == (Kind.RING, b"second", 1)
+        for fd in (*ring.fds, reading):
+            os.close(fd)
+        ours.hold(Kind.ITERATION, b"third")
+        ours.flush()
+        assert not ours.unsent
+        assert theirs.receive() == [Frame(Kind.ITERATION, b"third")]
+
     def test_a_tail_continues_the_body(self, ends: tuple[Channel, Channel]) -> None:
         ours, theirs = ends
         ours.send(Kind.READY, b"head", tail=memoryview(b"tail"))

@@ -254,13 +254,13 @@ class Crew:
         self.refusal, self._refused_s = why, time.monotonic()
 
     def begin(self, iteration: Iteration) -> None:
-        """Gives workers the constants of the next iteration, for the leases from here on."""
-        self._iteration = iteration
+        """Gives workers the constants of the next iteration, for the leases from here on and with the first of them."""
+        self._iteration, body = iteration, pickle.dumps(iteration)
         for member in self.active():
             if iteration.tier is Tier.ELASTIC and self.whereabouts(member).seq >= 0:
                 self.stop(member)  # still at a sample that nobody waits for any more, perhaps a long one
             else:
-                self._send(member, Kind.ITERATION, pickle.dumps(iteration))
+                member.channel.hold(Kind.ITERATION, body)
 
     def forget(self) -> None:
         """Has workers return the leases that they have not begun."""

@@ -266,6 +266,7 @@ class Channel:
         self._decoder = Decoder()
         self._in = memoryview(bytearray(_RECEIVE_BYTES))
         self._out: deque[tuple[bytes | memoryview, tuple[int, ...]]] = deque()
+        self._held = b""
 
     def fileno(self) -> int:
         """Descriptor to poll."""
@@ -273,8 +274,12 @@ class Channel:
 
     @property
     def unsent(self) -> bool:
-        """Whether bytes wait for the peer to read."""
-        return bool(self._out)
+        """Whether bytes wait for the peer to read, or for the frame that they go with."""
+        return bool(self._out or self._held)
+
+    def hold(self, kind: Kind, body: bytes = b"") -> None:
+        """Keeps one frame until the next is sent or :meth:`flush` is called: the peer is woken once for both."""
+        self._held += encode(kind, body)
 
     def send(self, kind: Kind, body: bytes = b"", fds: tuple[int, ...] = (), tail: memoryview | None = None) -> None:
         """Queues one frame (``tail`` continues the body without a copy) and sends what the socket takes.
@@ -283,13 +288,17 @@ class Channel:
         :attr:`unsent` is False. Raises ``OSError`` when the peer is gone.
         """
         length = len(body) + (len(tail) if tail is not None else 0)
-        self._out.append((_FRAME.pack(MAGIC, VERSION, kind, len(fds), length) + body, fds))
+        held, self._held = self._held, b""
+        self._out.append((held + _FRAME.pack(MAGIC, VERSION, kind, len(fds), length) + body, fds))
         if tail is not None and len(tail):
             self._out.append((tail, ()))
         self.flush()
 
     def flush(self) -> None:
         """Sends queued bytes until all are sent or the socket is full."""
+        if self._held:
+            self._out.append((self._held, ()))
+            self._held = b""
         while self._out:
             data, fds = self._out[0]
             try:
@@ -332,6 +341,7 @@ class Channel:
         for fd in self._decoder.close():
             os.close(fd)
         self._out.clear()
+        self._held = b""
         self.sock.close()
 
 
