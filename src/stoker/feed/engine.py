@@ -26,7 +26,7 @@ from stoker.feed.quarantine import Quarantine
 from stoker.feed.rings import Payload, SlotKeeper
 from stoker.feed.roster import Roster
 from stoker.feed.scaling import Decision, ScalingPolicy
-from stoker.feed.watch import Watch
+from stoker.feed.watch import INTERVAL_S, Watch
 from stoker.feed.window import Counters, Window
 from stoker.feed.wire import Frame, Kind, LeaseFlag, LeaseHeader, ReadyHeader, unpack_lease, unpack_ready
 
@@ -133,7 +133,7 @@ class Engine:
         self._pinned = iteration.tier is Tier.PINNED
         self._table = LeaseTable(program.declared_workers if self._pinned else 0, first)
         self._history = History() if self._pinned else None
-        self._watch = Watch(limits.stall_timeout_s)
+        self._watch = Watch(limits.stall_timeout_s, time.monotonic() + INTERVAL_S)
         self._window = Window(counters, time.monotonic())
         self._roster = Roster(crew, program, self._window, pinned=self._pinned, started=self._on_started)
         self.probing = Probing()
@@ -187,12 +187,14 @@ class Engine:
         return self._table.num_ready
 
     def fill(self) -> None:
-        """Draws and leases as much as may be in flight."""
+        """Draws and leases as much as may be in flight; the first worker begins while the other items are drawn."""
         while not self._order.exhausted and self._table.num_open < self._most_open:
             if self._pinned and self._program.is_iterable and self._table.all_shards_ended:
                 break
             if not self.draw_one():
                 break
+            if self._table.num_open == (2 if self.probing.wanted else 1):
+                self._lease_waiting()
         self._lease_waiting()
 
     def draw_one(self) -> bool:

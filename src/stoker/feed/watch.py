@@ -44,12 +44,13 @@ class Watch:
 
     Args:
         stall_timeout_s: how long a worker may stay on one sample without using the CPU.
+        first_s: when it looks first; at the start of an iteration the program is waiting, and a look takes 0.2 ms.
     """
 
-    def __init__(self, stall_timeout_s: float) -> None:
+    def __init__(self, stall_timeout_s: float, first_s: float = 0.0) -> None:
         self._stall_timeout_s = stall_timeout_s
         self._pulses: dict[int, _Pulse] = {}
-        self._next_s = 0.0
+        self._next_s = first_s
         self._template_stopped_s: float | None = None
 
     def look(self, crew: Crew, now_s: float, holding: set[int]) -> list[Suspect]:
