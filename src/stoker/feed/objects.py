@@ -248,7 +248,7 @@ def _mix(data: npt.NDArray[np.uint8]) -> bytes:
     whole = len(data) // 8 * 8
     words, weights = data[:whole].view(np.uint64), _weights()
     parts = [
-        int((block * weights[: len(block)]).sum())
+        int(np.einsum("i,i", block, weights[: len(block)]))  # without the product in between
         for block in (words[k : k + len(weights)] for k in range(0, len(words), len(weights)))
     ]
     return struct.pack(f"<{len(parts)}Q", *parts) + data[whole:].tobytes()
