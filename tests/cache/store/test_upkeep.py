@@ -75,7 +75,7 @@ def test_pins_hold_until_they_are_taken_away(tmp_path: Path) -> None:
         assert set(other.pinned()) == {prefix_of(11), prefix_of(0)}
         storing.put(other, 11, 1)
         for i in range(150, 400):
-            assert storing.put(other, i, 1)
+            storing.put(other, i, 1)
             storing.check(store, 11)  # whoever reads lets go of what was evicted
         assert [i for i in SMALL if storing.check(store, i)] == list(range(110, 120))
         assert [storing.check(store, 0, index) for index in range(5)] == [1] * 5
@@ -86,7 +86,7 @@ def test_pins_hold_until_they_are_taken_away(tmp_path: Path) -> None:
         assert other.pinned() == ()
         for round_ in range(2, 4):
             for i in range(150, 400):
-                assert storing.put(other, i, round_)
+                storing.put(other, i, round_)
                 storing.check(store, i)
         assert not any(storing.check(store, i) for i in [11, *SMALL])
         assert storing.check(store, 0, 0) is None

@@ -16,15 +16,31 @@ import errno
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from stoker.cache.store.index_file import BUCKET_BYTES, BUCKETS_AT, OVERFLOW_AT, SLOT_BYTES, SLOTS, IndexFile, Place
+from stoker.cache.store.index_file import (
+    BUCKET_BYTES,
+    BUCKETS_AT,
+    DEPTH,
+    DIRECTORY_CELL,
+    MOST_DEPTH,
+    OVERFLOW_AT,
+    SLOT_BYTES,
+    SLOTS,
+    TABLE_WORDS,
+    TABLES_WORD,
+    IndexFile,
+    Place,
+)
 
 SLOT = struct.Struct("<12sQQQIII")
 _PREFIX_BYTES = 12
+_HASHES = struct.Struct("<QI").unpack_from
+_UNPACK = SLOT.unpack
+_NEW_TUPLE = cast("Callable[[type[Entry], tuple[object, ...]], Entry]", getattr(tuple, "__new__"))  # noqa: B009
 _EMPTY = bytes(SLOT_BYTES)
 _FULL_FRAC = 0.9
 """Load at which a table grows when a bucket has no room."""
@@ -68,12 +84,16 @@ def pack_slot(key: bytes, entry: Entry) -> bytes:
 
 def unpack_slot(slot: bytes) -> Entry | None:
     """What a slot says; None if it is torn or empty."""
-    _, version, size, ticks, segment, offset, check = SLOT.unpack(slot)
+    _, version, size, ticks, segment, offset, check = _UNPACK(slot)
     if xxh3_64_intdigest(slot[:44]) & 0xFFFFFFFF | 0x01000000 != check:
         return None
-    return Entry(
-        version, size & _SIZE_MASK, (ticks & _TICK_MASK) / _TICKS_PER_S, segment, offset * _UNIT_BYTES, ticks >> 40,
-        size >> 48 & 0xFF,
+    # Half the time of calling the class.
+    return _NEW_TUPLE(
+        Entry,
+        (
+            version, size & _SIZE_MASK, (ticks & _TICK_MASK) / _TICKS_PER_S, segment, offset * _UNIT_BYTES, ticks >> 40,
+            size >> 48 & 0xFF,
+        ),
     )  # fmt: skip
 
 
@@ -106,14 +126,23 @@ class Index:
 
     def find(self, key: bytes) -> Entry | None:
         """The entry of a key; None if there is none. Needs no lock."""
+        # On the way of every read: what `place` and `unpack_slot` do stands here once more, without calls.
+        data, cells, words = self._file.view
+        hashes: tuple[int, int] = _HASHES(key)
+        high, low = hashes
         try:
-            place = self._file.place(key)
-            if place is None:
+            depth = cells[DEPTH]
+            if depth > MOST_DEPTH:
                 return None
-            data, words, buckets, num_buckets, bucket = place
+            table = cells[DIRECTORY_CELL + (1 << depth) + (high >> (64 - depth))]
+            if not table:
+                return None
+            num_buckets = table >> 32 & 0xFF
+            first = TABLES_WORD + ((table & 0xFFFFFFFF) - 1) * TABLE_WORDS
+            bucket = low * num_buckets >> 32
             prefix = key[:_PREFIX_BYTES]
             for _ in range(num_buckets):
-                at = BUCKETS_AT + words[buckets + bucket] * BUCKET_BYTES
+                at = BUCKETS_AT + words[first + bucket] * BUCKET_BYTES
                 content = data[at : at + OVERFLOW_AT]
                 pos = content.find(prefix)
                 while pos >= 0:

@@ -27,14 +27,16 @@ FILL_FRAC = 0.87
 """Load of a table that was just written anew."""
 
 _MAGIC = int.from_bytes(b"STKINDX1", "little")
-_DEPTH, _BUCKETS, _FREE_BUCKETS, _TABLES, _FREE_TABLES = 1, 2, 3, 4, 5
-_MOST_DEPTH = 18
-_MOST_TABLES = 1 << _MOST_DEPTH
+DEPTH, _BUCKETS, _FREE_BUCKETS, _TABLES, _FREE_TABLES = 1, 2, 3, 4, 5
+MOST_DEPTH = 18
+_MOST_TABLES = 1 << MOST_DEPTH
 _MOST_BUCKETS = 1 << 22
 _DIRECTORY_AT = 4096
-_TABLE_CELLS = 32
-_TABLES_AT = _DIRECTORY_AT + (16 << _MOST_DEPTH)
-_FREE_BUCKETS_AT = _TABLES_AT + 4 * _TABLE_CELLS * _MOST_TABLES
+DIRECTORY_CELL = _DIRECTORY_AT >> 3
+TABLE_WORDS = 32
+_TABLES_AT = _DIRECTORY_AT + (16 << MOST_DEPTH)
+TABLES_WORD = _TABLES_AT >> 2
+_FREE_BUCKETS_AT = _TABLES_AT + 4 * TABLE_WORDS * _MOST_TABLES
 _FREE_TABLES_AT = _FREE_BUCKETS_AT + 4 * _MOST_BUCKETS
 BUCKETS_AT = _FREE_TABLES_AT + 4 * _MOST_TABLES
 _SMALLEST_BYTES = BUCKETS_AT + (1 << 20)
@@ -73,7 +75,11 @@ class Place(NamedTuple):
 
 
 class IndexFile:
-    """The index on disk. All but :meth:`place` is called under the publish lock."""
+    """The index on disk. All but :meth:`place` and :attr:`view` is for the publish lock.
+
+    Attributes:
+        view: the file as it is mapped now.
+    """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -97,7 +103,7 @@ class IndexFile:
         magic, depth, buckets, free_buckets, tables, free_tables = struct.unpack("<6Q", head)
         return (
             magic in (0, _MAGIC)
-            and depth <= _MOST_DEPTH
+            and depth <= MOST_DEPTH
             and free_buckets <= buckets <= _MOST_BUCKETS
             and free_tables <= tables <= _MOST_TABLES
         )
@@ -115,18 +121,18 @@ class IndexFile:
     @property
     def is_empty(self) -> bool:
         """Whether there never was a table."""
-        return not self._view.cells[_TABLES]
+        return not self.view.cells[_TABLES]
 
     def remap(self) -> None:
         """See all of a file that has grown."""
         size = os.fstat(self._fd).st_size
         data = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
         whole = memoryview(data)
-        self._view = View(data, whole.cast("Q"), whole.cast("I"))
+        self.view = View(data, whole.cast("Q"), whole.cast("I"))
 
     def remap_if_longer(self) -> bool:
         """Map the file anew if it has grown; whether it had."""
-        if os.fstat(self._fd).st_size <= len(self._view.data):
+        if os.fstat(self._fd).st_size <= len(self.view.data):
             return False
         self.remap()
         return True
@@ -147,18 +153,18 @@ class IndexFile:
         Raises:
             IndexError: the file is damaged, or longer than it is mapped.
         """
-        data, cells, words = self._view
+        data, cells, words = self.view
         hashes: tuple[int, int] = _HASHES.unpack_from(key)
         high, low = hashes
-        depth = cells[_DEPTH]
-        if depth > _MOST_DEPTH:
+        depth = cells[DEPTH]
+        if depth > MOST_DEPTH:
             raise IndexError(depth)
-        entry = cells[(_DIRECTORY_AT >> 3) + (1 << depth) + (high >> (64 - depth))]
+        entry = cells[DIRECTORY_CELL + (1 << depth) + (high >> (64 - depth))]
         if not entry:
             return None
         table = (entry & 0xFFFFFFFF) - 1
         num_buckets = entry >> 32 & 0xFF
-        return Place(data, words, (_TABLES_AT >> 2) + table * _TABLE_CELLS, num_buckets, low * num_buckets >> 32)
+        return Place(data, words, TABLES_WORD + table * TABLE_WORDS, num_buckets, low * num_buckets >> 32)
 
     def rewrite(self, key: bytes, alive: np.ndarray[Any, np.dtype[Any]]) -> None:
         """Write the table of a key anew: without dead slots, and with room for more.
@@ -172,10 +178,10 @@ class IndexFile:
         """
         if not self._is_valid():
             raise OSError(errno.EIO, "the index of pages is damaged")
-        cells = self._view.cells
+        cells = self.view.cells
         high = int.from_bytes(key[:8], "little")
-        depth = cells[_DEPTH]
-        entry = cells[(_DIRECTORY_AT >> 3) + (1 << depth) + (high >> (64 - depth))]
+        depth = cells[DEPTH]
+        entry = cells[DIRECTORY_CELL + (1 << depth) + (high >> (64 - depth))]
         local = entry >> 40 & 0xFF if entry else depth
         slots = self._slots_of(entry)
         if len(slots):
@@ -193,7 +199,7 @@ class IndexFile:
     def _slots_of(self, entry: int) -> Slots:
         """All used slots of a table."""
         parts = [
-            np.frombuffer(self._view.data, np.uint8, OVERFLOW_AT, BUCKETS_AT + bucket * BUCKET_BYTES)
+            np.frombuffer(self.view.data, np.uint8, OVERFLOW_AT, BUCKETS_AT + bucket * BUCKET_BYTES)
             for bucket in self._buckets_of(entry)
         ]
         if not parts:
@@ -204,12 +210,12 @@ class IndexFile:
     def _buckets_of(self, entry: int) -> list[int]:
         if not entry:
             return []
-        first = (_TABLES_AT >> 2) + ((entry & 0xFFFFFFFF) - 1) * _TABLE_CELLS
-        return self._view.words[first : first + (entry >> 32 & 0xFF)].tolist()
+        first = TABLES_WORD + ((entry & 0xFFFFFFFF) - 1) * TABLE_WORDS
+        return self.view.words[first : first + (entry >> 32 & 0xFF)].tolist()
 
     def _switch(self, high: int, local: int, parts: Sequence[Slots]) -> None:
         """Write one table, or two for the halves of its keys, and let the directory name them in place of the old."""
-        depth = self._view.cells[_DEPTH]
+        depth = self.view.cells[DEPTH]
         entries: list[int] = []
         try:
             for slots in parts:
@@ -226,14 +232,14 @@ class IndexFile:
 
     def _double(self) -> None:
         """Give the directory one bit more."""
-        cells = self._view.cells
-        depth = cells[_DEPTH]
-        if depth == _MOST_DEPTH:
+        cells = self.view.cells
+        depth = cells[DEPTH]
+        if depth == MOST_DEPTH:
             raise OSError(errno.ENOSPC, "the index of pages is as large as it can be")
-        first = (_DIRECTORY_AT >> 3) + (1 << depth)
+        first = DIRECTORY_CELL + (1 << depth)
         entries = np.array(cells[first : first + (1 << depth)], "<u8").repeat(2)
         self.write(_DIRECTORY_AT + (16 << depth), entries.tobytes())
-        self.write(8 * _DEPTH, _U64.pack(depth + 1))
+        self.write(8 * DEPTH, _U64.pack(depth + 1))
 
     def _write_table(self, slots: Slots) -> int:
         """Write a table into free buckets; its entry in the directory but for the depth."""
@@ -244,7 +250,7 @@ class IndexFile:
             for bucket, content in zip(buckets, _bucket_contents(slots, number), strict=True):
                 self.write(BUCKETS_AT + bucket * BUCKET_BYTES, content)
             table = self._take(1, _TABLES, _FREE_TABLES, _FREE_TABLES_AT, _MOST_TABLES)[0]
-            self.write(_TABLES_AT + 4 * _TABLE_CELLS * table, struct.pack(f"<{number}I", *buckets))
+            self.write(_TABLES_AT + 4 * TABLE_WORDS * table, struct.pack(f"<{number}I", *buckets))
         except OSError:
             self._give(buckets, _FREE_BUCKETS, _FREE_BUCKETS_AT)
             raise
@@ -258,7 +264,7 @@ class IndexFile:
 
     def _take(self, number: int, used_cell: int, free_cell: int, stack_at: int, most: int) -> list[int]:
         """Numbers from a stack of free ones, and fresh ones where they are not enough."""
-        cells, words = self._view.cells, self._view.words
+        cells, words = self.view.cells, self.view.words
         free, used = cells[free_cell], cells[used_cell]
         from_stack = min(free, number)
         fresh = number - from_stack
@@ -271,7 +277,7 @@ class IndexFile:
         return numbers
 
     def _give(self, numbers: Sequence[int], free_cell: int, stack_at: int) -> None:
-        free = self._view.cells[free_cell]
+        free = self.view.cells[free_cell]
         self.write(stack_at + 4 * free, struct.pack(f"<{len(numbers)}I", *numbers))
         self.write(8 * free_cell, _U64.pack(free + len(numbers)))
 
@@ -282,7 +288,7 @@ class IndexFile:
         if needed > size:
             # Twice as many buckets: a file that is mapped anew often would be faulted in often.
             os.ftruncate(self._fd, BUCKETS_AT + 2 * (size - BUCKETS_AT))
-        if needed > len(self._view.data):
+        if needed > len(self.view.data):
             self.remap()
 
 

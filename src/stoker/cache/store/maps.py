@@ -69,7 +69,7 @@ class Mapped:
         row: of the table.
         data: its bytes.
         view: the same, to take parts without copying.
-        expires: when its pages are no longer served (seconds since the epoch).
+        expires: when its pages are no longer served (seconds since the epoch); None: never.
         large: descriptions of a large object's pages; None for a segment.
     """
 
@@ -85,7 +85,7 @@ class Mapped:
         self.row = row
         self.view = memoryview(self.data)
         self.size = len(self.view)
-        self.expires = expires
+        self.expires = None if expires == float("inf") else expires
         self.large = large
         self._seen: bytearray | None = None
 

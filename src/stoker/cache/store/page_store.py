@@ -28,7 +28,7 @@ from stoker.cache.store.pins import Pins
 from stoker.cache.store.pulse import Count, Pulse
 from stoker.cache.store.records import locate
 from stoker.cache.store.room import Room
-from stoker.cache.store.table import Kind, State, Table
+from stoker.cache.store.table import CHANGES_CELL, Kind, State, Table
 from stoker.cache.store.upkeep import Pages, StoreStats, Upkeep, VerifyReport
 from stoker.cache.store.writing import Shelf, Writers, forget
 from stoker.cache.versions import Version
@@ -161,10 +161,10 @@ class PageStore:
 
     def _located(self, key: bytes, entry: Entry) -> tuple[Mapped, int, tuple[int, ...]] | None:
         """The file of a page, where its bytes begin in it, and their checksums."""
-        if self._changes != self._table.changes:
+        if self._changes != self._table.cells[CHANGES_CELL]:
             self._sweep()
         mapped = self._maps.files.get(entry.segment) or self._maps.get(entry.segment)
-        if mapped is None or (mapped.expires < float("inf") and mapped.expires <= time.time()):
+        if mapped is None or (mapped.expires is not None and mapped.expires <= time.time()):
             self._discard(key, entry)
             return None
         checked = self._always or not mapped.has_seen(entry.offset)

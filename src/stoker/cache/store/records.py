@@ -20,6 +20,8 @@ _MAGIC = b"SPg1"
 _HEAD = struct.Struct("<4sIQ16sQQdIIBBxxHHH2x")
 """Magic, payload's place, checksum of the rest; key, version's digest, object's size, checked at, index, length, rule,
 strength; lengths of namespace, path and token. Checksums of blocks, namespace, path and token follow."""
+_FIRST_OF_HEAD = struct.Struct("<4sIQ16sQ20xI").unpack_from
+"""What reading compares."""
 _CHECKED_FROM = 16
 LONGEST_TEXT_BYTES = 0xFFFF
 
@@ -90,7 +92,7 @@ def locate(
     """
     if offset + _HEAD.size > end:
         return None
-    magic, payload, check, found, digest, _, _, _, stored, *_ = _HEAD.unpack_from(data, offset)
+    magic, payload, check, found, digest, stored = _FIRST_OF_HEAD(data, offset)
     if magic != _MAGIC or found != key or digest != version or stored != length:
         return None
     if payload < _HEAD.size or offset + payload + length > end:

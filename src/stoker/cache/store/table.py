@@ -24,6 +24,7 @@ ROW_BYTES = 128
 MOST_ROWS = 1 << 20
 """Files at a time; the table is a sparse file of this size, so that it is mapped once."""
 _NEXT_ID, _NUM_ROWS, _CHANGES, _PINS = 8, 16, 24, 32
+CHANGES_CELL = _CHANGES // 8
 _U64 = struct.Struct("<Q")
 _ROW = struct.Struct("<IBBBBQQQQIIddd")
 _LIVE = struct.Struct("<QQI")
@@ -95,7 +96,11 @@ class Row(NamedTuple):
 
 
 class Table:
-    """The rows of a store. Methods that change something are called under the publish lock."""
+    """The rows of a store. Methods that change something are called under the publish lock.
+
+    Attributes:
+        cells: the file's first numbers, of which readers watch :data:`CHANGES_CELL`.
+    """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -107,7 +112,7 @@ class Table:
             os.ftruncate(self._fd, size)
             os.pwrite(self._fd, _MAGIC, 0)
         self._map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
-        self._cells = memoryview(self._map).cast("Q")
+        self.cells = memoryview(self._map).cast("Q")
 
     @property
     def num_bytes(self) -> int:
@@ -116,19 +121,19 @@ class Table:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._cells.release()
+        self.cells.release()
         os.close(self._fd)
         self._fd = -1
 
     @property
     def changes(self) -> int:
         """A number that grows whenever a file is doomed."""
-        return self._cells[_CHANGES // 8]
+        return self.cells[CHANGES_CELL]
 
     @property
     def pins(self) -> int:
         """A number that grows whenever the pinned prefixes change."""
-        return self._cells[_PINS // 8]
+        return self.cells[_PINS // 8]
 
     def note_pins(self) -> None:
         """The pinned prefixes have changed."""
@@ -137,7 +142,7 @@ class Table:
     @property
     def num_rows(self) -> int:
         """Rows that were ever used."""
-        return min(self._cells[_NUM_ROWS // 8], MOST_ROWS)
+        return min(self.cells[_NUM_ROWS // 8], MOST_ROWS)
 
     def rows(self) -> np.ndarray[Any, np.dtype[Any]]:
         """A copy of all rows."""
@@ -165,7 +170,7 @@ class Table:
         Raises:
             OSError: the disk is full.
         """
-        number = self._cells[_NEXT_ID // 8] + 1
+        number = self.cells[_NEXT_ID // 8] + 1
         os.pwrite(self._fd, _U64.pack(number), _NEXT_ID)
         states = np.frombuffer(self._map, ROWS, self.num_rows, _HEADER_BYTES)["state"]
         free = np.flatnonzero(states == State.FREE)
