@@ -172,6 +172,7 @@ def in_child(function: Callable[[], Any], timeout_s: float = 30.0) -> Any:
 def _answer(function: Callable[[], Any], fd: int) -> None:
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
+    torch.set_num_threads(1)  # the parent's pool of threads is not in the child, and would be waited for
     try:
         body = pickle.dumps(("", function()))
     except BaseException:
