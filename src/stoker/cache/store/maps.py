@@ -94,12 +94,18 @@ class Mapped:
         if always:
             return copy_verified(self.view[at : at + length], sums, start, into)
         end = start + len(into)
+        # A page of several blocks that was found intact as a whole has one mark more, within its first block.
+        if length > BLOCK_BYTES and self.has_seen(at + ALIGN):
+            into[:] = self.view[at + start : at + end]
+            return True
         blocks = range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES))
         if not all(self.has_seen(at + block * BLOCK_BYTES) for block in blocks):
             if not copy_verified(self.view[at : at + length], sums, start, into):
                 return False
             for block in blocks:
                 self.note_seen(at + block * BLOCK_BYTES)
+            if length > BLOCK_BYTES and end - start == length:
+                self.note_seen(at + ALIGN)
             return True
         into[:] = self.view[at + start : at + end]
         return True
