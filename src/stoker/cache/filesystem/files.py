@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from stoker.cache.fetching import Snapshot, pool
 from stoker.cache.names import PAGE_BYTES, pages_of
-from stoker.cache.planning import requests_for
+from stoker.cache.planning import PARALLEL, requests_for
 from stoker.cache.readahead import Window
 from stoker.cache.reading import Reader, filled
 from stoker.core.errors import SourceChangedError
@@ -37,6 +37,7 @@ class _PageReader(io.RawIOBase):
         self.position = 0
         self.is_committed = False
         self._window = Window()
+        self._is_steered = False
         self._pending: dict[int, Future[None]] = {}
         self._held: dict[int, memoryview] = {}
         self._pid = os.getpid()
@@ -97,9 +98,10 @@ class _PageReader(io.RawIOBase):
         if end <= start:
             return 0
         pages = pages_of(start, end)
-        moved = self._window.read(pages[0], pages[-1])
-        if moved is not self._window:
-            self._move(moved)
+        if not self._is_steered:
+            moved = self._window.read(pages[0], pages[-1])
+            if moved is not self._window:
+                self._move(moved)
         given = {index: data for index in pages if (data := self._ahead(index)) is not None}
         self.reader.read_into(self.snapshot, start, view[: end - start], given, self._hold)
         self.position = end
@@ -112,8 +114,22 @@ class _PageReader(io.RawIOBase):
         self._held = {index: data for index, data in self._held.items() if index >= window.page}
         wanted = window.wanted(-(-self.snapshot.size // PAGE_BYTES))
         self._window = window.having_asked(wanted)
-        missing = [index for index in wanted if not self.reader.has(self.snapshot, index)]
-        for run in requests_for(missing, _AHEAD_PARALLEL):
+        self._ask(wanted, _AHEAD_PARALLEL)
+
+    def steer(self, pages: Sequence[int]) -> None:
+        """Has pages brought that someone knows to be wanted; from then on nothing is guessed.
+
+        Args:
+            pages: of the object, ascending.
+        """
+        self._is_steered = True
+        kept = self._held.keys() & set(pages)
+        self._held = {index: self._held[index] for index in kept}
+        self._ask([index for index in pages if index not in self._pending and index not in self._held], PARALLEL)
+
+    def _ask(self, pages: Sequence[int], parallel: int) -> None:
+        missing = [index for index in pages if not self.reader.has(self.snapshot, index)]
+        for run in requests_for(missing, parallel):
             future = pool().submit(self.reader.fetcher.bring_run, self.snapshot, run, self._hold_ahead)
             self._pending.update(dict.fromkeys(run, future))
             self._pid = os.getpid()
@@ -189,6 +205,14 @@ class CachedFile(io.BufferedReader):
     def info(self) -> dict[str, Any]:
         """What the store said of the object when it was opened."""
         return self.details
+
+    def bring_ahead(self, pages: Sequence[int]) -> None:
+        """Has pages brought in the background, for a caller who knows better than the order of reads.
+
+        Args:
+            pages: indexes, ascending.
+        """
+        self._pages.steer(pages)
 
     def readuntil(self, char: bytes = b"\n", blocks: int | None = None) -> bytes:
         """Data up to and with the next occurrence of some bytes, or to the end.

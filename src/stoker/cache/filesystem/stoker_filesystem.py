@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, ClassVar, cast
 
-import fsspec
 from fsspec.compression import compr
 from fsspec.core import get_compression
 from fsspec.implementations.chained import ChainedFileSystem
@@ -27,6 +26,7 @@ from stoker.cache.page_stores import page_store
 from stoker.cache.policies import DEFAULT_RULES, Rule
 from stoker.cache.reading import Reader
 from stoker.cache.sources.opening import SourceHolder, SourceSpec
+from stoker.cache.sources.originals import filesystem_class
 
 _SCHEME = "stoker://"
 _CHAIN = "stoker::"
@@ -73,7 +73,7 @@ class StokerFileSystem(ChainedFileSystem):
         self.spec = SourceSpec(target_protocol, {**(target_options or {}), **options})
         self.pages = page_store(directory, limit_bytes, rules)
         self.reader = Reader(self.pages, SourceHolder(self.spec), tuple(rules))
-        self.target_class: Any = fsspec.get_filesystem_class(target_protocol)
+        self.target_class: Any = filesystem_class(target_protocol)
         self.root_marker = self.target_class.root_marker
         # Class methods of fsspec; here they depend on the instance's target.
         self._strip_protocol = self._strip
@@ -103,7 +103,7 @@ class StokerFileSystem(ChainedFileSystem):
         if not path.startswith(_SCHEME):
             return path.removeprefix(_CHAIN).rstrip("/")
         protocol, _, _ = path.removeprefix(_SCHEME).partition("/")
-        return fsspec.get_filesystem_class(protocol)._strip_protocol(_target_url(path)) if protocol else ""
+        return filesystem_class(protocol)._strip_protocol(_target_url(path)) if protocol else ""
 
     def _strip(self, path: Any) -> Any:
         if isinstance(path, list):
@@ -401,7 +401,7 @@ class StokerFileSystem(ChainedFileSystem):
 def _target_url(path: str) -> str:
     """``s3://bucket/key`` of ``stoker://s3/bucket/key``."""
     protocol, _, rest = path.removeprefix(_SCHEME).partition("/")
-    if fsspec.get_filesystem_class(protocol).root_marker == "/":
+    if filesystem_class(protocol).root_marker == "/":
         rest = "/" + rest.lstrip("/")
     return f"{protocol}://{rest}"
 

@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import fsspec
-
 from stoker.cache.sources.generic import GenericSource
 from stoker.cache.sources.http import HttpSource
 from stoker.cache.sources.local import LocalSource
 from stoker.cache.sources.memory import MemorySource
 from stoker.cache.sources.namespaces import ALIASES, namespace_for
+from stoker.cache.sources.originals import filesystem_class
 from stoker.cache.sources.s3 import S3Source
 from stoker.cache.sources.source import Source
 
@@ -90,4 +89,4 @@ def open_source(spec: SourceSpec) -> Source:
 def private_filesystem(protocol: str, options: Mapping[str, Any]) -> Any:
     """A filesystem that nobody else uses and that caches no listings."""
     own: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
-    return fsspec.filesystem(protocol, **{**options, **own})
+    return filesystem_class(protocol)(**{**options, **own})

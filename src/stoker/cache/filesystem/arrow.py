@@ -1,0 +1,149 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportIncompatibleMethodOverride=false
+"""pyarrow through the cache: URLs that it would read with its own C++ clients, and filesystems of fsspec it is given.
+
+Replaces three names of pyarrow, each by a subclass or wrapper that hands on everything that is not routed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from stoker.cache.filesystem.arrow_files import open_file, reading_columns
+from stoker.cache.filesystem.routed import Routed, routed_class
+from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+
+_FileSystem: Any = pafs.FileSystem
+_FSSpecHandler: Any = pafs.FSSpecHandler
+_HandlerType: Any = type(_FSSpecHandler)
+_read_dataset: Any = pq.ParquetDataset.read
+_read_file: Any = pq.ParquetFile.read
+_init_file: Any = pq.ParquetFile.__init__
+
+_protocols: frozenset[str] = frozenset()
+_S3_QUERY = frozenset({"region", "endpoint_override", "scheme", "access_key", "secret_key", "session_token"})
+
+
+class StokerHandler(_FSSpecHandler):
+    """Lets pyarrow read a filesystem of the cache."""
+
+    def get_type_name(self) -> str:
+        """As pyarrow names filesystems of fsspec."""
+        return f"fsspec+stoker+{self.fs.spec.protocol}"
+
+    def open_input_stream(self, path: str) -> Any:
+        """A file to read from its start."""
+        return open_file(self.fs, path)
+
+    def open_input_file(self, path: str) -> Any:
+        """A file to read anywhere."""
+        return open_file(self.fs, path)
+
+
+class _RoutedFileSystemType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _FileSystem)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _FileSystem)
+
+
+class RoutedFileSystem(_FileSystem, metaclass=_RoutedFileSystemType):
+    """``pyarrow.fs.FileSystem`` whose ``from_uri`` knows the cache."""
+
+    @staticmethod
+    def from_uri(uri: Any) -> Any:
+        """The filesystem of a URL, and the path in it."""
+        options = _options_of(str(uri))
+        if options is None:
+            return _FileSystem.from_uri(uri)
+        parts = urlsplit(str(uri))
+        filesystem = routed_class(parts.scheme)(**options).stoker
+        path = f"{parts.netloc.rpartition('@')[2]}{unquote(parts.path)}"
+        return pafs.PyFileSystem(StokerHandler(filesystem)), path.rstrip("/")
+
+
+class _RoutedHandlerType(_HandlerType):
+    def __instancecheck__(self, instance: object) -> bool:
+        return isinstance(instance, _FSSpecHandler)
+
+    def __call__(self, fs: Any) -> Any:
+        if isinstance(fs, Routed):
+            return StokerHandler(fs.stoker)
+        return StokerHandler(fs) if isinstance(fs, StokerFileSystem) else _FSSpecHandler(fs)
+
+
+class RoutedHandler(_FSSpecHandler, metaclass=_RoutedHandlerType):
+    """``pyarrow.fs.FSSpecHandler`` that reads side by side what is of the cache."""
+
+
+def install(protocols: Sequence[str]) -> None:
+    """Routes pyarrow.
+
+    Args:
+        protocols: of URLs that go through the cache.
+    """
+    global _protocols
+    _protocols = frozenset(protocols)
+    pafs.FileSystem = RoutedFileSystem
+    pafs.FSSpecHandler = RoutedHandler
+    pq.ParquetDataset.read = _dataset_read
+    pq.ParquetFile.read = _file_read
+    pq.ParquetFile.__init__ = _file_init
+
+
+def uninstall() -> None:
+    """Gives pyarrow its own names back."""
+    pafs.FileSystem = _FileSystem
+    pafs.FSSpecHandler = _FSSpecHandler
+    pq.ParquetDataset.read = _read_dataset
+    pq.ParquetFile.read = _read_file
+    pq.ParquetFile.__init__ = _init_file
+
+
+@functools.wraps(_read_dataset)
+def _dataset_read(self: Any, columns: Any = None, *args: Any, **kwargs: Any) -> Any:
+    with reading_columns(self.files, columns):
+        return _read_dataset(self, columns, *args, **kwargs)
+
+
+@functools.wraps(_read_file)
+def _file_read(self: Any, columns: Any = None, *args: Any, **kwargs: Any) -> Any:
+    with reading_columns(getattr(self, "_stoker_paths", ()), columns):
+        return _read_file(self, columns, *args, **kwargs)
+
+
+@functools.wraps(_init_file)
+def _file_init(self: Any, source: Any, *args: Any, **kwargs: Any) -> None:
+    _init_file(self, source, *args, **kwargs)
+    if isinstance(source, str):
+        parts = urlsplit(source)
+        self._stoker_paths = (f"{parts.netloc.rpartition('@')[2]}{unquote(parts.path)}",)
+
+
+def _options_of(uri: str) -> dict[str, Any] | None:
+    """Options of fsspec's filesystem that mean what the URL says; None for a URL that stays pyarrow's own."""
+    parts = urlsplit(uri)
+    if parts.scheme not in _protocols:
+        return None
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if parts.scheme not in ("s3", "s3a"):
+        return {} if not query and "@" not in parts.netloc else None
+    if query.keys() - _S3_QUERY:
+        return None
+    user, _, _ = parts.netloc.rpartition("@")
+    key, _, secret = user.partition(":")
+    options: dict[str, Any] = {}
+    if endpoint := query.get("endpoint_override"):
+        options["endpoint_url"] = endpoint if "://" in endpoint else f"{query.get('scheme', 'https')}://{endpoint}"
+    if region := query.get("region"):
+        options["client_kwargs"] = {"region_name": region}
+    named = {"key": key or query.get("access_key"), "secret": secret or query.get("secret_key")}
+    named["token"] = query.get("session_token")
+    return options | {name: unquote(value) for name, value in named.items() if value}

@@ -1,0 +1,186 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+"""Programs that say ``s3://`` read through the cache: fsspec's registry hands out classes that do, pyarrow likewise.
+
+Owns what is routed and the settings it is routed with. What other libraries read with code of their own cannot be
+routed; :func:`unroutable` names it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.cache.filesystem.routed import routed_class
+from stoker.cache.page_stores import default_directory
+from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule
+from stoker.cache.sources import originals
+
+PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "hf", "sftp", "webhdfs")
+"""Stores that are routed, where fsspec knows them; web servers only if a rule is for them."""
+INSTALL_VARIABLE = "STOKER_CACHE_INSTALL"
+"""Tells child interpreters to install, and how."""
+
+_OWN_READERS = {
+    "boto3": "its own HTTP client",
+    "s3torchconnector": "the AWS common runtime",
+    "polars": "object_store in Rust",
+    "duckdb": "its own httpfs",
+    "lance": "object_store in Rust",
+    "obstore": "object_store in Rust",
+    "deltalake": "object_store in Rust",
+    "streaming": "boto3",
+    "litdata": "boto3 and obstore",
+    "tensorflow": "its own C++ filesystems",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How programs are routed.
+
+    Attributes:
+        directory: of the cache.
+        limit_bytes: of a cache that has to be created; None for a part of the disk.
+        rules: of paths.
+        protocols: that are routed.
+    """
+
+    directory: str
+    limit_bytes: int | None
+    rules: tuple[Rule, ...]
+    protocols: tuple[str, ...]
+
+    def options(self) -> dict[str, Any]:
+        """For the constructor of the cache's filesystem."""
+        return {"directory": self.directory, "limit_bytes": self.limit_bytes, "rules": self.rules}
+
+    def encode(self) -> str:
+        """As text for child interpreters."""
+        rules = [
+            [rule.pattern, rule.freshness.value, rule.max_age_s, rule.ttl_s, rule.cached, rule.quota_bytes]
+            for rule in self.rules
+        ]
+        return json.dumps([self.directory, self.limit_bytes, rules, self.protocols])
+
+    @staticmethod
+    def decode(text: str) -> Routing:
+        """From text that :meth:`encode` wrote."""
+        directory, limit_bytes, rules, protocols = json.loads(text)
+        return Routing(
+            directory=directory,
+            limit_bytes=limit_bytes,
+            rules=tuple(_rule(*fields) for fields in rules),
+            protocols=tuple(protocols),
+        )
+
+
+_routing: Routing | None = None
+
+
+def install(
+    *,
+    rules: Sequence[Rule] = DEFAULT_RULES,
+    directory: str | os.PathLike[str] | None = None,
+    limit_bytes: int | None = None,
+    protocols: Sequence[str] = PROTOCOLS,
+) -> None:
+    """Routes what this process and its children read by fsspec and pyarrow from now on through the cache.
+
+    Filesystems that were built before stay as they are.
+
+    Args:
+        rules: of paths; the first that fits counts. ``http://`` and ``https://`` are routed if one is for them.
+        directory: of the cache; None for the user's own.
+        limit_bytes: of a cache that has to be created; None for a part of the disk.
+        protocols: to route.
+    """
+    place = Path(directory) if directory is not None else default_directory()
+    web = [name for name in ("http", "https") if any(_is_for(rule, name) for rule in rules)]
+    _install(
+        Routing(
+            directory=str(place.expanduser().absolute()),
+            limit_bytes=limit_bytes,
+            rules=tuple(rules),
+            protocols=tuple(dict.fromkeys((*protocols, *web))),
+        )
+    )
+
+
+def install_from_environment() -> bool:
+    """Installs as the parent process did; False if it did not."""
+    text = os.environ.get(INSTALL_VARIABLE)
+    if text:
+        _install(Routing.decode(text))
+    return bool(text)
+
+
+def uninstall() -> None:
+    """Reads are the program's own again, for filesystems that are built from now on."""
+    global _routing
+    if _routing is None:
+        return
+    _routing = None
+    os.environ.pop(INSTALL_VARIABLE, None)
+    originals.restore()
+    routed_class.cache_clear()
+    if (arrow := sys.modules.get("stoker.cache.filesystem.arrow")) is not None:
+        arrow.uninstall()
+
+
+def installed() -> Routing | None:
+    """How programs are routed; None if they are not."""
+    return _routing
+
+
+def unroutable(modules: Sequence[str] | None = None) -> dict[str, str]:
+    """Libraries that read stores around the cache, and what they read with.
+
+    Args:
+        modules: that the program has imported; None for those of this process.
+    """
+    names = set(sys.modules if modules is None else modules)
+    return {name: reader for name, reader in _OWN_READERS.items() if name in names}
+
+
+def _install(routing: Routing) -> None:
+    global _routing
+    uninstall()
+    _routing = routing
+    os.environ[INSTALL_VARIABLE] = routing.encode()
+    for protocol in routing.protocols:
+        originals.replace(protocol, f"{__name__}.routed_{protocol}", lambda name=protocol: routed_class(name))
+    if importlib.util.find_spec("pyarrow") is not None:
+        from stoker.cache.filesystem import arrow
+
+        arrow.install(routing.protocols)
+
+
+def _is_for(rule: Rule, protocol: str) -> bool:
+    return rule.cached and rule.pattern.startswith((f"{protocol}://", "http*://"))
+
+
+def _rule(
+    pattern: str, freshness: str, max_age_s: float, ttl_s: float | None, cached: bool, quota_bytes: int | None
+) -> Rule:
+    return Rule(
+        pattern=pattern,
+        freshness=Freshness(freshness),
+        max_age_s=max_age_s,
+        ttl_s=ttl_s,
+        cached=cached,
+        quota_bytes=quota_bytes,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    # `routed_s3` and its like: where fsspec imports the classes from, and where pickles of their instances find them.
+    if name.startswith("routed_"):
+        return routed_class(name.removeprefix("routed_"))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,68 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
+"""The filesystem classes of protocols as they were before programs were routed through the cache.
+
+What reads for the cache must not be routed itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import fsspec
+from fsspec.registry import _registry, known_implementations, registry
+
+_replaced: dict[str, Any] = {}
+"""By protocol: a class, or the path of one that is not imported yet."""
+
+
+def filesystem_class(protocol: str) -> Any:
+    """The class that reads a protocol's store itself.
+
+    Args:
+        protocol: as fsspec knows it.
+
+    Raises:
+        ValueError: nobody knows it.
+        ImportError: its package is not installed.
+    """
+    found = _replaced.get(protocol)
+    if found is None:
+        return fsspec.get_filesystem_class(protocol)
+    if isinstance(found, str):
+        module, _, name = found.replace(":", ".").rpartition(".")
+        found = _replaced[protocol] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def replace(protocol: str, cls: str, build: Any) -> bool:
+    """Registers another class for a protocol, and remembers the one there was.
+
+    Args:
+        protocol: as fsspec knows it.
+        cls: path of the class; imported with the first use.
+        build: gives the class now, for a protocol that is in use already.
+
+    Returns:
+        Whether fsspec knows the protocol.
+    """
+    if protocol in _replaced or (protocol not in registry and protocol not in known_implementations):
+        return protocol in _replaced
+    _replaced[protocol] = registry.get(protocol) or known_implementations[protocol]["class"]
+    if protocol in registry:
+        fsspec.register_implementation(protocol, build(), clobber=True)
+    else:
+        fsspec.register_implementation(protocol, cls, clobber=True)
+    return True
+
+
+def restore() -> None:
+    """Registers all the former classes again."""
+    for protocol, found in _replaced.items():
+        if isinstance(found, str):
+            known_implementations[protocol]["class"] = found
+            _registry.pop(protocol, None)
+        else:
+            fsspec.register_implementation(protocol, found, clobber=True)
+    _replaced.clear()

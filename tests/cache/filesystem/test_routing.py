@@ -1,0 +1,128 @@
+"""Programs that say ``s3://`` read through the cache, and keep what else the store's own class can do."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import s3fs
+
+from stoker.cache.filesystem import routing
+from stoker.cache.filesystem.files import CachedFile
+from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.names import PAGE_BYTES
+from stoker.cache.page_stores import close_page_stores
+from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule
+from tests.cache.s3_server import KEY, SECRET, S3Server
+
+pytestmark = pytest.mark.integration
+
+DATA = random.Random(4).randbytes(PAGE_BYTES + 100)
+RULES = (Rule(freshness=Freshness.IMMUTABLE),)
+
+
+@pytest.fixture
+def routed(s3_server: S3Server, s3_plain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Routes S3; gives the URL of :data:`DATA`."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    path = f"tests/{tmp_path.name}/data"
+    s3_plain.pipe(path, DATA)
+    routing.install(rules=RULES, directory=tmp_path / "cache", limit_bytes=64 << 20)
+    yield f"s3://{path}"
+    routing.uninstall()
+    close_page_stores(tmp_path / "cache")
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_fsspec_reads_through_the_cache(routed: str, s3_plain: Any) -> None:
+    with fsspec.open(routed) as file:
+        assert isinstance(file, CachedFile)
+        assert file.read() == DATA
+    filesystem, path = fsspec.url_to_fs(routed)
+    s3_plain.pipe(path, b"changed behind its back")
+    assert filesystem.cat(path) == DATA
+    assert filesystem.cat_file(path, 5, 9) == DATA[5:9]
+    assert filesystem.info(path)["size"] == filesystem.size(path) == len(DATA)
+    assert filesystem.cat_ranges([path, path], [0, 7], [2, 9]) == [DATA[:2], DATA[7:9]]
+    assert filesystem.stoker.reader.counts.fetched_bytes == len(DATA)
+
+
+def test_the_class_is_still_the_stores(routed: str) -> None:
+    filesystem, path = fsspec.url_to_fs(routed)
+    assert isinstance(filesystem, s3fs.S3FileSystem)
+    assert not isinstance(filesystem, StokerFileSystem)
+    assert "Signature" in filesystem.sign(path)
+    filesystem.put_tags(path, {"a": "b"})
+    assert filesystem.get_tags(path) == {"a": "b"}
+    assert path in filesystem.find(path.rpartition("/")[0])
+    again = pickle.loads(pickle.dumps(filesystem))
+    assert again.cat_file(path, 0, 4) == DATA[:4]
+
+
+def test_awaited_reads_go_through_the_cache(routed: str, s3_plain: Any) -> None:
+    from fsspec.asyn import sync
+
+    filesystem, path = fsspec.url_to_fs(routed)
+    assert sync(filesystem.loop, filesystem._cat_file, path, 1, 5) == DATA[1:5]
+    s3_plain.rm(path)
+    assert sync(filesystem.loop, filesystem._cat_file, path, 1, 5) == DATA[1:5]
+
+
+def test_writes_are_seen(routed: str, s3_plain: Any, tmp_path: Path) -> None:
+    filesystem, path = fsspec.url_to_fs(routed)
+    assert filesystem.cat(path) == DATA
+    with filesystem.open(path, "wb") as file:
+        file.write(b"new")
+    assert filesystem.cat(path) == s3_plain.cat(path) == b"new"
+    filesystem.pipe_file(path, b"newer")
+    assert filesystem.cat(path) == b"newer"
+    filesystem.get(path, str(tmp_path / "copy"))
+    assert (tmp_path / "copy").read_bytes() == b"newer"
+    assert [entry["size"] for entry in filesystem.ls(path.rpartition("/")[0], detail=True)] == [5]
+    filesystem.rm(path)
+    assert not filesystem.exists(path)
+
+
+def test_uninstalling_restores_everything(routed: str) -> None:
+    routing.uninstall()
+    assert type(fsspec.filesystem("s3")) is s3fs.S3FileSystem
+    assert routing.INSTALL_VARIABLE not in os.environ
+    assert routing.installed() is None
+
+
+def test_web_servers_are_routed_by_rule_alone(tmp_path: Path) -> None:
+    for rules, expected in [(DEFAULT_RULES, False), ((Rule(pattern="https://data.example/*"), *DEFAULT_RULES), True)]:
+        routing.install(rules=rules, directory=tmp_path / "cache", limit_bytes=64 << 20)
+        try:
+            found = routing.installed()
+            assert found is not None
+            assert ("https" in found.protocols) is expected
+            assert routing.Routing.decode(found.encode()) == found
+        finally:
+            routing.uninstall()
+
+
+def test_child_interpreters_install_by_environment(routed: str) -> None:
+    fsspec.url_to_fs(routed)[0].cat(routed)
+    program = (
+        "from stoker.cache.filesystem import routing; assert routing.install_from_environment(); import fsspec\n"
+        f"filesystem, path = fsspec.url_to_fs({routed!r})\n"
+        "assert len(filesystem.cat(path)) == 1048676\n"
+        "assert filesystem.stoker.reader.counts.fetched_bytes == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_what_cannot_be_routed_is_named() -> None:
+    assert routing.unroutable(["boto3", "os", "polars"]).keys() == {"boto3", "polars"}
