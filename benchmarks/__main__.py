@@ -34,7 +34,9 @@ BARS = (
     "cut_never_slower",
     "cut_overhead",
     "cache_hit_local",
+    "cache_cold",
     "cache_eviction",
+    "cache_vs_fsspec",
     "cache_scale",
 )
 RESULTS = Path(__file__).parent / "results"

@@ -35,7 +35,7 @@ BAR = Bar(
     headline=("lookup_p99_us", "index_bytes", "restart_s"),
 )
 WRITERS = 2
-LEVELS = 8
+LEVELS = 16
 OVERWRITE = 5
 PAGE_BYTES = 16 << 10
 """Of the store that is written over and over."""
@@ -48,7 +48,7 @@ def measure(options: Options) -> Report:
     report = Report()
     count = options.pick(5_000_000, 1_000_000, 1600)
     with scratch() as folder:
-        _fill(report, folder / "full", count)
+        count = _fill(report, folder / "full", count, options.pick(1200.0, 30.0, 10.0))
         _look_up(options, report, folder / "full", count)
         _restart(options, report, folder / "full", count)
         _evict(options, report, folder / "turning", options.pick(512, 96, 4) * MIB)
@@ -83,8 +83,8 @@ def put(pages: PageStore, places: Iterable[int], size: int = 8) -> int:
     )
 
 
-def _fill(report: Report, directory: Path, count: int) -> None:
-    """Fills from several processes, level by level, and looks at the index after each."""
+def _fill(report: Report, directory: Path, wanted: int, most_s: float) -> int:
+    """Fills from several processes, looks at the index after each level; how many pages it came to in the time."""
     with PageStore(directory, settings()):
         pass
     context = get_context("fork")
@@ -95,8 +95,12 @@ def _fill(report: Report, directory: Path, count: int) -> None:
     rows: list[list[str]] = []
     rates: list[float] = []
     sizes: list[float] = []
+    count, until = 0, time.perf_counter() + most_s
     for level in range(LEVELS):
-        first, last = count * level // LEVELS, count * (level + 1) // LEVELS
+        if time.perf_counter() > until:
+            report.note(f"filling ended after {most_s:.0f} s, before all pages were stored")
+            break
+        first, last = wanted * level // LEVELS, wanted * (level + 1) // LEVELS
         begun = time.perf_counter()
         for ours, _ in pipes:
             ours.send((first, last))
@@ -106,6 +110,7 @@ def _fill(report: Report, directory: Path, count: int) -> None:
             raise AssertionError(f"{last - first - kept} pages were not kept")
         taken = Layout(directory).index.stat().st_blocks * 512
         sizes.append(taken / last)
+        count = last
         rows.append([f"{last:,}", number(rates[-1], 0), number(sizes[-1], 1)])
     for ours, _ in pipes:
         ours.send(None)
@@ -114,7 +119,9 @@ def _fill(report: Report, directory: Path, count: int) -> None:
     report.table(["pages", f"stored/s by {WRITERS} processes", "index: bytes on disk a page"], rows)
     report.figure("stored_per_s", Spread.of(rates).median)
     report.at_most("index_bytes", "index: bytes a page, the worst fill level", [max(sizes)], 64, 1)
+    report.at_least("pages", f"pages stored within {most_s:.0f} s", [count], wanted, 0)
     report.note(f"a node with 50 million pages: an index of {50e6 * sizes[-1] / 1e9:.1f} GB (extrapolated)")
+    return count
 
 
 def _write(directory: Path, writer: int, pipe: Any) -> None:
