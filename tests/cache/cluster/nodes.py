@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from stoker.cache.cluster import security
-from stoker.cache.cluster.client import ClientSettings, PeerClient
+from stoker.cache.cluster.client import PeerClient
+from stoker.cache.cluster.client_settings import ClientSettings
 from stoker.cache.names import ObjectName
 from stoker.cache.sources.opening import open_source
 from stoker.cache.versions import Version

@@ -83,15 +83,15 @@ def test_the_share_follows_the_number_of_clients() -> None:
 
 def test_a_hedge_waits_for_what_is_usual_of_this_owner_and_size() -> None:
     hedging = Hedging()
-    assert hedging.delay_s("a", 4096) is None
+    assert hedging.of("a", 4096).delay_s is None
     for number in range(100):
-        hedging.observe("a", 4096, 0.0001)
-        hedging.observe("b", 4096, 0.02 if number % 10 else 0.2)
-    assert hedging.delay_s("a", 4096) == SHORTEST_S
-    assert hedging.delay_s("b", 4096) == pytest.approx(0.2)
-    assert hedging.delay_s("a", 1 << 20) is None
+        hedging.of("a", 4096).add(0.0001)
+        hedging.of("b", 4096).add(0.02 if number % 10 else 0.2)
+    assert hedging.of("a", 4096).delay_s == SHORTEST_S
+    assert hedging.of("b", 4096).delay_s == pytest.approx(0.2)
+    assert hedging.of("a", 1 << 20).delay_s is None
     hedging.forget("a")
-    assert hedging.delay_s("a", 4096) is None
+    assert hedging.of("a", 4096).delay_s is None
 
 
 @given(st.lists(st.booleans(), max_size=2000))

@@ -94,7 +94,16 @@ class Channel:
 
     def send(self, frame: Frame, epoch: int = 0) -> None:
         """Sends one frame; raises :class:`PeerLostError`."""
-        self.send_parts((encode(frame, epoch),))
+        self.send_all(encode(frame, epoch))
+
+    def send_all(self, data: bytes | memoryview) -> None:
+        """Sends bytes; raises :class:`PeerLostError`."""
+        try:
+            sent = self.sock.send(data)
+            if sent < len(data):
+                self.sock.sendall(memoryview(data)[sent:])
+        except OSError as error:
+            raise _lost("take", error) from None
 
     def send_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """Sends bytes from several places with as few calls as it takes; raises :class:`PeerLostError`."""
@@ -167,7 +176,7 @@ class Channel:
             target[:filled] = self._view[self._start : self._start + filled]
             self._start += filled
         while filled < len(target):
-            taken = self._take(target[filled:])
+            taken = self._take(target[filled:], socket.MSG_WAITALL)
             if not taken:
                 raise PeerLostError("`peer` closed the connection within a frame")
             filled += taken
@@ -213,8 +222,8 @@ def _lost(verb: str, error: OSError) -> PeerLostError:
 
 def dial(address: str, timeout_s: float) -> socket.socket:
     """A socket connected to ``tcp://host:port`` or ``unix:///path``; raises :class:`PeerLostError`."""
-    host, port = check_address(address)
     try:
+        host, port = check_address(address)
         if address.startswith("unix:"):
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             try:
@@ -225,7 +234,7 @@ def dial(address: str, timeout_s: float) -> socket.socket:
                 raise
             return sock
         return socket.create_connection((host, port), timeout=timeout_s)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ring record may name anything
         raise PeerLostError(f"`{address}` does not accept a connection: {error}", address=address) from None
 
 

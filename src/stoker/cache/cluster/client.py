@@ -10,14 +10,14 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from stoker.cache.cluster.budget import StoreBudget
 from stoker.cache.cluster.channel import Channel
+from stoker.cache.cluster.client_settings import ClientCounts, ClientSettings
 from stoker.cache.cluster.frames import (
     DATA,
     DATA_BYTES,
@@ -34,15 +34,17 @@ from stoker.cache.cluster.frames import (
     Object,
     Reason,
     Stat,
+    fits,
     read_head,
 )  # fmt: skip
 from stoker.cache.cluster.greeting import Identity
 from stoker.cache.cluster.hedging import Hedging
 from stoker.cache.cluster.joining import open_membership
+from stoker.cache.cluster.known_ring import KnownRing
 from stoker.cache.cluster.links import Links
 from stoker.cache.cluster.membership import Membership
 from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, decode_record
-from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
+from stoker.cache.cluster.security import load_secrets
 from stoker.cache.cluster.stream import CHUNK_BYTES, Agreed, Part, State, Stream, parts_of
 from stoker.cache.cluster.streams import Gathering
 from stoker.cache.names import PAGE_BYTES, ObjectName
@@ -51,79 +53,7 @@ from stoker.core.errors import ClusterError, PeerRefusedError, WireError
 
 REFUSED_S = 60.0
 """How long a worker that does not serve a mount is not asked for it again."""
-_OWNERS_KEPT = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
-    """How a client joins a cluster; can be pickled, holds no secret.
-
-    Attributes:
-        join: as ``--join`` takes it.
-        secret_file: needed for workers that are reached over TCP.
-        identity: name of the secret to use.
-        state_dir: where the last ring is kept.
-        timeout_s: longest silence of a worker that is taken for alive; workers that fetch say so more often.
-        attempts: different workers that are asked for one part.
-        store_per_s: store requests a second that all clients together may make while workers are lost.
-        isolated_per_s: of this client while it knows of no other.
-        wait_s: longest that one read waits for that budget.
-    """
-
-    join: str
-    secret_file: Path | None = None
-    identity: str = DEFAULT_IDENTITY
-    state_dir: Path | None = None
-    timeout_s: float = 0.9
-    attempts: int = 2
-    store_per_s: float = 2000.0
-    isolated_per_s: float = 100.0
-    wait_s: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0.05 <= self.timeout_s <= 30.0 or not 1 <= self.attempts <= 8:
-            raise ValueError(
-                f"`timeout_s` must be 0.05 to 30 and `attempts` 1 to 8, got {self.timeout_s} and {self.attempts}"
-            )
-
-
-@dataclass(slots=True)
-class ClientCounts:
-    """What a client has seen, for people; approximate where threads race.
-
-    Attributes:
-        ranges: asked for.
-        served: of them, that workers sent.
-        missed: that workers would not send.
-        lost: for which no worker could be asked.
-        time_outs: workers that were found lost.
-        waited_s: for the store's budget.
-    """
-
-    ranges: int = 0
-    served: int = 0
-    missed: int = 0
-    lost: int = 0
-    time_outs: int = 0
-    waited_s: float = 0.0
-
-
-@dataclass(slots=True)
-class _Known:
-    """A ring and the owners of the chunks that were asked for."""
-
-    ring: Ring
-    owners: dict[tuple[str, str, int], list[Member]] = field(default_factory=dict[tuple[str, str, int], list[Member]])
-
-    def owners_of(self, name: ObjectName, page: int, count: int) -> list[Member]:
-        chunk = (name.namespace, name.path, page // CHUNK_PAGES)
-        found = self.owners.get(chunk)
-        if found is None:
-            if len(self.owners) >= _OWNERS_KEPT:
-                self.owners.clear()
-            found = [self.ring.members[one] for one in self.ring.owners(name, page, count)]
-            self.owners[chunk] = found
-        return found
+_HEADS_KEPT = 4096
 
 
 class PeerClient:
@@ -145,8 +75,9 @@ class PeerClient:
         self._hedging = Hedging()
         self._budget = StoreBudget(settings.store_per_s, settings.isolated_per_s, settings.wait_s)
         self._budget_lock = threading.Lock()
-        self._known: _Known | None = None
+        self._known: KnownRing | None = None
         self._heads: dict[tuple[ObjectName, Version], tuple[bytes, int]] = {}
+        self._last: tuple[ObjectName | None, Version | None, tuple[bytes, int]] = (None, None, (b"", 0))
         self._refused: dict[tuple[str, str], float] = {}
         self._pid = os.getpid()
         self._picklable = membership is None
@@ -169,6 +100,10 @@ class PeerClient:
             into: a buffer for each, writable, of the range's length; undefined where the result is False.
         """
         self._after_fork()
+        if not fits(name.namespace, name.path, version):
+            self.counts.ranges += len(ranges)
+            self.counts.missed += len(ranges)
+            return [False] * len(ranges)
         known = self._current()
         if len(ranges) == 1 and version is not None and known is not None:
             came = self._fetch_one(known, name, version, ranges[0], into[0])
@@ -194,7 +129,7 @@ class PeerClient:
         return came
 
     def _fetch_one(
-        self, known: _Known, name: ObjectName, version: Version, asked: tuple[int, int], buffer: memoryview
+        self, known: KnownRing, name: ObjectName, version: Version, asked: tuple[int, int], buffer: memoryview
     ) -> bool | None:
         """One range of one owner over a kept connection, with as little ado as possible; None if it takes more."""
         start, end = asked
@@ -208,14 +143,15 @@ class PeerClient:
         epoch = known.ring.record.epoch
         head, digest = self._head(name, version)
         request = HEADER.pack(MAGIC, PROTOCOL, Kind.READ, len(head) + RANGE.size, epoch) + head
-        delay_s = self._hedging.delay_s(member.id, size)
+        recent = self._hedging.of(member.id, size)
+        delay_s = recent.delay_s
         started = time.monotonic()
         try:
             channel.tick(self.settings.timeout_s if delay_s is None else min(self.settings.timeout_s, delay_s))
-            channel.sock.sendall(request + RANGE.pack(start, size))
+            channel.send_all(request + RANGE.pack(start, size))
             quick = channel.begin()
             header = channel.header() if quick else None
-        except (OSError, ClusterError, WireError):
+        except (ClusterError, WireError):
             channel.close()  # kept for too long: the long way tries again, and judges
             return None
         self.counts.ranges += 1
@@ -224,8 +160,8 @@ class PeerClient:
             try:
                 number, offset, found, _ = channel.fields(DATA)
                 if found == digest and number == offset == 0:
-                    channel.into(buffer if buffer.format == "B" else buffer.cast("B"))
-                    self._hedging.observe(member.id, size, time.monotonic() - started)
+                    channel.into(buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B"))
+                    recent.add(time.monotonic() - started)
                     self.counts.served += 1
                     self._done(known, member, channel)
                     return True
@@ -236,7 +172,7 @@ class PeerClient:
         return self._fetch_on(known, name, version, Part(0, start, buffer), member, channel, header)
 
     def _fetch_on(
-        self, known: _Known, name: ObjectName, version: Version, part: Part, member: Member, channel: Channel,
+        self, known: KnownRing, name: ObjectName, version: Version, part: Part, member: Member, channel: Channel,
         header: Header | None,
     ) -> bool | None:  # fmt: skip
         """Goes on with a request whose answer is slow, or of more than one frame; None if another must be asked."""
@@ -251,7 +187,7 @@ class PeerClient:
             gathering.step(stream, header)
         gathering.run()
         if stream.heard and header is None:
-            self._hedging.observe(member.id, len(part.target), time.monotonic() - started)
+            self._hedging.of(member.id, len(part.target)).add(time.monotonic() - started)
         self._settle(gathering, name)
         if part.state is State.OPEN:
             self.counts.ranges -= 1  # counted again with the next worker
@@ -262,18 +198,22 @@ class PeerClient:
 
     def _head(self, name: ObjectName, version: Version) -> tuple[bytes, int]:
         """The constant part of requests for one range of an object, and the digest of its version."""
+        last = self._last
+        if last[0] is name and last[1] is version:  # page after page of an open file
+            return last[2]
         found = self._heads.get((name, version))
         if found is None:
-            if len(self._heads) >= _OWNERS_KEPT:
+            if len(self._heads) >= _HEADS_KEPT:
                 self._heads.clear()
             found = read_head(name.namespace, name.path, version, 1), version.digest
             self._heads[name, version] = found
+        self._last = (name, version, found)
         return found
 
     def stat(self, name: ObjectName) -> Object | None:
         """What the object's owner knows of it; None if it is lost or will not say."""
         self._after_fork()
-        known = self._current()
+        known = self._current() if fits(name.namespace, name.path, None) else None
         owners = [] if known is None else self._candidates(known, name, 0)
         for member in owners[: self.settings.attempts]:
             frame = self._question(member, Stat(name.namespace, name.path))
@@ -329,7 +269,7 @@ class PeerClient:
             self._membership.forked()
             self._budget_lock = threading.Lock()
 
-    def _current(self) -> _Known | None:
+    def _current(self) -> KnownRing | None:
         """The ring of the newest record; built once for each."""
         record = self._membership.record()
         known = self._known
@@ -337,11 +277,11 @@ class PeerClient:
             self._links.isolated()
             return None
         if known is None or known.ring.record is not record:
-            known = self._known = _Known(Ring(record))
+            known = self._known = KnownRing(Ring(record))
             self._links.keep_only(set(known.ring.members))
         return known
 
-    def _candidates(self, known: _Known, name: ObjectName, page: int) -> list[Member]:
+    def _candidates(self, known: KnownRing, name: ObjectName, page: int) -> list[Member]:
         """Workers that may be asked for a page, the owner first."""
         return [
             member
@@ -349,7 +289,9 @@ class PeerClient:
             if member.id != self._node and self._links.usable(member.id)
         ]
 
-    def _assign(self, known: _Known, name: ObjectName, parts: Sequence[Part]) -> dict[str, tuple[Member, list[Part]]]:
+    def _assign(
+        self, known: KnownRing, name: ObjectName, parts: Sequence[Part]
+    ) -> dict[str, tuple[Member, list[Part]]]:
         groups: dict[str, tuple[Member, list[Part]]] = {}
         for part in parts:
             candidates = self._candidates(known, name, part.page)
@@ -364,7 +306,7 @@ class PeerClient:
         return bool(self._refused) and self._refused.get((member.id, name.namespace), 0.0) > time.monotonic()
 
     def _round(
-        self, known: _Known, groups: dict[str, tuple[Member, list[Part]]], name: ObjectName, version: Version | None,
+        self, known: KnownRing, groups: dict[str, tuple[Member, list[Part]]], name: ObjectName, version: Version | None,
         agreed: Agreed,
     ) -> None:  # fmt: skip
         """Asks each group's worker for its parts; what stays open was asked of a worker that is lost."""
@@ -380,7 +322,7 @@ class PeerClient:
 
     def _ask(
         self, member: Member, parts: list[Part], name: ObjectName, version: Version | None, agreed: Agreed,
-        flags: Flag, known: _Known | None = None,
+        flags: Flag, known: KnownRing | None = None,
     ) -> None:  # fmt: skip
         """Asks one worker, and a replica if it is slow."""
         epoch = 0 if known is None else known.ring.record.epoch
@@ -390,18 +332,19 @@ class PeerClient:
             size = sum(len(part.target) for part in parts)
             self._hedging.count()
             started = time.monotonic()
-            delay_s = None if known is None else self._hedging.delay_s(member.id, size)
+            recent = self._hedging.of(member.id, size)
+            delay_s = None if known is None else recent.delay_s
             if known is not None and delay_s is not None and not stream.channel.wait(delay_s):
                 self._hedge(gathering, known, stream)
                 gathering.run()
             else:
                 gathering.step(stream)
             if stream.heard:
-                self._hedging.observe(member.id, size, time.monotonic() - started)
+                recent.add(time.monotonic() - started)
             gathering.run()
         self._settle(gathering, name)
 
-    def _hedge(self, gathering: Gathering, known: _Known, slow: Stream) -> None:
+    def _hedge(self, gathering: Gathering, known: KnownRing, slow: Stream) -> None:
         """Asks the next worker for what it holds of the same parts, if the budget allows."""
         page = slow.parts[0].page
         replicas = [one for one in self._candidates(known, slow.name, page) if one.id != slow.member.id]
@@ -421,7 +364,7 @@ class PeerClient:
         for member, channel in gathering.finished:
             self._done(self._known, member, channel)
 
-    def _done(self, known: _Known | None, member: Member, channel: Channel) -> None:
+    def _done(self, known: KnownRing | None, member: Member, channel: Channel) -> None:
         """An answer was received to its end: the connection is kept, and a newer ring learned."""
         if channel.epoch > (known.ring.record.epoch if known is not None else 0):
             self._learn_ring(member, channel)
@@ -441,20 +384,24 @@ class PeerClient:
 
     def _question(self, member: Member, question: Frame) -> Frame | None:
         """A worker's answer to a short question; None if it is lost."""
-        channel: Channel | None = None
-        try:
-            channel, _ = self._links.take(member, 0, fresh=True)
-            channel.send(question)
-            frame = Blob(Kind.FETCHING)
-            while isinstance(frame, Blob) and frame.kind is Kind.FETCHING:
-                frame = channel.frame(MAX_RING_BYTES)
-        except (ClusterError, WireError):
-            if channel is not None:
-                channel.close()
-            self._links.fail(member)
-            return None
-        self._links.give(member, channel)
-        return frame
+        for fresh in (False, True):
+            channel, was_kept = None, False
+            try:
+                channel, was_kept = self._links.take(member, 0, fresh=fresh)
+                channel.send(question)
+                frame: Frame = Blob(Kind.FETCHING)
+                while isinstance(frame, Blob) and frame.kind is Kind.FETCHING:
+                    frame = channel.frame(MAX_RING_BYTES)
+            except (ClusterError, WireError):
+                if channel is not None:
+                    channel.close()
+                if not was_kept:
+                    break
+            else:
+                self._links.give(member, channel)
+                return frame
+        self._links.fail(member)
+        return None
 
     def _account(self, came: list[bool], parts: Sequence[Part]) -> None:
         """Counts, and where no worker could be asked waits for the store's budget."""
@@ -467,7 +414,7 @@ class PeerClient:
             return
         self._links.isolated()
         with self._budget_lock:
-            self._budget.share(self._links.clients)
+            self._budget.share(self._links.num_clients())
             wait_s = self._budget.spend(lost, time.monotonic())
         self.counts.waited_s += wait_s
         if wait_s > 0.0:

@@ -33,7 +33,8 @@ PROOF_BYTES = 32
 
 HEADER = struct.Struct("<HBBIQ")  # magic, protocol, kind, length of what follows, ring epoch of the sender
 DATA = struct.Struct("<IIQQ")  # range number, offset in the range, version digest, object size; payload follows
-_DATA_HEAD = struct.Struct(HEADER.format + DATA.format[1:])
+DATA_HEAD = struct.Struct(HEADER.format + DATA.format[1:])
+"""Header and fields of a DATA frame, packed at once."""
 _READ = struct.Struct("<BBHHHIQ")  # flags, strength, mount, path and token bytes, number of ranges, object size
 RANGE = struct.Struct("<QI")  # start, length
 _OBJECT = struct.Struct("<BQdH")  # strength, size, checked_at, token bytes
@@ -230,7 +231,7 @@ def encode(frame: Frame, epoch: int = 0) -> bytes:
 
 def data_head(number: int, offset: int, digest: int, object_size: int, length: int, epoch: int) -> bytes:
     """Header and body of a DATA frame whose ``length`` bytes of payload are sent behind it."""
-    return _DATA_HEAD.pack(MAGIC, PROTOCOL, 32, DATA_BYTES + length, epoch, number, offset, digest, object_size)
+    return DATA_HEAD.pack(MAGIC, PROTOCOL, 32, DATA_BYTES + length, epoch, number, offset, digest, object_size)
 
 
 def decode_header(data: bytes | bytearray, start: int = 0, end: int | None = None) -> Header:
@@ -239,11 +240,13 @@ def decode_header(data: bytes | bytearray, start: int = 0, end: int | None = Non
     if length < HEADER_BYTES:
         raise WireError(f"`frame` header must be {HEADER_BYTES} bytes, got {length}")
     magic, protocol, number, length, epoch = HEADER.unpack_from(data, start)
+    kind = _BY_NUMBER.get(number)
+    if magic == MAGIC and protocol == PROTOCOL and length <= MAX_BODY_BYTES and kind is not None:
+        return Header(kind, length, epoch)
     if magic != MAGIC:
         raise WireError(f"`frame` must begin with {MAGIC:#06x}, got {magic:#06x}; is this a cache worker's port?")
     if protocol != PROTOCOL:
         raise WireError(f"`frame` must have protocol {PROTOCOL}, got {protocol}; run one version of stoker everywhere")
-    kind = _BY_NUMBER.get(number)
     if kind is None:
         raise WireError(f"`frame` kind {number} is unknown")
     if length > _LIMITS.get(kind, MAX_BODY_BYTES):
@@ -300,6 +303,14 @@ def _read_body(frame: Read) -> bytes:
         raise ValueError(f"`ranges` must be at most {MAX_RANGES}, got {len(frame.ranges)}")
     head = read_head(frame.mount, frame.path, frame.version, len(frame.ranges), frame.flags)
     return b"".join((head, *(RANGE.pack(start, length) for start, length in frame.ranges)))
+
+
+def fits(mount: str, path: str, version: Version | None) -> bool:
+    """Whether a request may name these; others are for the store alone."""
+    token = "" if version is None else version.token
+    if len(path) <= MAX_PATH_BYTES // 4 and max(len(mount), len(token)) <= MAX_TEXT_BYTES // 4:
+        return True  # a character is four bytes at most
+    return len(_text(path)) <= MAX_PATH_BYTES and max(len(_text(mount)), len(_text(token))) <= MAX_TEXT_BYTES
 
 
 def read_head(mount: str, path: str, version: Version | None, num_ranges: int, flags: Flag = Flag.NONE) -> bytes:

@@ -19,14 +19,20 @@ _BURST = 5.0
 
 
 @dataclass(slots=True)
-class _Recent:
+class Recent:
     """The last durations of one owner and size class."""
 
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     until_recount: int = _RECOUNT
     p99_s: float | None = None
 
+    @property
+    def delay_s(self) -> float | None:
+        """Silence after which a request is slow; None while too few were seen."""
+        return None if self.p99_s is None else max(SHORTEST_S, self.p99_s)
+
     def add(self, duration_s: float) -> None:
+        """A request was answered, its first bytes after ``duration_s``."""
         self.durations_s.append(duration_s)
         self.until_recount -= 1
         if self.until_recount <= 0:  # sorting at each request would cost more than many requests do
@@ -39,23 +45,18 @@ class Hedging:
     """Says after how many seconds of silence to hedge, and whether the budget allows it."""
 
     def __init__(self) -> None:
-        self._recent: dict[tuple[str, int], _Recent] = {}
+        self._recent: dict[tuple[str, int], Recent] = {}
         self._tokens = 0.0
         self.requests = 0
         self.hedges = 0
 
-    def delay_s(self, owner: str, size_bytes: int) -> float | None:
-        """Silence after which a request is slow for this owner and size; None while too few were seen."""
-        recent = self._recent.get((owner, size_class(size_bytes)))
-        return None if recent is None or recent.p99_s is None else max(SHORTEST_S, recent.p99_s)
-
-    def observe(self, owner: str, size_bytes: int, duration_s: float) -> None:
-        """A request was answered, its first bytes after ``duration_s``."""
+    def of(self, owner: str, size_bytes: int) -> Recent:
+        """What was seen of this owner for requests of about this size."""
         key = (owner, size_class(size_bytes))
         recent = self._recent.get(key)
         if recent is None:
-            recent = self._recent[key] = _Recent()
-        recent.add(duration_s)
+            recent = self._recent[key] = Recent()
+        return recent
 
     def count(self) -> None:
         """A request was sent."""

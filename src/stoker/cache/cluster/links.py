@@ -29,6 +29,8 @@ _TRUSTED_IDLE_S = 1.0
 REFRESH_S = 5.0
 """How often the membership is asked while a worker is lost."""
 _PONG_BYTES = 4096
+_TOLD_S = 600.0
+"""How long a worker's count of clients is believed; connections are kept, so that it is heard rarely."""
 
 
 def machine_id() -> str:
@@ -53,8 +55,7 @@ class Links:
         self._timeout_s = timeout_s
         self._refresh = refresh
         self._machine = machine_id()
-        self.clients: int | None = None
-        """Clients of the worker that was last connected to, as it counts them; None before any was."""
+        self._clients: tuple[int, float] | None = None
         self._reset()
         _reset_after_fork(self)
 
@@ -81,6 +82,11 @@ class Links:
         """Whether reads may ask this worker now."""
         breaker = self._breakers.get(member_id)
         return breaker is None or breaker.allows
+
+    def num_clients(self) -> int | None:
+        """Clients of the worker that was last connected to, as it counts them; None if that is long ago."""
+        told = self._clients
+        return told[0] if told is not None and time.monotonic() - told[1] < _TOLD_S else None
 
     def kept(self, member_id: str) -> Channel | None:
         """A connection that was used a moment ago, if there is one."""
@@ -182,7 +188,7 @@ class Links:
     def _greeted(self, address: str, epoch: int) -> Channel:
         channel = Channel(dial(address, self._timeout_s), self._timeout_s)
         try:
-            self.clients = greet(channel, self.identity, epoch).clients
+            self._clients = greet(channel, self.identity, epoch).clients, time.monotonic()
         except BaseException:
             channel.close()
             raise

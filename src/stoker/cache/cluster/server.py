@@ -87,7 +87,9 @@ class ServerSettings:
         if not self.node or not self.listen:
             raise ValueError("`node` and `listen` of a worker must not be empty")
         for address in (*self.listen, *self.advertise):
-            channels.check_address(address)
+            host, _ = channels.check_address(address)
+            if host in ("0.0.0.0", "::") and not self.advertise:
+                raise ValueError(f"`listen` on {address} needs `advertise`: others cannot connect to a wildcard")
 
 
 @dataclass(slots=True, eq=False)
@@ -301,11 +303,11 @@ class Server:
         """Answers requests until the client leaves."""
         channel, out, recent = connection.channel, Outgoing(connection.channel), Recent()
         while True:
-            connection.used_at, connection.busy = time.monotonic(), False
+            connection.busy = False
             header = channel.header()
             if header is None:
                 return
-            connection.epoch, connection.busy = header.epoch, True
+            connection.epoch, connection.busy, connection.used_at = header.epoch, True, time.monotonic()
             if header.kind not in _CLIENT_KINDS or header.length > MAX_BODY_BYTES:
                 raise WireError(f"`{header.kind.name}` frame of {header.length} bytes is no request")
             body = channel.body(header.length)

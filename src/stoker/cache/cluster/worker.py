@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from stoker.cache.cluster.client import ClientSettings, PeerClient, for_node
+from stoker.cache.cluster.client import PeerClient, for_node
+from stoker.cache.cluster.client_settings import ClientSettings
 from stoker.cache.cluster.greeting import Identity
 from stoker.cache.cluster.joining import open_membership
 from stoker.cache.cluster.ports import Mount, Pages

@@ -1,0 +1,62 @@
+"""How a client joins a cluster, and what it has seen of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.cache.cluster.security import DEFAULT_IDENTITY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How a client joins a cluster; can be pickled, holds no secret.
+
+    Attributes:
+        join: as ``--join`` takes it.
+        secret_file: needed for workers that are reached over TCP.
+        identity: name of the secret to use.
+        state_dir: where the last ring is kept.
+        timeout_s: longest silence of a worker that is taken for alive; workers that fetch say so more often.
+        attempts: different workers that are asked for one part.
+        store_per_s: store requests a second that all clients together may make while workers are lost.
+        isolated_per_s: of this client while it knows of no other.
+        wait_s: longest that one read waits for that budget.
+    """
+
+    join: str
+    secret_file: Path | None = None
+    identity: str = DEFAULT_IDENTITY
+    state_dir: Path | None = None
+    timeout_s: float = 0.9
+    attempts: int = 2
+    store_per_s: float = 2000.0
+    isolated_per_s: float = 100.0
+    wait_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.05 <= self.timeout_s <= 30.0 or not 1 <= self.attempts <= 8:
+            raise ValueError(
+                f"`timeout_s` must be 0.05 to 30 and `attempts` 1 to 8, got {self.timeout_s} and {self.attempts}"
+            )
+
+
+@dataclass(slots=True)
+class ClientCounts:
+    """What a client has seen, for people; approximate where threads race.
+
+    Attributes:
+        ranges: asked for.
+        served: of them, that workers sent.
+        missed: that workers would not send.
+        lost: for which no worker could be asked.
+        time_outs: workers that were found lost.
+        waited_s: for the store's budget.
+    """
+
+    ranges: int = 0
+    served: int = 0
+    missed: int = 0
+    lost: int = 0
+    time_outs: int = 0
+    waited_s: float = 0.0

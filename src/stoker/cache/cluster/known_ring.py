@@ -1,0 +1,34 @@
+"""A ring, and the owners of the chunks that were asked for: the same few are asked for again and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring
+from stoker.cache.names import ObjectName
+
+_OWNERS_KEPT = 4096
+
+
+@dataclass(slots=True)
+class KnownRing:
+    """Remembers owners as long as the ring holds.
+
+    Attributes:
+        ring: that holds.
+        owners: by namespace, path and chunk.
+    """
+
+    ring: Ring
+    owners: dict[tuple[str, str, int], list[Member]] = field(default_factory=dict[tuple[str, str, int], list[Member]])
+
+    def owners_of(self, name: ObjectName, page: int, count: int) -> list[Member]:
+        """The owner of a page and those that follow it."""
+        chunk = (name.namespace, name.path, page // CHUNK_PAGES)
+        found = self.owners.get(chunk)
+        if found is None:
+            if len(self.owners) >= _OWNERS_KEPT:
+                self.owners.clear()
+            found = [self.ring.members[one] for one in self.ring.owners(name, page, count)]
+            self.owners[chunk] = found
+        return found
