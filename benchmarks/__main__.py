@@ -34,6 +34,7 @@ BARS = (
     "cut_never_slower",
     "cut_overhead",
     "cache_hit_local",
+    "cache_hit_remote",
     "cache_cold",
     "cache_eviction",
     "cache_vs_fsspec",
