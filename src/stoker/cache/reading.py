@@ -16,6 +16,7 @@ from stoker.cache.descriptions import Description
 from stoker.cache.fetching import Counts, Deliver, Fetcher, Found, Pages, Peers, Snapshot
 from stoker.cache.names import DESCRIPTION, PAGE_BYTES, ObjectName, pages_of
 from stoker.cache.policies import Freshness, Rule
+from stoker.cache.revalidation import Listings
 from stoker.cache.rules import Rules
 from stoker.cache.sources.opening import SourceHolder
 from stoker.cache.sources.source import ObjectInfo
@@ -56,6 +57,7 @@ class Reader:
         self.fetcher = Fetcher(pages, holder, self.counts, peers)
         self.rules = Rules(rules, holder.spec.protocol)
         self.writes = Writes(clock)
+        self.listings = Listings(clock)
         self._clock = clock
         self._namespace = holder.spec.namespace
         self._pid = os.getpid()
@@ -124,7 +126,7 @@ class Reader:
             if found is not None:
                 version, details = found
                 return Snapshot(name, version, entry.version, rule, number, entry.checked_at, details)
-        return self._ask(name, number, rule)
+        return self._ask(name, number, rule, singly=ask)
 
     def read_into(
         self,
@@ -300,13 +302,19 @@ class Reader:
                 self.fetcher.keep(snapshot, 0, data)
         return snapshot, {0: memoryview(data)}
 
-    def _ask(self, name: ObjectName, number: int, rule: Rule) -> Snapshot:
+    def _ask(self, name: ObjectName, number: int, rule: Rule, *, singly: bool) -> Snapshot:
         """A snapshot of what the store says now; what is cached of another version is dropped."""
-        asked_at = self._clock()
-        self.counts.checks += 1
         key = name.key(DESCRIPTION)
         described = self.pages.lookup(key)
+        if (
+            not singly
+            and described is not None
+            and (listed := self._listed(name, number, rule, key, described)) is not None
+        ):
+            return listed
         known = described or self.pages.lookup(name.key(0))
+        asked_at = self._clock()
+        self.counts.checks += 1
         try:
             info = self.holder.get().info(name.path)
         except FileNotFoundError:
@@ -322,6 +330,17 @@ class Reader:
             self.pages.confirm(key, described, asked_at)
             return Snapshot(name, version, digest, rule, number, asked_at, info.details)
         return self._described(name, number, rule, info, asked_at)
+
+    def _listed(self, name: ObjectName, number: int, rule: Rule, key: bytes, entry: Any) -> Snapshot | None:
+        """A snapshot of the cached version, if a listing of its folder says that it still is the object's."""
+        if rule.freshness is not Freshness.MAX_AGE or (found := self._description(key, entry)) is None:
+            return None
+        source, since = self.holder.get(), self.writes.last(name.path)
+        listed_at = self.listings.confirmed_at(source, name.path, found.version, rule, since)
+        if listed_at is None:
+            return None
+        self.pages.confirm(key, entry, listed_at)
+        return Snapshot(name, found.version, entry.version, rule, number, listed_at, found.details)
 
     def _described(self, name: ObjectName, number: int, rule: Rule, info: ObjectInfo, asked_at: float) -> Snapshot:
         version = kept_version(info.version, rule)

@@ -51,6 +51,22 @@ class S3Source:
         end = min(length, info.version.size)
         return info, self.read(path, 0, end, info.version) if end else b""
 
+    def versions(self, folder: str, most: int) -> dict[str, Version]:
+        """Versions of the objects in a folder, by path; none where objects have versions that listings do not tell."""
+        bucket, prefix, _ = self.target.split_path(folder)
+        if self.target.version_aware or not bucket:
+            return {}
+        arguments = {"Bucket": bucket, "Prefix": f"{prefix}/" if prefix else "", "Delimiter": "/"}
+        found: dict[str, Version] = {}
+        while True:
+            page: Any = sync(self.target.loop, self.target._call_s3, "list_objects_v2", **arguments)
+            for entry in page.get("Contents", ()):
+                details = {"type": "file", "size": entry["Size"], **entry}
+                found[f"{bucket}/{entry['Key']}"] = self._version(details)
+            if not page.get("IsTruncated") or len(found) >= most:
+                return found
+            arguments["ContinuationToken"] = page["NextContinuationToken"]
+
     def _version(self, details: dict[str, Any]) -> Version:
         version = version_of(details, time.time())
         version_id = details.get("VersionId")
