@@ -243,7 +243,8 @@ class IndexFile:
 
     def _write_table(self, slots: Slots) -> int:
         """Write a table into free buckets; its entry in the directory but for the depth."""
-        number = _buckets_for(len(slots))
+        # Of two halves one may have all keys; they had room in so many buckets before.
+        number = min(_buckets_for(len(slots)), MOST_BUCKETS_OF_TABLE)
         buckets = self._take(number, _BUCKETS, _FREE_BUCKETS, _FREE_BUCKETS_AT, _MOST_BUCKETS)
         try:
             self._reach(max(buckets))
