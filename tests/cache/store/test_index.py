@@ -81,11 +81,11 @@ def test_entries_of_files_that_are_gone_make_place(tmp_path: Path) -> None:
     index = Index(tmp_path / "index", lambda: np.array(alive, "u4"))
     for segment in range(1, 30):
         alive[:] = range(max(1, segment - 4), segment + 1)
-        for i, key in enumerate(keys(1000, seed=segment)):
+        for i, key in enumerate(keys(600, seed=segment)):
             index.put(key, entry_of(i, segment))
-    assert index.num_bytes <= 64 * 5000 + 100_000
+    assert index.num_bytes <= 64 * 3000 + 100_000
     for segment in alive:
-        assert all(index.find(key) for key in keys(1000, seed=segment))
+        assert all(index.find(key) for key in keys(600, seed=segment))
     index.close()
 
 

@@ -120,13 +120,13 @@ def test_a_damaged_page_is_a_miss_and_its_object_is_stored_anew(tmp_path: Path) 
 
 def test_objects_are_evicted_whole_and_the_limit_holds(tmp_path: Path) -> None:
     with PageStore(tmp_path, SETTINGS) as store:
-        for i in range(20):
+        for i in range(14):
             name = ObjectName("s3||", f"bucket/{i}")
             assert all(put_all(store, name, "a", bytes_of(i)))
             assert read_all(store, name) == bytes_of(i)
             used = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file())
             assert used <= LIMIT
-        there = [read_all(store, ObjectName("s3||", f"bucket/{i}")) is not None for i in range(20)]
+        there = [read_all(store, ObjectName("s3||", f"bucket/{i}")) is not None for i in range(14)]
         assert 4 <= sum(there) <= LIMIT // SIZE
         assert there == sorted(there)
 

@@ -6,11 +6,13 @@ import functools
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from stoker.cache.names import pages_of
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.locks import EVICT, PUBLISH, LockFile, try_lock
 from stoker.cache.store.page_store import PageStore
@@ -225,3 +227,28 @@ def test_a_killed_filler_lets_the_next_one_in(tmp_path: Path) -> None:
     begun = time.monotonic()
     with PageStore(tmp_path, storing.settings()) as store, store.filling(b"k" * 16):
         assert time.monotonic() - begun < 2.0
+
+
+def test_threads_share_a_store(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    def run(seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            for _ in range(250):
+                i = rng.randrange(storing.OBJECTS)
+                index = rng.choice(pages_of(0, storing.size_of(i)))
+                if storing.check(store, i, index) is None or rng.random() < 0.1:
+                    storing.put(store, i, rng.randrange(8), index)
+        except BaseException as error:
+            failures.append(error)
+
+    with PageStore(tmp_path, storing.settings()) as store:
+        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert storing.check_all(store) > 50
+        assert storing.disk_bytes(tmp_path) <= storing.LIMIT

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from stoker.cache.names import PAGE_BYTES, ObjectName, span_of
+from stoker.cache.policies import Life
 from stoker.cache.store.checksums import Bytes, Readable, sums_of, unpack_sums
 from stoker.cache.store.index import Entry, Index
 from stoker.cache.store.layout import LARGE_BYTES, Layout
@@ -265,7 +266,8 @@ class LargeFiles:
         old = self._index.find(key)
         now = time.time()
         size = description_bytes(version.size)
-        ttl_s = self._ttl_s[shelf.rule] if shelf.rule < len(self._ttl_s) else float("inf")
+        timed = shelf.life is Life.TIMED and shelf.rule < len(self._ttl_s)
+        ttl_s = self._ttl_s[shelf.rule] if timed else float("inf")
         row, content = self._table.add(
             state=State.MAKING, kind=Kind.LARGE, life=shelf.life, rule=shelf.rule, group=shelf.group,
             allocated=-(-size // 4096) * 4096, created=now, expires=now + ttl_s,

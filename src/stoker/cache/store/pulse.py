@@ -125,7 +125,7 @@ class Pulse:
         clock.advance(num)
         now_reads, now = clock.reads, int(time.time())
         groups: dict[int, int] = {}
-        for row, number in hits.items():
+        for row, number in tuple(hits.items()):  # a thread that was a moment earlier may still add to it
             mark = self._mark(row)
             cells[mark + _LAST_READ] = now_reads
             cells[mark + _LAST_TIME] = now
@@ -137,7 +137,7 @@ class Pulse:
             clock.ask(tag)
         self._mask = clock.sample_mask
         if hits:
-            self.count(Count.HITS, sum(hits.values()))
+            self.count(Count.HITS, sum(tuple(hits.values())))
 
     def mark(self, row: int) -> Mark:
         """How a row's file was used."""

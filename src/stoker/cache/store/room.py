@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,12 +21,12 @@ from stoker.cache.store.maps import is_in_use, remove_unused
 from stoker.cache.store.pulse import Count, Pulse
 from stoker.cache.store.table import Kind, Row, State, Table
 
-Rows = np.ndarray[Any, np.dtype[Any]]
 _MOST_DOOMED_FRAC = 0.125
 """Of the limit, that evicted files may take which others have mapped still; beyond it only files go that nobody has: a
 stopped process costs room for new pages, not the pages that are here."""
 _REFUSED_S = 0.02
-"""For how long nobody asks again after there was no room."""
+_REFUSED_FACTOR = 20
+"""For how long nobody asks again after there was no room: at least, and times what asking took."""
 
 
 class Room:
@@ -55,15 +54,15 @@ class Room:
 
     def used_bytes(self) -> int:
         """Bytes that count for the limit."""
-        return int(self._table.rows()["allocated"].sum()) + self._other_bytes()
+        return self._table.allocated_bytes() + self._other_bytes()
 
     def fits(self, num_bytes: int, rule: int) -> bool:
         """Whether so many bytes may be added. Under the publish lock."""
-        return self._lacking(self._table.rows(), num_bytes) <= 0 and self._rule_lacking(rule, num_bytes) <= 0
+        return self._lacking(num_bytes) <= 0 and self._rule_lacking(rule, num_bytes) <= 0
 
-    def _lacking(self, rows: Rows, num_bytes: int) -> int:
+    def _lacking(self, num_bytes: int) -> int:
         """Bytes that are in the way, by the limit and by what is to stay free on the disk."""
-        over = int(rows["allocated"].sum()) + self._other_bytes() + num_bytes - self._limit_bytes
+        over = self.used_bytes() + num_bytes - self._limit_bytes
         disk = os.statvfs(self._layout.root)
         kept = int(disk.f_blocks * disk.f_frsize * self._settings.keep_free_frac)
         return max(over, kept + num_bytes - disk.f_bavail * disk.f_frsize)
@@ -72,8 +71,7 @@ class Room:
         quota = self.quota_bytes(rule)
         if quota is None:
             return 0
-        rows = self._table.rows()
-        return int(rows["allocated"][rows["rule"] == rule].sum()) + num_bytes - quota
+        return self._table.allocated_bytes(rule) + num_bytes - quota
 
     def quota_bytes(self, rule: int) -> int | None:
         """Most bytes of a rule's pages."""
@@ -88,7 +86,8 @@ class Room:
         with self._locks.evicting() as held:
             done = held and self._make(num_bytes, life, rule)
         if not done:
-            self._refused = (time.monotonic() + _REFUSED_S, self._table.changes)
+            now = time.monotonic()
+            self._refused = (now + max(_REFUSED_S, _REFUSED_FACTOR * (now - moment[0])), self._table.changes)
         return done
 
     def _make(self, num_bytes: int, life: Life, rule: int) -> bool:
@@ -96,7 +95,7 @@ class Room:
         went = self._reap()
         rows = self._table.rows()
         now = time.time()
-        need = self._lacking(rows, num_bytes)
+        need = self._lacking(num_bytes)
         rule_need = self._rule_lacking(rule, num_bytes)
         if need <= 0 and rule_need <= 0:
             return went

@@ -148,6 +148,12 @@ class Table:
         """A copy of all rows."""
         return np.frombuffer(self._map, ROWS, self.num_rows, _HEADER_BYTES).copy()
 
+    def allocated_bytes(self, rule: int | None = None) -> int:
+        """Bytes that all files count for, or those of one rule."""
+        rows = np.frombuffer(self._map, ROWS, self.num_rows, _HEADER_BYTES)
+        allocated = rows["allocated"]
+        return int(allocated.sum() if rule is None else allocated[rows["rule"] == rule].sum())
+
     def alive(self) -> np.ndarray[Any, np.dtype[Any]]:
         """Numbers of the files whose pages are served, sorted."""
         rows = np.frombuffer(self._map, ROWS, self.num_rows, _HEADER_BYTES)
