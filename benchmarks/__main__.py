@@ -39,6 +39,7 @@ BARS = (
     "cache_eviction",
     "cache_vs_fsspec",
     "cache_scale",
+    "cache_model_load",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")
