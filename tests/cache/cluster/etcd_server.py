@@ -22,6 +22,17 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
+def stop_process(pid: int) -> None:
+    """SIGSTOP, and the moment at which every thread has stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 10
+    while any(
+        (task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in Path(f"/proc/{pid}/task").iterdir()
+    ):
+        assert time.monotonic() < deadline, "it does not stop"
+        time.sleep(0.001)
+
+
 class EtcdServer:
     """Starts etcd; it can be killed, stopped, and started again on the same ports and data, or without its data."""
 
@@ -59,9 +70,13 @@ class EtcdServer:
             finally:
                 client.close()
 
-    def signal(self, number: signal.Signals) -> None:
+    def stop(self) -> None:
         assert self._process is not None
-        self._process.send_signal(number)
+        stop_process(self._process.pid)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         if self._process is not None:

@@ -19,7 +19,7 @@ from stoker.cache.cluster.client_settings import ClientSettings
 from stoker.cache.names import ObjectName
 from stoker.cache.sources.opening import open_source
 from stoker.cache.versions import Version
-from tests.cache.cluster.etcd_server import free_port
+from tests.cache.cluster.etcd_server import free_port, stop_process
 from tests.cache.cluster.worker_program import FILES, Plan, main
 
 # A server that has imported everything forks each worker in milliseconds.
@@ -95,6 +95,14 @@ class Nodes:
         pid = self.processes[node].pid
         assert pid is not None
         os.kill(pid, number)
+
+    def stop(self, node: str) -> None:
+        pid = self.processes[node].pid
+        assert pid is not None
+        stop_process(pid)
+
+    def go_on(self, node: str) -> None:
+        self.signal(node, signal.SIGCONT)
 
     def kill(self, node: str) -> None:
         self.processes[node].kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -119,12 +118,12 @@ def test_etcd_dies_and_the_last_ring_holds(opened: Open, etcd: EtcdServer) -> No
 def test_a_silent_etcd_costs_one_time_out_and_never_a_record(opened: Open, etcd: EtcdServer) -> None:
     worker = opened("worker")
     worker.join(Member(id="a"))
-    etcd.signal(signal.SIGSTOP)
+    etcd.stop()
     started = time.monotonic()
     assert ids(worker.record()) == ["a"]
     assert time.monotonic() - started < 0.1
     assert ids(opened("client").record()) == []  # a first start waits for the time-out, no longer
-    etcd.signal(signal.SIGCONT)
+    etcd.go_on()
 
 
 def test_an_etcd_that_lost_its_data_gets_all_places_back(opened: Open, etcd: EtcdServer) -> None:

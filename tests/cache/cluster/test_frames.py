@@ -25,7 +25,7 @@ from stoker.cache.cluster.frames import (
     Refused,
     Stat,
     Welcome,
-)  # fmt: skip
+)
 from stoker.cache.versions import Strength, Version
 from stoker.core.errors import WireError
 

@@ -36,7 +36,7 @@ from stoker.cache.cluster.frames import (
     Stat,
     fits,
     read_head,
-)  # fmt: skip
+)
 from stoker.cache.cluster.greeting import Identity
 from stoker.cache.cluster.hedging import Hedging
 from stoker.cache.cluster.joining import open_membership
@@ -136,9 +136,12 @@ class PeerClient:
         size = end - start
         if not 0 < size <= PAGE_BYTES or size != buffer.nbytes or start % CHUNK_BYTES + size > CHUNK_BYTES:
             return None
-        member = known.owners_of(name, start // PAGE_BYTES, self.settings.attempts + 1)[0]
+        owners = known.owners_of(name, start // PAGE_BYTES, self.settings.attempts + 1)
+        if not owners or owners[0].id == self._node or self._refuses(owners[0], name):
+            return None
+        member = owners[0]
         channel = self._links.kept(member.id)
-        if channel is None or member.id == self._node or self._refuses(member, name):
+        if channel is None:
             return None
         epoch = known.ring.record.epoch
         head, digest = self._head(name, version)
@@ -355,12 +358,11 @@ class PeerClient:
     def _settle(self, gathering: Gathering, name: ObjectName) -> None:
         """Takes note of what the streams found out about workers and the ring."""
         for member, error in gathering.failures:
-            if isinstance(error, PeerRefusedError) and error.fields.get("reason") in (
-                Reason.NOT_MOUNTED, Reason.NOT_ALLOWED,
-            ):  # fmt: skip
+            reason = error.fields.get("reason") if isinstance(error, PeerRefusedError) else None
+            if reason == Reason.NOT_MOUNTED:
                 self._refused[(member.id, name.namespace)] = time.monotonic() + REFUSED_S
-            else:
-                self.counts.time_outs += 1
+            elif reason != Reason.NOT_ALLOWED:
+                self.counts.found_lost += 1
         for member, channel in gathering.finished:
             self._done(self._known, member, channel)
 

@@ -50,7 +50,7 @@ class ClientCounts:
         served: of them, that workers sent.
         missed: that workers would not send.
         lost: for which no worker could be asked.
-        time_outs: workers that were found lost.
+        found_lost: how often a worker turned out not to answer.
         waited_s: for the store's budget.
     """
 
@@ -58,5 +58,5 @@ class ClientCounts:
     served: int = 0
     missed: int = 0
     lost: int = 0
-    time_outs: int = 0
+    found_lost: int = 0
     waited_s: float = 0.0

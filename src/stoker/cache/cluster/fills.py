@@ -16,7 +16,8 @@ from typing import Any
 from stoker.cache.cluster.frames import Reason
 from stoker.cache.cluster.ports import Mount, Pages
 from stoker.cache.names import ObjectName, span_of
-from stoker.cache.policies import Rule, rule_for
+from stoker.cache.policies import Rule
+from stoker.cache.rules import Rules
 from stoker.cache.versions import Version
 from stoker.core.errors import SourceChangedError
 
@@ -53,6 +54,7 @@ class Fills:
     ) -> None:
         self._pages = pages
         self._rules = rules
+        self._by_protocol: dict[str, Rules] = {}
         self._elsewhere = elsewhere
         self._pool = ThreadPoolExecutor(threads, "stoker-fill")
         self._lock = threading.Lock()
@@ -87,7 +89,7 @@ class Fills:
     def version(self, mount: Mount, path: str) -> Future[Version]:
         """The version of an object, no staler than its rule allows; fails with :class:`NotServed`."""
         asked = (mount.namespace, path)
-        _, rule = rule_for(f"{mount.protocol}://{path}", self._rules)
+        _, rule = self._rule(mount, path)
         with self._lock:
             known = self._known.get(asked)
             if known is not None and rule.is_fresh(known[1], time.time()):
@@ -137,6 +139,12 @@ class Fills:
             self._finish(done)
             future.set_exception(NotServed(Reason.DRAINING))
 
+    def _rule(self, mount: Mount, path: str) -> tuple[int, Rule]:
+        rules = self._by_protocol.get(mount.protocol)
+        if rules is None:
+            rules = self._by_protocol[mount.protocol] = Rules(self._rules, mount.protocol)
+        return rules.of(path)
+
     def _finish(self, done: Callable[[], object]) -> None:
         with self._lock:
             done()
@@ -155,7 +163,7 @@ class Fills:
         return version
 
     def _fetch(self, mount: Mount, name: ObjectName, index: int, version: Version) -> bytes:
-        number, rule = rule_for(f"{mount.protocol}://{name.path}", self._rules)
+        number, rule = self._rule(mount, name.path)
         if not rule.cached or not version.storable:
             raise NotServed(Reason.NOT_CACHED)
         start, end = span_of(index, version.size)

@@ -68,6 +68,7 @@ class Links:
         self._prober: threading.Thread | None = None
         self._wake = threading.Event()
         self._closed = False
+        self._refreshed_at = -REFRESH_S
         self.identity = replace(self._identity, process=f"{os.getpid()}-{random.SystemRandom().getrandbits(64):016x}")
 
     def forked(self) -> None:
@@ -130,7 +131,7 @@ class Links:
         """Keeps a connection whose last answer was received to its end."""
         with self._lock:
             kept = self._idle.setdefault(member.id, [])
-            if len(kept) < KEPT_PER_WORKER and not self._closed:
+            if len(kept) < KEPT_PER_WORKER and not self._closed and member.id not in self._lost:
                 kept.append((channel, time.monotonic()))
                 return
         channel.close()
@@ -148,7 +149,8 @@ class Links:
     def isolated(self) -> None:
         """No worker can be asked: the membership is asked anew, in the background."""
         with self._lock:
-            self._probe_soon()
+            if time.monotonic() - self._refreshed_at >= REFRESH_S:
+                self._probe_soon()
 
     def keep_only(self, member_ids: set[str]) -> None:
         """Drops what belongs to workers that left the ring."""
@@ -204,12 +206,11 @@ class Links:
         self._wake.set()
 
     def _probe(self) -> None:
-        refreshed_at = -REFRESH_S
         while not self._closed:
             self._wake.clear()
             now = time.monotonic()
-            if now - refreshed_at >= REFRESH_S:
-                refreshed_at = now
+            if now - self._refreshed_at >= REFRESH_S:
+                self._refreshed_at = now
                 self._refresh()
             for member in self._due(now):
                 self._try(member)

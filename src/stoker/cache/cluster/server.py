@@ -34,7 +34,7 @@ from stoker.cache.cluster.frames import (
     Refused,
     Stat,
     decode_body,
-)  # fmt: skip
+)
 from stoker.cache.cluster.greeting import Identity, receive
 from stoker.cache.cluster.links import machine_id
 from stoker.cache.cluster.membership import Membership

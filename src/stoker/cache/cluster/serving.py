@@ -34,7 +34,7 @@ from stoker.cache.cluster.frames import (
     data_head,
     encode,
     read_head,
-)  # fmt: skip
+)
 from stoker.cache.cluster.ports import Mount, Pages
 from stoker.cache.cluster.security import Grant, may_read
 from stoker.cache.names import PAGE_BYTES, ObjectName
@@ -356,7 +356,7 @@ def pieces_of(number: int, asked: Range) -> Iterator[Piece]:
     """The parts of a range by page; one of no bytes for an empty range."""
     position, end = asked.start, asked.start + asked.length
     if position == end:
-        yield Piece(number, 0, position // PAGE_BYTES, 0, 0)
+        yield Piece(number, 0, *divmod(position, PAGE_BYTES), 0)
     while position < end:
         index, start = divmod(position, PAGE_BYTES)
         length = min(end - position, PAGE_BYTES - start)

@@ -25,7 +25,7 @@ from stoker.cache.cluster.frames import (
     Refused,
     decode_body,
     encode,
-)  # fmt: skip
+)
 from stoker.cache.cluster.ring import CHUNK_PAGES, Member
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
