@@ -42,6 +42,8 @@ class Rule:
         ttl_s: after so many seconds pages go; None keeps them as long as there is room.
         cached: False passes reads of these paths through.
         quota_bytes: most bytes that pages under this rule may take together; None for no bound of their own.
+        pinned_since: a run that began then (seconds since the epoch) keeps to the version that it saw first; of no
+            effect on ``ALWAYS``.
     """
 
     pattern: str = "*"
@@ -50,6 +52,7 @@ class Rule:
     ttl_s: float | None = None
     cached: bool = True
     quota_bytes: int | None = None
+    pinned_since: float | None = None
 
     def is_fresh(self, checked_at: float, now: float) -> bool:
         """Whether an answer of the store still counts.
@@ -62,6 +65,8 @@ class Rule:
             return True
         if self.freshness is Freshness.ALWAYS:
             return False
+        if self.pinned_since is not None and self.pinned_since <= checked_at <= now:
+            return True
         return 0.0 <= now - checked_at < self.max_age_s
 
     @property

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from stoker.cli.errors import refuse
 from stoker.core.config import KEYS, Key
 from stoker.core.config_sources import resolve
-from stoker.core.errors import ConfigError
+from stoker.core.errors import ConfigError, StokerError
 from stoker.run.launch import launch
 
 USAGE = "stoker run [options] script.py [args…]\n       stoker run [options] -m module [args…]"
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
             print(help_text())
             return 0
         launch(resolve(chosen).settings, program)
-    except ConfigError as error:
+    except StokerError as error:
         return refuse(error)
 
 
@@ -112,7 +112,7 @@ def help_text() -> str:
     lines = [f"usage: {USAGE}", "", "Runs a PyTorch program, unchanged, with its data loaders served by stoker.", ""]
     for key in KEYS:
         form, text = _HELP[key.name]
-        option = f"--{key.name}{form}" if form.startswith("[") else f"--{key.name} {form}".strip()
+        option = f"--{key.name} or --{key.name}{form[1:-1]}" if form.startswith("[") else f"--{key.name} {form}".strip()
         lines.append(f"  {option:<34} {text}")
     lines += [
         "",

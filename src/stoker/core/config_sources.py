@@ -31,8 +31,9 @@ INTERNAL_VARIABLES = (
 So ``run-dir`` has no variable: ``STOKER_RUN_DIR`` carries the folder of the run at hand to its child processes.
 """
 
-OTHER_VARIABLES = ("STOKER_CACHE_DIR",)
-"""Variables that are no settings of a run and are read where they matter: where the data cache keeps its pages."""
+OTHER_VARIABLES = ("STOKER_CACHE_DIR", "STOKER_CACHE_INSTALL", "STOKER_CACHE_RUN")
+"""Variables of the data cache that are no settings of a run: where it keeps its pages, and what its processes tell
+their children."""
 
 PRECEDENCE = (
     "command line",

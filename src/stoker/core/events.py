@@ -222,6 +222,31 @@ class CutChosen(Event, tag="cut_chosen"):
     values: list[GraphValue] = []
 
 
+class CacheUsed(Event, tag="cache_used"):
+    """What the processes of a host read through the data cache until now."""
+
+    directory: str
+    """Of the cache."""
+    asked_bytes: int
+    """Handed to programs."""
+    hit_bytes: int
+    """Of these, from pages of the cache."""
+    peer_bytes: int
+    """Fetched from other nodes of the cache."""
+    fetched_bytes: int
+    """Fetched from stores; whole pages, so that it may be more than was asked for."""
+    requests: int
+    """To stores, for bytes."""
+    checks: int
+    """Questions to stores for an object's version."""
+    changes: int
+    """Answers that found another version than the cached one."""
+    processes: int
+    """That read."""
+    around: list[str] = []
+    """Imported libraries that read stores with code of their own, past the cache."""
+
+
 class RunEnded(Event, tag="run_ended"):
     """The program ended; absent when it was killed."""
 
@@ -238,6 +263,7 @@ AnyEvent = (
     | SampleQuarantined
     | CutChosen
     | Notice
+    | CacheUsed
     | RunEnded
 )
 """Every record that can stand in ``events.jsonl``."""

@@ -12,13 +12,11 @@ import sys
 from _thread import allocate_lock  # `threading` would cost every interpreter a millisecond
 
 from stoker.run.environment import WORKER_ENV
+from stoker.run.import_watch import ImportWatch, is_complete
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from importlib.machinery import ModuleSpec
-    from types import CodeType, FunctionType, ModuleType
-    from typing import Any
 
     from stoker.run.active import Active as Active
 
@@ -28,28 +26,10 @@ _TARGETS = ("torch", _LOADERS)
 and the session could import hardly anything of torch at that moment."""
 
 _lock = allocate_lock()
-_finder: _Finder | None = None
+_finder: ImportWatch | None = None
 _fired = False
 _disarmed = False
 _helper = False
-
-
-class _Finder:
-    """First on ``sys.meta_path``: lets the others find the targets, and watches their execution."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Returns the spec that plain python would get, its loader watched; None for all other modules."""
-        if name not in _TARGETS:
-            return None
-        for finder in sys.meta_path[_position(self) + 1 :]:
-            find = getattr(finder, "find_spec", None)  # very old finders have another interface
-            spec = find(name, path, target) if find is not None else None
-            if spec is not None:
-                _watch(spec)
-                return spec
-        return None
 
 
 def arm() -> None:
@@ -64,8 +44,8 @@ def arm() -> None:
     with _lock:
         if _finder is not None or _disarmed:
             return
-        _finder = _Finder()
-        sys.meta_path.insert(0, _finder)
+        _finder = ImportWatch(_TARGETS, _fire_if_complete)
+        _finder.insert()
         if "multiprocessing.forkserver" in command:
             # It may preload torch, but only its forks run the program's code.
             _helper = True
@@ -91,46 +71,9 @@ def disarm() -> None:
         _remove_finder()
 
 
-def _watch(spec: ModuleSpec) -> None:
-    """Makes the loader's next execution of this module end in :func:`_fire_if_complete`.
-
-    The loader object stays the one of plain python, so that ``__spec__`` and ``__loader__`` do; only this one instance
-    is changed, and only until it executes.
-    """
-    loader: Any = spec.loader
-    try:
-        execute = loader.exec_module
-        if isinstance(loader, type) or "exec_module" in vars(loader):
-            return  # a class is shared by all its modules; a watched instance needs no second watch
-    except (AttributeError, TypeError):
-        return
-
-    def exec_module(module: ModuleType) -> None:
-        if module.__name__ == spec.name:
-            vars(loader).pop("exec_module", None)
-        execute(module)
-        if module.__name__ == spec.name:
-            _fire_if_complete(spec.name)
-
-    loader.exec_module = _as_import_machinery(exec_module)
-
-
-def _as_import_machinery(function: Any) -> Any:
-    """Gives a function the file name whose frames python leaves out of tracebacks and warnings of failed imports."""
-    wrapped: FunctionType = function
-    code: CodeType = wrapped.__code__
-    wrapped.__code__ = code.replace(co_filename="<frozen importlib._bootstrap_external>")
-    return wrapped
-
-
 def _fire_if_complete(just_executed: str) -> None:
-    if not _helper and all(name == just_executed or _is_complete(name) for name in _TARGETS):
+    if not _helper and all(name == just_executed or is_complete(name) for name in _TARGETS):
         _fire()
-
-
-def _is_complete(name: str) -> bool:
-    module = sys.modules.get(name)
-    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
 def _fire() -> None:
@@ -167,12 +110,8 @@ def _leave_helper() -> None:
 
 
 def _remove_finder() -> None:
-    if _finder is not None and _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)
-
-
-def _position(finder: object) -> int:
-    return next((at for at, other in enumerate(sys.meta_path) if other is finder), -1)
+    if _finder is not None:
+        _finder.remove()
 
 
 def _command(orig_argv: Sequence[str]) -> str:

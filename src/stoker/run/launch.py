@@ -17,9 +17,10 @@ from typing import NoReturn
 
 from stoker.core.config import Settings
 from stoker.core.errors import ConfigError
+from stoker.core.extras import require
 from stoker.core.replay import launcher_of
 from stoker.run.active import Active
-from stoker.run.environment import ACTIVE_ENV
+from stoker.run.environment import ACTIVE_ENV, CACHE_ENV
 
 SITE_DIR = str(Path(__file__).resolve().parent / "site")
 """Holds the ``sitecustomize`` that arms the hook; goes to the front of ``PYTHONPATH``."""
@@ -70,6 +71,13 @@ def command_of(settings: Settings, program: Sequence[str], *, explain_to: str = 
             explain_to=explain_to,
         )
         environ = served_environment(environ, active)
+        if settings.cache != "off":
+            # Imported here: it needs the packages of an extra.
+            for package in ("fsspec", "xxhash"):
+                require(package, extra="cache")
+            from stoker.run import caching
+
+            environ |= caching.environment(settings, run_id)
     else:
         environ = off_environment(environ)
     return [sys.executable, *interpreter_flags(sys.orig_argv), *program], environ
@@ -106,7 +114,8 @@ def _first_with_argument(word: str) -> int:
 def plain_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment as the program would have it without stoker, an outer `stoker run` included."""
     plain = dict(environ)
-    plain.pop(ACTIVE_ENV, None)
+    for name in (ACTIVE_ENV, CACHE_ENV):
+        plain.pop(name, None)
     _set_path(plain, _other_path(plain))
     if "LC_CTYPE" in plain and _coerced_locale():
         # Python adds it in the C locale, and a program started with it would no longer see the C locale (PEP 538):

@@ -16,6 +16,7 @@ from stoker.core import events
 from stoker.core.runlog import Run, RunLog, has_records, read_run
 from stoker.run import patch
 from stoker.run.active import Active
+from stoker.run.environment import CACHE_ENV
 from stoker.run.header import describe_run
 from stoker.run.memory import Memory
 from stoker.run.place import find_place
@@ -86,14 +87,32 @@ class Session:
         error = getattr(sys, "last_type", None)
         outcome = error.__name__ if error is not None else "finished"
         if self._served:
+            self._report_cache()
             self.serving.emit(events.RunEnded(t_s=self.serving.now_s(), outcome=outcome))
         self._live.close()
         self._log.close()
-        if self._served and self._rank == 0 and not active.settings.quiet and not self._log.silent:
+        if self.is_to_report:
             self._report()
             _forget_unwritten()
         elif error is None and self._speaks_for_program() and not has_records(active.run_dir, active.run_id):
             _say_unused(active.program)
+
+    @property
+    def is_to_report(self) -> bool:
+        """Whether there is something to report, and somebody to read it."""
+        return self._served and self._rank == 0 and not self._active.settings.quiet and not self._log.silent
+
+    def _report_cache(self) -> None:
+        """Records what came from the data cache, where the run uses it; it has a word of its own otherwise."""
+        if CACHE_ENV in os.environ:
+            # Imported here: most runs do without.
+            from stoker.run import cache_report
+
+            record = cache_report.used(self.serving.now_s())
+            if record is not None:
+                self.serving.emit(record)
+            if self.is_to_report:
+                cache_report.end()
 
     def _speaks_for_program(self) -> bool:
         """Whether silence about this process would leave a person without a word on the whole program."""
@@ -138,6 +157,11 @@ def _forget_unwritten() -> None:
 
 
 _session: Session | None = None
+
+
+def will_report() -> bool:
+    """Whether this process is to print a report, at its end."""
+    return _session is not None and _session.is_to_report
 
 
 def install(active: Active) -> None:

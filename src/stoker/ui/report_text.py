@@ -7,6 +7,7 @@ import textwrap
 from dataclasses import dataclass
 
 from stoker.core.units import format_seconds
+from stoker.ui.cache_text import write_cache_used
 from stoker.ui.cuts import write_cut
 from stoker.ui.figures import shorten, shorten_start, write_clock, write_count, write_percent, write_plural, write_rate
 from stoker.ui.loaders import LoaderSummary
@@ -59,12 +60,12 @@ def render_text(summary: Summary, style: Style | None = None) -> str:
     blocks = [_heading(summary, style)]
     if main:
         blocks += [_throughput(main, style), _split_bars(main, style), _workers(main, style)]
-    blocks += [_ranks(summary, style), _incidents(summary, style), _verdict(summary, style)]
+    blocks += [_ranks(summary, style), _cache(summary, style), _incidents(summary, style), _verdict(summary, style)]
     used = sum(len(block) for block in blocks)
     cuts = _cuts(summary, style)
     # It gives way where incidents fill the screen: `stoker graph` has it.
     if used + len(cuts) + _LOADERS_LEAST <= MAX_LINES:
-        blocks.insert(-3, cuts)
+        blocks.insert(-4, cuts)
         used += len(cuts)
     blocks.insert(-2, _loaders(summary, style, MAX_LINES - used))
     return "\n".join(_join([block for block in blocks if block])) + "\n"
@@ -232,6 +233,10 @@ def _ranks(summary: Summary, style: Style) -> list[str]:
     span = f"{write_percent(min(waits))} to {write_percent(max(waits))}"
     text = f"{write_rate(sum(rates))} samples/s over {len(summary.ranks)} ranks, input wait {span} (`--rank N` for one)"
     return [_row("All ranks", text, style)]
+
+
+def _cache(summary: Summary, style: Style) -> list[str]:
+    return _rows("Cache", write_cache_used(summary.cache), style) if summary.cache else []
 
 
 def _loaders(summary: Summary, style: Style, room: int) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.core.events import Notice, Progress, RunEnded, SampleQuarantined, WorkerLost
+from stoker.core.events import CacheUsed, Notice, Progress, RunEnded, SampleQuarantined, WorkerLost
 from stoker.core.runlog import Run
 from stoker.ui.advice import Advice, Limit, Situation, advise, find_limit
 from stoker.ui.figures import write_plural
@@ -99,6 +99,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     advice: Advice
     caveats: list[str]
     """What the reader should know about the records themselves."""
+    cache: CacheUsed | None = None
+    """What was read through the data cache; None where it was not used."""
 
     def main_loader(self) -> LoaderSummary | None:
         """The loader that headlines are about."""
@@ -157,6 +159,7 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
         limit=limit,
         advice=advise(situation, limit),
         caveats=_caveats(run),
+        cache=next(reversed(records_of(run, CacheUsed)), None),
     )
 
 

@@ -5,6 +5,7 @@ import threading
 import types
 
 from stoker.run import hook
+from stoker.run.import_watch import ImportWatch
 
 calls = []
 
@@ -47,10 +48,10 @@ if "early" in sys.argv:
 
 print("before", hook.is_armed(), hook.is_installed(), len(calls))
 at_once(hook.arm)
-print("finders", sum(isinstance(finder, hook._Finder) for finder in sys.meta_path))
+print("finders", sum(isinstance(finder, ImportWatch) for finder in sys.meta_path))
 at_once(import_torch)
 print("after", hook.is_armed(), hook.is_installed(), len(calls))
-print("finders", sum(isinstance(finder, hook._Finder) for finder in sys.meta_path))
+print("finders", sum(isinstance(finder, ImportWatch) for finder in sys.meta_path))
 for name in ("torch", "torch.utils.data", "torch.utils.data.dataloader"):
     module = sys.modules[name]
     print(name, type(module.__loader__).__name__, module.__loader__ is module.__spec__.loader, vars(module.__loader__))

@@ -19,6 +19,14 @@ if os.environ.get("STOKER_ACTIVE"):
     except Exception:  # another interpreter, without stoker or too old for it: not ours to serve
         pass
 
+if os.environ.get("STOKER_CACHE_RUN"):
+    try:
+        from stoker.run import cache_hook
+
+        cache_hook.arm()
+    except Exception:  # as above
+        pass
+
 # Last, so that whatever it raises reaches python as it would without us; so does its absence (an ImportError with this
 # name is how python's `site` sees that there is none).
 sys.modules.pop(__name__, None)

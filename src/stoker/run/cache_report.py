@@ -1,0 +1,66 @@
+"""What came of the data cache in a run, for its report or in a line; imports nothing that reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from stoker.cache.ledger import read_ledger
+from stoker.core.events import CacheUsed
+from stoker.run.environment import CACHE_ENV
+from stoker.ui.cache_text import write_cache_used
+
+
+def used(t_s: float = 0.0) -> CacheUsed | None:
+    """What the processes of the run read through the cache so far; None if that was nothing, or is not known.
+
+    Args:
+        t_s: time of the record.
+    """
+    told = _told()
+    if told is None:
+        return None
+    try:
+        totals = read_ledger(Path(told["ledger"]))
+    except OSError:
+        return None
+    if not totals.asked_bytes and not totals.fetched_bytes:
+        return None
+    routing = sys.modules.get("stoker.cache.filesystem.routing")
+    return CacheUsed(
+        t_s=t_s,
+        directory=told["directory"],
+        around=sorted(routing.unroutable()) if routing is not None else [],
+        **totals._asdict(),
+    )
+
+
+def end() -> None:
+    """The run has reported."""
+    told = _told()
+    if told is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(told["ledger"])
+
+
+def say() -> None:
+    """A line for a program whose loaders nobody reports on; the report has it otherwise."""
+    told = _told()
+    session = sys.modules.get("stoker.run.session")
+    if told is None or (session is not None and session.will_report()):
+        return
+    record = used()
+    if record is not None and not told["quiet"]:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"stoker: cache: {write_cache_used(record)}\n")
+    end()
+
+
+def _told() -> dict[str, Any] | None:
+    """What the launcher told, or nothing outside `stoker run --cache`."""
+    text = os.environ.get(CACHE_ENV)
+    return json.loads(text) if text else None

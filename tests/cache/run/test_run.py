@@ -1,0 +1,156 @@
+"""`stoker run --cache`: unchanged programs read through the cache, in all their processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoker.core.events import CacheUsed
+from stoker.core.runlog import find_run, read_run
+from tests.cache.s3_server import KEY, SECRET, S3Server
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]
+
+READ = """
+import sys
+import fsspec
+print(len(fsspec.filesystem("s3").cat_file("run/a")))
+"""
+CHILDREN = """
+import multiprocessing, subprocess, sys
+def read(name):
+    import fsspec
+    with fsspec.open(f"s3://run/{name}") as file:
+        assert len(file.read()) == 1000
+if __name__ == "__main__":
+    for method in ("spawn", "fork"):
+        child = multiprocessing.get_context(method).Process(target=read, args=("a",))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+    subprocess.run([sys.executable, "-c", "import fsspec; fsspec.filesystem('s3').cat_file('run/a')"], check=True)
+"""
+ARROW = """
+import pyarrow.parquet as pq
+print(pq.read_table("s3://run/table.parquet").num_rows)
+"""
+TRAIN = """
+import torch, fsspec
+from torch.utils.data import DataLoader, Dataset
+class Files(Dataset):
+    fs = fsspec.filesystem("s3")
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.frombuffer(bytearray(self.fs.cat_file(f"run/{'ab'[index % 2]}")), dtype=torch.uint8)
+for epoch in range(2):
+    for batch in DataLoader(Files(), batch_size=2, num_workers=1):
+        assert batch.shape == (2, 1000)
+"""
+
+
+@pytest.fixture(scope="module")
+def environ(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    s3_server.client.create_bucket(Bucket="run")
+    for name in "ab":
+        s3_server.client.put_object(Bucket="run", Key=name, Body=name.encode() * 1000)
+    keys = {"AWS_ENDPOINT_URL": s3_server.url, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+    pages = str(tmp_path_factory.mktemp("cache") / "pages")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")}
+    return {**clean, **keys, "AWS_DEFAULT_REGION": "us-east-1", "STOKER_CACHE_DIR": pages}
+
+
+def run(program: str, folder: Path, environ: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "run", "--cache", *options, "program.py"],
+        cwd=folder, env=environ, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_program_without_loaders_gets_a_line(tmp_path: Path, environ: dict[str, str]) -> None:
+    done = run(READ, tmp_path, environ)
+    assert done.stdout == "1000\n"
+    assert "stoker: cache: 0.98 KiB read, 0.0 % from the cache · 0.98 KiB from stores in 1 request" in done.stderr
+    again = run(READ, tmp_path, environ)
+    assert "100.0 % from the cache · 0 B from stores in 0 requests" in again.stderr
+    assert list((Path(environ["STOKER_CACHE_DIR"]) / "runs").iterdir()) == []
+    assert run(READ, tmp_path, environ, "--quiet").stderr == ""
+
+
+def test_children_of_all_kinds_read_through_it(tmp_path: Path, environ: dict[str, str]) -> None:
+    done = run(CHILDREN, tmp_path, environ, "--cache-rules", "s3://run/* immutable")
+    assert "2.93 KiB read" in done.stderr
+
+
+def test_pyarrow_reads_through_it(tmp_path: Path, environ: dict[str, str], s3_server: S3Server) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"x": list(range(100))}), tmp_path / "table.parquet")
+    s3_server.client.put_object(Bucket="run", Key="table.parquet", Body=(tmp_path / "table.parquet").read_bytes())
+    done = run(ARROW, tmp_path, environ)
+    assert done.stdout == "100\n"
+    assert "stoker: cache:" in done.stderr
+
+
+def test_the_report_has_a_line_and_the_run_a_record(tmp_path: Path, environ: dict[str, str]) -> None:
+    directory = tmp_path / "own"
+    (tmp_path / "program.py").write_text(TRAIN)
+    ended = subprocess.run(
+        [sys.executable, "-m", "stoker", "run", f"--cache={directory}", "--run-dir", "records", "program.py"],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "\nCache " in ended.stderr
+    record = next(
+        event for event in read_run(find_run(str(tmp_path / "records"))).events if isinstance(event, CacheUsed)
+    )
+    assert record.directory == str(directory)
+    assert record.fetched_bytes == 2000
+    assert record.asked_bytes >= 16_000
+    assert record.hit_bytes >= 14_000
+
+
+def test_a_run_keeps_to_the_version_that_it_saw_first(
+    tmp_path: Path, environ: dict[str, str], s3_server: S3Server
+) -> None:
+    s3_server.client.put_object(Bucket="run", Key="changing", Body=b"old")
+    program = f"""
+import fsspec
+fs = fsspec.filesystem("s3")
+first = fs.cat_file("run/changing")
+from botocore.session import Session
+Session().create_client("s3", endpoint_url={s3_server.url!r}).put_object(Bucket="run", Key="changing", Body=b"new!")
+print(first, fs.cat_file("run/changing"))
+"""
+    assert run(program, tmp_path, environ, "--cache-rules", "s3://run/* 0s").stdout == "b'old' b'old'\n"
+    after = run(READ.replace("run/a", "run/changing"), tmp_path, environ, "--cache-rules", "s3://run/* 0s")
+    assert after.stdout == "4\n"
+    assert "1 object had changed at the source, and the new version was read" in after.stderr
+
+
+def test_without_the_option_nothing_is_routed(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "program.py").write_text(READ + 'print("stoker.cache.filesystem.routing" in sys.modules)')
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "run", "program.py"],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.stdout == "1000\nFalse\n"
+
+
+def test_a_directory_that_cannot_be_is_said_before_the_program_runs(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "program.py").write_text("print('ran')")
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "run", f"--cache={tmp_path / 'file'}", "program.py"],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "must be a folder that can be written for the cache" in done.stderr
