@@ -158,17 +158,18 @@ def test_draining_and_joining_move_pages_between_workers_and_not_from_the_store(
     nodes.wait("c")
     until(lambda: client.epoch >= 3)  # learned from replies: this client watches nothing
     reading.more(2 * OBJECTS)
-    owned = {owner_of(client, name) for name, _, _ in objects}
-    assert owned == {"a", "b", "c"}
+    owned = {name.path: owner_of(client, name) for name, _, _ in objects}
+    assert set(owned.values()) == {"a", "b", "c"}
     assert nodes.end("a")
     until(lambda: client.epoch >= 4)
     reading.more(2 * OBJECTS)
     reading.end()
     assert reading.refused == 0
     assert max(reading.took_s) < PATIENT_S
-    reads = nodes.store_reads()
-    # What moved to `c` came from `a` and `b`; only what `a` took with it may have been read again.
-    assert sum(reads.values()) - len(reads) <= OBJECTS // 2
+    again = {line.split()[0] for line, count in nodes.store_reads().items() if count > 1}
+    # What moved to `c` came from `a` and `b`; only what `a` took with it may have been read again. A worker that is
+    # too busy to answer in time is not waited for.
+    assert len([path for path in again if owned[path] != "a"]) <= 1
     assert client.lost() == []
 
 
