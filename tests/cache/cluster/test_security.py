@@ -174,6 +174,15 @@ def test_an_impostor_that_lets_everyone_in_is_refused_by_the_client() -> None:
         thread.join()
 
 
+def test_a_byte_now_and_then_does_not_keep_a_thread() -> None:
+    client, worker = socket.socketpair()
+    channel = Channel(worker, 5.0)
+    channel.deadline = 0.0  # long past
+    with client, pytest.raises(PeerLostError, match="took too long"):
+        receive(channel, identity(SECRET), 0, False, 0)
+    channel.close()
+
+
 def test_the_kernel_names_the_user_behind_a_unix_socket() -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other:

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +42,8 @@ class Channel:
         self._end: int = 0
         self._timeout_s = 0.0
         self._tick_s = -1.0
+        self.deadline: float | None = None
+        """By the monotonic clock; who is not yet known may not keep a thread by sending a byte now and then."""
         sock.settimeout(None)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -196,6 +199,8 @@ class Channel:
     def _take(self, target: memoryview, flags: int = 0) -> int:
         waited_s = 0.0
         while True:
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                raise PeerLostError("`peer` took too long to say who it is")
             try:
                 return self.sock.recv_into(target, 0, flags)
             except BlockingIOError as error:  # a tick of silence

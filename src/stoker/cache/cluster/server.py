@@ -278,7 +278,9 @@ class Server:
             self._connections.add(connection)
         try:
             identity = self._identity
+            connection.channel.deadline = time.monotonic() + GREETING_S
             connection.hello = receive(connection.channel, identity, self._num_clients(), self.draining, self._epoch)
+            connection.channel.deadline = None
             connection.channel.bound(0.0, STUCK_S)
             self._answer(connection, connection.hello.identity)
         except WireError as error:
