@@ -39,6 +39,7 @@ BARS = (
     "cache_eviction",
     "cache_vs_fsspec",
     "cache_scale",
+    "cache_training",
     "cache_model_load",
 )
 RESULTS = Path(__file__).parent / "results"
