@@ -94,30 +94,6 @@ class RunFolderError(StokerError):
     code = "STOKER1401"
 
 
-class ClusterError(StokerError):
-    """Base of what goes wrong between the nodes of a cache; a program's reads never see it, they go to the store."""
-
-    code = "STOKER1440"
-
-
-class MembershipError(ClusterError):
-    """Who belongs to the cluster cannot be learned: a wrong address, an unreadable ring record, no answer."""
-
-    code = "STOKER1441"
-
-
-class PeerRefusedError(ClusterError):
-    """A cache worker answered that it will not serve this: wrong secret, unknown mount, no permission."""
-
-    code = "STOKER1442"
-
-
-class PeerLostError(ClusterError):
-    """A cache worker does not answer: no connection, no bytes within the time-out, or a broken stream."""
-
-    code = "STOKER1443"
-
-
 class CacheError(StokerError):
     """Base of what goes wrong in the data cache."""
 
@@ -155,3 +131,27 @@ class ModelFileError(CacheError, ValueError):
     """A file is not of the model format that it was opened as. Fields: path."""
 
     code = "STOKER1430"
+
+
+class ClusterError(CacheError):
+    """Base of what goes wrong between the nodes of a cache; a program's reads never see it, they go to the store."""
+
+    code = "STOKER1440"
+
+
+class MembershipError(ClusterError):
+    """Who belongs to the cluster cannot be learned: a wrong address, an unreadable ring record, no answer."""
+
+    code = "STOKER1441"
+
+
+class PeerRefusedError(ClusterError):
+    """A cache worker answered that it will not serve this: wrong secret, unknown mount, no permission."""
+
+    code = "STOKER1442"
+
+
+class PeerLostError(ClusterError):
+    """A cache worker does not answer: no connection, no bytes within the time-out, or a broken stream."""
+
+    code = "STOKER1443"
