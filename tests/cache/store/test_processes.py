@@ -42,8 +42,8 @@ def test_a_killed_writer_leaves_whole_pages(tmp_path: Path) -> None:
         begun = time.monotonic()
         with PageStore(tmp_path, storing.settings()) as store:
             kept.append(storing.check_all(store))
-            assert storing.put(store, 399, 1)
-            assert storing.check(store, 399) is not None
+            assert storing.put(store, storing.OBJECTS, 1)
+            assert storing.check(store, storing.OBJECTS) is not None
         assert time.monotonic() - begun < 5.0
         assert storing.disk_bytes(tmp_path) <= storing.LIMIT
     assert kept[-1] > 50

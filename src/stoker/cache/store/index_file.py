@@ -90,7 +90,8 @@ class IndexFile:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not os.fstat(self._fd).st_size:
             os.ftruncate(self._fd, _SMALLEST_BYTES)
-            self.write(0, _U64.pack(_MAGIC))
+            # The directory of no table is read too, which on some filesystems needs room.
+            self.write(0, _U64.pack(_MAGIC).ljust(2 * _DIRECTORY_AT, b"\0"))
         self.remap()
 
     def _is_valid(self) -> bool:

@@ -305,8 +305,12 @@ class LargeFiles:
 def _make_file(path: Path, head: bytes, size: int) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.ftruncate(fd, size)
-        os.pwrite(fd, head, 0)
+        if head:
+            # Places of pages that are not there are read too, which on some filesystems needs room.
+            os.posix_fallocate(fd, 0, size)
+            os.pwrite(fd, head, 0)
+        else:
+            os.ftruncate(fd, size)
     finally:
         os.close(fd)
 

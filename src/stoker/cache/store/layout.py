@@ -197,10 +197,16 @@ def filesystem_type(path: Path) -> str:
     return kind
 
 
-def default_limit_bytes(directory: Path) -> int:
-    """The size a store takes when nobody says otherwise."""
+def default_limit_bytes(directory: Path, used_bytes: int = 0) -> int:
+    """The size a store takes when nobody says otherwise.
+
+    Args:
+        directory: of the store.
+        used_bytes: that it takes already, which count as free.
+    """
     disk = os.statvfs(directory)
-    return max(1 << 20, min(DEFAULT_LIMIT_BYTES, int(disk.f_bavail * disk.f_frsize * DEFAULT_LIMIT_FRAC)))
+    free_bytes = disk.f_bavail * disk.f_frsize + used_bytes
+    return max(1 << 20, min(DEFAULT_LIMIT_BYTES, int(free_bytes * DEFAULT_LIMIT_FRAC)))
 
 
 def segment_bytes_for(limit_bytes: int) -> int:

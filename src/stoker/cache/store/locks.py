@@ -28,6 +28,8 @@ FILL = 1 << 40
 _FILL_RANGE = (1 << 40) - 1
 
 _FLOCK = struct.Struct("hhqqi4x")
+_STUCK_S, _STUCK_AGAIN_S = 0.1, 10.0
+"""From which wait in vain on a lock counts as stuck, and after which time it is waited for again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
 
 
@@ -85,6 +87,7 @@ class LockFile:
         self._claiming = threading.Lock()
         self._claimed: set[int] = set()
         self._depth = 0
+        self._stuck_until = 0.0
 
     def call_after_fork(self, method: Callable[[], None]) -> None:
         """Call a bound method in forked children, once the locks have been reopened, as long as its object lives."""
@@ -110,14 +113,23 @@ class LockFile:
 
     @contextlib.contextmanager
     def publishing(self, wait_s: float) -> Generator[bool]:
-        """Index and table are this thread's alone; gives False if another process did not let go in time."""
+        """Index and table are this thread's alone; gives False if another process did not let go in time.
+
+        Args:
+            wait_s: longest wait; not waited for where a wait was in vain a moment ago.
+        """
         with self._publishing:
             if self._depth:
                 yield True
                 return
-            if not lock_within(self.fd, PUBLISH, wait_s):
+            # Whoever holds it for so long is stopped: nobody waits for it again until it was to be had once.
+            stuck = time.monotonic() < self._stuck_until
+            if not lock_within(self.fd, PUBLISH, 0.0 if stuck else wait_s):
+                if wait_s >= _STUCK_S:
+                    self._stuck_until = time.monotonic() + _STUCK_AGAIN_S
                 yield False
                 return
+            self._stuck_until = 0.0
             self._depth += 1
             try:
                 yield True

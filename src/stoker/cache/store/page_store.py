@@ -34,6 +34,8 @@ from stoker.cache.store.writing import Shelf, Writers, forget
 from stoker.cache.versions import Version
 from stoker.core.errors import CacheBusyError
 
+_BRIEFLY_S = 0.05
+"""Longest wait for a lock where going without only costs another look-up."""
 _REINDEX_S = 4.0
 """Longest time that opening a store spends on an index that was lost; what is left then is given up."""
 
@@ -54,12 +56,12 @@ class PageStore:
         self.settings = settings = settings or StoreSettings()
         self.layout = layout = Layout(Path(directory))
         layout.prepare()
-        self.limit_bytes = settings.limit_bytes or default_limit_bytes(layout.root)
         self._locks = LockFile(layout.locks)
         with self._publishing("opening the store"):
             self._table = table = Table(layout.table)
             self._index = index = Index(layout.index, table.alive)
             self._pulse = pulse = Pulse(layout.pulse, lambda row: table.get(row).group)
+        self.limit_bytes = settings.limit_bytes or default_limit_bytes(layout.root, table.allocated_bytes())
         self._maps = Maps(self._open_file)
         lock_wait_s = settings.lock_wait_s
         ttl_s = tuple(float("inf") if rule.ttl_s is None else rule.ttl_s for rule in settings.rules)
@@ -235,7 +237,7 @@ class PageStore:
         if old is not None and old.version == version.digest and old.length == len(memoryview(payload).cast("B")):
             if checked_at > old.checked_at:
                 self.confirm(key, old, checked_at)
-            if self._located(key, old) is not None:
+            if self._is_intact(key, old):
                 return True
         shelf = self._shelf(name, life, rule)
         large = index != DESCRIPTION and is_large(version.size, self.limit_bytes)
@@ -245,15 +247,17 @@ class PageStore:
             self._pulse.count(Count.REFUSED)
         return kept
 
+    def _is_intact(self, key: bytes, entry: Entry) -> bool:
+        found = self._located(key, entry)
+        return found is not None and found[0].page(found[1], entry.length, found[2], always=True) is not None
+
     def _shelf(self, name: ObjectName, life: Life, rule: int) -> Shelf:
         return Shelf(group_of(name), Life.PINNED if self._pins.covers(name) else life, min(rule, 255))
 
     def confirm(self, key: bytes, entry: Entry, checked_at: float) -> None:
         """The store said that an entry's version is still the object's. Forgotten if a lock is not to be had."""
-        with self._locks.publishing(self.settings.lock_wait_s) as held:
-            if not held:
-                return
-            now = self._index.find(key)
+        with self._locks.publishing(_BRIEFLY_S) as held:
+            now = self._index.find(key) if held else None
             if now is not None and now.version == entry.version and now.checked_at < checked_at:
                 # A full disk: the answer is asked for again later.
                 with contextlib.suppress(OSError):
@@ -288,8 +292,8 @@ class PageStore:
                 forget(self._table, entry)
 
     def _discard(self, key: bytes, entry: Entry) -> None:
-        """Drop a page that is gone or damaged, unless it has been stored again."""
-        with self._locks.publishing(self.settings.lock_wait_s) as held:
+        """Drop a page that is gone or damaged, unless it has been stored again. A read does not wait for it."""
+        with self._locks.publishing(_BRIEFLY_S) as held:
             now = self._index.find(key) if held else None
             if now is not None and now.segment == entry.segment and now.offset == entry.offset:
                 self._index.remove(key)

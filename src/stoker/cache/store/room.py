@@ -24,9 +24,11 @@ from stoker.cache.store.table import Kind, Row, State, Table
 _MOST_DOOMED_FRAC = 0.125
 """Of the limit, that evicted files may take which others have mapped still; beyond it only files go that nobody has: a
 stopped process costs room for new pages, not the pages that are here."""
-_REFUSED_S = 0.02
+_NEW_S = 5.0
+"""For how long a large object may be without a page: another process is about to add one."""
+_LETTING_GO_S = 0.002
 _REFUSED_FACTOR = 20
-"""For how long nobody asks again after there was no room: at least, and times what asking took."""
+"""For how long nobody asks again after there was no room: times what asking took."""
 
 
 class Room:
@@ -87,7 +89,9 @@ class Room:
             done = held and self._make(num_bytes, life, rule)
         if not done:
             now = time.monotonic()
-            self._refused = (now + max(_REFUSED_S, _REFUSED_FACTOR * (now - moment[0])), self._table.changes)
+            # Files that were just given up are let go of by their readers in a moment.
+            wait_s = _LETTING_GO_S if self._table.changes != moment[1] else _REFUSED_FACTOR * (now - moment[0])
+            self._refused = (now + max(_LETTING_GO_S, wait_s), self._table.changes)
         return done
 
     def _make(self, num_bytes: int, life: Life, rule: int) -> bool:
@@ -131,6 +135,8 @@ class Room:
         if content.state == State.OPEN and content.kind == Kind.SEGMENT and not self._is_unclaimed(row):
             return None
         mark = self._pulse.mark(row)
+        if content.kind == Kind.LARGE and not content.live_pages and now - mark.last_time < _NEW_S:
+            return None
         return FileState(
             row, content.id, content.group, content.allocated, 0 if expired else content.live_pages,
             mark.last_read, now - mark.last_time, mark.num_reads, mark.passed,

@@ -128,6 +128,7 @@ class Upkeep:
         for row in self._contents.rows():
             for held in self._with_life(row, prefix, Life.PINNED):
                 pages, num_bytes = pages + 1, num_bytes + held.entry.length
+        self._writers.close()
         return Pages(pages, num_bytes)
 
     def unpin(self, prefix: ObjectName) -> Pages:
@@ -141,6 +142,8 @@ class Upkeep:
             if self._table.get(row).life == Life.PINNED:
                 for held in self._with_life(row, prefix, Life.NORMAL):
                     pages, num_bytes = pages + 1, num_bytes + held.entry.length
+        # What the pages were moved to is not this process's to keep.
+        self._writers.close()
         return Pages(pages, num_bytes)
 
     def _with_life(self, row: int, prefix: ObjectName, life: Life) -> Iterator[Held]:
@@ -187,6 +190,7 @@ class Upkeep:
             moved = [self._move(held, content, Life(content.life)) for held in self._contents.of_row(row)]
             if all(moved):
                 done += self._room.doom([(row, content.id)])
+        self._writers.close()
         self._room.reap()
         return done
 
