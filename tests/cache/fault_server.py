@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import http.server
 import threading
@@ -118,6 +119,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(data if body is None else body)
 
 
+@functools.lru_cache(maxsize=64)
 def etag(data: bytes) -> str:
     """As S3 makes them."""
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'

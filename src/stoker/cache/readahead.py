@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FIRST_PAGES = 2
-MAX_PAGES = 32
-"""Bounds what is in flight for one file (32 MiB), and how much is fetched in vain when a reader stops early."""
+MAX_PAGES = 64
+"""Bounds what is in flight for one file (64 MiB), and how much is fetched in vain when a reader stops early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class Window:
         """
         end = min(size_pages, self.page + 1 + self.ahead)
         start = max(self.asked, self.page + 1)
-        # In pieces, so that a window that moves by one page does not make requests of one page each.
-        if end - start < self.ahead // 4 and end < size_pages:
+        # By halves, so that a window that moves by one page does not make requests of one page each.
+        if end - start < self.ahead // 2 and end < size_pages:
             return range(start, start)
         return range(start, max(start, end))
 
