@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 from stoker.cache.cluster.channel import Channel
 from stoker.cache.cluster.fills import Fills, NotServed
@@ -51,6 +51,7 @@ _COPY_BYTES = PAGE_BYTES // 2
 _SCRATCH_BYTES = _COPY_BYTES
 _FLUSH_BYTES = 128 << 10
 _MAX_PARTS = 256
+_PAGES_KEPT = 256
 _DATA_KIND = int(Kind.DATA)
 _NOTHING = ObjectName("", "")
 _NO_VERSION = Version(Strength.NONE, "", 0)
@@ -95,12 +96,14 @@ class Recent:
         name: of the object, admitted.
         version: that was asked for.
         digest: of the version.
+        pages: key of each page that was asked for lately, and where it is.
     """
 
     head: bytes = b""
     name: ObjectName = _NOTHING
     version: Version = _NO_VERSION
     digest: int = 0
+    pages: dict[int, tuple[bytes, Any]] = field(default_factory=dict[int, tuple[bytes, Any]])
 
 
 class Outgoing:
@@ -178,14 +181,14 @@ class Serving:
         page, offset = divmod(start, PAGE_BYTES)
         if not 0 < length <= PAGE_BYTES - offset or start + length > recent.version.size:
             return False
-        key = recent.name.key(page)
-        entry = self._pages.lookup(key)
+        key, entry = recent.pages.get(page) or self._look_up(recent, page)
         digest = recent.digest
-        if entry is None or entry.version != digest:
+        if entry is None:
             return False
         if length <= _COPY_BYTES:
             whole = out.whole(length)
             if not self._pages.read_into(key, entry, offset, whole[DATA_HEAD.size :]):
+                recent.pages.clear()
                 return False
             DATA_HEAD.pack_into(
                 whole, 0, MAGIC, PROTOCOL, _DATA_KIND, DATA_BYTES + length, out.epoch, 0, 0, digest, recent.version.size
@@ -194,6 +197,7 @@ class Serving:
         else:
             view = self._pages.view(key, entry)
             if view is None or len(view) < offset + length:
+                recent.pages.clear()
                 return False
             out.add(data_head(0, 0, digest, recent.version.size, length, out.epoch), view[offset : offset + length])
             out.flush()
@@ -202,6 +206,18 @@ class Serving:
         counts.hit_bytes += length
         counts.sent_bytes += length
         return True
+
+    def _look_up(self, recent: Recent, page: int) -> tuple[bytes, Any]:
+        """Key of a page and where it is, None if it is not held in the version that was asked for."""
+        key = recent.name.key(page)
+        entry = self._pages.lookup(key)
+        if entry is None or entry.version != recent.digest:
+            return key, None
+        if len(recent.pages) >= _PAGES_KEPT:
+            recent.pages.clear()
+        # May be kept: the store compares what it finds at a place with key and version.
+        recent.pages[page] = key, entry
+        return key, entry
 
     def read(
         self, out: Outgoing, request: Read, identity: str, counts: Counts, recent: Recent, *, filling: bool
@@ -232,6 +248,7 @@ class Serving:
             recent.head = read_head(request.mount, request.path, version, 1, request.flags)
             recent.name, recent.version = ObjectName(mount.namespace, request.path), version
             recent.digest = version.digest
+            recent.pages.clear()
         return out.flush()
 
     def stat(self, out: Outgoing, question: Stat, identity: str, counts: Counts) -> None:
