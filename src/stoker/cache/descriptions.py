@@ -36,7 +36,7 @@ class Description(NamedTuple):
     @staticmethod
     def decode(data: bytes | bytearray | memoryview) -> Description:
         """From bytes that :meth:`encode` wrote."""
-        found: Any = json.loads(bytes(data), object_hook=_decoded)
+        found: Any = _decode(str(data, "utf-8"))
         strength, token, size = found["version"]
         return Description(Version(Strength(strength), token, size), found["details"])
 
@@ -51,3 +51,6 @@ def _decoded(found: dict[str, Any]) -> object:
     if len(found) == 1 and _TIME in found:
         return datetime.datetime.fromisoformat(found[_TIME])
     return found
+
+
+_decode = json.JSONDecoder(object_hook=_decoded).decode

@@ -110,7 +110,10 @@ class _PageReader(io.RawIOBase):
     def _move(self, window: Window) -> None:
         """Follows the reader: asks for what it will want, and for nothing more once it jumps."""
         if window.ahead == 0:
+            self._window = window
             self._stop()
+            self._held.clear()
+            return
         self._held = {index: data for index, data in self._held.items() if index >= window.page}
         wanted = window.wanted(-(-self.snapshot.size // PAGE_BYTES))
         self._window = window.having_asked(wanted)
