@@ -160,6 +160,8 @@ def test_the_holder_of_the_publish_lock_is_stopped(tmp_path: Path) -> None:
         try:
             assert storing.check(store, 100) == 1
             assert not storing.put(store, 101, 1)
+            with PageStore(tmp_path, settings) as opened_now:
+                assert storing.check(opened_now, 100) == 1
             with pytest.raises(CacheBusyError, match="stopped process"):
                 store.drop(storing.name_of(100).key(0))
         finally:

@@ -94,6 +94,11 @@ class Layout:
         """Prefixes that are pinned, as JSON."""
         return self.root / "pins"
 
+    @property
+    def is_made(self) -> bool:
+        """Whether all files of a store are there."""
+        return all(path.exists() and path.stat().st_size for path in (self.index, self.table, self.pulse))
+
     def segment(self, number: int) -> Path:
         """File of a segment."""
         return self.root / "segments" / f"{number:08x}"

@@ -7,9 +7,8 @@ where the file is mapped already, so that a busy thread of the program does not 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
@@ -17,27 +16,22 @@ from xxhash import xxh3_64_intdigest
 from stoker.cache.names import DESCRIPTION, ObjectName
 from stoker.cache.policies import Life
 from stoker.cache.store.checksums import Bytes
-from stoker.cache.store.contents import Contents, Held
-from stoker.cache.store.index import Entry, Index
-from stoker.cache.store.large import LargeFiles, is_large, locate_page
+from stoker.cache.store.contents import Held
+from stoker.cache.store.index import Entry
+from stoker.cache.store.large import is_large, locate_page
 from stoker.cache.store.large_object import LargeObject
-from stoker.cache.store.layout import Layout, StoreSettings, default_limit_bytes, segment_bytes_for
-from stoker.cache.store.locks import LockFile
-from stoker.cache.store.maps import Mapped, Maps, open_locked
-from stoker.cache.store.pins import Pins
-from stoker.cache.store.pulse import Count, Pulse
+from stoker.cache.store.layout import StoreSettings
+from stoker.cache.store.maps import Mapped
+from stoker.cache.store.parts import Parts
+from stoker.cache.store.pulse import Count
 from stoker.cache.store.records import locate
-from stoker.cache.store.room import Room
-from stoker.cache.store.table import CHANGES_CELL, Kind, State, Table
+from stoker.cache.store.table import CHANGES_CELL, Kind
 from stoker.cache.store.upkeep import Pages, StoreStats, Upkeep, VerifyReport
-from stoker.cache.store.writing import Shelf, Writers, forget
+from stoker.cache.store.writing import Shelf, forget
 from stoker.cache.versions import Version
-from stoker.core.errors import CacheBusyError
 
 _BRIEFLY_S = 0.05
 """Longest wait for a lock where going without only costs another look-up."""
-_REINDEX_S = 4.0
-"""Longest time that opening a store spends on an index that was lost; what is left then is given up."""
 
 
 class PageStore:
@@ -53,65 +47,17 @@ class PageStore:
     """
 
     def __init__(self, directory: Path, settings: StoreSettings | None = None) -> None:
-        self.settings = settings = settings or StoreSettings()
-        self.layout = layout = Layout(Path(directory))
-        layout.prepare()
-        self._locks = LockFile(layout.locks)
-        with self._publishing("opening the store"):
-            self._table = table = Table(layout.table)
-            self._index = index = Index(layout.index, table.alive)
-            self._pulse = pulse = Pulse(layout.pulse, lambda row: table.get(row).group)
-        self.limit_bytes = settings.limit_bytes or default_limit_bytes(layout.root, table.allocated_bytes())
-        self._maps = Maps(self._open_file)
-        lock_wait_s = settings.lock_wait_s
-        ttl_s = tuple(float("inf") if rule.ttl_s is None else rule.ttl_s for rule in settings.rules)
-        self._room = room = Room(
-            layout, self._locks, table, pulse, settings, limit_bytes=self.limit_bytes,
-            other_bytes=lambda: index.num_bytes + table.num_bytes + pulse.num_bytes, let_go=self._let_go,
-        )  # fmt: skip
-        self._writers = Writers(
-            layout, self._locks, table, index, pulse, room,
-            segment_bytes=segment_bytes_for(self.limit_bytes), lock_wait_s=lock_wait_s, seconds_to_live=ttl_s,
-        )  # fmt: skip
-        self._large = LargeFiles(
-            layout, self._locks, table, index, pulse, room, lock_wait_s=lock_wait_s, seconds_to_live=ttl_s
-        )
-        self._pins = Pins(layout.pins, lambda: table.pins, table.note_pins)
-        self._contents = Contents(table, index, self._maps.get)
-        self._upkeep = Upkeep(
-            self._locks, table, index, pulse, room, self._writers, self._contents, self._pins, self.view,
-            lock_wait_s=lock_wait_s,
-        )  # fmt: skip
+        self._parts = parts = Parts(Path(directory), settings or StoreSettings())
+        self.settings, self.layout, self.limit_bytes = parts.settings, parts.layout, parts.limit_bytes
+        self._locks, self._table, self._index, self._pulse = parts.locks, parts.table, parts.index, parts.pulse
+        self._maps, self._large = parts.maps, parts.large
+        self._upkeep = Upkeep(parts, self.view)
         self._changes = self._table.changes
-        self._always = settings.verify == "always"
-        self._locks.call_after_fork(self._in_child)
-        self._recover()
-
-    def _recover(self) -> None:
-        """Clear up after processes that died, and after an index that power loss has damaged."""
-        if self._index.is_empty and self._contents.rows():
-            left: list[int] = []
-            with self._locks.publishing(self.settings.lock_wait_s) as held, contextlib.suppress(OSError):
-                left = self._contents.reindex(_REINDEX_S) if held else []
-            self._room.doom([(row, self._table.get(row).id) for row in left])
-        self._room.reap()
-
-    def _in_child(self) -> None:
-        # The parent's maps would keep what is evicted on the disk for as long as this process lives.
-        self._maps.files.clear()
-        self._writers.reset()
-        self._large.reset()
-        self._pulse.reset()
+        self._always = self.settings.verify == "always"
 
     def close(self) -> None:
         """Let go of all files; views stay valid. Nothing else may be called afterwards."""
-        self._writers.close()
-        self._large.close()
-        self._maps.files.clear()
-        self._pulse.close()
-        self._index.close()
-        self._table.close()
-        self._locks.close()
+        self._parts.close()
 
     def __enter__(self) -> PageStore:
         return self
@@ -164,7 +110,8 @@ class PageStore:
     def _located(self, key: bytes, entry: Entry) -> tuple[Mapped, int, tuple[int, ...]] | None:
         """The file of a page, where its bytes begin in it, and their checksums."""
         if self._changes != self._table.cells[CHANGES_CELL]:
-            self._sweep()
+            self._changes = self._table.changes
+            self._parts.sweep()
         mapped = self._maps.files.get(entry.segment) or self._maps.get(entry.segment)
         if mapped is None or (mapped.expires is not None and mapped.expires <= time.time()):
             self._discard(key, entry)
@@ -180,35 +127,6 @@ class PageStore:
         if not self._always and checked:
             mapped.note_seen(entry.offset)
         return mapped, found[0], found[1]
-
-    def _sweep(self) -> None:
-        """Let go of files that were given up, so that their bytes become free."""
-        self._changes = self._table.changes
-        alive = set(self._table.alive().tolist())
-        self._maps.keep_only(alive)
-        self._large.keep_only(alive)
-
-    def _let_go(self, numbers: Iterable[int]) -> None:
-        numbers = list(numbers)
-        self._maps.let_go(numbers)
-        self._large.let_go(numbers)
-
-    def _open_file(self, number: int) -> Mapped | None:
-        row = self._table.find(number)
-        if row < 0:
-            return None
-        content = self._table.get(row)
-        if content.id != number or content.state not in (State.OPEN, State.SEALED):
-            return None
-        if content.kind == Kind.SEGMENT:
-            fd = open_locked(self.layout.segment(number), os.O_RDONLY)
-            return None if fd is None else Mapped(number, row, fd, content.expires)
-        fd = open_locked(self.layout.large_rows(number), os.O_RDONLY)
-        if fd is None:
-            return None
-        pages = Mapped(number, row, fd, content.expires)
-        fd = open_locked(self.layout.large(number), os.O_RDONLY)
-        return None if fd is None else Mapped(number, row, fd, content.expires, pages)
 
     def put(
         self, name: ObjectName, index: int, version: Version, payload: Bytes, *,
@@ -241,7 +159,7 @@ class PageStore:
                 return True
         shelf = self._shelf(name, life, rule)
         large = index != DESCRIPTION and is_large(version.size, self.limit_bytes)
-        files = self._large if large else self._writers
+        files = self._large if large else self._parts.writers
         kept = files.put(name, index, version, payload, shelf=shelf, checked_at=checked_at)
         if not kept:
             self._pulse.count(Count.REFUSED)
@@ -252,7 +170,7 @@ class PageStore:
         return found is not None and found[0].page(found[1], entry.length, found[2], always=True) is not None
 
     def _shelf(self, name: ObjectName, life: Life, rule: int) -> Shelf:
-        return Shelf(group_of(name), Life.PINNED if self._pins.covers(name) else life, min(rule, 255))
+        return Shelf(group_of(name), Life.PINNED if self._parts.pins.covers(name) else life, min(rule, 255))
 
     def confirm(self, key: bytes, entry: Entry, checked_at: float) -> None:
         """The store said that an entry's version is still the object's. Forgotten if a lock is not to be had."""
@@ -285,7 +203,7 @@ class PageStore:
         Raises:
             CacheBusyError: a stopped process holds the lock; the page is still there.
         """
-        with self._publishing("dropping a page"):
+        with self._parts.publishing("dropping a page"):
             entry = self._index.find(key)
             self._index.remove(key)
             if entry is not None:
@@ -305,7 +223,7 @@ class PageStore:
         row = self._table.find(entry.segment)
         if row >= 0 and self._table.get(row).kind == Kind.LARGE:
             # Its place is never written again: the object gets a new file.
-            self._room.doom([(row, entry.segment)])
+            self._parts.room.doom([(row, entry.segment)])
 
     def large(
         self, name: ObjectName, version: Version, *, create: bool = False,
@@ -336,7 +254,7 @@ class PageStore:
 
     def names(self, prefix: ObjectName | None = None) -> Iterator[Held]:
         """Pages that are here, under a prefix (same namespace, path that begins so; None: all)."""
-        return self._contents.held(prefix)
+        return self._parts.contents.held(prefix)
 
     def evict(self, prefix: ObjectName | None = None) -> Pages:
         """Forget pages under a prefix, pinned or not; how many there were."""
@@ -352,7 +270,7 @@ class PageStore:
 
     def pinned(self) -> tuple[ObjectName, ...]:
         """Prefixes that are pinned."""
-        return self._pins.prefixes()
+        return self._parts.pins.prefixes()
 
     def compact(self) -> int:
         """Rewrite segments of which little is live (for a maintenance process); their number."""
@@ -364,7 +282,7 @@ class PageStore:
 
     def stats(self) -> StoreStats:
         """The state of the store, as all processes together made it."""
-        return self._upkeep.stats(self.limit_bytes)
+        return self._upkeep.stats()
 
     def filling(self, key: bytes) -> contextlib.AbstractContextManager[None]:
         """One thread of all processes fetches a page; look it up again once inside.
@@ -372,17 +290,6 @@ class PageStore:
         Waits no longer than ``filling_wait_s``, then goes on beside the other one. Hold one at a time per thread.
         """
         return self._locks.filling(key, self.settings.filling_wait_s)
-
-    @contextlib.contextmanager
-    def _publishing(self, doing: str) -> Generator[None]:
-        with self._locks.publishing(self.settings.lock_wait_s) as held:
-            if not held:
-                raise CacheBusyError(
-                    f"{doing} needs the lock of `{self.layout.root}`, which another process has held for "
-                    f"{self.settings.lock_wait_s:.0f} s; look for a stopped process with `lslocks`.",
-                    path=str(self.layout.locks),
-                )
-            yield
 
 
 def group_of(name: ObjectName) -> int:

@@ -8,14 +8,12 @@ from typing import NamedTuple
 
 from stoker.cache.names import ObjectName
 from stoker.cache.policies import Life
-from stoker.cache.store.contents import Contents, Held, is_under
-from stoker.cache.store.index import Entry, Index
-from stoker.cache.store.locks import LockFile
-from stoker.cache.store.pins import Pins
-from stoker.cache.store.pulse import Count, Pulse
-from stoker.cache.store.room import Room
-from stoker.cache.store.table import Kind, Row, State, Table
-from stoker.cache.store.writing import Shelf, Writers, forget
+from stoker.cache.store.contents import Held, is_under
+from stoker.cache.store.index import Entry
+from stoker.cache.store.parts import Parts
+from stoker.cache.store.pulse import Count
+from stoker.cache.store.table import Kind, Row, State
+from stoker.cache.store.writing import Shelf, forget
 
 COMPACT_FRAC = 0.3
 """A segment with less of it live is rewritten."""
@@ -76,28 +74,18 @@ class VerifyReport(NamedTuple):
 
 
 class Upkeep:
-    """Slow work on a store's parts.
+    """Slow work on a store.
 
     Args:
-        locks: of this process.
-        table: of files.
-        index: of pages.
-        pulse: what was read when.
-        room: the bounds.
-        writers: of this process.
-        contents: of the store.
-        pins: of the store.
+        parts: of the store.
         view: gives a page's bytes if they are intact, and drops it if not.
-        lock_wait_s: longest wait for a lock.
     """
 
-    def __init__(
-        self, locks: LockFile, table: Table, index: Index, pulse: Pulse, room: Room, writers: Writers,
-        contents: Contents, pins: Pins, view: Callable[[bytes, Entry], memoryview | None], *, lock_wait_s: float,
-    ) -> None:  # fmt: skip
-        self._locks, self._table, self._index, self._pulse, self._room = locks, table, index, pulse, room
-        self._writers, self._contents, self._pins, self._view = writers, contents, pins, view
-        self._lock_wait_s = lock_wait_s
+    def __init__(self, parts: Parts, view: Callable[[bytes, Entry], memoryview | None]) -> None:
+        self._locks, self._table, self._index, self._pulse = parts.locks, parts.table, parts.index, parts.pulse
+        self._room, self._writers, self._contents, self._pins = parts.room, parts.writers, parts.contents, parts.pins
+        self._lock_wait_s, self._limit_bytes = parts.settings.lock_wait_s, parts.limit_bytes
+        self._view = view
 
     def evict(self, prefix: ObjectName | None) -> Pages:
         """Forget pages under a prefix, and remove files of which nothing is left."""
@@ -203,7 +191,7 @@ class Upkeep:
             count[1] += held.entry.length
         return VerifyReport(Pages(*counts[True]), Pages(*counts[False]))
 
-    def stats(self, limit_bytes: int) -> StoreStats:
+    def stats(self) -> StoreStats:
         """The state of the store."""
         self._pulse.flush()
         rows = self._table.rows()
@@ -211,7 +199,7 @@ class Upkeep:
         pinned = alive & (rows["life"] == Life.PINNED)
         counted = self._pulse.counted
         return StoreStats(
-            limit_bytes=limit_bytes,
+            limit_bytes=self._limit_bytes,
             used_bytes=self._room.used_bytes(),
             live=Pages(int(rows["live_pages"][alive].sum()), int(rows["live_bytes"][alive].sum())),
             pinned=Pages(int(rows["live_pages"][pinned].sum()), int(rows["live_bytes"][pinned].sum())),
