@@ -14,7 +14,7 @@ from typing import Any
 from stoker.cache.filesystem.places import open_place
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.preloading import list_items
-from stoker.cache.rule_settings import CacheSettings, cache_settings
+from stoker.cache.rule_settings import CacheSettings, cache_settings, settled
 from stoker.cache.whole_object import WholeObject
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ModelFileError
@@ -52,7 +52,7 @@ def materialise(
         ModelFileError: a name would lead out of the folder.
         SourceChangedError: a file was replaced while it was read.
     """
-    filesystem, path = open_place(url, settings or cache_settings(resolve().settings), options)
+    filesystem, path = open_place(url, settings or settled(cache_settings(resolve().settings)), options)
     listing = list_items(filesystem, path, is_pattern=False)
     root = Path(tempfile.mkdtemp(prefix=f"{path.rstrip('/').rpartition('/')[2][:40]}-"))
     with _lock:

@@ -17,7 +17,7 @@ import torch
 from stoker.cache.filesystem.places import open_place, url_of
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.preloading import list_items
-from stoker.cache.rule_settings import CacheSettings, cache_settings
+from stoker.cache.rule_settings import CacheSettings, cache_settings, settled
 from stoker.cache.safetensors_header import LENGTH_BYTES, Header, TensorEntry, header_length, parse_header
 from stoker.cache.whole_object import PARALLEL, WholeObject
 from stoker.core.config_sources import resolve
@@ -86,7 +86,7 @@ def stream_safetensors(
 
     Takes what :func:`load_safetensors` takes.
     """
-    filesystem, path = open_place(url, settings or cache_settings(resolve().settings), options)
+    filesystem, path = open_place(url, settings or settled(cache_settings(resolve().settings)), options)
     paths = _files(filesystem, path, url)
     uploader = _Uploader(torch.device(device))
     quiet = progress is False or (progress is None and not _is_terminal())

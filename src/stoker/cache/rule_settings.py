@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stoker.cache.page_stores import default_directory
 from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule
 from stoker.core.cache_rules import RuleText, parse_rules
 from stoker.core.config import Settings
 
 _WORDS = ("on", "off")
+_SIZE_FILE = "size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,36 @@ def cache_settings(settings: Settings) -> CacheSettings:
         limit_bytes=settings.cache_size_bytes,
         rules=rules_of(settings.cache_rules),
     )
+
+
+def settled(settings: CacheSettings) -> CacheSettings:
+    """The settings with a directory, and with the size that was last asked for where none is asked for now.
+
+    A cache has one size, whoever opens it; a size that is asked for is noted beside the pages.
+    """
+    directory = (settings.directory or default_directory()).expanduser().absolute()
+    noted = directory / _SIZE_FILE
+    limit_bytes = settings.limit_bytes
+    if limit_bytes is None:
+        try:
+            limit_bytes = int(noted.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            limit_bytes = None  # never asked for: a part of the disk
+    return replace(settings, directory=directory, limit_bytes=limit_bytes)
+
+
+def note_size(settings: CacheSettings) -> None:
+    """Notes the size for those who open the cache later.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    if settings.directory is None or settings.limit_bytes is None:
+        return
+    settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    aside = settings.directory / f"{_SIZE_FILE}.{os.getpid()}"
+    aside.write_text(str(settings.limit_bytes), encoding="ascii")
+    aside.replace(settings.directory / _SIZE_FILE)
 
 
 def rules_of(text: str | None) -> tuple[Rule, ...]:

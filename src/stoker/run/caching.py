@@ -16,8 +16,7 @@ from typing import Any
 from stoker.cache import reading
 from stoker.cache.filesystem import routing
 from stoker.cache.ledger import Ledger, create_ledger
-from stoker.cache.page_stores import default_directory
-from stoker.cache.rule_settings import cache_settings, rules_of
+from stoker.cache.rule_settings import cache_settings, note_size, rules_of, settled
 from stoker.core.config import Settings
 from stoker.core.errors import CacheDirectoryError
 from stoker.run.environment import CACHE_ENV
@@ -35,9 +34,12 @@ def environment(settings: Settings, run_id: str) -> dict[str, str]:
     """
     if settings.cache == "off":
         return {}
-    wanted = cache_settings(settings)
-    directory = (wanted.directory or default_directory()).expanduser().absolute()
+    wanted = settled(cache_settings(settings))
+    directory = wanted.directory
+    assert directory is not None
     try:
+        if settings.cache_size_bytes is not None:
+            note_size(wanted)
         ledger = create_ledger(directory, run_id)
     except OSError as error:
         raise CacheDirectoryError(

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stoker.cache.page_stores import default_directory, page_store
-from stoker.cache.rule_settings import CacheSettings, cache_settings
+from stoker.cache.page_stores import page_store
+from stoker.cache.rule_settings import CacheSettings, cache_settings, note_size, settled
 from stoker.cache.store.page_store import PageStore
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError
@@ -40,6 +40,15 @@ def settings_of(arguments: argparse.Namespace) -> CacheSettings:
         settings = replace(settings, directory=Path(arguments.dir).expanduser().absolute())
     if getattr(arguments, "size", None):
         settings = replace(settings, limit_bytes=size_of("--size", arguments.size))
+    asked_for = settings.limit_bytes is not None
+    settings = settled(settings)
+    if asked_for:
+        try:
+            note_size(settings)
+        except OSError as error:
+            raise ConfigError(
+                f"`{settings.directory}` must be a folder that can be written: {error.strerror}"
+            ) from None
     return settings
 
 
@@ -57,7 +66,8 @@ def size_of(option: str, text: str) -> int:
 
 def directory_of(settings: CacheSettings) -> Path:
     """Where the cache is."""
-    return settings.directory or default_directory()
+    assert settings.directory is not None, "settings of a command are settled"
+    return settings.directory
 
 
 def open_existing(settings: CacheSettings) -> PageStore:

@@ -8,6 +8,7 @@ import sys
 from typing import NamedTuple
 
 from stoker.cli.errors import refuse
+from stoker.core.errors import StokerError
 from stoker.core.extras import require
 
 
@@ -56,7 +57,13 @@ def main(argv: list[str]) -> int:
         require(package, extra="cache")
     module = importlib.import_module(f"stoker.cli.cache.{command.module}")
     run = getattr(module, command.name, None) or module.main
-    return run(argv[1:])
+    try:
+        return run(argv[1:])
+    except (BrokenPipeError, StokerError):
+        raise
+    except OSError as error:
+        # Of a store or a disk; what it is about is in its own words.
+        return refuse(f"`stoker cache {argv[0]}` could not go on: {type(error).__name__}: {error}")
 
 
 def help_text() -> str:

@@ -1,0 +1,31 @@
+"""`stoker cache explain`: what the next read of an object does, and why."""
+
+from __future__ import annotations
+
+import time
+
+from stoker.cache.looking import next_read
+from stoker.cli.cache.arguments import directory_of, parser, print_json, settings_of, show, stdout_style
+from stoker.cli.cache.content import facts_json, facts_of, look_at
+from stoker.ui.tables import render_facts
+
+_COLOURS = {"hits": 32, "misses": 33}
+
+
+def main(argv: list[str]) -> int:
+    """Explains; asks no store."""
+    made = parser("explain", "What the next read of an object does, and why: from the cache alone, asking no store.")
+    made.add_argument("url", metavar="URL")
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = made.parse_args(argv)
+    settings = settings_of(arguments)
+    found = look_at(arguments.url, settings)
+    does, why = next_read(found, time.time())
+    if arguments.json:
+        print_json({**facts_json(found), "next_read": does, "why": why, "where": str(directory_of(settings))})
+        return 0
+    style = stdout_style()
+    facts = [*facts_of(found), ("Where", f"this machine, {directory_of(settings)}")]
+    verdict = style.paint(f"The next read {does}", _COLOURS.get(does, 36))
+    show([*render_facts(facts, style), "", f"{verdict}: {why}."])
+    return 0

@@ -1,0 +1,105 @@
+"""`stoker cache pin`, `unpin`, `evict`, `verify`: what stays, what goes, and whether it is sound."""
+
+from __future__ import annotations
+
+import argparse
+
+from stoker.cache.filesystem.places import open_place
+from stoker.cache.looking import folder_prefix
+from stoker.cache.names import ObjectName
+from stoker.cache.rule_settings import CacheSettings
+from stoker.cache.store.page_store import PageStore
+from stoker.cache.store.upkeep import Pages
+from stoker.cli.cache.arguments import open_existing, parser, print_json, settings_of, show, stdout_style
+from stoker.core.errors import ConfigError
+from stoker.core.units import format_bytes
+from stoker.ui.figures import write_plural
+
+
+def pin(argv: list[str]) -> int:
+    """Pins what is, and will be, below a URL."""
+    arguments, settings, pages = _opened("pin", "Keeps what is below a URL, now and later, until it is unpinned.", argv)
+    done = pages.pin(_prefix(arguments.url, settings, pages))
+    return _say(arguments, f"Pinned {arguments.url}", done, "cached below it now")
+
+
+def unpin(argv: list[str]) -> int:
+    """Ends pins."""
+    arguments, settings, pages = _opened("unpin", "Lets what is below a URL be evicted like anything else.", argv)
+    done = pages.unpin(_prefix(arguments.url, settings, pages))
+    return _say(arguments, f"Unpinned {arguments.url}", done, "cached below it")
+
+
+def evict(argv: list[str]) -> int:
+    """Drops what is cached.
+
+    Raises:
+        ConfigError: neither a URL nor ``--all`` was given, or both.
+    """
+    made = _parser("evict", "Drops what is cached below a URL; the store keeps it, and the next read fetches it again.")
+    made.add_argument("--all", action="store_true", help="everything")
+    arguments = made.parse_args(argv)
+    if bool(arguments.url) == arguments.all:
+        raise ConfigError(
+            "`stoker cache evict` must be followed by a URL or by --all, got "
+            + ("both" if arguments.all else "neither")
+        )
+    settings = settings_of(arguments)
+    pages = open_existing(settings)
+    done = pages.evict(None if arguments.all else _prefix(arguments.url, settings, pages))
+    return _say(arguments, "Evicted", done, "everything" if arguments.all else f"below {arguments.url}")
+
+
+def verify(argv: list[str]) -> int:
+    """Reads everything; 1 if something was damaged."""
+    made = parser("verify", "Compares everything that is cached with its checksums; what is damaged is dropped.")
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = made.parse_args(argv)
+    report = open_existing(settings_of(arguments)).verify()
+    if arguments.json:
+        print_json({"intact": report.intact._asdict(), "damaged": report.damaged._asdict()})
+        return 1 if report.damaged.pages else 0
+    style = stdout_style()
+    lines = [f"{style.paint('intact ', 32)}  {_count(report.intact)}"]
+    if report.damaged.pages:
+        lines += [
+            f"{style.paint('damaged', 31)}  {_count(report.damaged)}: dropped, the next read fetches them again",
+            "A disk that returns other bytes than were written will do so again: look at the kernel's log.",
+        ]
+    show(lines)
+    return 1 if report.damaged.pages else 0
+
+
+def _parser(name: str, text: str) -> argparse.ArgumentParser:
+    made = parser(name, text)
+    made.add_argument("url", metavar="URL", nargs="?", help="of an object or a folder")
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    return made
+
+
+def _opened(name: str, text: str, argv: list[str]) -> tuple[argparse.Namespace, CacheSettings, PageStore]:
+    arguments = _parser(name, text).parse_args(argv)
+    if not arguments.url:
+        raise ConfigError(f"`stoker cache {name}` must be followed by a URL such as s3://bucket/folder, got nothing")
+    settings = settings_of(arguments)
+    return arguments, settings, open_existing(settings)
+
+
+def _prefix(url: str, settings: CacheSettings, pages: PageStore) -> ObjectName:
+    """What names below a URL begin with; an object is its own."""
+    filesystem, path = open_place(url, settings)
+    name = filesystem.reader.name(path)
+    is_object = not url.endswith("/") and any(held.name.path == path for held in pages.names(name))
+    return name._replace(path=folder_prefix(path, is_object=is_object))
+
+
+def _say(arguments: argparse.Namespace, what: str, done: Pages, where: str) -> int:
+    if arguments.json:
+        print_json(done._asdict())
+    else:
+        show([f"{what}: {_count(done)} {where}"])
+    return 0
+
+
+def _count(pages: Pages) -> str:
+    return f"{write_plural(pages.pages, 'page')}, {format_bytes(pages.num_bytes)}"

@@ -1,0 +1,149 @@
+"""`stoker cache status`: how full the cache is, what it is worth, how fast it goes at the moment."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from stoker.cache.looking import url_of_name
+from stoker.cache.store.page_store import PageStore
+from stoker.cache.store.upkeep import StoreStats
+from stoker.cli.cache.arguments import directory_of, open_existing, parser, print_json, settings_of, show, stdout_style
+from stoker.core.errors import ConfigError
+from stoker.core.progress import draw_bar
+from stoker.core.units import format_bytes, parse_seconds
+from stoker.ui.figures import write_count, write_percent, write_plural, write_rate
+from stoker.ui.report_text import Style
+from stoker.ui.tables import render_facts
+
+
+class Rates(NamedTuple):
+    """What happened a second while the command looked.
+
+    Attributes:
+        hits: reads of pages.
+        puts: pages stored.
+        evicted: pages that went.
+    """
+
+    hits: float
+    puts: float
+    evicted: float
+
+
+def main(argv: list[str]) -> int:
+    """Shows the state of the cache."""
+    made = parser("status", "How full the cache is, what it is worth, and how fast it goes at the moment.")
+    made.add_argument("--over", default="500ms", metavar="TIME", help="how long to look for the rates (default: 500ms)")
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = made.parse_args(argv)
+    settings = settings_of(arguments)
+    pages = open_existing(settings)
+    stats, rates = _measure(pages, _time(arguments.over))
+    pins = [url_of_name(name) for name in pages.pinned()]
+    directory = str(directory_of(settings))
+    if arguments.json:
+        print_json(_as_json(stats, rates, pins, directory))
+    else:
+        show(render_status(stats, rates, pins, directory, stdout_style()))
+    return 0
+
+
+def _time(text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"`--over` must be a time such as `500ms`, got {text!r} ({error})") from None
+
+
+def _measure(pages: PageStore, over_s: float) -> tuple[StoreStats, Rates]:
+    before, began_s = pages.stats(), time.monotonic()
+    time.sleep(over_s)
+    stats, lasted_s = pages.stats(), time.monotonic() - began_s
+    rates = Rates(
+        (stats.hits - before.hits) / lasted_s,
+        (stats.puts - before.puts) / lasted_s,
+        (stats.evicted.pages - before.evicted.pages) / lasted_s,
+    )
+    return stats, rates
+
+
+def hit_frac(stats: StoreStats) -> float | None:
+    """Share of reads of pages that found theirs; None before the first."""
+    reads = stats.hits + stats.puts + stats.refused
+    return stats.hits / reads if reads else None
+
+
+def render_status(stats: StoreStats, rates: Rates, pins: list[str], directory: str, style: Style) -> list[str]:
+    """The state as lines.
+
+    Args:
+        stats: of the store.
+        rates: at the moment.
+        pins: pinned URLs.
+        directory: of the cache.
+        style: what the terminal shows.
+    """
+    full = stats.used_bytes / stats.limit_bytes
+    bar = style.paint(draw_bar(full, 30, unicode=style.unicode), 33 if full > 0.95 else 32)
+    edges = ("▕", "▏") if style.unicode else ("[", "]")
+    fill = f"{format_bytes(stats.used_bytes)} of {format_bytes(stats.limit_bytes)} ({write_percent(full)})"
+    files = f"{write_plural(stats.segments, 'segment')}, {write_plural(stats.large, 'file')} of large objects"
+    ratio = hit_frac(stats)
+    worth = "nothing was read yet"
+    if ratio is not None:
+        worth = (
+            f"{write_percent(ratio)} of reads found their page ({write_count(stats.hits)} of them, since it was made)"
+        )
+    evicted = f"{write_plural(stats.evicted.pages, 'page')}, {format_bytes(stats.evicted.num_bytes)}"
+    facts = [
+        ("Content", f"{write_plural(stats.live.pages, 'page')}, {format_bytes(stats.live.num_bytes)}, in {files}"),
+        ("Hits", worth),
+        ("Now", _write_rates(rates)),
+    ]
+    if stats.pinned.pages or pins:
+        listed = ", ".join(pins[:4]) + (f" and {len(pins) - 4} more" if len(pins) > 4 else "")
+        facts.append(("Pinned", f"{format_bytes(stats.pinned.num_bytes)} below {listed}"))
+    if stats.evicted.pages:
+        facts.append(("Evicted", f"{evicted}, since it was made"))
+    if stats.refused:
+        facts.append(("Refused", f"{write_plural(stats.refused, 'page')}: what was in the cache was in use"))
+    if stats.doomed_bytes:
+        facts.append(
+            ("Leaving", f"{format_bytes(stats.doomed_bytes)} of evicted files that processes still have mapped")
+        )
+    if stats.damaged:
+        facts.append(("Damaged", f"{write_plural(stats.damaged, 'page')} had other bytes than were written, and went"))
+    lines = [
+        style.paint(f"Cache in {directory}", 1),
+        "",
+        f"{style.paint('Fill   ', 1)}  {edges[0]}{bar}{edges[1]}  {fill}",
+    ]
+    lines += render_facts(facts, style)
+    if full > 0.95 and stats.refused:
+        lines += [
+            "",
+            "It is full and takes nothing new while all of it is in use. Next: a larger one, or stoker cache evict URL",
+        ]
+    return lines
+
+
+def _write_rates(rates: Rates) -> str:
+    if not any(rates):
+        return "idle"
+    found = (f"{write_rate(rates.hits)} hits/s", f"{write_rate(rates.puts)} pages stored/s")
+    return ", ".join([*found, f"{write_rate(rates.evicted)} evicted/s"])
+
+
+def _as_json(stats: StoreStats, rates: Rates, pins: list[str], directory: str) -> dict[str, Any]:
+    content = asdict(stats)
+    for name in ("live", "pinned", "evicted"):
+        content[name] = getattr(stats, name)._asdict()
+    return {
+        "directory": directory,
+        **content,
+        "hit_ratio": hit_frac(stats),
+        "per_s": rates._asdict(),
+        "pins": pins,
+    }
