@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stoker.cache.filesystem import routing
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.page_stores import close_page_stores
 from stoker.cache.policies import Rule
@@ -73,6 +74,16 @@ def cached(
                 yield filesystem
     finally:
         close_page_stores(directory)
+
+
+@contextlib.contextmanager
+def routed(directory: Path) -> Iterator[None]:
+    """Has pyarrow know the cache, as ``stoker run --cache`` and ``stoker.cache.install()`` do."""
+    routing.install(directory=directory, limit_bytes=ROOMY_BYTES)
+    try:
+        yield
+    finally:
+        routing.uninstall()
 
 
 def seconds(action: Callable[[], object]) -> float:
