@@ -13,6 +13,7 @@ from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cli.cache.arguments import parser, print_json, settings_of, show, size_of, stdout_style
 from stoker.core.errors import ConfigError
 from stoker.core.units import format_bytes, format_seconds
+from stoker.ui.figures import write_rate
 from stoker.ui.tables import render_table
 
 _SMALL_BYTES = 4096
@@ -62,7 +63,10 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         print_json({"url": arguments.url, "reads": [{**each._asdict(), "ratio": each.ratio} for each in found]})
         return 0
-    rows = [[each.what, _write(each, each.store_s), _write(each, each.cache_s), f"{each.ratio:.1f}x"] for each in found]
+    rows = [
+        [each.what, _write(each, each.store_s), _write(each, each.cache_s), f"{write_rate(each.ratio)}x"]
+        for each in found
+    ]
     show(render_table(["", "store", "cache", "ratio"], rows, stdout_style(), right=(1, 2, 3)))
     return 0
 

@@ -1,0 +1,218 @@
+"""`stoker cache …` over a store in this process's memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from stoker.cache.page_stores import close_page_stores
+from stoker.cli.main import main as stoker
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs a command; its status and what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "pages"))
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        status = stoker(["cache", *argv])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    yield run
+    close_page_stores(tmp_path / "pages")
+
+
+@pytest.fixture
+def objects(memory: MemoryFileSystem) -> MemoryFileSystem:
+    memory.pipe({"/data/train/a": b"a" * 1000, "/data/train/b": b"b" * 2000, "/data/big": bytes(5 << 20)})
+    return memory
+
+
+def as_json(found: tuple[int, str, str]) -> Any:
+    return json.loads(found[1])
+
+
+@pytest.mark.usefixtures("objects")
+def test_warm_says_exactly_what_became_of_each(cache: Run) -> None:
+    status, out, err = cache("warm", "memory://data", "--size", "64MiB")
+    assert (status, err) == (0, "")
+    assert [line.split()[:2] for line in out.splitlines()[1:3]] == [["planned", "3"], ["fetched", "3"]]
+    assert "Everything is in the cache" in out
+    account = as_json(cache("warm", "memory://data/train", "memory://data/train/a", "--json"))
+    assert account["planned"] == account["present"] == {"objects": 2, "num_bytes": 3000}
+    assert account["complete"] is True
+    assert cache("warm", "memory://data", "--quiet") == (0, "", "")
+
+
+@pytest.mark.usefixtures("objects")
+def test_warm_takes_patterns_and_lists(cache: Run, tmp_path: Path) -> None:
+    assert as_json(cache("warm", "memory://data/train/*", "--json"))["planned"]["objects"] == 2
+    (tmp_path / "list.txt").write_text("# both\nmemory://data/train\nmemory://data/big\n")
+    assert as_json(cache("warm", "list.txt", "--json"))["planned"]["objects"] == 3
+
+
+@pytest.mark.usefixtures("objects")
+def test_warm_ends_with_1_where_something_is_not_cached(cache: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_CACHE_RULES", "memory://*/train/* off")
+    status, out, _ = cache("warm", "memory://data")
+    assert status == 1
+    assert "uncached        2" in out
+    assert "stoker cache explain URL" in out
+
+
+def test_warm_says_what_failed(cache: Run, objects: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = MemoryFileSystem.find
+
+    def find_and_lose(self: MemoryFileSystem, *args: Any, **kwargs: Any) -> Any:
+        found = find(self, *args, **kwargs)
+        objects.store.pop("/data/train/a", None)
+        return found
+
+    monkeypatch.setattr(MemoryFileSystem, "find", find_and_lose)
+    status, out, _ = cache("warm", "memory://data")
+    assert status == 1
+    assert "failed: /data/train/a: FileNotFoundError" in out
+    assert "Run the same command again" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("warm", "memory://none"), "`memory://none` must name objects, and nothing is there"),
+        (("warm", "nothing.txt"), "or a file that lists URLs: No such file"),
+        (("warm", "memory://data", "--jobs", "0"), "`--jobs` must be at least 1"),
+        (("warm", "memory://data", "--size", "many"), "`--size` must be a size such as `50GB`"),
+        (("warm", "nosuch://data"), "`nosuch://` needs its fsspec filesystem"),
+        (("status",), "must be a cache, and there is none yet"),
+        (("ls",), "must be a cache"),
+        (("evict", "--all"), "must be a cache"),
+        (("evict",), "must be followed by a URL or by --all, got neither"),
+        (("evict", "memory://a", "--all"), "got both"),
+        (("pin",), "must be followed by a URL"),
+        (("statsu",), "did you mean `stoker cache status`"),
+        (("bench", "memory://none"), "must be an object, and nothing is there"),
+        (("bench", "file:///etc/hostname"), "its rule leaves it to the store"),
+        (("start",), "`--mount` must name a store"),
+        (("start", "--mount", "s3"), "`--mount` must be NAME=URL"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(cache: Run, argv: tuple[str, ...], said: str) -> None:
+    status, out, err = cache(*argv)
+    assert (status, out) == (2, "")
+    assert err.startswith("stoker: error: ")
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+def test_help_names_every_command(cache: Run) -> None:
+    status, out, _ = cache("--help")
+    assert status == 0
+    assert all(f"\n  {name} " in out for name in ("warm", "status", "ls", "explain", "evict", "start"))
+    assert cache()[0] == 2
+
+
+@pytest.mark.usefixtures("objects")
+def test_status(cache: Run) -> None:
+    cache("warm", "memory://data", "--size", "64MiB")
+    status, out, _ = cache("status", "--over", "1ms")
+    assert status == 0
+    assert out.startswith("Cache in ")
+    assert "of 64.0 MiB" in out
+    assert "in 1 segment" in out
+    assert "1 file of large objects" in out
+    found = as_json(cache("status", "--over", "1ms", "--json"))
+    assert found["limit_bytes"] == 64 << 20
+    assert found["large"] == 1
+    assert found["hit_ratio"] is not None
+    assert cache("status", "--over", "long")[0] == 2
+
+
+@pytest.mark.usefixtures("objects")
+def test_ls_shows_one_level_or_all(cache: Run) -> None:
+    cache("warm", "memory://data")
+    assert [entry["url"] for entry in as_json(cache("ls", "--json"))["entries"]] == ["memory:///data/"]
+    level = {entry["url"]: entry["objects"] for entry in as_json(cache("ls", "memory://data", "--json"))["entries"]}
+    assert level == {"memory:///data/big": 1, "memory:///data/train/": 2}
+    everything = as_json(cache("ls", "-r", "--json"))["entries"]
+    assert {entry["url"]: entry["cached_bytes"] for entry in everything} == {
+        "memory:///data/big": 5 << 20,
+        "memory:///data/train/a": 1000,
+        "memory:///data/train/b": 2000,
+    }
+    assert "100.0 %  memory:///data/big" in cache("ls", "memory://data")[1]
+    assert cache("ls", "memory://other")[1] == "Nothing is cached below memory://other.\n"
+
+
+@pytest.mark.usefixtures("objects")
+def test_stat_of_one_object(cache: Run) -> None:
+    cache("warm", "memory://data")
+    status, out, _ = cache("stat", "memory://data/big")
+    assert status == 0
+    assert "5.00 MiB (100.0 %), 5 of 5 pages" in out
+    assert "a file of its own" in out
+    assert cache("stat", "memory://data/none")[0] == 1
+    assert as_json(cache("stat", "memory://data/train/a", "--json"))["cached_bytes"] == 1000
+
+
+@pytest.mark.usefixtures("objects")
+def test_pins_and_evictions_are_of_folders_not_of_their_namesakes(cache: Run, objects: MemoryFileSystem) -> None:
+    objects.pipe("/data/training", b"c" * 10)
+    cache("warm", "memory://data")
+    assert cache("pin", "memory://data/train")[1].startswith("Pinned memory://data/train: 4 pages")
+    pinned = {entry["url"]: entry["pinned"] for entry in as_json(cache("ls", "-r", "--json"))["entries"]}
+    assert pinned["memory:///data/train/a"]
+    assert not pinned["memory:///data/training"]
+    assert as_json(cache("status", "--over", "1ms", "--json"))["pins"] == ["memory:///data/train/"]
+    assert cache("unpin", "memory://data/train")[0] == 0
+    assert as_json(cache("status", "--over", "1ms", "--json"))["pins"] == []
+    assert as_json(cache("evict", "memory://data/train", "--json"))["pages"] == 4
+    left = [entry["url"] for entry in as_json(cache("ls", "-r", "--json"))["entries"]]
+    assert left == ["memory:///data/big", "memory:///data/training"]
+    cache("evict", "--all")
+    assert cache("ls")[1] == "Nothing is cached.\n"
+
+
+@pytest.mark.usefixtures("objects")
+def test_verify_drops_what_is_damaged(cache: Run, tmp_path: Path) -> None:
+    cache("warm", "memory://data")
+    assert cache("verify")[0] == 0
+    large = next(path for path in (tmp_path / "pages" / "large").iterdir() if not path.suffix)
+    with open(large, "r+b") as file:
+        file.write(b"damage")
+    status, out, _ = cache("verify")
+    assert status == 1
+    assert "dropped, the next read fetches them again" in out
+    assert as_json(cache("verify", "--json"))["damaged"]["pages"] == 0
+
+
+@pytest.mark.usefixtures("objects")
+def test_explain_says_why(cache: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "memory://data/train/a"
+    assert as_json(cache("explain", url, "--json"))["next_read"] == "misses"
+    cache("warm", url)
+    assert "The next read hits: all of it is cached" in cache("explain", url)[1]
+    monkeypatch.setenv("STOKER_CACHE_RULES", "memory://* 0s")
+    assert as_json(cache("explain", url, "--json"))["next_read"] == "asks, then hits"
+    monkeypatch.setenv("STOKER_CACHE_RULES", "memory://* off")
+    assert as_json(cache("explain", url, "--json"))["next_read"] == "passes through"
+
+
+@pytest.mark.usefixtures("objects")
+def test_bench_compares(cache: Run) -> None:
+    found = as_json(cache("bench", "memory://data/big", "--rounds", "2", "--json"))
+    assert [len(each["store_s"]) for each in found["reads"]] == [2, 2]
+    assert cache("bench", "memory://data/big", "--rounds", "1")[1].splitlines()[0].split() == [
+        "store",
+        "cache",
+        "ratio",
+    ]
