@@ -97,6 +97,18 @@ def test_segments_that_someone_deleted_are_misses(tmp_path: Path) -> None:
         assert storing.check(store, 100) == 2
 
 
+def test_files_of_a_lost_table_are_removed(tmp_path: Path) -> None:
+    with PageStore(tmp_path, storing.settings()) as store:
+        for i in [0, *range(100, 110)]:
+            storing.put(store, i, 1)
+    (tmp_path / "table").unlink()
+    with PageStore(tmp_path, storing.settings()) as store:
+        assert not store.layout.page_files()
+        assert [storing.check(store, i) for i in range(100, 110)] == [None] * 10
+        assert storing.put(store, 100, 2)
+        assert storing.check(store, 100) == 2
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of 12 MiB, where the test may mount one."""

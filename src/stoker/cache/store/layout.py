@@ -111,6 +111,10 @@ class Layout:
         """Which pages of a large object are there, and their checksums."""
         return self.root / "large" / f"{number:08x}.pages"
 
+    def page_files(self) -> list[Path]:
+        """All files of segments and large objects; their stems are their numbers in base 16."""
+        return [path for name in ("segments", "large") for path in (self.root / name).iterdir()]
+
     def prepare(self) -> None:
         """Make the directory where it is missing, and check its format and owner.
 

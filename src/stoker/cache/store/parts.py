@@ -69,6 +69,7 @@ class Parts:
                 left = self.contents.reindex(_REINDEX_S) if held else []
             self.room.doom([(row, self.table.get(row).id) for row in left])
         self.room.reap()
+        self.room.remove_orphans()
 
     def _in_child(self) -> None:
         # The parent's maps would keep what is evicted on the disk for as long as this process lives.

@@ -171,6 +171,16 @@ class Room:
             if held:
                 self._reap()
 
+    def remove_orphans(self) -> None:
+        """Remove files that no row stands for: only power loss leaves such."""
+        with self._locks.evicting() as held:
+            # Files first: a row is written before its file is made.
+            files = {path: int(path.stem, 16) for path in self._layout.page_files()} if held else {}
+            known = set(self._table.rows()["id"].tolist())
+            for path, number in files.items():
+                if number not in known:
+                    remove_unused(path)
+
     def _reap(self) -> bool:
         rows = self._table.rows()
         self._let_go(rows["id"][rows["state"] == State.DOOMED].tolist())
