@@ -135,6 +135,14 @@ class Channel:
         self.epoch = header.epoch
         return header
 
+    def whole_head(self, layout: struct.Struct) -> tuple[int, ...] | None:
+        """Numbers at the head of what :meth:`begin` received, without taking them; None if there is less."""
+        return layout.unpack_from(self._in) if self._end >= layout.size else None
+
+    def skip(self, length: int) -> None:
+        """Takes bytes that :meth:`whole_head` showed."""
+        self._start += length
+
     def fields(self, layout: struct.Struct) -> tuple[int, ...]:
         """The next bytes as the numbers of a short layout."""
         if self._end - self._start < layout.size and not self._collect(layout.size):

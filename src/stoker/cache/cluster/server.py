@@ -138,6 +138,8 @@ class Server:
         self._connections: set[_Connection] = set()
         self._ended = Counts()
         self._listeners: list[socket.socket] = []
+        self._paths: dict[str, int] = {}
+        """Of Unix sockets, and the inode of each: a newer worker may have put its own in place."""
         self._threads: list[threading.Thread] = []
         self._ring = Ring(RingRecord(epoch=0, members=()))
         self._previous: tuple[Ring, float] | None = None
@@ -155,6 +157,8 @@ class Server:
         """
         try:
             self._listeners = [channels.listen(address) for address in self.settings.listen]
+            paths = [channels.check_address(one)[0] for one in self.settings.listen if one.startswith("unix:")]
+            self._paths = {path: os.stat(path).st_ino for path in paths}
             bound = zip(self._listeners, self.settings.listen, strict=True)
             self.addresses = tuple(channels.address_of(sock, asked) for sock, asked in bound)
             for sock in self._listeners:
@@ -185,10 +189,9 @@ class Server:
         for sock in self._listeners:
             _shut(sock)
             sock.close()
-        for address in self.settings.listen if self._listeners else ():
-            if address.startswith("unix:"):
-                _unlink(channels.check_address(address)[0])
-        self._listeners = []
+        for path, inode in self._paths.items():
+            _unlink(path, inode)
+        self._listeners, self._paths = [], {}
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
@@ -341,8 +344,9 @@ def _shut(sock: socket.socket) -> None:
         pass  # it is closed already
 
 
-def _unlink(path: str) -> None:
+def _unlink(path: str, inode: int) -> None:
     try:
-        os.unlink(path)
+        if os.stat(path).st_ino == inode:
+            os.unlink(path)
     except OSError:
-        pass  # a newer worker's, or gone
+        pass  # it is gone

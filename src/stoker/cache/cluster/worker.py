@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -14,6 +16,7 @@ from stoker.cache.cluster.client import PeerClient, for_node
 from stoker.cache.cluster.client_settings import ClientSettings
 from stoker.cache.cluster.greeting import Identity
 from stoker.cache.cluster.joining import open_membership
+from stoker.cache.cluster.membership import replace_file
 from stoker.cache.cluster.ports import Mount, Pages
 from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
 from stoker.cache.cluster.server import DRAIN_S, Server, ServerSettings
@@ -46,6 +49,24 @@ class WorkerSettings:
     state_dir: Path | None = None
     users: frozenset[int] = frozenset()
     drain_s: float = DRAIN_S
+
+
+def node_of(directory: Path) -> str:
+    """The id of the worker whose pages are in a directory: kept beside them, so that a restart finds its own place.
+
+    Args:
+        directory: of the page store; made where it is missing.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / "node"
+    try:
+        known = path.read_text(encoding="utf-8").strip()
+    except OSError:
+        known = ""
+    if not known:
+        known = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        replace_file(path, f"{known}\n".encode())
+    return known
 
 
 def open_mounts(specs: Mapping[str, SourceSpec]) -> list[Mount]:
@@ -89,9 +110,9 @@ class _Opened:
     """The server with what it needs, closed in order."""
 
     def __init__(self, settings: WorkerSettings, pages: Pages, mounts: list[Mount]) -> None:
-        secrets = None if settings.secret_file is None else load_secrets(settings.secret_file)
+        known = None if settings.secret_file is None else load_secrets(settings.secret_file)
         node = settings.server.node
-        identity = Identity(settings.identity, secrets, node, users=settings.users)
+        identity = Identity(settings.identity, known, node, users=settings.users)
         self._membership = open_membership(settings.join, settings.state_dir)
         asking = ClientSettings(join=settings.join, secret_file=settings.secret_file, identity=settings.identity)
         self._peers: PeerClient = for_node(asking, node, self._membership)
