@@ -33,6 +33,7 @@ class FaultServer(http.server.ThreadingHTTPServer):
         self.heads = 0
         self.has_etags = True
         self.knows_ranges = True
+        self.states_length = True
         self.checks_conditions = True
         self.modified = 1_600_000_000.0
         self.on_get: Callable[[], None] | None = None
@@ -112,7 +113,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def answer(self, status: int, data: bytes, headers: dict[str, str], *, body: bytes | None = None) -> None:
         """Sends an answer; ``body`` may be other than what the headers promise."""
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+        length = {"Content-Length": str(len(data))} if self.server.states_length else {"Connection": "close"}
+        for name, value in {**length, **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

@@ -85,7 +85,7 @@ class Snapshot:
         rule_number: of the rule.
         checked_at: when the store was asked (seconds since the epoch).
         details: what it said; None if that could not be kept.
-        is_file: whether there are bytes.
+        is_file: whether there are bytes, of known number.
     """
 
     name: ObjectName

@@ -100,7 +100,7 @@ class Reader:
 
     def _ranges(self, snapshot: Snapshot, ranges: Sequence[tuple[int | None, int | None]]) -> list[bytes]:
         if not snapshot.is_file:
-            raise IsADirectoryError(snapshot.name.path)
+            return [self._passed(snapshot, start, end) for start, end in ranges]
         wanted = [slice(start, end).indices(snapshot.size)[:2] for start, end in ranges]
         buffers = [bytearray(max(0, end - start)) for start, end in wanted]
         parts = [(start, memoryview(buffer)) for (start, _), buffer in zip(wanted, buffers, strict=True)]
@@ -273,13 +273,17 @@ class Reader:
 
     def _slice(self, snapshot: Snapshot, start: int | None, end: int | None, given: Given | None = None) -> bytes:
         if not snapshot.is_file:
-            raise IsADirectoryError(snapshot.name.path)
+            return self._passed(snapshot, start, end)
         first, last, _ = slice(start, end).indices(snapshot.size)
         if last <= first:
             return b""
         data = filled(last - first, lambda buffer: self.read_into(snapshot, first, buffer, given))
         self._confirm(snapshot, pages_of(first, last))
         return data
+
+    def _passed(self, snapshot: Snapshot, start: int | None, end: int | None) -> bytes:
+        """What the store's own filesystem makes of a directory, or of an object of unknown length."""
+        return self.holder.get().target.cat_file(snapshot.name.path, start=start, end=end)
 
     def _first_snapshot(
         self, name: ObjectName, number: int, rule: Rule, start: int | None, end: int | None

@@ -55,6 +55,17 @@ def test_a_web_server_without_a_rule_is_not_cached(server: FaultServer, make: Ma
     assert len(server.gets) == 2
 
 
+@pytest.mark.integration
+def test_what_is_of_unknown_length_passes_through(server: FaultServer, make: Make) -> None:
+    server.states_length = server.knows_ranges = False
+    filesystem, path = make("http"), f"{server.url}/dir/data"
+    assert filesystem.info(path)["size"] is None
+    assert filesystem.cat(path) == DATA
+    with filesystem.open(path) as file:
+        assert file.read() == DATA
+    assert filesystem.reader.counts.hit_bytes == 0
+
+
 @pytest.fixture
 def full(make: Make, memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> StokerFileSystem:
     """A cache that takes no page."""

@@ -241,12 +241,14 @@ def check(protocol: str, rule: Rule, actions: list[tuple[str, object]]) -> None:
 RULES = [Rule(max_age_s=MAX_AGE_S), Rule(freshness=Freshness.ALWAYS), Rule(freshness=Freshness.IMMUTABLE)]
 
 
+@pytest.mark.integration
 @given(actions=steps, rule=st.sampled_from(RULES))
 @settings(max_examples=60)
 def test_any_order_of_reads_changes_and_evictions(actions: list[tuple[str, object]], rule: Rule) -> None:
     check("memory", rule, actions)
 
 
+@pytest.mark.integration
 @given(actions=steps, rule=st.sampled_from(RULES))
 @settings(max_examples=15)
 def test_any_order_of_reads_changes_and_evictions_of_local_files(actions: list[tuple[str, object]], rule: Rule) -> None:

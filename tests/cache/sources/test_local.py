@@ -12,6 +12,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from stoker.cache.sources.generic import GenericSource
 from stoker.cache.sources.opening import SourceHolder, SourceSpec, open_source
+from stoker.cache.sources.source import ObjectInfo, version_of
+from stoker.cache.versions import Strength
 from stoker.core.errors import SourceChangedError, SourceReadError
 
 
@@ -58,10 +60,18 @@ def test_a_local_file_that_is_gone(tmp_path: Path) -> None:
         source.read(str(path), 0, 3, version)
 
 
-class Changing(MemoryFileSystem):
-    """Overwrites the object while it is read, with one of the same size."""
+class Dated(MemoryFileSystem):
+    """Says when objects were changed."""
 
     cachable = False
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        return {**super().info(path, **kwargs), "mtime": self.modified(path).timestamp()}
+
+
+class Changing(Dated):
+    """Overwrites the object while it is read, with one of the same size."""
+
     data = b"old"
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
@@ -79,8 +89,8 @@ def test_any_other_filesystem_is_asked_before_and_after() -> None:
         source.read("/a", 0, 3, version)
 
 
-class Short(MemoryFileSystem):
-    cachable = False
+class Short(Dated):
+    """Reads less than it was asked for."""
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         return super().cat_file(path, start, end, **kwargs)[:-1]
@@ -107,3 +117,22 @@ def test_a_forked_child_builds_its_own() -> None:
     if pid == 0:
         os._exit(0 if holder.get() is not mine and holder.get().namespace != mine.namespace else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(("details", "strength"), [
+    ({"generation": "5", "etag": "e"}, Strength.VERSIONED), ({"ETag": '"e"'}, Strength.ETAG),
+    ({"etag": "0x8D"}, Strength.ETAG), ({"blob_id": "ab"}, Strength.ETAG), ({"ETag": 'W/"e"'}, Strength.NONE),
+    ({"ETag": 'W/"e"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}, Strength.DATED),
+    ({"mtime": 1.7e9}, Strength.DATED), ({"modificationTime": 1_700_000_000_000}, Strength.DATED),
+    ({"mtime": 1.8e9 - 1}, Strength.NONE), ({"mtime": 1.9e9}, Strength.NONE), ({"created": 1.7e9}, Strength.NONE),
+    ({"mtime": "yesterday"}, Strength.NONE), ({}, Strength.NONE),
+])  # fmt: skip
+def test_what_a_store_says_decides_how_sure_a_version_is(details: dict[str, Any], strength: Strength) -> None:
+    version = version_of({"type": "file", "size": 3, **details}, 1.8e9)
+    assert (version.strength, version.size) == (strength, 3)
+
+
+def test_a_directory_and_an_object_of_unknown_length_have_no_version() -> None:
+    for details in ({"type": "directory", "size": 0}, {"type": "file", "size": None, "ETag": "e"}):
+        assert version_of(details, 1.8e9).strength is Strength.NONE
+        assert not ObjectInfo(version_of(details, 1.8e9), details).is_file

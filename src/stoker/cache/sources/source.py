@@ -24,8 +24,8 @@ class ObjectInfo(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether it has bytes."""
-        return self.details.get("type") == "file"
+        """Whether it has bytes, and the store says how many; what is of unknown length is not cached."""
+        return self.details.get("type") == "file" and self.details.get("size") is not None
 
 
 class Source(Protocol):
@@ -141,8 +141,15 @@ def strong_etag(details: Mapping[str, Any]) -> str:
     return "" if etag.startswith("W/") else etag
 
 
-_ETAGS = ("ETag", "etag")
-_TIMES = ("LastModified", "Last-Modified", "last_modified", "mtime", "modified", "updated", "timeModified", "created")
+_ETAGS = ("ETag", "etag", "blob_id")
+"""The last is a hash of the content, as Hugging Face's filesystem has it."""
+_TIMES = (
+    *("LastModified", "Last-Modified", "last_modified", "mtime", "modified"),
+    *("updated", "timeModified", "modificationTime"),
+)
+"""A time of creation is not among them: what is overwritten in place keeps it."""
+_MOST_SECONDS = 1e11
+"""Larger numbers are milliseconds."""
 
 
 def _first(details: Mapping[str, Any], names: tuple[str, ...]) -> Any:
@@ -153,7 +160,7 @@ def _seconds(time: Any) -> float | None:
     if isinstance(time, datetime.datetime):
         return time.timestamp()
     if isinstance(time, int | float):
-        return float(time)
+        return float(time) if time < _MOST_SECONDS else time / 1000
     if not isinstance(time, str):
         return None
     for parse in (datetime.datetime.fromisoformat, email.utils.parsedate_to_datetime):
