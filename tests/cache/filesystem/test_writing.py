@@ -153,6 +153,20 @@ def test_transactions(written: Any) -> None:
     assert plain.cat(path) == b"new"
 
 
+def test_changes_in_place_and_at_the_end_are_seen(written: Any) -> None:
+    filesystem, plain, path = written
+    with filesystem.open(path, "ab") as file:
+        file.write(b"+more")
+    assert filesystem.cat(path) == plain.cat(path) == b"old+more"
+    if filesystem.spec.protocol == "file":
+        with filesystem.open(path, "r+b") as file:
+            assert file.read(2) == b"ol"
+            file.write(b"D")
+        assert filesystem.cat(path) == b"olD+more"
+        with pytest.raises(OSError, match="read"), filesystem.open(path, "wb") as file:
+            file.read()
+
+
 def test_exclusive_creation(written: Any) -> None:
     filesystem, _, path = written
     with pytest.raises(FileExistsError):

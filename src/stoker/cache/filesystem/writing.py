@@ -65,6 +65,20 @@ class WritingFile(io.BufferedIOBase):
         count = self.file.write(data)
         return len(memoryview(data)) if count is None else count
 
+    def readable(self) -> bool:
+        """Whether it was opened for both."""
+        return not self.closed and "+" in self.mode
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Bytes of the store's own file, where it was opened for both."""
+        if not self.readable():
+            raise io.UnsupportedOperation("read")
+        return self.file.read(-1 if size is None else size)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Cuts, where the store's own file can."""
+        return self.file.truncate(size)
+
     def tell(self) -> int:
         """Where the next byte goes."""
         return self.file.tell()
