@@ -2,8 +2,8 @@
 
 As a library it offers ``DataLoader``, ``wrap``, ``feeding``, ``stats``, ``explain``, ``cut`` and ``stateless``; they
 need torch, and are
-imported with the first use, so that ``import stoker`` is fast and works without it. Nothing else is imported here:
-every child interpreter of a program under ``stoker run`` pays for it.
+imported with the first use, so that ``import stoker`` is fast and works without it; so is ``stoker.cache``, the data
+cache. Nothing else is imported here: every child interpreter of a program under ``stoker run`` pays for it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "cache":
+        from importlib import import_module
+
+        return import_module("stoker.cache")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

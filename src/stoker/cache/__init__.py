@@ -3,27 +3,40 @@
 ``names`` and ``versions`` say what a page is, ``policies`` how stale it may be; ``store`` keeps pages on disk,
 ``sources`` read the underlying stores and prove versions, ``filesystem`` is what programs see, ``cluster`` joins nodes.
 
-As a library it offers ``install``, ``uninstall``, ``unroutable``, ``load_safetensors``, ``stream_safetensors`` and
-``materialise``; they are imported with the first use.
+As a library it offers ``install``, ``uninstall``, ``load_safetensors``, ``stream_safetensors``, ``materialise``, and
+``Rule``, ``Freshness`` and ``rules_of`` to say how stale paths may be; they are imported with the first use.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from stoker.cache.filesystem.routing import install, uninstall, unroutable
+    from stoker.cache.filesystem.routing import install, uninstall
     from stoker.cache.folders import materialise
     from stoker.cache.models import load_safetensors, stream_safetensors
+    from stoker.cache.policies import Freshness, Rule
+    from stoker.cache.rule_settings import rules_of
 
-__all__ = ["install", "load_safetensors", "materialise", "stream_safetensors", "uninstall", "unroutable"]
+__all__ = [
+    "Freshness",
+    "Rule",
+    "install",
+    "load_safetensors",
+    "materialise",
+    "rules_of",
+    "stream_safetensors",
+    "uninstall",
+]
 
 _HOMES = {
-    "install": ("filesystem.routing", ""),
-    "load_safetensors": ("models", "torch"),
-    "materialise": ("folders", ""),
-    "stream_safetensors": ("models", "torch"),
-    "uninstall": ("filesystem.routing", ""),
-    "unroutable": ("filesystem.routing", ""),
+    "Freshness": "policies",
+    "Rule": "policies",
+    "install": "filesystem.routing",
+    "load_safetensors": "models",
+    "materialise": "folders",
+    "rules_of": "rule_settings",
+    "stream_safetensors": "models",
+    "uninstall": "filesystem.routing",
 }
 
 
@@ -34,12 +47,11 @@ def __getattr__(name: str) -> object:
 
     from stoker.core.extras import require
 
-    module, needed = _HOMES[name]
     for package in ("fsspec", "xxhash"):
         require(package, extra="cache")
-    if needed:
-        require(needed, extra=needed)
-    value = getattr(import_module(f"{__name__}.{module}"), name)
+    if _HOMES[name] == "models":
+        require("torch", extra="torch")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -15,7 +15,7 @@ from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.preloading import JOBS, Listing, Warming, list_items
 from stoker.cache.rule_settings import CacheSettings
 from stoker.cache.warming import Account, Tally, has_magic, manifest_urls
-from stoker.cli.cache.arguments import directory_of, parser, print_json, settings_of, show, stdout_style
+from stoker.cli.cache.arguments import parser, print_json, settings_of, show, stdout_style
 from stoker.core.errors import ConfigError
 from stoker.core.progress import ProgressLine
 from stoker.core.units import format_bytes, format_seconds
@@ -51,7 +51,8 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         print_json(_as_json(account, lasted_s))
     elif not arguments.quiet or status:
-        show(render_account(account, lasted_s, stdout_style(), " ".join(arguments.what), str(directory_of(settings))))
+        where = f" --dir {arguments.dir}" if arguments.dir else ""
+        show(render_account(account, lasted_s, stdout_style(), " ".join(arguments.what), where))
     return status or (0 if account.is_complete else 1)
 
 
@@ -133,7 +134,7 @@ def _listings(urls: list[str], settings: CacheSettings) -> Iterator[tuple[Stoker
         yield filesystem, listings
 
 
-def render_account(account: Account, lasted_s: float, style: Style, what: str, directory: str) -> list[str]:
+def render_account(account: Account, lasted_s: float, style: Style, what: str, where: str) -> list[str]:
     """The account as lines.
 
     Args:
@@ -141,7 +142,7 @@ def render_account(account: Account, lasted_s: float, style: Style, what: str, d
         lasted_s: how long it took (seconds).
         style: what the terminal shows.
         what: was to be warmed.
-        directory: of the cache.
+        where: option that says which cache it was, if one did.
     """
     rate = f"{format_bytes(account.fetched.num_bytes / lasted_s)}/s over {format_seconds(lasted_s)}"
     rows = [
@@ -163,17 +164,17 @@ def render_account(account: Account, lasted_s: float, style: Style, what: str, d
         lines.append(
             f"and {write_plural(account.failed.objects - _SHOWN_FAILURES, 'more failure')} (`--json` lists them)"
         )
-    return [*lines, "", *_verdict(account, style, directory)]
+    return [*lines, "", *_verdict(account, style, where)]
 
 
 def _row(label: str, tally: Tally, text: str) -> list[str]:
     return [label, f"{tally.objects:,}", format_bytes(tally.num_bytes), text]
 
 
-def _verdict(account: Account, style: Style, directory: str) -> list[str]:
+def _verdict(account: Account, style: Style, where: str) -> list[str]:
     """What follows, and the next command."""
     if account.is_complete:
-        return [style.paint("Everything is in the cache.", 32) + f" Next: stoker cache status --dir {directory}"]
+        return [style.paint("Everything is in the cache.", 32) + f" Next: stoker cache status{where}"]
     if account.unfinished:
         return ["Interrupted. Run the same command again to go on: what is there is not fetched again."]
     if account.refused.objects or account.evicted.objects:
