@@ -68,7 +68,7 @@ def measure(options: Options) -> Report:
     with scratch() as folder, stub_store(folder, latency_s=LATENCY_S, bytes_per_s=BYTES_PER_S) as store:
         bucket = folder / "bucket"
         bucket.mkdir()
-        size = options.pick(256, 32, 2) * MIB
+        size = options.pick(256, 64, 2) * MIB
         (bucket / "large").write_bytes(random_bytes(size, 0))
         write_table(bucket / "table", options.pick(384, 96, 2) * MIB)
         paths = write_objects(bucket / "train", options.pick(1024, 128, 8), OBJECT_BYTES)

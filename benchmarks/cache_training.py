@@ -77,8 +77,9 @@ def measure(options: Options) -> Report:
         photographs.mkdir(parents=True)
         for number, path in enumerate(paths[: min(count, len(paths))]):
             shutil.copy(path, photographs / f"{number:05d}.jpg")
-        report.note(f"{count} samples an epoch from {origin}; 2 data workers; the store is emulated")
-        arguments = ["--count", str(count), "--batch-size", str(options.pick(64, 64, 8))]
+        report.note(f"{count} samples an epoch from {origin}; data workers as the script asks; the store is emulated")
+        batch_size, workers = options.pick(64, 64, 8), options.pick(2, 2, 1)
+        arguments = [f"--count={count}", f"--batch-size={batch_size}", f"--workers={workers}"]
         secrets = {"AWS_ENDPOINT_URL": store.url, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
         cache = [f"--cache={folder / 'cache'}"]
         with (
