@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,18 +49,21 @@ def filesystem(make: Make, server: FaultServer) -> StokerFileSystem:
     return make("s3", options)
 
 
+def fork(work: Callable[[], bool]) -> int:
+    """A child that ends with 0 if the work says True."""
+    pid = os.fork()
+    if pid == 0:
+        code = 2
+        try:
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    return pid
+
+
 def in_children(work: Callable[[], bool]) -> list[int]:
-    """Exit codes of forked children: 0 where the work says True."""
-    children: list[int] = []
-    for _ in range(PROCESSES):
-        pid = os.fork()
-        if pid == 0:
-            code = 2
-            try:
-                code = 0 if work() else 1
-            finally:
-                os._exit(code)
-        children.append(pid)
+    """Exit codes of forked children."""
+    children = [fork(work) for _ in range(PROCESSES)]
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
 
 
@@ -149,3 +154,58 @@ def test_a_store_that_is_gone_still_has_its_pages_served(filesystem: StokerFileS
     server.faults += [fault_server.be_busy] * 500
     assert filesystem.cat(PATH) == DATA
     assert filesystem.info(PATH)["size"] == len(DATA)
+
+
+SIZES = (1000, PAGE_BYTES, 3 * PAGE_BYTES // 2, 3 * PAGE_BYTES, 5 * PAGE_BYTES)
+
+
+def read_at_random(filesystem: StokerFileSystem, paths: list[str], seed: int) -> bool:
+    """Reads again and again; every result must be bytes of one write, which are all alike."""
+    choose = random.Random(seed)
+    whole = 0
+    for _ in range(40):
+        path = choose.choice(paths)
+        try:
+            if choose.random() < 0.5:
+                start = choose.randrange(0, 2 * PAGE_BYTES)
+                parts = [filesystem.cat_file(path, start, start + choose.randrange(1, 2 * PAGE_BYTES))]
+            else:
+                with filesystem.open(path) as file:
+                    parts = [file.read(choose.randrange(1, PAGE_BYTES)) for _ in range(4)]
+        except SourceChangedError:
+            continue
+        if len(set(b"".join(parts))) > 1:
+            return False
+        whole += 1
+    return whole > 0
+
+
+@pytest.mark.parametrize("rule", [Rule(freshness=Freshness.ALWAYS), Rule(max_age_s=0.05)])
+def test_processes_that_read_while_files_change_and_pages_go(make: Make, tmp_path: Path, rule: Rule) -> None:
+    """The cache is too small for the files, which are replaced by others of the same and of other sizes."""
+    filesystem = make("file", rules=(rule,), limit_bytes=8 << 20)
+    paths = [str(tmp_path / f"file{number}") for number in range(3)]
+    choose = random.Random(9)
+    content = 1
+
+    def overwrite(path: str) -> None:
+        nonlocal content
+        content = content % 250 + 1
+        Path(f"{path}.new").write_bytes(bytes([content]) * choose.choice(SIZES))
+        os.replace(f"{path}.new", path)
+
+    for path in paths:
+        overwrite(path)
+    done = threading.Event()
+
+    def keep_changing() -> None:
+        while not done.wait(0.01):
+            overwrite(choose.choice(paths))
+
+    writer = threading.Thread(target=keep_changing)
+    children = [fork(functools.partial(read_at_random, filesystem, paths, seed)) for seed in range(PROCESSES)]
+    writer.start()
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    done.set()
+    writer.join()
+    assert codes == [0] * PROCESSES
