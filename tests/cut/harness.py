@@ -15,7 +15,7 @@ from stoker.core.runlog import Run, read_ranks
 from tests.ecosystem.harness import environment, warnings_in
 
 PROGRAMS = Path(__file__).parent / "programs"
-TIMEOUT_S = 80
+TIMEOUT_S = 200
 MARK = "CUT_TRIAL"
 ALWAYS = ("--cut", "always")
 _UNWANTED = ("torch's own", "anew", "could not follow")

@@ -14,21 +14,19 @@ from .harness import Both, both
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(100),
+    pytest.mark.timeout(250),  # the first test of a process waits for all its programs
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="these programs need torch"),
 ]
 
 SCALED = {"float", "div", "sub"}
 GROUPS: dict[str, dict[str, set[str]]] = {
     # Programs that share a process, and the calls of each that must have moved.
-    "pictures": {
+    "usual things": {
         "mnist": SCALED,
         "imagenet": {"float"},
         "dcgan": {*SCALED, "full"},
         "vae": {"to", "div"},
         "moco": {"float", "div", "flip", "roll", "mul"},
-    },
-    "numbers": {
         "wordlm": {"contiguous", "ne", "float", "sum", "div"},
         "recommender": {"mul", "remainder", "bitwise_xor", "log1p", "bucketize", "sub", "div", "clamp"},
         "lengths": {"lt", "long", "cumsum", "mul", "float", "clamp"},
@@ -40,19 +38,19 @@ GROUPS: dict[str, dict[str, set[str]]] = {
         "grads": {*SCALED, "lerp", "mean", "std"},
         "inplace": {"float", "div", "mean", "amax", "bincount", "isfinite", "unbind"},
         "kinds": {"fft_rfft", "unbind", "unique", "std_mean", "where", "masked_fill"},
-    },
-    "surroundings": {
         "loaders": {*SCALED, "flip", "mul", "mean"},
         "endings": SCALED,
         "unusual": SCALED,
         "deaths": SCALED,
         "marked": {"denoise", "div", "sub"},
     },
-    "features": {
+    "surroundings": {
         "features": {*SCALED, "flip", "add", "mul", "matmul"},
         "compiled": {"flip", "float", "mul", "sub"},
+        "lightning_steps": SCALED,
+        "trainer_steps": SCALED,
+        "accelerate_steps": SCALED,
     },
-    "frameworks": {"lightning_steps": SCALED, "trainer_steps": SCALED, "accelerate_steps": SCALED},
 }
 LEAST_COMPLETE_FRAC = {"loaders": 0.7, "endings": 0.8, "changes": 0.7, "grads": 0.8, "inplace": 0.3}
 """Steps that find all calls as recorded; all of them where the program does not do something else now and then."""
@@ -93,7 +91,7 @@ def test_same_and_moved(group: str, program: str, run) -> None:
 
 def test_loader_without_workers(run) -> None:
     """Once such a loader has been moved, its steps are cut as well."""
-    found: Both = run("surroundings")
+    found: Both = run("odd things")
     opened = {e.loader: e for e in found.ranks[0].events if isinstance(e, LoaderOpened) and "unusual.py" in e.site}
     served = {number for number, loader in opened.items() if loader.tier in ("elastic", "pinned")}
     assert {cut.loader for cut in found.cuts("unusual") if cut.outcome == "moved"} == served
@@ -102,5 +100,5 @@ def test_loader_without_workers(run) -> None:
 
 
 def test_nothing_is_compiled_again(run) -> None:
-    lines = [line for line in run("features").served.section("compiled").splitlines() if "unique_graphs" in line]
+    lines = [line for line in run("surroundings").served.section("compiled").splitlines() if "unique_graphs" in line]
     assert len(lines) == 4
