@@ -344,8 +344,11 @@ class TestOff:
         module = "torch.utils.data.dataloader"
         assert done.stdout.splitlines() == [f"{name} {module} [[0, 1], [2, 3]]" for name in ("own", "wrapped", "block")]
         assert done.stderr == "stock: stoker is off (`off` in its settings)\n"
+
+    def test_not_off_for_a_program_that_uses_stoker(self, environ: dict[str, str], tmp_path: Path) -> None:
         served = python(*STOKER, "--quiet", PROGRAMS / "library.py", environ=environ, cwd=tmp_path)
-        assert module not in served.stdout
+        assert len(served.stdout.splitlines()) == 3
+        assert "torch.utils.data.dataloader" not in served.stdout
 
     def test_off_below_another_run(self, environ: dict[str, str], tmp_path: Path) -> None:
         command = [sys.executable, *STOKER, "-c", self.TEXT]
