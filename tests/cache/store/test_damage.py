@@ -207,3 +207,29 @@ def test_a_stopped_clock_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.Monk
     with PageStore(tmp_path, storing.settings()) as store:
         assert storing.put(store, 100, 5)
         assert storing.check(store, 100) == 5
+
+
+@pytest.mark.parametrize("i", [100, 0])
+def test_an_index_that_points_to_another_page_is_a_miss(tmp_path: Path, i: int) -> None:
+    """The record, not the index, says what is read: key, version and length are compared there."""
+    other = i + 1
+    with PageStore(tmp_path, storing.settings()) as store:
+        assert storing.put(store, i, 1)
+        assert storing.put(store, other, 1)
+        key, other_key = storing.name_of(i).key(0), storing.name_of(other).key(0)
+        entry, other_entry = store.lookup(key), store.lookup(other_key)
+        assert entry is not None
+        assert other_entry is not None
+        buffer = memoryview(bytearray(10))
+        for wrong in (
+            entry._replace(segment=other_entry.segment, offset=other_entry.offset, length=other_entry.length),
+            entry._replace(version=entry.version ^ 1),
+            entry._replace(length=entry.length - 1),
+            entry._replace(offset=entry.offset + 64),
+            entry._replace(segment=10**6),
+        ):
+            assert not store.read_into(key, wrong, 0, buffer)
+            assert store.view(key, wrong) is None
+        assert not store.read_into(key, entry, entry.length - 5, buffer)
+        assert storing.check(store, i) == 1
+        assert storing.check(store, other) == 1

@@ -78,7 +78,7 @@ def locate_page(
 ) -> tuple[int, tuple[int, ...]] | None:
     """Where a page is in its object, and its checksums; None if it is not there, or another one is."""
     at = _HEAD_BYTES + offset // PAGE_BYTES * _PAGE_BYTES
-    if at + _PAGE_BYTES > len(pages):
+    if offset % PAGE_BYTES or at + _PAGE_BYTES > len(pages):
         return None
     check, found, digest, stored = _PAGE.unpack_from(pages, at)
     if found != key or digest != version or stored != length:

@@ -213,7 +213,7 @@ class PageStore:
         """Drop a page that is gone or damaged, unless it has been stored again. A read does not wait for it."""
         with self._locks.publishing(_BRIEFLY_S) as held:
             now = self._index.find(key) if held else None
-            if now is not None and now.segment == entry.segment and now.offset == entry.offset:
+            if now is not None and now._replace(checked_at=entry.checked_at) == entry:
                 self._index.remove(key)
                 forget(self._table, entry)
 
