@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -176,3 +177,16 @@ def test_a_restarted_worker_serves_from_its_disk(nodes: Nodes) -> None:
     assert fetch(client, name, version, [(0, 3 * MIB)]) == ([True], [data])
     assert sum(nodes.store_reads().values()) == 3
     assert client.counts.found_lost == 0
+
+
+def test_what_is_hot_is_served_by_others_as_well_and_read_from_the_store_once(nodes: Nodes) -> None:
+    client = nodes.client(nodes.start_static(3, hot_per_s=5.0))
+    name, version, data = nodes.file("object", MIB)
+    deadline = time.monotonic() + 30
+    served: dict[str, int] = {}
+    while sum(count > 0 for count in served.values()) < 2:
+        assert time.monotonic() < deadline, served
+        for _ in range(50):
+            assert fetch(client, name, version, [(0, 4096)]) == ([True], [data[:4096]])
+        served = {node: (client.status(node) or {})["requests"] for node in nodes.plans}
+    assert sum(nodes.store_reads().values()) == 1

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from stoker.cache.cluster.breaker import LAST_PROBE_S, Breaker
 from stoker.cache.cluster.budget import StoreBudget, TokenBucket
+from stoker.cache.cluster.heat import Announced, Heat
 from stoker.cache.cluster.hedging import HEDGED_FRAC, SHORTEST_S, Hedging, size_class
+from stoker.cache.names import ObjectName
 
 
 def test_one_failure_keeps_reads_away_until_a_probe_succeeds() -> None:
@@ -106,3 +108,26 @@ def test_hedges_stay_a_small_part_of_requests(slow: list[bool]) -> None:
 
 def test_size_classes() -> None:
     assert [size_class(size) for size in (0, 1, 4096, 4097, 16384, 16385, 1 << 20)] == [0, 0, 0, 1, 1, 2, 4]
+
+
+def test_a_chunk_is_hot_when_it_is_asked_for_often_and_no_longer_than_that() -> None:
+    heat = Heat(hot_per_s=10.0)
+    hot, cold = (ObjectName("s3||", "hot"), 0), (ObjectName("s3||", "cold"), 0)
+    copies = [heat.ask(hot, second + part / 50) for second in range(3) for part in range(50)]
+    assert copies[:50] == [1] * 50
+    assert copies[-1] == 4  # five times as often as is hot: 1 + 3
+    assert heat.ask(cold, 3.0) == 1
+    heat.ask(hot, 4.1)
+    assert heat.ask(hot, 5.2) == 1
+
+
+def test_a_client_chooses_the_less_busy_of_two_copies_until_the_announcement_ends() -> None:
+    announced = Announced(random.Random(5))
+    chunk = (ObjectName("s3||", "hot"), 0)
+    assert announced.choose(chunk, 5, 0.0, lambda _: 0) == 0
+    announced.tell(chunk, 3, 0.0)
+    chosen = {announced.choose(chunk, 5, 1.0, lambda number: 10 if number == 1 else 0) for _ in range(100)}
+    assert chosen == {0, 2}
+    assert announced.choose(chunk, 1, 1.0, lambda _: 0) == 0
+    assert announced.choose(chunk, 5, 100.0, lambda _: 0) == 0
+    assert not announced

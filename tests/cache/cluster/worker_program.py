@@ -34,6 +34,7 @@ class Plan(msgspec.Struct, kw_only=True):
     secret_file: str | None = None
     delay_s: float = 0.0
     drain_s: float = 5.0
+    hot_per_s: float = 1e9
     grants: tuple[tuple[str, str, str], ...] = ()
     state_dir: str | None = None
 
@@ -61,7 +62,10 @@ def main(text: bytes, told: Connection) -> None:
     mount = Mount("files", FILES.namespace, NotedSource(open_source(FILES), Path(plan.reads), plan.delay_s))
     settings = WorkerSettings(
         server=ServerSettings(
-            node=plan.node, listen=plan.listen, grants=tuple(Grant(*one) for one in plan.grants) or EVERYONE
+            node=plan.node,
+            listen=plan.listen,
+            grants=tuple(Grant(*one) for one in plan.grants) or EVERYONE,
+            hot_per_s=plan.hot_per_s,
         ),
         join=plan.join,
         secret_file=None if plan.secret_file is None else Path(plan.secret_file),

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,6 +38,7 @@ from stoker.cache.cluster.frames import (
     read_head,
 )
 from stoker.cache.cluster.greeting import Identity
+from stoker.cache.cluster.heat import Announced
 from stoker.cache.cluster.hedging import Hedging
 from stoker.cache.cluster.joining import open_membership
 from stoker.cache.cluster.known_ring import KnownRing
@@ -55,6 +56,14 @@ REFUSED_S = 60.0
 """How long a worker that does not serve a mount is not asked for it again."""
 _HEADS_KEPT = 4096
 _DATA_KIND, _READ_KIND = int(Kind.DATA), int(Kind.READ)
+
+
+class _Group(NamedTuple):
+    """Parts of a fetch that one worker is asked for in one way."""
+
+    member: Member
+    flags: Flag
+    parts: list[Part]
 
 
 class PeerClient:
@@ -76,6 +85,7 @@ class PeerClient:
         self._hedging = Hedging()
         self._budget = StoreBudget(settings.store_per_s, settings.isolated_per_s, settings.wait_s)
         self._budget_lock = threading.Lock()
+        self._announced = Announced()
         self._known: KnownRing | None = None
         self._heads: dict[tuple[ObjectName, Version], tuple[bytes, int]] = {}
         self._last: tuple[ObjectName | None, Version | None, tuple[bytes, int]] = (None, None, (b"", 0))
@@ -123,6 +133,7 @@ class PeerClient:
             open_parts = [part for part in open_parts if part.state is State.OPEN]
             if not open_parts:
                 break
+        self._note_hot(name, agreed)
         came = [True] * len(ranges)
         for part in parts:
             came[part.number] &= part.state is State.DONE
@@ -137,7 +148,8 @@ class PeerClient:
         size = end - start
         if not 0 < size <= PAGE_BYTES or size != buffer.nbytes or start % CHUNK_BYTES + size > CHUNK_BYTES:
             return None
-        owners = known.owners_of(name, start // PAGE_BYTES, self.settings.attempts + 1)
+        page = start // PAGE_BYTES
+        owners = self._candidates(known, name, page, size) if self._announced else known.owners_of(name, page)
         if not owners or owners[0].id == self._node or self._refuses(owners[0], name):
             return None
         member = owners[0]
@@ -146,6 +158,9 @@ class PeerClient:
             return None
         epoch = known.ring.record.epoch
         asking, digest = self._head(name, version)
+        flags = self._flags(known, name, page, member)
+        if flags:
+            asking = bytes((flags,)) + asking[1:]
         request = HEADER.pack(MAGIC, PROTOCOL, _READ_KIND, len(asking) + RANGE.size, epoch) + asking
         recent = self._hedging.of(member.id, size)
         delay_s = recent.delay_s
@@ -178,7 +193,8 @@ class PeerClient:
         header: Header | None,
     ) -> bool | None:  # fmt: skip
         """Goes on with a request whose answer is slow, or of more than one frame; None if another must be asked."""
-        stream = Stream(member, channel, True, name, version, [part], Agreed(version.digest))
+        agreed = Agreed(version.digest)
+        stream = Stream(member, channel, True, name, version, [part], agreed)
         stream.asked(known.ring.record.epoch)
         gathering = Gathering(self._links, self.settings.timeout_s, known.ring.record.epoch)
         gathering.adopt(stream)
@@ -191,6 +207,7 @@ class PeerClient:
         if stream.heard and header is None:
             self._hedging.of(member.id, len(part.target)).add(time.monotonic() - started)
         self._settle(gathering, name)
+        self._note_hot(name, agreed)
         if part.state is State.OPEN:
             self.counts.ranges -= 1  # counted again with the next worker
             return None
@@ -283,42 +300,57 @@ class PeerClient:
             self._links.keep_only(set(known.ring.members))
         return known
 
-    def _candidates(self, known: KnownRing, name: ObjectName, page: int) -> list[Member]:
-        """Workers that may be asked for a page, the owner first."""
-        return [
+    def _candidates(self, known: KnownRing, name: ObjectName, page: int, size: int = 0) -> list[Member]:
+        """Workers that may be asked for a page: the owner first, or one that holds a copy of what is hot."""
+        found = [
             member
-            for member in known.owners_of(name, page, self.settings.attempts + 1)
+            for member in known.owners_of(name, page)
             if member.id != self._node and self._links.usable(member.id)
         ]
+        if self._announced and found:
+            chunk = name, page // CHUNK_PAGES
+            chosen = self._announced.choose(
+                chunk, len(found), time.monotonic(), lambda number: self._hedging.of(found[number].id, size).last_s
+            )
+            found.insert(0, found.pop(chosen))
+        return found
 
-    def _assign(
-        self, known: KnownRing, name: ObjectName, parts: Sequence[Part]
-    ) -> dict[str, tuple[Member, list[Part]]]:
-        groups: dict[str, tuple[Member, list[Part]]] = {}
+    def _flags(self, known: KnownRing, name: ObjectName, page: int, member: Member) -> Flag:
+        """Of a request to a member: whether it is asked as a holder of a copy."""
+        owner = known.owners_of(name, page)[0]
+        return Flag.COPY if self._announced and member is not owner and self._links.usable(owner.id) else Flag.NONE
+
+    def _note_hot(self, name: ObjectName, agreed: Agreed) -> None:
+        for page, copies in agreed.hot:
+            self._announced.tell((name, page // CHUNK_PAGES), copies, time.monotonic())
+
+    def _assign(self, known: KnownRing, name: ObjectName, parts: Sequence[Part]) -> list[_Group]:
+        groups: dict[tuple[str, Flag], _Group] = {}
         for part in parts:
-            candidates = self._candidates(known, name, part.page)
+            candidates = self._candidates(known, name, part.page, len(part.target))
             if candidates and self._refuses(candidates[0], name):
                 part.miss(Reason.NOT_MOUNTED)
             elif candidates:
-                groups.setdefault(candidates[0].id, (candidates[0], []))[1].append(part)
-        return groups
+                flags = self._flags(known, name, part.page, candidates[0])
+                group = groups.setdefault((candidates[0].id, flags), _Group(candidates[0], flags, []))
+                group.parts.append(part)
+        return list(groups.values())
 
     def _refuses(self, member: Member, name: ObjectName) -> bool:
         """Whether the worker said lately that it does not serve this mount to us."""
         return bool(self._refused) and self._refused.get((member.id, name.namespace), 0.0) > time.monotonic()
 
     def _round(
-        self, known: KnownRing, groups: dict[str, tuple[Member, list[Part]]], name: ObjectName, version: Version | None,
-        agreed: Agreed,
-    ) -> None:  # fmt: skip
+        self, known: KnownRing, groups: list[_Group], name: ObjectName, version: Version | None, agreed: Agreed
+    ) -> None:
         """Asks each group's worker for its parts; what stays open was asked of a worker that is lost."""
         if len(groups) == 1:
-            ((member, parts),) = groups.values()
-            self._ask(member, parts, name, version, agreed, Flag.NONE, known)
+            (group,) = groups
+            self._ask(group.member, group.parts, name, version, agreed, group.flags, known)
             return
         gathering = Gathering(self._links, self.settings.timeout_s, known.ring.record.epoch)
-        for member, parts in groups.values():
-            gathering.open(member, parts, name, version, agreed)
+        for group in groups:
+            gathering.open(group.member, group.parts, name, version, agreed, group.flags)
         gathering.run()
         self._settle(gathering, name)
 

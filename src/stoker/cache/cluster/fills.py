@@ -35,8 +35,8 @@ class NotServed(Exception):  # an answer, not a failure
         self.reason = reason
 
 
-Elsewhere = Callable[[ObjectName, int, Version], bytes | None]
-"""Asks the page's previous owner for it; None where there is none or it has none."""
+Elsewhere = Callable[[ObjectName, int, Version, bool], bytes | None]
+"""Asks the page's previous owner for it, or for a copy the owner; None where there is none or it has none."""
 
 
 class Fills:
@@ -71,7 +71,9 @@ class Fills:
         """Pages being fetched or waiting for it."""
         return len(self._flying)
 
-    def page(self, mount: Mount, name: ObjectName, index: int, version: Version) -> Future[bytes]:
+    def page(
+        self, mount: Mount, name: ObjectName, index: int, version: Version, *, copy: bool = False
+    ) -> Future[bytes]:
         """The bytes of a page, once somebody has fetched them; fails with :class:`NotServed`."""
         flight = (name.key(index), version.digest)
         with self._lock:
@@ -83,7 +85,9 @@ class Fills:
                 future.set_exception(NotServed(Reason.BUSY))
                 return future
             self._flying[flight] = future
-        self._start(future, lambda: self._fetch(mount, name, index, version), lambda: self._flying.pop(flight, None))
+        self._start(
+            future, lambda: self._fetch(mount, name, index, version, copy), lambda: self._flying.pop(flight, None)
+        )
         return future
 
     def version(self, mount: Mount, path: str) -> Future[Version]:
@@ -162,7 +166,7 @@ class Fills:
                 self._known.popitem(last=False)
         return version
 
-    def _fetch(self, mount: Mount, name: ObjectName, index: int, version: Version) -> bytes:
+    def _fetch(self, mount: Mount, name: ObjectName, index: int, version: Version, copy: bool) -> bytes:
         number, rule = self._rule(mount, name.path)
         if not rule.cached or not version.storable:
             raise NotServed(Reason.NOT_CACHED)
@@ -176,7 +180,7 @@ class Fills:
                 data = bytearray(entry.length)
                 if self._pages.read_into(key, entry, 0, memoryview(data)):
                     return bytes(data)
-            payload = self._elsewhere(name, index, version)
+            payload = self._elsewhere(name, index, version, copy)
             checked_at = time.time()
             if payload is None:
                 payload = mount.source.read(name.path, start, end, version)

@@ -73,6 +73,8 @@ class Kind(enum.IntEnum):
     RING = 36
     STATUS = 37
     PONG = 38
+    HOT = 39
+    """Worker: others hold copies of the chunk of this range; ask those as well."""
 
 
 class Flag(enum.IntFlag):
@@ -81,6 +83,8 @@ class Flag(enum.IntFlag):
     NONE = 0
     ONLY_IF_CACHED = 1
     """A hedge, or a worker that asks the previous owner: nothing is fetched for it."""
+    COPY = 2
+    """For a chunk of which the owner announced copies: what is missing is taken from the owner."""
 
 
 class Reason(enum.IntEnum):
@@ -180,6 +184,13 @@ class Miss(NamedTuple):
     reason: Reason
 
 
+class Hot(NamedTuple):
+    """How many workers serve the chunk in which a range begins."""
+
+    number: int
+    copies: int
+
+
 class Stat(NamedTuple):
     """A question about an object."""
 
@@ -201,7 +212,7 @@ class Blob(NamedTuple):
     body: bytes = b""
 
 
-Frame = Hello | Challenge | Proof | Welcome | Refused | Read | Data | Miss | Stat | Object | Blob
+Frame = Hello | Challenge | Proof | Welcome | Refused | Read | Data | Miss | Hot | Stat | Object | Blob
 
 _BLOBS = frozenset({Kind.RING, Kind.STATUS, Kind.ASK_RING, Kind.ASK_STATUS, Kind.PING, Kind.PONG, Kind.FETCHING})
 _FILLED = frozenset({Kind.RING, Kind.STATUS})
@@ -210,7 +221,7 @@ _STRUCTS: dict[Kind, type[Hello | Challenge | Proof | Welcome]] = {
 }  # fmt: skip
 _KINDS: dict[type[object], Kind] = {
     Hello: Kind.HELLO, Challenge: Kind.CHALLENGE, Proof: Kind.PROOF, Welcome: Kind.WELCOME, Refused: Kind.REFUSED,
-    Read: Kind.READ, Data: Kind.DATA, Miss: Kind.MISS, Stat: Kind.STAT, Object: Kind.OBJECT,
+    Read: Kind.READ, Data: Kind.DATA, Miss: Kind.MISS, Hot: Kind.HOT, Stat: Kind.STAT, Object: Kind.OBJECT,
 }  # fmt: skip
 _LIMITS = {Kind.DATA: DATA_BYTES + MAX_PAYLOAD_BYTES, Kind.RING: MAX_RING_BYTES, Kind.STATUS: MAX_RING_BYTES}
 _BY_NUMBER = {int(kind): kind for kind in Kind}
@@ -289,6 +300,8 @@ def _body(frame: Frame) -> bytes:
             return DATA.pack(number, offset, digest, object_size) + payload
         case Miss(number, reason):
             return _MISS.pack(number, reason)
+        case Hot(number, copies):
+            return _MISS.pack(number, copies)
         case Stat(mount, path):
             return _READ.pack(0, 0, len(_text(mount)), len(_text(path)), 0, 0, 0) + _text(mount) + _text(path)
         case Object(version, checked_at):
@@ -348,7 +361,7 @@ def _decode_read(body: memoryview) -> Read:
 
 
 def _flags(number: int) -> Flag:
-    if number & ~int(Flag.ONLY_IF_CACHED):
+    if number & ~int(Flag.ONLY_IF_CACHED | Flag.COPY):
         raise WireError(f"`READ` flags {number:#x} are unknown")
     return Flag(number)
 
@@ -385,6 +398,10 @@ def _decode_miss(body: memoryview) -> Miss:
     return Miss(number, Reason(reason))
 
 
+def _decode_hot(body: memoryview) -> Hot:
+    return Hot(*_MISS.unpack(body))
+
+
 def _decode_refused(body: memoryview) -> Refused:
     if not 1 <= len(body) <= 1 + MAX_TEXT_BYTES:
         raise WireError(f"`REFUSED` must be 1 to {1 + MAX_TEXT_BYTES} bytes, got {len(body)}")
@@ -393,7 +410,7 @@ def _decode_refused(body: memoryview) -> Refused:
 
 _DECODERS = {
     Kind.READ: _decode_read, Kind.STAT: _decode_stat, Kind.OBJECT: _decode_object, Kind.DATA: _decode_data,
-    Kind.MISS: _decode_miss, Kind.REFUSED: _decode_refused,
+    Kind.MISS: _decode_miss, Kind.HOT: _decode_hot, Kind.REFUSED: _decode_refused,
 }  # fmt: skip
 
 

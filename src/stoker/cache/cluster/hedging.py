@@ -31,6 +31,11 @@ class Recent:
         """Silence after which a request is slow; None while too few were seen."""
         return None if self.p99_s is None else max(SHORTEST_S, self.p99_s)
 
+    @property
+    def last_s(self) -> float:
+        """The last duration; 0 before any, so that a worker that was never asked is tried."""
+        return self.durations_s[-1] if self.durations_s else 0.0
+
     def add(self, duration_s: float) -> None:
         """A request was answered, its first bytes after ``duration_s``."""
         self.durations_s.append(duration_s)

@@ -36,6 +36,7 @@ from stoker.cache.cluster.frames import (
     decode_body,
 )
 from stoker.cache.cluster.greeting import Identity, receive
+from stoker.cache.cluster.heat import HOT_PER_S, Heat
 from stoker.cache.cluster.links import machine_id
 from stoker.cache.cluster.membership import Membership
 from stoker.cache.cluster.ports import Mount, Pages
@@ -72,6 +73,7 @@ class ServerSettings:
         rules: freshness and lives by path.
         max_connections: more are refused.
         fetch_threads: store reads at the same time.
+        hot_per_s: requests a second for one chunk from which on another worker serves it as well.
     """
 
     node: str
@@ -82,6 +84,7 @@ class ServerSettings:
     rules: tuple[Rule, ...] = (Rule(),)
     max_connections: int = 2048
     fetch_threads: int = FETCH_THREADS
+    hot_per_s: float = HOT_PER_S
 
     def __post_init__(self) -> None:
         if not self.node or not self.listen:
@@ -132,7 +135,7 @@ class Server:
         self._identity = identity
         self._peers = peers
         self._fills = Fills(pages, settings.rules, self._elsewhere, threads=settings.fetch_threads)
-        self._serving = Serving(pages, self._fills, mounts, settings.grants)
+        self._serving = Serving(pages, self._fills, mounts, settings.grants, Heat(settings.hot_per_s))
         self._mounts = tuple(mounts)
         self._lock = threading.Lock()
         self._connections: set[_Connection] = set()
@@ -244,18 +247,25 @@ class Server:
         if self._peers is not None:
             self._peers.keep_only({member.id for member in record.members})
 
-    def _elsewhere(self, name: ObjectName, index: int, version: Version) -> bytes | None:
-        """A page from the worker that owned it before the ring changed."""
+    def _elsewhere(self, name: ObjectName, index: int, version: Version, copy: bool) -> bytes | None:
+        """A page from another worker: for a copy its owner, else who owned it before the ring changed."""
+        if self._peers is None:
+            return None
         with self._lock:
             ring, previous = self._ring, self._previous
-        if previous is None or self._peers is None or time.monotonic() - previous[1] > MOVED_S:
-            return None
-        owners, before = ring.owners(name, index), previous[0].owners(name, index)
-        if owners != [self.settings.node] or before in ([], owners):
+        owners = ring.owners(name, index)
+        if copy and owners and owners[0] != self.settings.node:
+            member = ring.members[owners[0]]
+        elif previous is not None and time.monotonic() - previous[1] <= MOVED_S and owners == [self.settings.node]:
+            before = previous[0].owners(name, index)
+            if before in ([], owners):
+                return None
+            member = previous[0].members[before[0]]
+        else:
             return None
         start, end = span_of(index, version.size)
         target = bytearray(end - start)
-        came = self._peers.ask_one(previous[0].members[before[0]], name, version, start, memoryview(target))
+        came = self._peers.ask_one(member, name, version, start, memoryview(target))
         return bytes(target) if came else None
 
     def _accept(self, listener: socket.socket) -> None:

@@ -6,6 +6,7 @@ worker several times a second, so that silence means a lost worker and nothing e
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -23,6 +24,7 @@ from stoker.cache.cluster.frames import (
     Blob,
     Flag,
     Frame,
+    Hot,
     Kind,
     Miss,
     Object,
@@ -35,7 +37,9 @@ from stoker.cache.cluster.frames import (
     encode,
     read_head,
 )
+from stoker.cache.cluster.heat import TOLD_S, Chunk, Heat
 from stoker.cache.cluster.ports import Mount, Pages
+from stoker.cache.cluster.ring import CHUNK_PAGES
 from stoker.cache.cluster.security import Grant, may_read
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Strength, Version
@@ -97,6 +101,7 @@ class Recent:
         version: that was asked for.
         digest: of the version.
         pages: key of each page that was asked for lately, and where it is.
+        told: when the client was last told that a chunk is hot.
     """
 
     head: bytes = b""
@@ -104,6 +109,7 @@ class Recent:
     version: Version = _NO_VERSION
     digest: int = 0
     pages: dict[int, tuple[bytes, Any]] = field(default_factory=dict[int, tuple[bytes, Any]])
+    told: dict[Chunk, float] = field(default_factory=dict[Chunk, float])
 
 
 class Outgoing:
@@ -161,9 +167,13 @@ class Serving:
         fills: gets what is not.
         mounts: that are served.
         grants: who may read what of them.
+        heat: counts what is asked for.
     """
 
-    def __init__(self, pages: Pages, fills: Fills, mounts: Sequence[Mount], grants: Sequence[Grant]) -> None:
+    def __init__(
+        self, pages: Pages, fills: Fills, mounts: Sequence[Mount], grants: Sequence[Grant], heat: Heat
+    ) -> None:
+        self._heat = heat
         self._pages = pages
         self._fills = fills
         self._mounts = {mount.namespace: mount for mount in mounts}
@@ -180,6 +190,11 @@ class Serving:
         start, length = RANGE.unpack_from(body, at)
         page, offset = divmod(start, PAGE_BYTES)
         if not 0 < length <= PAGE_BYTES - offset or start + length > recent.version.size:
+            return False
+        chunk, now = (recent.name, page // CHUNK_PAGES), time.monotonic()
+        # The first byte holds the flags: whoever asks for a copy knows already.
+        is_hot = not recent.head[0] and self._heat.ask(chunk, now) > 1
+        if is_hot and now - recent.told.get(chunk, -TOLD_S) > TOLD_S / 2:
             return False
         key, entry = recent.pages.get(page) or self._look_up(recent, page)
         digest = recent.digest
@@ -243,6 +258,8 @@ class Serving:
             for number in range(len(request.ranges)):
                 out.frame(Miss(number, answer.reason))
             return out.flush()
+        if not request.flags:
+            self._announce(out, request, recent)
         self._send(out, request, version, mount, counts, filling)
         if len(request.ranges) == 1 and request.version is not None:
             recent.head = read_head(request.mount, request.path, version, 1, request.flags)
@@ -250,6 +267,18 @@ class Serving:
             recent.digest = version.digest
             recent.pages.clear()
         return out.flush()
+
+    def _announce(self, out: Outgoing, request: Read, recent: Recent) -> None:
+        """Tells the client of hot chunks, each once in a while."""
+        name, now = ObjectName(request.mount, request.path), time.monotonic()
+        for number, asked in enumerate(request.ranges):
+            chunk = name, asked.start // (CHUNK_PAGES * PAGE_BYTES)
+            copies = self._heat.ask(chunk, now)
+            if copies > 1 and now - recent.told.get(chunk, -TOLD_S) > TOLD_S / 2:
+                if len(recent.told) >= _PAGES_KEPT:
+                    recent.told.clear()
+                recent.told[chunk] = now
+                out.frame(Hot(number, copies))
 
     def stat(self, out: Outgoing, question: Stat, identity: str, counts: Counts) -> None:
         """Sends what is known of an object."""
@@ -297,7 +326,7 @@ class Serving:
                     counts.misses += 1
                     missing.append(piece)
         if filling:
-            self._fill(out, mount, name, version, missing, counts)
+            self._fill(out, mount, name, version, missing, counts, copy=bool(request.flags & Flag.COPY))
             return
         for piece in missing:
             if piece.number not in failed:
@@ -326,8 +355,9 @@ class Serving:
         return True
 
     def _fill(
-        self, out: Outgoing, mount: Mount, name: ObjectName, version: Version, missing: deque[Piece], counts: Counts
-    ) -> None:
+        self, out: Outgoing, mount: Mount, name: ObjectName, version: Version, missing: deque[Piece], counts: Counts,
+        *, copy: bool,
+    ) -> None:  # fmt: skip
         """Sends missing pieces as their pages come, a few pages ahead."""
         digest = version.digest
         waiting: deque[tuple[Piece, Future[bytes]]] = deque()
@@ -338,7 +368,7 @@ class Serving:
                 # An earlier piece of the same page may have brought it.
                 if piece.number in failed or self._hit(out, name, version.size, digest, piece):
                     continue
-                waiting.append((piece, self._fills.page(mount, name, piece.page, version)))
+                waiting.append((piece, self._fills.page(mount, name, piece.page, version, copy=copy)))
             if not waiting:
                 return
             piece, future = waiting.popleft()

@@ -17,6 +17,7 @@ from stoker.cache.cluster.frames import (
     MAX_RANGE_BYTES,
     Flag,
     Header,
+    Hot,
     Kind,
     Miss,
     Range,
@@ -114,6 +115,8 @@ class Agreed:
     """The version that all parts of a fetch must have; the first that is seen where the caller named none."""
 
     digest: int | None
+    hot: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Pages in chunks of which owners announced copies, and how many workers serve each."""
 
     def on(self, digest: int) -> bool:
         """Whether bytes of this version belong to the fetch."""
@@ -194,6 +197,9 @@ class Stream:
             part = self._data(header.length)
         elif header.kind is Kind.FETCHING and not header.length:
             return False
+        elif header.kind is Kind.HOT:
+            self._hot(header)
+            return False
         else:
             part = self._missed(header)
         if part.state is State.OPEN:
@@ -218,6 +224,11 @@ class Stream:
             self.channel.into(part.target[offset : offset + size])
             part.took(offset, size)
         return part
+
+    def _hot(self, header: Header) -> None:
+        frame = decode_body(header.kind, self.channel.body(header.length))
+        if isinstance(frame, Hot):
+            self.agreed.hot.append((self._part(frame.number).page, frame.copies))
 
     def _missed(self, header: Header) -> Part:
         if header.length > MAX_BODY_BYTES:
