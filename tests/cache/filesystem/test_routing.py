@@ -113,6 +113,11 @@ def test_web_servers_are_routed_by_rule_alone(tmp_path: Path) -> None:
             routing.uninstall()
 
 
+def test_a_missing_package_is_named_as_without_the_cache(routed: str) -> None:
+    with pytest.raises(ImportError, match="Please install gcsfs"):
+        fsspec.filesystem("gs")
+
+
 def test_child_interpreters_install_by_environment(routed: str) -> None:
     fsspec.url_to_fs(routed)[0].cat(routed)
     program = (

@@ -53,7 +53,8 @@ def replace(protocol: str, cls: str, build: Any) -> bool:
     if protocol in registry:
         fsspec.register_implementation(protocol, build(), clobber=True)
     else:
-        fsspec.register_implementation(protocol, cls, clobber=True)
+        # The hint which package is missing stays the store's.
+        fsspec.register_implementation(protocol, cls, clobber=True, errtxt=known_implementations[protocol].get("err"))
     return True
 
 
