@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,6 +36,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if gpu_items and not _has_gpu():
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU that torch can use"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """With `--dist loadfile` parts of files go out, the longest first."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.schedule import Parts
+
+    return Parts(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays: collections in tests and in the processes they fork skip it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
