@@ -1,7 +1,8 @@
 """Waits in a program's interpreter until it imports fsspec or pyarrow's filesystems, then routes them to the cache.
 
 Owns the moment, not the routing. Armed by ``site/sitecustomize.py`` in every interpreter below ``stoker run --cache``,
-data workers included; kept to modules that a bare interpreter has loaded anyway.
+data workers included, and below a program that called ``stoker.cache.install()`` under ``stoker run``; kept to modules
+that a bare interpreter has loaded anyway.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import atexit
 import os
 import sys
 
-from stoker.run.environment import CACHE_ENV
+from stoker.run.environment import CACHE_ENV, INSTALL_ENV
 from stoker.run.import_watch import ImportWatch, is_complete
 
 _TARGETS = ("fsspec", "pyarrow.fs", "pyarrow.parquet")
@@ -21,7 +22,7 @@ _watch: ImportWatch | None = None
 def arm() -> None:
     """Waits for the import of one of them; does nothing the second time."""
     global _watch
-    if _watch is None and os.environ.get(CACHE_ENV):
+    if _watch is None and (os.environ.get(CACHE_ENV) or os.environ.get(INSTALL_ENV)):
         atexit.register(_report)
         _watch = ImportWatch(_TARGETS, _fire)
         _watch.insert()
@@ -40,9 +41,15 @@ def _fire(just_executed: str) -> None:
     _watch.remove()
     text, _watch = os.environ.get(CACHE_ENV, ""), None
     try:
-        from stoker.run import caching
+        if text:
+            from stoker.run import caching
 
-        caching.install(text)
+            caching.install(text)
+        else:
+            # The program called `stoker.cache.install()` in the process that started this one.
+            from stoker.cache.filesystem import routing
+
+            routing.install_from_environment()
     except Exception as error:  # the program runs on without the cache, whatever went wrong
         _complain("route reads through the cache", error)
 

@@ -19,7 +19,7 @@ if os.environ.get("STOKER_ACTIVE"):
     except Exception:  # another interpreter, without stoker or too old for it: not ours to serve
         pass
 
-if os.environ.get("STOKER_CACHE_RUN"):
+if os.environ.get("STOKER_CACHE_RUN") or os.environ.get("STOKER_CACHE_INSTALL"):
     try:
         from stoker.run import cache_hook
 
