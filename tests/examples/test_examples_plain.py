@@ -36,7 +36,7 @@ RUNS: dict[str, tuple[dict[str, list[str]], dict[str, list[str]]]] = {
 Outputs = tuple[dict[str, str], dict[str, str]]
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(250),  # the first test of an example waits for all its runs
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the examples need torch"),
 ]
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import os
 import random
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,23 +23,42 @@ from stoker.core.events import LoaderOpened, SampleQuarantined, WorkerLost
 from stoker.core.runlog import Run, read_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SEVERAL = Path(__file__).with_name("several.py")
 SOURCE = str(Path(stoker.__file__).parents[1])
 LOSS = re.compile(r"^((?:step|epoch) \d+ (?:validation )?loss \S+)", re.MULTILINE)
 NEEDS = {"images": "sklearn", "tabular_recommender": "pyarrow"}
 # Small on purpose: most of a run is the import of torch.
 SIZES = {
-    "images": ["--quick", "--steps", "8", "--batch-size", "8", "--images", "80"],
-    "tabular_recommender": ["--quick", "--steps", "3"],
+    "images": ["--quick", "--steps", "12", "--batch-size", "8", "--images", "160"],
+    "tabular_recommender": ["--quick", "--steps", "3", "--rows", "8192"],
     "text": ["--quick", "--steps", "3", "--files", "8", "--batch-size", "4"],
     "iterable": ["--quick", "--steps", "8"],
 }
-COUNTS = ["0", "1", "2", "5", "auto"]
+SAME = {"images": ["--deterministic"], "tabular_recommender": [], "text": [], "iterable": []}
+"""Options with which stoker changes nothing, not even with another number of data workers."""
+COUNTS = (0, 1, 2, 5)
+"""Data workers of the runs in one process; `stoker run` chooses their number itself."""
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(250),  # the first test of an example waits for all its runs
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the examples need torch"),
 ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The losses of an example's runs, in two processes side by side."""
+
+    plain: list[str]
+    by_count: dict[int, list[str]]
+    itself: list[str]
+    """Under `stoker run`, which chooses the number of data workers."""
+    random_by_count: dict[int, list[str]]
+    """With the random transforms that the example has."""
+    random_itself: list[str]
+    tiers: list[set[tuple[int, str]]]
+    """Of each process or block that was served: declared workers and tier of its loaders."""
 
 
 @pytest.fixture(scope="module")
@@ -47,24 +68,52 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
-    """The losses of an example under `stoker run` that nothing happens to."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+def outcome(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
+    """What an example gives plain, with each number of data workers, and under `stoker run`; found once."""
 
     @functools.cache
-    def find(example: str) -> list[str]:
-        return losses(command(example, data, stoker_options=["--workers", "3"]), folder)
+    def find(example: str) -> Outcome:
+        folder = tmp_path_factory.mktemp(example)
+        path, *words = program(example, data)
+        same, varied = [*words, *SAME[example]], words if SAME[example] else None
+        one: list[tuple[str, list[str], dict[str, object] | None]] = [("plain", same, None)]
+        other: list[tuple[str, list[str], None]] = [("itself", same, None)]
+        if varied is not None:
+            other.append(("varied itself", varied, None))
+        for count in COUNTS:
+            name = f"varied {count}" if varied is not None else str(count)
+            one.append((name, varied or same, {"workers": count, "run_dir": str(folder / name)}))
+        commands = [
+            [sys.executable, str(SEVERAL), path, json.dumps(one)],
+            [sys.executable, *run_options(folder / "itself"), str(SEVERAL), path, json.dumps(other)],
+        ]
+        with ThreadPoolExecutor(2) as threads:
+            found = sections("".join(threads.map(lambda command: printed(command, folder), commands)))
+        recorded = [set(tiers(read_run(at))) for at in folder.iterdir() if at.is_dir()]
+        assert len(recorded) == 1 + len(COUNTS)
+        return Outcome(
+            plain=found["plain"],
+            by_count={count: found[str(count)] for count in COUNTS if str(count) in found},
+            itself=found["itself"],
+            random_by_count={count: found.get(f"varied {count}", []) for count in COUNTS},
+            random_itself=found.get("varied itself", []),
+            tiers=recorded,
+        )
 
     return find
 
 
-def command(example: str, data: Path, *options: str, stoker_options: Sequence[str] | None = None) -> list[str]:
-    """The command line of an example: plain, or under `stoker run` with these options."""
+def program(example: str, data: Path) -> list[str]:
+    """An example and its arguments."""
     if example in NEEDS:
         pytest.importorskip(NEEDS[example])
-    before = [] if stoker_options is None else ["-m", "stoker", "run", "--quiet", *stoker_options]
     place = [] if example == "text" else ["--work-dir", str(data / example)]
-    return [sys.executable, *before, str(EXAMPLES / example / "train.py"), *SIZES[example], *place, *options]
+    return [str(EXAMPLES / example / "train.py"), *SIZES[example], *place]
+
+
+def run_options(run_dir: Path, *options: str) -> list[str]:
+    """The words of `stoker run`."""
+    return ["-m", "stoker", "run", "--quiet", "--run-dir", str(run_dir), *options]
 
 
 def environment() -> dict[str, str]:
@@ -72,8 +121,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def losses(words: list[str], cwd: Path, at_line: Callable[[int, str], None] = lambda pid, line: None) -> list[str]:
-    """The lines with losses that a command prints; ``at_line`` is called with each line as it comes."""
+def printed(words: list[str], cwd: Path, at_line: Callable[[int, str], None] = lambda pid, line: None) -> str:
+    """What a command prints, if it succeeds; ``at_line`` is called with each line as it comes."""
     with (
         open(cwd / f"errors-{random.getrandbits(40)}", "w+") as errors,
         subprocess.Popen(
@@ -94,15 +143,20 @@ def losses(words: list[str], cwd: Path, at_line: Callable[[int, str], None] = la
         said = errors.read()
     assert process.returncode == 0, said
     assert "Traceback" not in said, said
-    found = LOSS.findall("".join(lines))
+    return "".join(lines)
+
+
+def losses(out: str) -> list[str]:
+    """The lines with losses of a run."""
+    found = LOSS.findall(out)
     assert sum(line.startswith("step") for line in found) >= 3
     return found
 
 
-def all_losses(commands: list[list[str]], cwd: Path) -> list[list[str]]:
-    """The losses of several runs, two at a time."""
-    with ThreadPoolExecutor(2) as threads:
-        return list(threads.map(lambda words: losses(words, cwd), commands))
+def sections(out: str) -> dict[str, list[str]]:
+    """The losses of several runs, by name."""
+    parts = (part.partition("\n") for part in out.split("== ")[1:])
+    return {name: losses(text) for name, _, text in parts}
 
 
 def tiers(run: Run) -> list[tuple[int, str]]:
@@ -111,65 +165,46 @@ def tiers(run: Run) -> list[tuple[int, str]]:
     return [(event.declared_workers, event.tier) for event in last.values()]
 
 
-@pytest.mark.parametrize(
-    ("example", "options", "tier", "counts"),
-    [
-        ("images", ["--deterministic"], "elastic", ["auto"]),  # the counts have their own test, on random crops
-        ("tabular_recommender", [], "elastic", COUNTS),
-        ("text", [], "elastic", COUNTS),
-        ("iterable", [], "pinned", COUNTS[:-1]),
-    ],
-)
-def test_losses_are_those_of_plain_python(
-    example: str, options: list[str], tier: str, counts: list[str], data: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("example", SAME)
+def test_losses_are_those_of_plain_python(example: str, outcome: Callable[[str], Outcome]) -> None:
     """Deterministic transforms, and the pinned stream with its shuffle buffer, for any number of data workers."""
-    commands = [command(example, data, *options)]
-    for count in counts:
-        stoker_options = ["--workers", count, "--run-dir", str(tmp_path / count)]
-        commands.append(command(example, data, *options, stoker_options=stoker_options))
-    plain, *served = all_losses(commands, tmp_path)
-    for count, found in zip(counts, served, strict=True):
-        assert found == plain, f"--workers {count}"
-        assert set(tiers(read_run(tmp_path / count))) == {(2, tier)}
+    found = outcome(example)
+    assert found.itself == found.plain
+    counts = () if SAME[example] else COUNTS  # where there are random transforms the counts are compared with those
+    assert found.by_count == dict.fromkeys(counts, found.plain)
+    assert found.tiers == [{(2, "pinned" if example == "iterable" else "elastic")}] * (1 + len(COUNTS))
 
 
-def test_random_transforms_do_not_depend_on_the_number_of_workers(data: Path, tmp_path: Path) -> None:
-    commands = []
-    for count in COUNTS:
-        stoker_options = ["--workers", count, "--run-dir", str(tmp_path / count)]
-        commands.append(command("images", data, stoker_options=stoker_options))
-    first, *others = all_losses(commands, tmp_path)
-    for count, found in zip(COUNTS[1:], others, strict=True):
-        assert found == first, f"--workers {count}"
+def test_random_transforms_do_not_depend_on_the_number_of_workers(outcome: Callable[[str], Outcome]) -> None:
+    found = outcome("images")
+    assert found.random_itself != found.itself
+    assert found.random_by_count == dict.fromkeys(COUNTS, found.random_itself)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
 @pytest.mark.parametrize("example", ["images", "iterable"])
 def test_losses_do_not_depend_on_what_happens_to_workers(
-    example: str, number: signal.Signals, undisturbed: Callable[[str], list[str]], data: Path, tmp_path: Path
+    example: str, outcome: Callable[[str], Outcome], data: Path, tmp_path: Path
 ) -> None:
     """Random ones are killed, or stopped, while they decode random crops or read a shuffled stream."""
     chance = random.Random(5)
-    struck: list[int] = []
+    struck: dict[signal.Signals, list[int]] = {signal.SIGKILL: [], signal.SIGSTOP: []}
 
     def strike(pid: int, line: str) -> None:
-        if re.match(r"step [1-4] ", line) and (workers := data_workers(pid)):
-            worker = chance.choice(workers)
+        stopped = set(struck[signal.SIGSTOP])
+        if (step := re.match(r"step ([1-4]) ", line)) and (workers := set(data_workers(pid)) - stopped):
+            number = signal.SIGSTOP if step[1] in "13" else signal.SIGKILL
+            worker = chance.choice(sorted(workers))
             os.kill(worker, number)
-            struck.append(worker)
+            struck[number].append(worker)
 
-    stormy = command(
-        example,
-        data,
-        stoker_options=["--workers", "3", "--stall-timeout", "2s", "--run-dir", str(tmp_path / "stormy")],
-    )
-    expected = undisturbed(example)
-    assert losses(stormy, tmp_path, strike) == expected
-    assert struck
+    stormy = run_options(tmp_path / "stormy", "--workers", "3", "--stall-timeout", "2s")
+    found = losses(printed([sys.executable, *stormy, *program(example, data)], tmp_path, strike))
+    expected = outcome(example)
+    assert found == (expected.random_itself or expected.itself)
     run = read_run(tmp_path / "stormy")
-    lost = [event for event in run.events if isinstance(event, WorkerLost)]
-    assert {event.pid for event in lost} & set(struck), lost
+    lost = {event.pid: event.cause for event in run.events if isinstance(event, WorkerLost)}
+    for number, pids in struck.items():
+        assert any(number.name in lost.get(pid, "") for pid in pids), (struck, lost)
     assert not [event for event in run.events if isinstance(event, SampleQuarantined)]
 
 
