@@ -25,7 +25,7 @@ from stoker.cache.store.layout import LARGE_BYTES, Layout
 from stoker.cache.store.locks import LockFile
 from stoker.cache.store.maps import open_locked
 from stoker.cache.store.pulse import Count, Pulse
-from stoker.cache.store.records import Header, pack_header, parse
+from stoker.cache.store.records import Header, aligned, pack_header, parse
 from stoker.cache.store.room import Room
 from stoker.cache.store.table import Kind, Row, State, Table
 from stoker.cache.store.writing import Shelf, forget, is_older
@@ -39,6 +39,8 @@ _PAGE = struct.Struct("<Q16sQI4x")
 _PAGE_BYTES = _PAGE.size + 8 * 16
 _MOST_FRAC = 0.25
 """Of the limit, that an object may be to get a file of its own; pages of larger ones are kept in segments."""
+_BLOCK_BYTES = 4096
+"""The disk gives room in blocks of this size."""
 _MOST_OPEN = 16
 _ATTEMPTS = 4
 
@@ -176,13 +178,14 @@ class LargeFiles:
             # Other bytes under the same version, or damage: nothing is ever written over.
             self._room.doom([(file.row, file.number)])
             return False
-        if not self._reserve(file, entry.length, shelf):
+        size = aligned(entry.length, _BLOCK_BYTES)
+        if not self._reserve(file, size, shelf):
             return False
         try:
             _pwrite_all(file.data, view, entry.offset)
             _pwrite_all(file.pages, memoryview(content), at)
         except OSError:
-            self._reserve(file, -entry.length, shelf)
+            self._reserve(file, -size, shelf)
             raise
         return self._publish(file, key, entry)
 
@@ -270,7 +273,7 @@ class LargeFiles:
         ttl_s = self._ttl_s[shelf.rule] if timed else float("inf")
         row, content = self._table.add(
             state=State.MAKING, kind=Kind.LARGE, life=shelf.life, rule=shelf.rule, group=shelf.group,
-            allocated=-(-size // 4096) * 4096, created=now, expires=now + ttl_s,
+            allocated=aligned(size, _BLOCK_BYTES), created=now, expires=now + ttl_s,
         )  # fmt: skip
         if not self._locks.claim(row):
             self._table.free(row)

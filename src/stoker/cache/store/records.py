@@ -52,9 +52,9 @@ class Header(NamedTuple):
     total: int
 
 
-def aligned(size: int) -> int:
-    """The next multiple of :data:`ALIGN`."""
-    return -(-size // ALIGN) * ALIGN
+def aligned(size: int, unit: int = ALIGN) -> int:
+    """The next multiple of a unit."""
+    return -(-size // unit) * unit
 
 
 def pack_header(

@@ -26,6 +26,8 @@ _MOST_DOOMED_FRAC = 0.125
 stopped process costs room for new pages, not the pages that are here."""
 _NEW_S = 5.0
 """For how long a large object may be without a page: another process is about to add one."""
+_LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 192 << 10, 1 << 20
+"""Of the limit, that is left to the index: a table of it that grows is there twice for a moment (132 KiB)."""
 _LETTING_GO_S = 0.002
 _REFUSED_FACTOR = 20
 """For how long nobody asks again after there was no room: times what asking took."""
@@ -51,6 +53,7 @@ class Room:
     ) -> None:  # fmt: skip
         self._layout, self._locks, self._table, self._pulse, self._settings = layout, locks, table, pulse, settings
         self._limit_bytes = limit_bytes
+        self._margin_bytes = min(max(limit_bytes // 256, _LEAST_MARGIN_BYTES), _MOST_MARGIN_BYTES)
         self._other_bytes, self._let_go = other_bytes, let_go
         self._refused: tuple[float, int] = (-1.0, -1)
 
@@ -58,13 +61,18 @@ class Room:
         """Bytes that count for the limit."""
         return self._table.allocated_bytes() + self._other_bytes()
 
+    @property
+    def is_tight(self) -> bool:
+        """Whether the index, which grows as segments are filled, has used up half of what is kept for it."""
+        return self.used_bytes() + self._margin_bytes // 2 > self._limit_bytes
+
     def fits(self, num_bytes: int, rule: int) -> bool:
         """Whether so many bytes may be added. Under the publish lock."""
         return self._lacking(num_bytes) <= 0 and self._rule_lacking(rule, num_bytes) <= 0
 
     def _lacking(self, num_bytes: int) -> int:
         """Bytes that are in the way, by the limit and by what is to stay free on the disk."""
-        over = self.used_bytes() + num_bytes - self._limit_bytes
+        over = self.used_bytes() + num_bytes + self._margin_bytes - self._limit_bytes
         disk = os.statvfs(self._layout.root)
         kept = int(disk.f_blocks * disk.f_frsize * self._settings.keep_free_frac)
         return max(over, kept + num_bytes - disk.f_bavail * disk.f_frsize)

@@ -38,6 +38,11 @@ class Room(Protocol):
         """Whether so many bytes may be added. Under the publish lock."""
         ...
 
+    @property
+    def is_tight(self) -> bool:
+        """Whether the index may hardly grow any more."""
+        ...
+
     def quota_bytes(self, rule: int) -> int | None:
         """Most bytes of a rule's pages."""
         ...
@@ -68,6 +73,7 @@ class Writers:
         self._lock_wait_s = lock_wait_s
         self._ttl_s = seconds_to_live
 
+        self._index_bytes = 0
         self._writers: dict[Shelf, SegmentWriter] = {}
         self._lock = threading.Lock()
 
@@ -96,6 +102,8 @@ class Writers:
             return False
         with self._lock:
             try:
+                if not self._index_may_grow(shelf):
+                    return False
                 writer = self._writer_for(shelf, len(header), len(view))
                 if writer is None:
                     return False
@@ -108,6 +116,16 @@ class Writers:
                 # The disk is full or broken: what was not published is not there.
                 self._abandon(shelf)
                 return False
+
+    def _index_may_grow(self, shelf: Shelf) -> bool:
+        """Whether there is room for the index too; asked when it has grown, by any process."""
+        index_bytes = self._index.num_bytes
+        if index_bytes == self._index_bytes:
+            return True
+        if self._room.is_tight and not self._room.make(0, shelf.life, shelf.rule):
+            return False
+        self._index_bytes = index_bytes
+        return True
 
     def _publish(self, key: bytes, entry: Entry, writer: SegmentWriter, header: bytes, size: int) -> bool:
         with self._locks.publishing(self._lock_wait_s) as held:
