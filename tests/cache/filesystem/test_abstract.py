@@ -66,6 +66,13 @@ class S3Fixtures(abstract.AbstractFixtures):
         return False
 
 
+def some(test: Any, step: int) -> Any:
+    """A test of the suites with some of its patterns: on S3 each takes a hundred requests to the server."""
+    again = types.FunctionType(test.__code__, test.__globals__, test.__name__)
+    values = GLOB_EDGE_CASES_TESTS["argvalues"][::step]
+    return pytest.mark.parametrize(GLOB_EDGE_CASES_TESTS["argnames"], values)(again)
+
+
 class TestMemoryCopy(abstract.AbstractCopyTests, MemoryFixtures): ...
 
 
@@ -81,13 +88,16 @@ class TestMemoryPipe(abstract.AbstractPipeTests, MemoryFixtures): ...
 class TestMemoryOpen(abstract.AbstractOpenTests, MemoryFixtures): ...
 
 
-class TestLocalCopy(abstract.AbstractCopyTests, LocalFixtures): ...
+class TestLocalCopy(abstract.AbstractCopyTests, LocalFixtures):
+    test_copy_glob_edge_cases = some(abstract.AbstractCopyTests.test_copy_glob_edge_cases, 4)
 
 
-class TestLocalGet(abstract.AbstractGetTests, LocalFixtures): ...
+class TestLocalGet(abstract.AbstractGetTests, LocalFixtures):
+    test_get_glob_edge_cases = some(abstract.AbstractGetTests.test_get_glob_edge_cases, 4)
 
 
-class TestLocalPut(abstract.AbstractPutTests, LocalFixtures): ...
+class TestLocalPut(abstract.AbstractPutTests, LocalFixtures):
+    test_put_glob_edge_cases = some(abstract.AbstractPutTests.test_put_glob_edge_cases, 4)
 
 
 class TestLocalPipe(abstract.AbstractPipeTests, LocalFixtures): ...
@@ -96,23 +106,16 @@ class TestLocalPipe(abstract.AbstractPipeTests, LocalFixtures): ...
 class TestLocalOpen(abstract.AbstractOpenTests, LocalFixtures): ...
 
 
-def some(test: Any) -> Any:
-    """A test of the suites with every ninth of its patterns: each takes a hundred requests to the server."""
-    again = types.FunctionType(test.__code__, test.__globals__, test.__name__)
-    values = GLOB_EDGE_CASES_TESTS["argvalues"][::16]
-    return pytest.mark.parametrize(GLOB_EDGE_CASES_TESTS["argnames"], values)(again)
-
-
 class TestS3Copy(abstract.AbstractCopyTests, S3Fixtures):
-    test_copy_glob_edge_cases = some(abstract.AbstractCopyTests.test_copy_glob_edge_cases)
+    test_copy_glob_edge_cases = some(abstract.AbstractCopyTests.test_copy_glob_edge_cases, 16)
 
 
 class TestS3Get(abstract.AbstractGetTests, S3Fixtures):
-    test_get_glob_edge_cases = some(abstract.AbstractGetTests.test_get_glob_edge_cases)
+    test_get_glob_edge_cases = some(abstract.AbstractGetTests.test_get_glob_edge_cases, 16)
 
 
 class TestS3Put(abstract.AbstractPutTests, S3Fixtures):
-    test_put_glob_edge_cases = some(abstract.AbstractPutTests.test_put_glob_edge_cases)
+    test_put_glob_edge_cases = some(abstract.AbstractPutTests.test_put_glob_edge_cases, 16)
 
 
 class TestS3Pipe(abstract.AbstractPipeTests, S3Fixtures): ...

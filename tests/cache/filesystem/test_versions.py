@@ -243,14 +243,14 @@ RULES = [Rule(max_age_s=MAX_AGE_S), Rule(freshness=Freshness.ALWAYS), Rule(fresh
 
 @pytest.mark.integration
 @given(actions=steps, rule=st.sampled_from(RULES))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_any_order_of_reads_changes_and_evictions(actions: list[tuple[str, object]], rule: Rule) -> None:
     check("memory", rule, actions)
 
 
 @pytest.mark.integration
 @given(actions=steps, rule=st.sampled_from(RULES))
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_any_order_of_reads_changes_and_evictions_of_local_files(actions: list[tuple[str, object]], rule: Rule) -> None:
     check("file", rule, actions)
 
