@@ -25,7 +25,7 @@ BAR = Bar(
 PAGE_BYTES = 16 << 10
 FRACTIONS = (0.25, 0.5, 0.75)
 OTHERS: tuple[Policy, ...] = ("lru", "sieve", "s3fifo")
-EPOCHS = 5
+EPOCHS = 4
 """Of each data set; the first fills the cache."""
 
 
@@ -65,7 +65,7 @@ def data_set(prefix: str, count: int) -> list[ObjectName]:
 def measure(options: Options) -> Report:
     """Each size of cache, then each switch, then the other policies."""
     report = Report()
-    total_bytes = options.pick(1024, 128, 4) * MIB
+    total_bytes = options.pick(1024, 64, 4) * MIB
     first = data_set("photographs/one", total_bytes // PAGE_BYTES)
     report.note(f"{len(first):,} objects of 16 KiB; every object once an epoch, in another order each time")
     with scratch() as folder:

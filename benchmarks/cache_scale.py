@@ -35,7 +35,8 @@ BAR = Bar(
     headline=("lookup_p99_us", "index_bytes", "restart_s"),
 )
 WRITERS = 2
-LEVELS = 16
+LEVELS = 32
+"""Of the fill at which the index is looked at; every fourth is shown."""
 OVERWRITE = 5
 PAGE_BYTES = 16 << 10
 """Of the store that is written over and over."""
@@ -111,7 +112,8 @@ def _fill(report: Report, directory: Path, wanted: int, most_s: float) -> int:
         taken = Layout(directory).index.stat().st_blocks * 512
         sizes.append(taken / last)
         count = last
-        rows.append([f"{last:,}", number(rates[-1], 0), number(sizes[-1], 1)])
+        if level % 4 == 3:
+            rows.append([f"{last:,}", number(Spread.of(rates[-4:]).median, 0), number(sizes[-1], 1)])
     for ours, _ in pipes:
         ours.send(None)
     for writer in writers:

@@ -87,11 +87,12 @@ def measure(options: Options) -> Report:
             program(str(photographs), [], arguments) as local,
         ):
             first = alternate(1, {"local files": local.epoch_s, "cache": cached.epoch_s})
-            asked = store.gets
+            asked, questions = store.gets, store.heads
             found = alternate(options.rounds, {"local files": local.epoch_s, "cache": cached.epoch_s})
             if local.seen != cached.seen:
                 raise AssertionError("the two sides saw other samples")
             report.figure("store_reads_later", store.gets - asked)
+            report.figure("store_questions_later", store.heads - questions)
     rows = [[f"{name}: first epoch", f"{values[0]:.2f}", ""] for name, values in first.items()]
     rows += [[f"{name}: later epochs", *Spread.of(values).show(2)] for name, values in found.items()]
     report.table(["seconds an epoch", "median", "lowest - highest"], rows)
