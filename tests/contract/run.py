@@ -30,9 +30,10 @@ IGNORED_WARNINGS = (DeprecationWarning, PendingDeprecationWarning, ResourceWarni
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.contract.run")
     parser.add_argument("--out", required=True, help="file to write JSON lines to")
-    parser.add_argument("--case-limit-s", type=float, default=25.0)
+    parser.add_argument("--case-limit-s", type=float, default=60.0)
     parser.add_argument("cases", nargs="+", choices=list(CASES), metavar="CASE")
     options = parser.parse_args()
+    gc.freeze()  # what is imported stays: neither the collection after each case nor those of workers look at it
     with open(options.out, "w", encoding="utf-8") as out:
         for name in options.cases:
             _write(out, {"start": name})
