@@ -47,6 +47,14 @@ def put(store: PageStore, i: int, version: int, index: int = 0) -> bool:
     return store.put(name_of(i), index, version_of(i, version), payload, checked_at=float(version))
 
 
+def insist(store: PageStore, i: int, version: int) -> bool:
+    """Put a page for which there is room, once the store asks for room again."""
+    deadline = time.monotonic() + 10
+    while not (done := put(store, i, version)) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return done
+
+
 def check(store: PageStore, i: int, index: int = 0, versions: range = range(8)) -> int | None:
     """Version of a page that is there, whose bytes are right; None if it is not there."""
     key = name_of(i).key(index)

@@ -42,7 +42,7 @@ def test_a_killed_writer_leaves_whole_pages(tmp_path: Path) -> None:
         begun = time.monotonic()
         with PageStore(tmp_path, storing.settings()) as store:
             kept.append(storing.check_all(store))
-            assert storing.put(store, storing.OBJECTS, 1)
+            assert storing.insist(store, storing.OBJECTS, 1)
             assert storing.check(store, storing.OBJECTS) is not None
         assert time.monotonic() - begun < 5.0
         assert storing.disk_bytes(tmp_path) <= storing.LIMIT
@@ -149,7 +149,7 @@ def test_the_holder_of_the_evict_lock_is_stopped(tmp_path: Path) -> None:
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        assert all(storing.put(store, i, 3) for i in range(300, 310))
+        assert all(storing.insist(store, i, 3) for i in range(300, 310))
 
 
 def test_the_holder_of_the_publish_lock_is_stopped(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_stopped_reader_costs_room_and_not_what_is_there(tmp_path: Path) -> No
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        assert all(storing.put(store, i, 2) for i in range(300, 400))
+        assert all(storing.insist(store, i, 2) for i in range(300, 400))
 
 
 def test_one_process_fetches_a_page_at_a_time(tmp_path: Path) -> None:
