@@ -25,6 +25,8 @@ BAR = Bar(
 PAGE_BYTES = 16 << 10
 FRACTIONS = (0.25, 0.5, 0.75)
 OTHERS: tuple[Policy, ...] = ("lru", "sieve", "s3fifo")
+BEFORE = 5
+"""Epochs of a data set before the switch: how it is read has to be seen before leaving it can be."""
 EPOCHS = 4
 """Of each data set; the first fills the cache."""
 
@@ -65,7 +67,7 @@ def data_set(prefix: str, count: int) -> list[ObjectName]:
 def measure(options: Options) -> Report:
     """Each size of cache, then each switch, then the other policies."""
     report = Report()
-    total_bytes = options.pick(1024, 64, 4) * MIB
+    total_bytes = options.pick(1024, 96, 4) * MIB
     first = data_set("photographs/one", total_bytes // PAGE_BYTES)
     report.note(f"{len(first):,} objects of 16 KiB; every object once an epoch, in another order each time")
     with scratch() as folder:
@@ -106,7 +108,7 @@ def _switch(
     """The hit ratio of each epoch of the second data set."""
     trainer = Trainer(folder, limit_bytes, "epoch")
     try:
-        before = [trainer.epoch(first) for _ in range(3)]
+        before = [trainer.epoch(first) for _ in range(BEFORE)]
         found = [trainer.epoch(second) for _ in range(EPOCHS)]
     finally:
         trainer.close()
