@@ -1,8 +1,9 @@
 """Where each page is: a hash table in a mapped file, 48 bytes a page, read without locks.
 
-The top bits of a key's hash choose a table through a directory (extendible hashing). A table has up to 32 buckets of 85
-slots, and grows by one bucket at a time, so that all tables together are never less than three quarters full however
-evenly they fill: from 20,000 pages on it is at most 64 bytes a page, a table that is being rewritten included. A bucket that is full lends from the next one.
+The top bits of a key's hash choose a table through a directory (extendible hashing). A table has up to 32 buckets of
+85 slots, and grows by one bucket at a time, so that all tables together are never less than three quarters full
+however evenly they fill: from 20,000 pages on it is at most 64 bytes a page, a table that is being rewritten
+included. A bucket that is full lends from the next one.
 
 The index is a hint. Slots carry a checksum, so a torn one is a miss; whoever follows a slot finds the key repeated in
 the record. Changes are made under the publish lock, by ``pwrite``: a full disk is an error and no signal.
