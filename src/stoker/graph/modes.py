@@ -123,7 +123,7 @@ class Watch(TorchFunctionMode):
 
     def _chain(self, place: int, types: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Several steps at once (two loaders in one loop): each sees the call, the last one makes it."""
-        if place == len(self._steps):
+        if place >= len(self._steps):  # fewer than before where the call itself has ended one
             return self._run(func, args, kwargs)
 
         def run(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
