@@ -116,7 +116,7 @@ class Bare:
         self._socket.sendall(_ASKED.pack(place // SMALL_BYTES, len(buffer)))
         got = 0
         while got < len(buffer):
-            got += self._socket.recv_into(buffer[got:])
+            got += self._socket.recv_into(buffer[got:], 0, socket.MSG_WAITALL)
 
     def close(self) -> None:
         """Closes the connection."""
