@@ -137,3 +137,22 @@ def test_a_call_that_a_hook_makes_is_at_no_safe_point(conductor):
     assert not ended
     net(torch.ones(1, 2))
     assert ended == [False]
+
+
+def test_a_call_that_ends_one_of_several_steps_is_seen_by_the_others(conductor):
+    """A step asks its loader for the next batch while a call is under way, as a generator of batches may."""
+
+    class Ending(Follows):
+        def call(self, function: Any, types: Any, args: Any, kwargs: Any, run: Any) -> Any:
+            result = super().call(function, types, args, kwargs, run) if self.began else None
+            if result is None:
+                self.began = True
+                conductor.asked(OWNERS["one"])
+                result = run(function, args, kwargs)
+            return result
+
+    ending = Ending(torch.ones(2))
+    conductor.begin(OWNERS["one"], ending, lambda _: None)
+    others = [follow(conductor, owner)[0] for owner in (OWNERS["other"], OWNERS["loader"])]
+    assert torch.equal(torch.cos(ending.tensor), torch.ones(2).cos())
+    assert [step.seen for step in others] == [["cos"], ["cos"]]

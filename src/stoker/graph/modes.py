@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -83,7 +83,7 @@ class Watch(TorchFunctionMode):
         """A call of the program."""
         step = self._only
         if step is None:
-            result = self._chain(0, types, func, args, kwargs or {})
+            result = self._chain(iter(self._steps), types, func, args, kwargs or {})
             self._arm()
             return result
         num_made = self._num_made
@@ -121,15 +121,18 @@ class Watch(TorchFunctionMode):
         step.error, step.done = error, True
         return self._result if made else run(func, realise(args), realise(kwargs))
 
-    def _chain(self, place: int, types: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Several steps at once (two loaders in one loop): each sees the call, the last one makes it."""
-        if place >= len(self._steps):  # fewer than before where the call itself has ended one
+    def _chain(
+        self, steps: Iterator[Step], types: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Several steps at once (two loaders in one loop): each sees the call, also if it ends one; then it is made."""
+        step = next(steps, None)
+        if step is None:
             return self._run(func, args, kwargs)
 
         def run(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return self._chain(place + 1, types, function, args, kwargs)
+            return self._chain(steps, types, function, args, kwargs)
 
-        step, num_made = self._steps[place], self._num_made
+        num_made = self._num_made
         try:
             return step.call(func, types, args, kwargs, run)
         except Exception as error:
