@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,18 @@ def test_a_forked_child_builds_its_own() -> None:
     pid = os.fork()
     if pid == 0:
         os._exit(0 if holder.get() is not mine and holder.get().namespace != mine.namespace else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_forked_child_leaves_the_finalizers_of_its_parents_filesystems_alone() -> None:
+    holder = SourceHolder(SourceSpec("memory"))
+    target = weakref.ref(holder.get().target)
+    pid = os.fork()
+    if pid == 0:
+        holder.get()
+        del holder
+        gc.collect()
+        os._exit(0 if target() is not None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 

@@ -24,6 +24,10 @@ from stoker.cache.sources.source import Source
 
 PARALLEL_CONNECTIONS = 32
 
+_inherited: list[Source] = []
+"""Sources of the process that this one was forked from. They are never let go of: the finalizers of their filesystems
+would close connections that are the parent's, on an event loop that does not run here."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
@@ -63,6 +67,8 @@ class SourceHolder:
         if self._source is None or self._pid != pid:
             if self._pid != pid:
                 self._lock = threading.Lock()  # the parent's may have been held when it forked
+                if self._source is not None:
+                    _inherited.append(self._source)
                 self._pid, self._source = pid, None
             with self._lock:
                 if self._source is None:
