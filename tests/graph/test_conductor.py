@@ -139,20 +139,49 @@ def test_a_call_that_a_hook_makes_is_at_no_safe_point(conductor):
     assert ended == [False]
 
 
+class Ending(Follows):
+    """A step that ends while the call that begins it is under way, as where a loader's iterator is collected then."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        super().__init__(torch.ones(2), calls=9)
+        self.conductor = conductor
+
+    def call(self, function: Any, types: Any, args: Any, kwargs: Any, run: Any) -> Any:
+        result = super().call(function, types, args, kwargs, run)
+        if self.began:
+            self.conductor.left(OWNERS["one"])
+        return result
+
+
 def test_a_call_that_ends_one_of_several_steps_is_seen_by_the_others(conductor):
-    """A step asks its loader for the next batch while a call is under way, as a generator of batches may."""
-
-    class Ending(Follows):
-        def call(self, function: Any, types: Any, args: Any, kwargs: Any, run: Any) -> Any:
-            result = super().call(function, types, args, kwargs, run) if self.began else None
-            if result is None:
-                self.began = True
-                conductor.asked(OWNERS["one"])
-                result = run(function, args, kwargs)
-            return result
-
-    ending = Ending(torch.ones(2))
+    others = [Follows(torch.ones(2)) for _ in range(2)]
+    ending = Ending(conductor)
     conductor.begin(OWNERS["one"], ending, lambda _: None)
-    others = [follow(conductor, owner)[0] for owner in (OWNERS["other"], OWNERS["loader"])]
-    assert torch.equal(torch.cos(ending.tensor), torch.ones(2).cos())
-    assert [step.seen for step in others] == [["cos"], ["cos"]]
+    for step, owner in zip(others, (OWNERS["other"], OWNERS["loader"]), strict=True):
+        conductor.begin(owner, step, lambda _: None)
+    torch.cos(ending.tensor)
+    torch.sin(ending.tensor)
+    assert ending.seen == ["cos"]
+    assert [step.seen for step in others] == [["cos", "sin"], ["cos", "sin"]]
+
+
+@pytest.mark.parametrize("then", ["module", "optimizer", "ask", "begin"])
+def test_the_mode_leaves_after_a_call_that_ends_the_only_step(conductor, then):
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    ending, following = Ending(conductor), Follows(torch.ones(2))
+    conductor.begin(OWNERS["one"], ending, lambda _: None)
+    torch.cos(ending.tensor)  # torch puts the mode back after the call
+    if then == "module":
+        net(torch.ones(1, 2))
+    elif then == "optimizer":
+        optimizer.step()
+    elif then == "ask":
+        conductor.asked(OWNERS["loader"])
+    else:
+        conductor.begin(OWNERS["loader"], following, lambda _: None)
+        torch.sin(following.tensor)
+        assert following.seen == ["sin"], "each call is seen once"
+        conductor.left(OWNERS["loader"])
+    assert not conductor.watching
+    assert torch._C._len_torch_function_stack() == 0

@@ -70,6 +70,7 @@ class Conductor(threading.local):
                     over.append(live)
         if over:
             self._end(over, compiled=False)
+        if over or not self._live:
             self._show()
 
     def left(self, owner: object) -> None:

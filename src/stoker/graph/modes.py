@@ -162,19 +162,25 @@ class Watch(TorchFunctionMode):
         for mode in reversed(above):
             if mode is not self:
                 torch._C._push_on_torch_function_stack(mode)
-        self._thread = 0
-        _active.remove(self)
+        if self in above:
+            self._thread = 0
+            _active.remove(self)
+        else:  # inside a call (an iterator is collected, say): torch has taken it off, and puts it back after the call
+            self._use_safe_points()
 
     def _arm(self) -> None:
         """Once all that has begun is done, the next safe point is used."""
-        if not self._armed and self._is_over() and self._may_leave():
-            self._armed = True
-            _hooks_of_modules()[id(self)] = self._at_safe_point
-            _hooks_of_optimizers()[id(self)] = self._at_safe_point
+        if self._thread and not self._armed and self._is_over() and self._may_leave():
+            self._use_safe_points()
+
+    def _use_safe_points(self) -> None:
+        self._armed = True
+        _hooks_of_modules()[id(self)] = self._at_safe_point
+        _hooks_of_optimizers()[id(self)] = self._at_safe_point
 
     def _is_over(self) -> bool:
         begun = [step for step in self._steps if step.began]
-        return bool(begun) and all(step.done for step in begun)
+        return (bool(begun) or not self._steps) and all(step.done for step in begun)
 
     def _disarm(self) -> None:
         if self._armed:
