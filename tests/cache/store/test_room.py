@@ -11,6 +11,8 @@ import pytest
 
 from stoker.cache.names import ObjectName
 from stoker.cache.policies import Life, Rule
+from stoker.cache.store import writing
+from stoker.cache.store.checksums import sums_of
 from stoker.cache.store.layout import Policy, StoreSettings
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Strength, Version
@@ -79,6 +81,42 @@ def test_a_full_cache_keeps_what_is_read_every_epoch(tmp_path: Path) -> None:
         fits = LIMIT // PAGE / len(data)
         assert min(ratios[1:]) >= 0.85 * fits
         assert disk_bytes(tmp_path) <= LIMIT
+
+
+def test_a_page_that_will_be_refused_is_not_even_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    summed: list[int] = []
+    monkeypatch.setattr(writing, "sums_of", lambda view: summed.append(len(view)) or sums_of(view))
+    with PageStore(tmp_path, settings("epoch")) as store:
+        i = 0
+        while put(store, i):
+            i += 1
+        refused = store.stats().refused
+        summed.clear()
+        assert not any(put(store, i + more) for more in range(10))
+        assert not summed
+        assert store.stats().refused == refused + 10
+        assert store.evict().pages
+        assert put(store, i)  # a file went
+        while put(store, i):
+            i += 1
+        clock += 60
+        assert not put(store, i)
+        assert len(summed) > 1  # the room was asked again, after a while
+
+
+def test_less_than_what_was_refused_may_have_room(tmp_path: Path) -> None:
+    size = 5 * PAGE
+    version = Version(Strength.ETAG, "large", size)
+    with PageStore(tmp_path, settings("epoch")) as store:
+        i = 0
+        while store.put(name_of(i), 0, version, bytes(size), checked_at=1.0):
+            i += 1
+        small = i
+        while put(store, small):
+            small += 1
+        assert small > i
 
 
 def test_pages_go_after_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

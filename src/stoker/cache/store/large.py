@@ -26,9 +26,10 @@ from stoker.cache.store.locks import LockFile
 from stoker.cache.store.maps import open_locked
 from stoker.cache.store.pulse import Count, Pulse
 from stoker.cache.store.records import Header, aligned, pack_header, parse
+from stoker.cache.store.refusals import Refusals, Shelf
 from stoker.cache.store.room import Room
 from stoker.cache.store.table import Kind, Row, State, Table
-from stoker.cache.store.writing import Shelf, forget, is_older
+from stoker.cache.store.writing import forget, is_older
 from stoker.cache.versions import Version
 
 LARGE_INDEX = 0xFFFFFFFE
@@ -107,6 +108,7 @@ class LargeFiles:
         self._lock_wait_s = lock_wait_s
         self._ttl_s = seconds_to_live
         self._open: dict[int, _Open] = {}
+        self._refusals = Refusals(room)
         self._lock = threading.RLock()
 
     def reset(self) -> None:
@@ -152,7 +154,7 @@ class LargeFiles:
         """Write a page and publish it; False if there is no room for it or a lock was not to be had."""
         view = memoryview(payload).cast("B")
         first, last = span_of(index, version.size)
-        if first >= last or len(view) != last - first:
+        if first >= last or len(view) != last - first or self._refusals.cover(shelf, len(view)):
             return False
         with self._lock:
             try:
@@ -201,6 +203,7 @@ class LargeFiles:
                     self._pulse.written(file.row)
                     return True
             if not self._room.make(num_bytes, shelf.life, shelf.rule):
+                self._refusals.note(shelf, num_bytes)
                 return False
         return False
 
@@ -259,6 +262,7 @@ class LargeFiles:
                 if self._room.fits(size, shelf.rule):
                     return self._make_files(name, version, shelf, checked_at, head)
             if not self._room.make(size, shelf.life, shelf.rule):
+                self._refusals.note(shelf, size)
                 return None
         return None
 

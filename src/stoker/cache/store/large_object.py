@@ -13,7 +13,7 @@ from stoker.cache.versions import Version
 
 if TYPE_CHECKING:
     from stoker.cache.store.page_store import PageStore
-    from stoker.cache.store.writing import Shelf
+    from stoker.cache.store.refusals import Shelf
 
 
 class LargeObject:

@@ -25,9 +25,10 @@ from stoker.cache.store.maps import Mapped
 from stoker.cache.store.parts import Parts
 from stoker.cache.store.pulse import Count
 from stoker.cache.store.records import locate
+from stoker.cache.store.refusals import Shelf
 from stoker.cache.store.table import CHANGES_CELL, Kind
 from stoker.cache.store.upkeep import Pages, StoreStats, Upkeep, VerifyReport
-from stoker.cache.store.writing import Shelf, forget
+from stoker.cache.store.writing import forget
 from stoker.cache.versions import Version
 
 _BRIEFLY_S = 0.05

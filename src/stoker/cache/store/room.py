@@ -19,6 +19,7 @@ from stoker.cache.store.layout import Layout, StoreSettings
 from stoker.cache.store.locks import LockFile
 from stoker.cache.store.maps import is_in_use, remove_unused
 from stoker.cache.store.pulse import Count, Pulse
+from stoker.cache.store.refusals import Refusal
 from stoker.cache.store.table import Kind, Row, State, Table
 
 _MOST_DOOMED_FRAC = 0.125
@@ -45,6 +46,9 @@ class Room:
         limit_bytes: most bytes on disk.
         other_bytes: bytes of the index and the like, now.
         let_go: drops this process's maps of these files.
+
+    Attributes:
+        refusal: the last one.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class Room:
         self._limit_bytes = limit_bytes
         self._margin_bytes = min(max(limit_bytes // 256, _LEAST_MARGIN_BYTES), _MOST_MARGIN_BYTES)
         self._other_bytes, self._let_go = other_bytes, let_go
-        self._refused: tuple[float, int] = (-1.0, -1)
+        self.refusal = Refusal(-1.0, -1)
 
     def used_bytes(self) -> int:
         """Bytes that count for the limit."""
@@ -90,17 +94,21 @@ class Room:
 
     def make(self, num_bytes: int, life: Life, rule: int) -> bool:
         """Remove what may go for so many bytes; whether something went. Under no lock."""
-        moment = (time.monotonic(), self._table.changes)
-        if moment[0] < self._refused[0] and moment[1] == self._refused[1] and life is not Life.PINNED:
+        if life is not Life.PINNED and self.stands(self.refusal):
             return False
+        begun, changes = time.monotonic(), self._table.changes
         with self._locks.evicting() as held:
             done = held and self._make(num_bytes, life, rule)
         if not done:
             now = time.monotonic()
             # Files that were just given up are let go of by their readers in a moment.
-            wait_s = _LETTING_GO_S if self._table.changes != moment[1] else _REFUSED_FACTOR * (now - moment[0])
-            self._refused = (now + max(_LETTING_GO_S, wait_s), self._table.changes)
+            wait_s = _LETTING_GO_S if self._table.changes != changes else _REFUSED_FACTOR * (now - begun)
+            self.refusal = Refusal(now + max(_LETTING_GO_S, wait_s), self._table.changes)
         return done
+
+    def stands(self, refusal: Refusal) -> bool:
+        """Whether it still counts."""
+        return time.monotonic() < refusal.until and self._table.changes == refusal.changes
 
     def _make(self, num_bytes: int, life: Life, rule: int) -> bool:
         self._pulse.flush()

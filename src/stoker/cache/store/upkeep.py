@@ -12,8 +12,9 @@ from stoker.cache.store.contents import Held, is_under
 from stoker.cache.store.index import Entry
 from stoker.cache.store.parts import Parts
 from stoker.cache.store.pulse import Count
+from stoker.cache.store.refusals import Shelf
 from stoker.cache.store.table import Kind, Row, State
-from stoker.cache.store.writing import Shelf, forget
+from stoker.cache.store.writing import forget
 
 COMPACT_FRAC = 0.3
 """A segment with less of it live is rewritten."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from stoker.cache.names import ObjectName
 from stoker.cache.policies import Life
@@ -19,6 +19,7 @@ from stoker.cache.store.layout import Layout
 from stoker.cache.store.locks import LockFile
 from stoker.cache.store.pulse import Count, Pulse
 from stoker.cache.store.records import pack_header
+from stoker.cache.store.refusals import Refusals, Refuser, Shelf
 from stoker.cache.store.segments import FIRST_RECORD_AT, SegmentWriter, make_segment
 from stoker.cache.store.table import Kind, Row, State, Table
 from stoker.cache.versions import Version
@@ -31,7 +32,7 @@ _ATTEMPTS = 4
 """Of making room, where other processes take what was made."""
 
 
-class Room(Protocol):
+class Room(Refuser, Protocol):
     """Who decides whether the store may grow."""
 
     def fits(self, num_bytes: int, rule: int) -> bool:
@@ -52,14 +53,6 @@ class Room(Protocol):
         ...
 
 
-class Shelf(NamedTuple):
-    """What pages of one segment have in common."""
-
-    group: int
-    life: Life
-    rule: int
-
-
 class Writers:
     """The segments that this process appends to, one per shelf."""
 
@@ -75,6 +68,7 @@ class Writers:
 
         self._index_bytes = 0
         self._writers: dict[Shelf, SegmentWriter] = {}
+        self._refusals = Refusals(room)
         self._lock = threading.Lock()
 
     def reset(self) -> None:
@@ -97,6 +91,8 @@ class Writers:
     ) -> bool:
         """Append a page and publish it; False if there is no room for it or a lock was not to be had."""
         view = memoryview(payload).cast("B")
+        if self._refusals.cover(shelf, len(view)):
+            return False
         header = pack_header(name, index, version, len(view), sums_of(view), rule=shelf.rule, checked_at=checked_at)
         if header is None:
             return False
@@ -123,6 +119,7 @@ class Writers:
         if index_bytes == self._index_bytes:
             return True
         if self._room.is_tight and not self._room.make(0, shelf.life, shelf.rule):
+            self._refusals.note(shelf, 0)
             return False
         self._index_bytes = index_bytes
         return True
@@ -155,6 +152,7 @@ class Writers:
             writer = self._claim(shelf, header_bytes, length) or self._make(shelf, header_bytes, length)
             if writer is not None:
                 self._writers[shelf] = writer
+                self._refusals.forget(shelf)
         return writer
 
     def _seal(self, shelf: Shelf, writer: SegmentWriter) -> None:
@@ -222,6 +220,7 @@ class Writers:
             if self._room.make(size, shelf.life, shelf.rule):
                 continue
             # Nothing may go; what is left of the limit is used by a small segment.
+            self._refusals.note(shelf, length)
             if size // 4 < smallest:
                 return None
             size = size // 4 // 4096 * 4096

@@ -1,0 +1,75 @@
+"""Pages that were refused a moment ago: those that need as much are refused at once, before anything is computed.
+
+A cache that is full and in use refuses most of what it is offered, so refusing has to cost next to nothing. What is
+remembered holds no longer than the room's own answer: until a file is given up, or until it would ask its policy again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from stoker.cache.policies import Life
+
+
+class Shelf(NamedTuple):
+    """What pages of one segment have in common."""
+
+    group: int
+    life: Life
+    rule: int
+
+
+class Refusal(NamedTuple):
+    """That nothing may go.
+
+    Attributes:
+        until: when to ask again (monotonic seconds).
+        changes: of the table; with another number of them the answer no longer counts.
+    """
+
+    until: float
+    changes: int
+
+
+class Refuser(Protocol):
+    """Who refuses room."""
+
+    @property
+    def refusal(self) -> Refusal:
+        """The last one."""
+        ...
+
+    def stands(self, refusal: Refusal) -> bool:
+        """Whether it still counts."""
+        ...
+
+
+class Refusals:
+    """The last refusal of each shelf, in this process. For threads: what one of them misses is only asked again.
+
+    Args:
+        room: that refuses.
+    """
+
+    def __init__(self, room: Refuser) -> None:
+        self._room = room
+        self._of: dict[Shelf, tuple[int, Refusal]] = {}
+
+    def note(self, shelf: Shelf, length: int) -> None:
+        """The room has just refused a page of so many bytes."""
+        if shelf.life is not Life.PINNED:  # for those, files that are in use go too
+            self._of[shelf] = (length, self._room.refusal)
+
+    def forget(self, shelf: Shelf) -> None:
+        """There is room after all."""
+        self._of.pop(shelf, None)
+
+    def cover(self, shelf: Shelf, length: int) -> bool:
+        """Whether a page of so many bytes would be refused again."""
+        known = self._of.get(shelf)
+        if known is None or length < known[0]:
+            return False
+        if self._room.stands(known[1]):
+            return True
+        self._of.pop(shelf, None)
+        return False
