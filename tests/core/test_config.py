@@ -24,6 +24,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "cache": st.sampled_from(["off", "on", "/pages"]),
     "cache_size_bytes": st.none() | st.integers(1, 2**50),
     "cache_rules": st.none() | st.just("s3://data/* immutable; https://* 5min"),
+    "cache_join": st.none() | st.sampled_from(["static:a:7070,b:7070", "file:///ring.json", "etcd://a:2379/name"]),
+    "cache_secret_file": st.none() | st.just("/secret"),
     "off": st.booleans(),
     "quiet": st.booleans(),
     "run_dir": st.none()
@@ -86,6 +88,8 @@ def test_settings_cannot_be_changed() -> None:
         ("cache", True),
         ("cache_size_bytes", 0),
         ("cache_rules", "sometimes"),
+        ("cache_join", "http://a:7070"),
+        ("cache_secret_file", ""),
         ("off", 1),
         ("run_dir", ""),
         ("on_bad_sample", "ignore"),
@@ -251,10 +255,12 @@ def test_the_cache_in_a_file(tmp_path: Path, text: str, cache: str) -> None:
 def test_the_table_of_the_cache_has_its_size_and_rules(tmp_path: Path) -> None:
     (tmp_path / "stoker.toml").write_text(
         '[cache]\nsize = "50GB"\nrules = ["s3://data/* immutable", "https://* 5min"]\n'
+        'join = "static:a:7070"\nsecret-file = "/secret"\n'
     )
     settings = resolved(tmp_path).settings
     assert (settings.cache, settings.cache_size_bytes) == ("on", 50_000_000_000)
     assert settings.cache_rules == "s3://data/* immutable; https://* 5min"
+    assert (settings.cache_join, settings.cache_secret_file) == ("static:a:7070", "/secret")
     (tmp_path / "stoker.toml").write_text("[cache]\nsise = 1\n")
     with pytest.raises(ConfigError, match="did you mean `cache-size`"):
         resolved(tmp_path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -183,15 +183,32 @@ class Fetcher:
     def bring_run(self, snapshot: Snapshot, run: range, deliver: Deliver) -> None:
         """Delivers neighbouring pages; each is brought by one process at a time, and found there by the others."""
         if not snapshot.is_kept:
-            self._fetch(snapshot, run, deliver)
-            return
+            self._fetch_from_store(snapshot, run, deliver)
+        elif self.peers is None:
+            self._fill(snapshot, run, deliver)
+        else:
+            # Not the lock of filling: a worker that keeps its pages in this very directory takes that one.
+            with self._locked(snapshot, run, lambda key: key[::-1]):
+                missing = self._without_kept(snapshot, run, deliver)
+                self._fill(snapshot, self._fetch_from_peers(self.peers, snapshot, missing, deliver), deliver)
+
+    def _fill(self, snapshot: Snapshot, pages: Sequence[int], deliver: Deliver) -> None:
+        """Delivers pages from the store, or those that another process has just brought from there."""
+        with self._locked(snapshot, pages, lambda key: key):
+            for part in runs_of(self._without_kept(snapshot, pages, deliver)):
+                self._fetch_from_store(snapshot, part, deliver)
+
+    @contextlib.contextmanager
+    def _locked(self, snapshot: Snapshot, pages: Sequence[int], lock_of: Callable[[bytes], bytes]) -> Generator[None]:
         with contextlib.ExitStack() as stack:
             # Ascending, as every process does it: nobody waits for one who waits for him.
-            for index in run:
-                stack.enter_context(self.pages.filling(snapshot.name.key(index)))
-            missing = [index for index in run if not self._deliver_kept(snapshot, index, deliver)]
-            for part in runs_of(missing):
-                self._fetch(snapshot, part, deliver)
+            for index in pages:
+                stack.enter_context(self.pages.filling(lock_of(snapshot.name.key(index))))
+            yield
+
+    def _without_kept(self, snapshot: Snapshot, pages: Sequence[int], deliver: Deliver) -> list[int]:
+        """Delivers what is kept; the pages that are not."""
+        return [index for index in pages if not self._deliver_kept(snapshot, index, deliver)]
 
     def _deliver_kept(self, snapshot: Snapshot, index: int, deliver: Deliver) -> bool:
         key = snapshot.name.key(index)
@@ -205,13 +222,6 @@ class Fetcher:
         deliver(index, data)
         return True
 
-    def _fetch(self, snapshot: Snapshot, run: range, deliver: Deliver) -> None:
-        if self.peers is not None:
-            for part in runs_of(self._fetch_from_peers(self.peers, snapshot, run, deliver)):
-                self._fetch_from_store(snapshot, part, deliver)
-        else:
-            self._fetch_from_store(snapshot, run, deliver)
-
     def _fetch_from_store(self, snapshot: Snapshot, run: range, deliver: Deliver) -> None:
         start, end = bytes_of(run, snapshot.size)
         data = memoryview(self.holder.get().read(snapshot.name.path, start, end, snapshot.version))
@@ -222,17 +232,24 @@ class Fetcher:
             self.keep(snapshot, index, data[offset : offset + PAGE_BYTES])
             deliver(index, data[offset : offset + PAGE_BYTES])
 
-    def _fetch_from_peers(self, peers: Peers, snapshot: Snapshot, run: range, deliver: Deliver) -> list[int]:
-        """Pages of the run that peers did not have."""
-        ranges = [span_of(index, snapshot.size) for index in run]
+    def _fetch_from_peers(self, peers: Peers, snapshot: Snapshot, pages: Sequence[int], deliver: Deliver) -> list[int]:
+        """Delivers what peers have; the pages that they have not."""
+        if not pages:
+            return []
+        ranges = [span_of(index, snapshot.size) for index in pages]
         buffers = [memoryview(bytearray(end - start)) for start, end in ranges]
         came = peers.fetch(snapshot.name, snapshot.version, ranges, buffers)
-        for index, buffer, has_come in zip(run, buffers, came, strict=True):
+        for index, buffer, has_come in zip(pages, buffers, came, strict=True):
             if has_come:
                 self.counts.peer_bytes += len(buffer)
-                self.keep(snapshot, index, buffer)
+                if not self._is_kept(snapshot, index):  # else by a worker of this directory
+                    self.keep(snapshot, index, buffer)
                 deliver(index, buffer)
-        return [index for index, has_come in zip(run, came, strict=True) if not has_come]
+        return [index for index, has_come in zip(pages, came, strict=True) if not has_come]
+
+    def _is_kept(self, snapshot: Snapshot, index: int) -> bool:
+        entry = self.pages.lookup(snapshot.name.key(index))
+        return entry is not None and entry.version == snapshot.digest
 
     def keep(self, snapshot: Snapshot, index: int, data: memoryview | bytes) -> bool:
         """Puts a page into the page store, if it may be kept and there is room."""

@@ -23,19 +23,26 @@ class CacheSettings:
         directory: of the pages; None for the user's own.
         limit_bytes: of a new cache; None for a part of the disk.
         rules: the first that fits counts.
+        join: a cluster whose workers are asked before the store.
+        secret_file: of the cluster; None for the one in the directory.
     """
 
     directory: Path | None = None
     limit_bytes: int | None = None
     rules: tuple[Rule, ...] = DEFAULT_RULES
+    join: str | None = None
+    secret_file: Path | None = None
 
 
 def cache_settings(settings: Settings) -> CacheSettings:
     """The settings of a run, as far as they are about the cache."""
+    secret_file = settings.cache_secret_file
     return CacheSettings(
         directory=None if settings.cache in _WORDS else Path(settings.cache).expanduser().absolute(),
         limit_bytes=settings.cache_size_bytes,
         rules=rules_of(settings.cache_rules),
+        join=settings.cache_join,
+        secret_file=Path(secret_file).expanduser().absolute() if secret_file is not None else None,
     )
 
 

@@ -26,6 +26,8 @@ _HELP = {
     "cache": ("[=DIR]", "read remote stores (s3://, gs://, ...) through the data cache, kept in DIR"),
     "cache-size": ("SIZE", "most bytes that the data cache takes on disk, such as 50GB"),
     "cache-rules": ("RULES", "how stale paths may be, such as 's3://data/* immutable; https://* 5min'"),
+    "cache-join": ("RING", "cluster that is asked before the store, such as static:a:7070,b:7070"),
+    "cache-secret-file": ("FILE", "secret of that cluster (default: the file `secret` in the cache's directory)"),
     "off": ("", "run the program without stoker"),
     "quiet": ("", "print nothing but errors"),
     "run-dir": ("DIR", "folder for the records of the run (default: a new one under stoker-runs)"),

@@ -47,6 +47,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Most bytes that the data cache takes on disk; None takes a part of what is free."""
     cache_rules: str | None = None
     """How stale paths may be, and which are cached (:mod:`stoker.core.cache_rules`), before the cache's own rules."""
+    cache_join: str | None = None
+    """Cluster whose workers are asked before the store (``static:a:7070,b:7070``); None reads alone."""
+    cache_secret_file: str | None = None
+    """Secret of that cluster (a path); None takes the file ``secret`` of the cache's directory, if it is there."""
     off: bool = False
     """Leaves every loader to torch, as without stoker."""
     quiet: bool = False
@@ -217,6 +221,15 @@ KEYS: tuple[Key, ...] = (
     ),
     _memory("cache_size_bytes", "cache-size"),
     Key(field="cache_rules", name="cache-rules", rule=FORM, read=checked_rules, accepts=is_rules, optional=True),
+    Key(
+        field="cache_join",
+        name="cache-join",
+        rule="a ring such as `static:a:7070,b:7070`, `file:///ring.json` or `etcd://host:2379/cluster`, or `auto`",
+        read=str,
+        accepts=lambda value: isinstance(value, str) and value.startswith(("static:", "file:///", "etcd://")),
+        optional=True,
+    ),
+    _text("cache_secret_file", "cache-secret-file", "a path or `auto`"),
     _switch("off", "off"),
     _switch("quiet", "quiet"),
     _text("run_dir", "run-dir", "a path or `auto`"),

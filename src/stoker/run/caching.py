@@ -16,6 +16,7 @@ from typing import Any
 from stoker.cache import reading
 from stoker.cache.filesystem import routing
 from stoker.cache.ledger import Ledger, create_ledger
+from stoker.cache.peer_clients import peer_client
 from stoker.cache.rule_settings import cache_settings, note_size, rules_of, settled
 from stoker.core.config import Settings
 from stoker.core.errors import CacheDirectoryError
@@ -31,6 +32,7 @@ def environment(settings: Settings, run_id: str) -> dict[str, str]:
 
     Raises:
         CacheDirectoryError: the directory cannot be made.
+        ConfigError: the cluster to join is named wrongly, or its secret cannot be used.
     """
     if settings.cache == "off":
         return {}
@@ -47,10 +49,15 @@ def environment(settings: Settings, run_id: str) -> dict[str, str]:
             "with --cache=DIR or STOKER_CACHE_DIR",
             path=str(directory),
         ) from None
+    if wanted.join:
+        # Refused here rather than in every process; those find the ring beside the pages then.
+        peer_client(wanted.join, directory, wanted.secret_file)
     told = {
         "directory": str(directory),
         "limit_bytes": wanted.limit_bytes,
         "rules": settings.cache_rules,
+        "join": wanted.join,
+        "secret_file": str(wanted.secret_file) if wanted.secret_file is not None else None,
         "began": time.time(),
         "ledger": str(ledger),
         "pid": os.getpid(),
@@ -70,4 +77,5 @@ def install(text: str) -> None:
     counts = Ledger(Path(told["ledger"]))
     # Readers of this process count where the whole run does.
     reading.Counts = lambda: counts
-    routing.install(rules=rules, directory=told["directory"], limit_bytes=told["limit_bytes"])
+    cluster = {"join": told["join"], "secret_file": told["secret_file"]}
+    routing.install(rules=rules, directory=told["directory"], limit_bytes=told["limit_bytes"], **cluster)

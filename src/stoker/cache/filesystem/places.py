@@ -42,6 +42,8 @@ def open_place(
         directory=settings.directory,
         limit_bytes=settings.limit_bytes,
         rules=settings.rules,
+        join=settings.join,
+        secret_file=settings.secret_file,
     )
     return filesystem, filesystem._strip_protocol(plain)
 

@@ -50,16 +50,21 @@ class Routing:
         limit_bytes: of a cache that has to be created; None for a part of the disk.
         rules: of paths.
         protocols: that are routed.
+        join: a cluster whose workers are asked before the store; None for none.
+        secret_file: of the cluster; None for the one in the directory.
     """
 
     directory: str
     limit_bytes: int | None
     rules: tuple[Rule, ...]
     protocols: tuple[str, ...]
+    join: str | None = None
+    secret_file: str | None = None
 
     def options(self) -> dict[str, Any]:
         """For the constructor of the cache's filesystem."""
-        return {"directory": self.directory, "limit_bytes": self.limit_bytes, "rules": self.rules}
+        cluster = {"join": self.join, "secret_file": self.secret_file} if self.join else {}
+        return {"directory": self.directory, "limit_bytes": self.limit_bytes, "rules": self.rules, **cluster}
 
     def encode(self) -> str:
         """As text for child interpreters."""
@@ -67,17 +72,19 @@ class Routing:
             [rule.pattern, rule.freshness.value, rule.max_age_s, rule.ttl_s, rule.cached, rule.quota_bytes]
             for rule in self.rules
         ]
-        return json.dumps([self.directory, self.limit_bytes, rules, self.protocols])
+        return json.dumps([self.directory, self.limit_bytes, rules, self.protocols, self.join, self.secret_file])
 
     @staticmethod
     def decode(text: str) -> Routing:
         """From text that :meth:`encode` wrote."""
-        directory, limit_bytes, rules, protocols = json.loads(text)
+        directory, limit_bytes, rules, protocols, join, secret_file = json.loads(text)
         return Routing(
             directory=directory,
             limit_bytes=limit_bytes,
             rules=tuple(_rule(*fields) for fields in rules),
             protocols=tuple(protocols),
+            join=join,
+            secret_file=secret_file,
         )
 
 
@@ -90,6 +97,8 @@ def install(
     directory: str | os.PathLike[str] | None = None,
     limit_bytes: int | None = None,
     protocols: Sequence[str] = PROTOCOLS,
+    join: str | None = None,
+    secret_file: str | os.PathLike[str] | None = None,
 ) -> None:
     """Routes what this process and its children read by fsspec and pyarrow from now on through the cache.
 
@@ -100,6 +109,8 @@ def install(
         directory: of the cache; None for the user's own.
         limit_bytes: of a cache that has to be created; None for a part of the disk.
         protocols: to route.
+        join: a cluster whose workers are asked before the store, such as ``static:a:7070,b:7070``.
+        secret_file: of the cluster; None for ``secret`` in the cache's directory.
     """
     place = Path(directory) if directory is not None else default_directory()
     web = [name for name in ("http", "https") if any(_is_for(rule, name) for rule in rules)]
@@ -109,6 +120,8 @@ def install(
             limit_bytes=limit_bytes,
             rules=tuple(rules),
             protocols=tuple(dict.fromkeys((*protocols, *web))),
+            join=join,
+            secret_file=str(Path(secret_file).expanduser().absolute()) if secret_file is not None else None,
         )
     )
 

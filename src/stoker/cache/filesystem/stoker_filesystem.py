@@ -23,6 +23,7 @@ from stoker.cache.filesystem.bulk import cat_many, cat_ranges, copy_out
 from stoker.cache.filesystem.files import CachedFile
 from stoker.cache.filesystem.writing import SpooledWrite, WritingCompressed, WritingFile, WritingText
 from stoker.cache.page_stores import page_store
+from stoker.cache.peer_clients import peer_client
 from stoker.cache.policies import DEFAULT_RULES, Rule
 from stoker.cache.reading import Reader
 from stoker.cache.sources.opening import SourceHolder, SourceSpec
@@ -47,6 +48,8 @@ class StokerFileSystem(ChainedFileSystem):
         directory: str | os.PathLike[str] | None = None,
         limit_bytes: int | None = None,
         rules: Sequence[Rule] = DEFAULT_RULES,
+        join: str | None = None,
+        secret_file: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
         """Describes the target; it is built when a read misses.
@@ -58,10 +61,13 @@ class StokerFileSystem(ChainedFileSystem):
             directory: of the cache; None for the user's own.
             limit_bytes: of the cache, if it has to be created; None for a part of the disk.
             rules: how stale paths may be; the first that fits counts.
+            join: a cluster whose workers are asked before the store, such as ``static:a:7070,b:7070``.
+            secret_file: of the cluster; None for ``secret`` in the cache's directory.
             options: more of ``target_options``, so that URLs with options work as they do without the cache.
 
         Raises:
             ValueError: there is no target.
+            ConfigError: the cluster is named wrongly, or its secret cannot be used.
         """
         del fo
         super().__init__(**{name: options.pop(name) for name in _LISTING_OPTIONS if name in options})
@@ -72,7 +78,8 @@ class StokerFileSystem(ChainedFileSystem):
             )
         self.spec = SourceSpec(target_protocol, {**(target_options or {}), **options})
         self.pages = page_store(directory, limit_bytes, rules)
-        self.reader = Reader(self.pages, SourceHolder(self.spec), tuple(rules))
+        peers = peer_client(join, self.pages.layout.root, secret_file) if join else None
+        self.reader = Reader(self.pages, SourceHolder(self.spec), tuple(rules), peers=peers)
         self.target_class: Any = filesystem_class(target_protocol)
         self.root_marker = self.target_class.root_marker
         # Class methods of fsspec; here they depend on the instance's target.

@@ -1,0 +1,65 @@
+"""The clusters that this process reads from: one client for each, however many filesystems use it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from stoker.cache.cluster.client import PeerClient
+from stoker.cache.cluster.client_settings import ClientSettings
+from stoker.cache.cluster.joining import open_membership
+from stoker.cache.cluster.membership import Membership
+from stoker.core.errors import ConfigError
+
+SECRET_FILE = "secret"
+"""Beside the pages: the secret that is used where no other file is named, if it is there."""
+
+_clients: dict[tuple[str, Path | None, Path], PeerClient] = {}
+_lock = threading.Lock()
+
+
+def peer_client(
+    join: str, directory: str | os.PathLike[str], secret_file: str | os.PathLike[str] | None = None
+) -> PeerClient:
+    """The client of a cluster, opened with its first use.
+
+    Args:
+        join: the cluster, as ``--join`` takes it.
+        directory: of this process's pages, where the last ring is kept as well.
+        secret_file: for workers that are reached over TCP; None for the file ``secret`` beside the pages.
+
+    Raises:
+        ConfigError: the cluster is named wrongly, or its secret is missing or cannot be used.
+    """
+    place = Path(directory).expanduser().resolve()
+    secret = Path(secret_file).expanduser().absolute() if secret_file is not None else place / SECRET_FILE
+    known = secret if secret_file is not None or secret.exists() else None
+    key = join, known, place
+    with _lock:
+        if key not in _clients:
+            membership = open_membership(join, place)
+            if known is None:
+                _check_local(membership, secret)
+            settings = ClientSettings(join=join, secret_file=known, state_dir=place)
+            _clients[key] = PeerClient(settings, membership=membership)
+        return _clients[key]
+
+
+def _check_local(membership: Membership, expected: Path) -> None:
+    """Refuses to go without a secret where workers are on TCP: each of them would be left out, and nobody told."""
+    record = membership.record()
+    for member in record.members if record is not None else ():
+        if member.addresses and not any(address.startswith("unix:") for address in member.addresses):
+            raise ConfigError(
+                f"`cache-secret-file` must name the cluster's secret, since {member.id} is reached over TCP, and there "
+                f"is none at {expected}; copy the file that `stoker cache start` names, mode 600"
+            )
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
