@@ -8,19 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cache.policies import DEFAULT_RULES, Rule
-from stoker.cache.store.layout import StoreSettings
+from stoker.cache.store.layout import StoreSettings, default_directory
 from stoker.cache.store.page_store import PageStore
-
-DIRECTORY_VARIABLE = "STOKER_CACHE_DIR"
 
 _stores: dict[tuple[Path, tuple[Rule, ...]], PageStore] = {}
 _lock = threading.Lock()
-
-
-def default_directory() -> Path:
-    """Where pages are kept unless something else is said."""
-    named = os.environ.get(DIRECTORY_VARIABLE)
-    return Path(named) if named else Path.home() / ".cache" / "stoker" / "pages"
 
 
 def page_store(
@@ -31,8 +23,8 @@ def page_store(
     """The page store of a directory, opened or created.
 
     Args:
-        directory: None for :func:`default_directory`.
-        limit_bytes: most bytes on disk; None for a part of the disk.
+        directory: None for the user's own.
+        limit_bytes: most bytes on disk; None for what was last asked for, else a part of the disk.
         rules: say how long pages stay.
     """
     place = (Path(directory) if directory is not None else default_directory()).expanduser().resolve()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stoker.cache.page_stores import default_directory
 from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule
+from stoker.cache.store.layout import default_directory, note_limit_bytes
 from stoker.core.cache_rules import RuleText, parse_rules
 from stoker.core.config import Settings
 
 _WORDS = ("on", "off")
-_SIZE_FILE = "size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +19,7 @@ class CacheSettings:
 
     Attributes:
         directory: of the pages; None for the user's own.
-        limit_bytes: of a new cache; None for a part of the disk.
+        limit_bytes: of the cache; None for the size that was last asked for, else a part of the disk.
         rules: the first that fits counts.
         join: a cluster whose workers are asked before the store.
         secret_file: of the cluster; None for the one in the directory.
@@ -47,33 +45,22 @@ def cache_settings(settings: Settings) -> CacheSettings:
 
 
 def settled(settings: CacheSettings) -> CacheSettings:
-    """The settings with a directory, and with the size that was last asked for where none is asked for now.
+    """The settings with a directory, the user's own where none is named.
 
-    A cache has one size, whoever opens it; a size that is asked for is noted beside the pages.
+    Raises:
+        CacheDirectoryError: the user's own would be on a network mount.
     """
-    directory = (settings.directory or default_directory()).expanduser().absolute()
-    noted = directory / _SIZE_FILE
-    limit_bytes = settings.limit_bytes
-    if limit_bytes is None:
-        try:
-            limit_bytes = int(noted.read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            limit_bytes = None  # never asked for: a part of the disk
-    return replace(settings, directory=directory, limit_bytes=limit_bytes)
+    return replace(settings, directory=(settings.directory or default_directory()).expanduser().absolute())
 
 
 def note_size(settings: CacheSettings) -> None:
-    """Notes the size for those who open the cache later.
+    """Notes the size that is asked for, if one is, for those who open the cache later.
 
     Raises:
         OSError: the directory cannot be written.
     """
-    if settings.directory is None or settings.limit_bytes is None:
-        return
-    settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = settings.directory / f"{_SIZE_FILE}.{os.getpid()}"
-    aside.write_text(str(settings.limit_bytes), encoding="ascii")
-    aside.replace(settings.directory / _SIZE_FILE)
+    if settings.directory is not None and settings.limit_bytes is not None:
+        note_limit_bytes(settings.directory, settings.limit_bytes)
 
 
 def rules_of(text: str | None) -> tuple[Rule, ...]:

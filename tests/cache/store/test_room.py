@@ -13,7 +13,7 @@ from stoker.cache.names import ObjectName
 from stoker.cache.policies import Life, Rule
 from stoker.cache.store import writing
 from stoker.cache.store.checksums import sums_of
-from stoker.cache.store.layout import Policy, StoreSettings
+from stoker.cache.store.layout import Policy, StoreSettings, note_limit_bytes, noted_limit_bytes
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Strength, Version
 
@@ -178,3 +178,14 @@ def test_the_disk_is_kept_as_free_as_asked(tmp_path: Path) -> None:
     with PageStore(tmp_path, StoreSettings(limit_bytes=LIMIT, keep_free_frac=more_than_is_free)) as store:
         assert not put(store, 0)
         assert not get(store, 0)
+
+
+def test_a_limit_that_was_noted_holds_for_who_asks_for_none(tmp_path: Path) -> None:
+    note_limit_bytes(tmp_path / "pages", 8 << 20)
+    with PageStore(tmp_path / "pages") as store:
+        assert store.limit_bytes == 8 << 20
+    with PageStore(tmp_path / "pages", settings()) as store:
+        assert store.limit_bytes == LIMIT
+    for unusable in ("0", "many", ""):
+        (tmp_path / "pages" / "size").write_text(unusable)
+        assert noted_limit_bytes(tmp_path / "pages") is None

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cache.filesystem.routed import routed_class
-from stoker.cache.page_stores import default_directory
 from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule
 from stoker.cache.sources import originals
+from stoker.cache.store.layout import default_directory
 
 PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "hf", "sftp", "webhdfs")
 """Stores that are routed, where fsspec knows them; web servers only if a rule is for them."""

@@ -121,6 +121,11 @@ class Index:
         return self._file.num_bytes
 
     @property
+    def num_buckets(self) -> int:
+        """Buckets that were ever used: as long as it stays, the index takes no more of the disk."""
+        return self._file.num_buckets
+
+    @property
     def is_empty(self) -> bool:
         """Whether there never was an entry."""
         return self._file.is_empty
@@ -171,6 +176,8 @@ class Index:
 
     def _put(self, key: bytes, entry: Entry) -> None:
         slot = pack_slot(key, entry)
+        if self._put_at_home(key, slot):
+            return
         found = self._slot_of(key)
         if found is not None:
             self._file.write(found, slot)
@@ -181,6 +188,25 @@ class Index:
                 return
             self._file.rewrite(key, self._alive())
         raise OSError(errno.ENOSPC, "the index of pages has no room for a key")
+
+    def _put_at_home(self, key: bytes, slot: bytes) -> bool:
+        """Write a slot into its first bucket, where nothing of it can be in a later one; whether that was possible.
+
+        Most keys are new ones whose bucket has room: it is looked at once.
+        """
+        place = self._file.place(key)
+        if place is None:
+            return False
+        at = BUCKETS_AT + place.words[place.buckets + place.first] * BUCKET_BYTES
+        bucket = place.data[at : at + OVERFLOW_AT + 1]
+        # Shorter where another process made the file longer than it is mapped here.
+        if len(bucket) <= OVERFLOW_AT or bucket[OVERFLOW_AT] or bucket.find(key[:_PREFIX_BYTES]) >= 0:
+            return False
+        free = bucket.find(_EMPTY, 0, OVERFLOW_AT)
+        if free < 0:
+            return False
+        self._file.write(at + free, slot)
+        return True
 
     def remove(self, key: bytes) -> None:
         """Forget a key. Under the publish lock."""
@@ -241,6 +267,5 @@ def _load(place: Place) -> float:
     """Which part of a table's slots is used."""
     used = 0
     for at in _buckets_from(place):
-        last_bytes = np.frombuffer(place.data, np.uint8, OVERFLOW_AT, at)[SLOT_BYTES - 1 :: SLOT_BYTES]
-        used += int(np.count_nonzero(last_bytes))
+        used += SLOTS - place.data[at + SLOT_BYTES - 1 : at + OVERFLOW_AT : SLOT_BYTES].count(0)
     return used / (place.num_buckets * SLOTS)

@@ -120,6 +120,11 @@ class IndexFile:
         return os.fstat(self._fd).st_blocks * 512
 
     @property
+    def num_buckets(self) -> int:
+        """Buckets that were ever used."""
+        return self.view.cells[_BUCKETS]
+
+    @property
     def is_empty(self) -> bool:
         """Whether there never was a table."""
         return not self.view.cells[_TABLES]

@@ -149,8 +149,9 @@ class LargeFiles:
         return entry.segment if row >= 0 and self._table.get(row).state == State.OPEN else None
 
     def put(
-        self, name: ObjectName, index: int, version: Version, payload: Bytes, *, shelf: Shelf, checked_at: float
-    ) -> bool:
+        self, name: ObjectName, index: int, version: Version, payload: Bytes, *, key: bytes, shelf: Shelf,
+        checked_at: float,
+    ) -> bool:  # fmt: skip
         """Write a page and publish it; False if there is no room for it or a lock was not to be had."""
         view = memoryview(payload).cast("B")
         first, last = span_of(index, version.size)
@@ -164,7 +165,7 @@ class LargeFiles:
                 entry = Entry(
                     version.digest, version.size, checked_at, file.number, index * PAGE_BYTES, len(view), shelf.rule
                 )
-                return self._write(file, name.key(index), entry, view, shelf)
+                return self._write(file, key, entry, view, shelf)
             except OSError:
                 return False  # the disk is full or broken
 

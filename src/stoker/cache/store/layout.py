@@ -16,6 +16,7 @@ DEFAULT_LIMIT_BYTES = 50_000_000_000
 DEFAULT_LIMIT_FRAC = 0.2
 """Of the free space; the smaller of the two bounds counts."""
 SEGMENT_BYTES = 64 << 20
+LEAST_LIMIT_BYTES = 1 << 20
 LARGE_BYTES = 4 << 20
 """Objects from this size on have a file of their own."""
 _NETWORK_TYPES = frozenset(
@@ -33,7 +34,8 @@ class StoreSettings:
     """How a page store behaves.
 
     Attributes:
-        limit_bytes: most bytes that it takes on disk; None: the smaller of 50 GB and a fifth of the free space.
+        limit_bytes: most bytes that it takes on disk; None: what was last noted (:func:`note_limit_bytes`), else the
+            smaller of 50 GB and a fifth of the free space.
         policy: which segments go first (:mod:`stoker.cache.store.eviction`).
         verify: checksums are compared at every read, or when this process first reads a block.
         keep_free_frac: of the disk, that stays free whatever the limit says.
@@ -53,8 +55,8 @@ class StoreSettings:
     rules: tuple[Rule, ...] = DEFAULT_RULES
 
     def __post_init__(self) -> None:
-        if self.limit_bytes is not None and self.limit_bytes < 1 << 20:
-            raise ValueError(f"`limit_bytes` must be at least {1 << 20} (1 MiB), got {self.limit_bytes}.")
+        if self.limit_bytes is not None and self.limit_bytes < LEAST_LIMIT_BYTES:
+            raise ValueError(f"`limit_bytes` must be at least {LEAST_LIMIT_BYTES} (1 MiB), got {self.limit_bytes}.")
         if not 0.0 <= self.keep_free_frac < 1.0:
             raise ValueError(f"`keep_free_frac` must be in [0, 1), got {self.keep_free_frac}.")
         if self.policy not in ("epoch", "lru", "sieve", "s3fifo"):
@@ -93,6 +95,11 @@ class Layout:
     def pins(self) -> Path:
         """Prefixes that are pinned, as JSON."""
         return self.root / "pins"
+
+    @property
+    def size(self) -> Path:
+        """The limit that was last asked for, in digits."""
+        return self.root / "size"
 
     @property
     def is_made(self) -> bool:
@@ -206,6 +213,36 @@ def filesystem_type(path: Path) -> str:
     return kind
 
 
+def note_limit_bytes(directory: Path, limit_bytes: int) -> None:
+    """Notes a limit that was asked for: a store has one, whoever opens it later.
+
+    Args:
+        directory: of the store, made where it is missing.
+        limit_bytes: most bytes on disk.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = Layout(directory).size
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    aside.write_text(str(limit_bytes), encoding="ascii")
+    aside.replace(path)
+
+
+def noted_limit_bytes(directory: Path) -> int | None:
+    """The limit that was last asked for; None if none was, or it cannot be read.
+
+    Args:
+        directory: of the store.
+    """
+    try:
+        noted = int(Layout(directory).size.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return noted if noted >= LEAST_LIMIT_BYTES else None
+
+
 def default_limit_bytes(directory: Path, used_bytes: int = 0) -> int:
     """The size a store takes when nobody says otherwise.
 
@@ -215,7 +252,7 @@ def default_limit_bytes(directory: Path, used_bytes: int = 0) -> int:
     """
     disk = os.statvfs(directory)
     free_bytes = disk.f_bavail * disk.f_frsize + used_bytes
-    return max(1 << 20, min(DEFAULT_LIMIT_BYTES, int(free_bytes * DEFAULT_LIMIT_FRAC)))
+    return max(LEAST_LIMIT_BYTES, min(DEFAULT_LIMIT_BYTES, int(free_bytes * DEFAULT_LIMIT_FRAC)))
 
 
 def segment_bytes_for(limit_bytes: int) -> int:

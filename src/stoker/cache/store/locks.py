@@ -28,6 +28,8 @@ FILL = 1 << 40
 _FILL_RANGE = (1 << 40) - 1
 
 _FLOCK = struct.Struct("hhqqi4x")
+_TAKE_PUBLISH = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, PUBLISH, 1, 0)
+_LEAVE_PUBLISH = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, PUBLISH, 1, 0)
 _STUCK_S, _STUCK_AGAIN_S = 0.1, 10.0
 """From which wait in vain on a lock counts as stuck, and after which time it is waited for again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
@@ -71,6 +73,10 @@ class LockFile:
     """The lock file of a store, in this process.
 
     Threads of one process share a description, which does not conflict with itself: a lock of Python's goes before.
+
+    Attributes:
+        fd: of the file.
+        publishing_lock: goes before the one on :data:`PUBLISH`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +88,7 @@ class LockFile:
 
     def _open(self) -> None:
         self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._publishing = threading.RLock()
+        self.publishing_lock = threading.RLock()
         self._evicting = threading.Lock()
         self._claiming = threading.Lock()
         self._claimed: set[int] = set()
@@ -111,31 +117,39 @@ class LockFile:
             os.close(self.fd)
             self.fd = -1
 
-    @contextlib.contextmanager
-    def publishing(self, wait_s: float) -> Generator[bool]:
+    def publishing(self, wait_s: float) -> contextlib.AbstractContextManager[bool]:
         """Index and table are this thread's alone; gives False if another process did not let go in time.
 
         Args:
             wait_s: longest wait; not waited for where a wait was in vain a moment ago.
         """
-        with self._publishing:
-            if self._depth:
-                yield True
-                return
-            # Whoever holds it for so long is stopped: nobody waits for it again until it was to be had once.
-            stuck = time.monotonic() < self._stuck_until
-            if not lock_within(self.fd, PUBLISH, 0.0 if stuck else wait_s):
-                if wait_s >= _STUCK_S:
-                    self._stuck_until = time.monotonic() + _STUCK_AGAIN_S
-                yield False
-                return
-            self._stuck_until = 0.0
-            self._depth += 1
+        return _Publishing(self, wait_s)
+
+    def begin_publishing(self, wait_s: float) -> bool:
+        """Take the lock from other processes; whether it is this one's. For :meth:`publishing`, as is the next."""
+        if not self._depth:
             try:
-                yield True
-            finally:
-                self._depth -= 1
-                unlock(self.fd, PUBLISH)
+                fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _TAKE_PUBLISH)
+            except OSError:
+                if not self._wait_to_publish(wait_s):
+                    return False
+            self._stuck_until = 0.0
+        self._depth += 1
+        return True
+
+    def _wait_to_publish(self, wait_s: float) -> bool:
+        # Whoever holds it for so long is stopped: nobody waits for it again until it was to be had once.
+        stuck = time.monotonic() < self._stuck_until
+        held = lock_within(self.fd, PUBLISH, 0.0 if stuck else wait_s)
+        if not held and wait_s >= _STUCK_S:
+            self._stuck_until = time.monotonic() + _STUCK_AGAIN_S
+        return held
+
+    def end_publishing(self) -> None:
+        """Give the lock back."""
+        self._depth -= 1
+        if not self._depth:
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _LEAVE_PUBLISH)
 
     @contextlib.contextmanager
     def evicting(self) -> Generator[bool]:
@@ -186,6 +200,34 @@ class LockFile:
                     unlock(fd, start)
                 self._fillings.discard(fd)
                 os.close(fd)
+
+
+class _Publishing:
+    """What :meth:`LockFile.publishing` gives; every page that is stored takes it, and a generator would cost more."""
+
+    __slots__ = ("_file", "_held", "_lock", "_wait_s")
+
+    def __init__(self, file: LockFile, wait_s: float) -> None:
+        self._file, self._wait_s = file, wait_s
+        self._held = False
+
+    def __enter__(self) -> bool:
+        self._lock = self._file.publishing_lock
+        self._lock.acquire()
+        try:
+            self._held = self._file.begin_publishing(self._wait_s)
+        except BaseException:
+            self._lock.release()
+            raise
+        return self._held
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            # A child that was forked in between has never had the lock.
+            if self._held and self._lock is self._file.publishing_lock:
+                self._file.end_publishing()
+        finally:
+            self._lock.release()
 
 
 _files: weakref.WeakSet[LockFile] = weakref.WeakSet()

@@ -161,7 +161,7 @@ class PageStore:
         shelf = self._shelf(name, life, rule)
         large = index != DESCRIPTION and is_large(version.size, self.limit_bytes)
         files = self._large if large else self._parts.writers
-        kept = files.put(name, index, version, payload, shelf=shelf, checked_at=checked_at)
+        kept = files.put(name, index, version, payload, key=key, shelf=shelf, checked_at=checked_at)
         if not kept:
             self._pulse.count(Count.REFUSED)
         return kept

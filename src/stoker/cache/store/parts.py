@@ -10,7 +10,13 @@ from pathlib import Path
 from stoker.cache.store.contents import Contents
 from stoker.cache.store.index import Index
 from stoker.cache.store.large import LargeFiles
-from stoker.cache.store.layout import Layout, StoreSettings, default_limit_bytes, segment_bytes_for
+from stoker.cache.store.layout import (
+    Layout,
+    StoreSettings,
+    default_limit_bytes,
+    noted_limit_bytes,
+    segment_bytes_for,
+)
 from stoker.cache.store.locks import LockFile
 from stoker.cache.store.maps import Mapped, Maps, open_locked
 from stoker.cache.store.pins import Pins
@@ -42,7 +48,11 @@ class Parts:
             self.table = table = Table(layout.table)
             self.index = index = Index(layout.index, table.alive)
             self.pulse = pulse = Pulse(layout.pulse, lambda row: table.get(row).group)
-        self.limit_bytes = settings.limit_bytes or default_limit_bytes(layout.root, table.allocated_bytes())
+        self.limit_bytes = (
+            settings.limit_bytes
+            or noted_limit_bytes(directory)
+            or default_limit_bytes(directory, table.allocated_bytes())
+        )
         self.maps = Maps(self._open_file)
         self.room = room = Room(
             layout, locks, table, pulse, settings, limit_bytes=self.limit_bytes,

@@ -58,9 +58,22 @@ def aligned(size: int, unit: int = ALIGN) -> int:
 
 
 def pack_header(
-    name: ObjectName, index: int, version: Version, length: int, sums: bytes, *, rule: int, checked_at: float
-) -> bytes | None:
-    """Header of a record up to its payload; None if a text is too long to be kept."""
+    name: ObjectName, index: int, version: Version, length: int, sums: bytes, *, rule: int, checked_at: float,
+    key: bytes | None = None, digest: int | None = None,
+) -> bytes | None:  # fmt: skip
+    """Header of a record up to its payload; None if a text is too long to be kept.
+
+    Args:
+        name: of the object.
+        index: of the page.
+        version: of the object.
+        length: bytes of the page.
+        sums: checksums of its blocks.
+        rule: number of the rule it is stored under.
+        checked_at: when the store confirmed the version.
+        key: of the page, if the caller has computed it.
+        digest: of the version, likewise.
+    """
     texts = [text.encode("utf-8", "surrogateescape") for text in (name.namespace, name.path, version.token)]
     if max(map(len, texts)) > LONGEST_TEXT_BYTES:
         return None
@@ -68,8 +81,8 @@ def pack_header(
     size = aligned(_HEAD.size + len(tail))
     head = bytearray(size)
     _HEAD.pack_into(
-        head, 0, _MAGIC, size, 0, name.key(index), version.digest, version.size, checked_at, index, length,
-        rule, int(version.strength), *map(len, texts),
+        head, 0, _MAGIC, size, 0, name.key(index) if key is None else key, version.digest if digest is None else digest,
+        version.size, checked_at, index, length, rule, int(version.strength), *map(len, texts),
     )  # fmt: skip
     head[_HEAD.size : _HEAD.size + len(tail)] = tail
     struct.pack_into("<Q", head, 8, xxh3_64_intdigest(head[_CHECKED_FROM:]))

@@ -66,7 +66,7 @@ class Writers:
         self._lock_wait_s = lock_wait_s
         self._ttl_s = seconds_to_live
 
-        self._index_bytes = 0
+        self._num_buckets = -1
         self._writers: dict[Shelf, SegmentWriter] = {}
         self._refusals = Refusals(room)
         self._lock = threading.Lock()
@@ -87,13 +87,18 @@ class Writers:
             self._writers.clear()
 
     def put(
-        self, name: ObjectName, index: int, version: Version, payload: Bytes, *, shelf: Shelf, checked_at: float
-    ) -> bool:
+        self, name: ObjectName, index: int, version: Version, payload: Bytes, *, key: bytes, shelf: Shelf,
+        checked_at: float,
+    ) -> bool:  # fmt: skip
         """Append a page and publish it; False if there is no room for it or a lock was not to be had."""
         view = memoryview(payload).cast("B")
         if self._refusals.cover(shelf, len(view)):
             return False
-        header = pack_header(name, index, version, len(view), sums_of(view), rule=shelf.rule, checked_at=checked_at)
+        digest = version.digest
+        header = pack_header(
+            name, index, version, len(view), sums_of(view), rule=shelf.rule, checked_at=checked_at,
+            key=key, digest=digest,
+        )  # fmt: skip
         if header is None:
             return False
         with self._lock:
@@ -104,10 +109,8 @@ class Writers:
                 if writer is None:
                     return False
                 size = writer.append(header, view)
-                entry = Entry(
-                    version.digest, version.size, checked_at, writer.number, writer.tail, len(view), shelf.rule
-                )
-                return self._publish(name.key(index), entry, writer, header, size)
+                entry = Entry(digest, version.size, checked_at, writer.number, writer.tail, len(view), shelf.rule)
+                return self._publish(key, entry, writer, header, size)
             except OSError:
                 # The disk is full or broken: what was not published is not there.
                 self._abandon(shelf)
@@ -115,13 +118,13 @@ class Writers:
 
     def _index_may_grow(self, shelf: Shelf) -> bool:
         """Whether there is room for the index too; asked when it has grown, by any process."""
-        index_bytes = self._index.num_bytes
-        if index_bytes == self._index_bytes:
+        num_buckets = self._index.num_buckets
+        if num_buckets == self._num_buckets:
             return True
         if self._room.is_tight and not self._room.make(0, shelf.life, shelf.rule):
             self._refusals.note(shelf, 0)
             return False
-        self._index_bytes = index_bytes
+        self._num_buckets = num_buckets
         return True
 
     def _publish(self, key: bytes, entry: Entry, writer: SegmentWriter, header: bytes, size: int) -> bool:
