@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
 from stoker.cache.page_stores import close_page_stores
 from stoker.cli.main import main as stoker
 
@@ -104,6 +105,9 @@ def test_warm_says_what_failed(cache: Run, objects: MemoryFileSystem, monkeypatc
         (("bench", "file:///etc/hostname"), "its rule leaves it to the store"),
         (("start",), "`--mount` must name a store"),
         (("start", "--mount", "s3"), "`--mount` must be NAME=URL"),
+        (("start", "--dir", "a", "--dir", "b"), "`--dir` must be given once, got a and b"),
+        (("secret", "/nowhere/secret"), "must be a file that can be written"),
+        (("status", "--join", "a:1"), "`--join` must be static:"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(cache: Run, argv: tuple[str, ...], said: str) -> None:
@@ -112,6 +116,14 @@ def test_what_cannot_be_done_is_one_line(cache: Run, argv: tuple[str, ...], said
     assert err.startswith("stoker: error: ")
     assert len(err.splitlines()) == 1
     assert said in err
+
+
+def test_a_secret_is_made_once(cache: Run, tmp_path: Path) -> None:
+    status, out, _ = cache("secret", str(tmp_path / "secret"))
+    assert (status, out.startswith(f"Wrote {tmp_path / 'secret'}: ")) == (0, True)
+    made = load_secrets(tmp_path / "secret").of(DEFAULT_IDENTITY)
+    assert cache("secret", str(tmp_path / "secret"))[0] == 2
+    assert load_secrets(tmp_path / "secret").of(DEFAULT_IDENTITY) == made
 
 
 def test_help_names_every_command(cache: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -118,6 +119,25 @@ def test_a_program_that_shares_a_workers_directory_does_not_wait_for_itself(clus
     assert done.returncode == 0, done.stderr
     assert "1.72 MiB from other nodes · 0 B from stores in 0 requests" in done.stderr
     assert time.monotonic() - began_s < StoreSettings().filling_wait_s
+
+
+def test_status_shows_the_ring(cluster: Cluster) -> None:
+    def status(join: str, *options: str) -> str:
+        words = ("cache", "status", "--join", join, "--secret-file", str(cluster.secret), *options)
+        return subprocess.run(
+            [sys.executable, "-m", "stoker", *words],
+            env=cluster.environ, capture_output=True, text=True, timeout=60, check=True,
+        ).stdout  # fmt: skip
+
+    lines = status(cluster.join).splitlines()
+    assert lines[0].startswith("Ring of 2 nodes")
+    assert [line.split()[:3] for line in lines[3:]] == [[node, "1", "alive"] for node in sorted(cluster.nodes)]
+    gone = f"127.0.0.1:{free_port()}"
+    told = json.loads(status(f"{cluster.join},{gone}", "--json"))
+    assert {node["node"]: node["state"] for node in told["nodes"]} == {
+        **dict.fromkeys(cluster.nodes, "alive"),
+        gone: "lost",
+    }
 
 
 def test_a_ring_on_tcp_needs_its_secret(cluster: Cluster, tmp_path: Path) -> None:

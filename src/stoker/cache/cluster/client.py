@@ -44,7 +44,7 @@ from stoker.cache.cluster.joining import open_membership
 from stoker.cache.cluster.known_ring import KnownRing
 from stoker.cache.cluster.links import Links
 from stoker.cache.cluster.membership import Membership
-from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, decode_record
+from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, RingRecord, decode_record
 from stoker.cache.cluster.security import load_secrets
 from stoker.cache.cluster.stream import CHUNK_BYTES, Agreed, Part, State, Stream, parts_of
 from stoker.cache.cluster.streams import Gathering
@@ -259,6 +259,11 @@ class PeerClient:
     def keep_only(self, member_ids: set[str]) -> None:
         """Forgets workers that left the ring."""
         self._links.keep_only(member_ids)
+
+    @property
+    def record(self) -> RingRecord | None:
+        """The ring that is known."""
+        return self._membership.record()
 
     @property
     def epoch(self) -> int:

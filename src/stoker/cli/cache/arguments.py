@@ -21,6 +21,19 @@ from stoker.ui.report_text import Style
 from stoker.ui.terminal import style_for
 
 
+class _Once(argparse.Action):
+    """Refuses a second directory, of which argparse would forget the first."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, values: object, option: object = None) -> None:
+        """Keeps the value."""
+        if (first := getattr(namespace, self.dest)) is not None:
+            raise ConfigError(
+                f"`--dir` must be given once, got {first} and {values}: a cache is one directory; "
+                "for several disks run a worker on each: stoker cache start --dir DIR --listen HOST:PORT"
+            )
+        setattr(namespace, self.dest, values)
+
+
 def parser(name: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
     """A parser with the options that every command of the cache has."""
     made = argparse.ArgumentParser(
@@ -29,7 +42,9 @@ def parser(name: str, description: str, epilog: str = "") -> argparse.ArgumentPa
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--dir", metavar="DIR", help="the cache's directory (default: as set, or the user's own)")
+    made.add_argument(
+        "--dir", action=_Once, metavar="DIR", help="the cache's directory (default: as set, or the user's own)"
+    )
     return made
 
 

@@ -30,7 +30,7 @@ COMMANDS = (
     CacheCommand(
         "warm", "warm", "fill the cache with the objects of a URL, a pattern or a list, before they are needed"
     ),
-    CacheCommand("status", "status", "how full the cache is, and what it is worth"),
+    CacheCommand("status", "status", "how full the cache is, and what it is worth; the workers of a cluster"),
     CacheCommand("ls", "content", "what is cached below a URL"),
     CacheCommand("stat", "content", "one object: version, age, how much of it is cached"),
     CacheCommand("explain", "explain", "why the next read of an object hits or misses, and which rule says so"),
@@ -40,6 +40,7 @@ COMMANDS = (
     CacheCommand("verify", "keeping", "compare everything that is cached with its checksums"),
     CacheCommand("bench", "bench", "read an object from the store and from the cache in turn, and compare"),
     CacheCommand("start", "start", "serve this machine's cache to others, as a node of a cluster"),
+    CacheCommand("secret", "secret", "make the secret that the machines of a cluster share"),
 )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from stoker.cache.looking import url_of_name
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.store.upkeep import StoreStats
 from stoker.cli.cache.arguments import directory_of, open_existing, parser, print_json, settings_of, show, stdout_style
+from stoker.cli.cache.ring import show_ring
 from stoker.core.errors import ConfigError
 from stoker.core.progress import draw_bar
 from stoker.core.units import format_bytes, parse_seconds
@@ -36,9 +38,14 @@ def main(argv: list[str]) -> int:
     """Shows the state of the cache."""
     made = parser("status", "How full the cache is, what it is worth, and how fast it goes at the moment.")
     made.add_argument("--over", default="500ms", metavar="TIME", help="how long to look for the rates (default: 500ms)")
+    made.add_argument("--join", metavar="RING", help="show the workers of a cluster instead")
+    made.add_argument("--secret-file", metavar="FILE", help="of that cluster (default: as set, or DIR/secret)")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)
     settings = settings_of(arguments)
+    if arguments.join:
+        secret_file = Path(arguments.secret_file) if arguments.secret_file else settings.secret_file
+        return show_ring(arguments.join, directory_of(settings), secret_file, as_json=arguments.json)
     pages = open_existing(settings)
     stats, rates = _measure(pages, _time(arguments.over))
     pins = [url_of_name(name) for name in pages.pinned()]
