@@ -93,6 +93,20 @@ def test_children_forked_with_locks_held(tmp_path: Path) -> None:
         assert [storing.check(store, 140 + n) for n in range(3)] == [2, 2, 2]
 
 
+def test_a_child_forked_under_the_lock_takes_it_anew(tmp_path: Path) -> None:
+    locks = LockFile(tmp_path / "locks")
+    with locks.publishing(1.0):
+        child = os.fork()
+    if not child:
+        with locks.publishing(10.0) as held:
+            other = LockFile(tmp_path / "locks")
+            os._exit(0 if held and not try_lock(other.fd, PUBLISH) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with locks.publishing(1.0) as held:
+        assert held
+    locks.close()
+
+
 def test_a_lock_does_not_outlive_its_holder_in_a_child(tmp_path: Path) -> None:
     """The parent dies with all locks held; its child, which shared its descriptions, lives on."""
     ready, tell = os.pipe()

@@ -165,7 +165,13 @@ class Upkeep:
         payload = self._view(held.key, held.entry)
         shelf = Shelf(content.group, life, content.rule)
         return payload is not None and self._writers.put(
-            held.name, held.page, held.version, payload, shelf=shelf, checked_at=held.entry.checked_at
+            held.name,
+            held.page,
+            held.version,
+            payload,
+            key=held.key,
+            shelf=shelf,
+            checked_at=held.entry.checked_at,
         )
 
     def compact(self) -> int:
