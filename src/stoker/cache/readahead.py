@@ -7,15 +7,14 @@ a file that is read to its end is fetched once, side by side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 FIRST_PAGES = 2
 MAX_PAGES = 64
 """Bounds what is in flight for one file (64 MiB), and how much is fetched in vain when a reader stops early."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """What is known of a reader.
 
     Attributes:
@@ -62,4 +61,6 @@ class Window:
 
     def having_asked(self, pages: range) -> Window:
         """The window after these pages were asked for."""
-        return Window(self.page, self.run, self.ahead, max(self.asked, pages.stop))
+        if pages.stop <= self.asked:
+            return self
+        return Window(self.page, self.run, self.ahead, pages.stop)

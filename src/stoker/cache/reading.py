@@ -199,6 +199,20 @@ class Reader:
         self.counts.hit_bytes += len(buffer)
         return True
 
+    def read_one(self, snapshot: Snapshot, index: int, offset: int, buffer: memoryview) -> bool:
+        """:meth:`read_kept` for a caller who wants nothing else, and who calls :meth:`read_into` if it is False.
+
+        Args:
+            snapshot: of the object.
+            index: of the page.
+            offset: of the first byte in the page.
+            buffer: ends before the page does.
+        """
+        found = self.read_kept(snapshot, index, offset, buffer)
+        if found:
+            self.counts.asked_bytes += len(buffer)
+        return found
+
     def has(self, snapshot: Snapshot, index: int) -> bool:
         """Whether a page is cached in this version."""
         entry = self.pages.lookup(snapshot.name.key(index))

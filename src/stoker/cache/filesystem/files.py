@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from stoker.cache.fetching import Snapshot, pool
-from stoker.cache.names import PAGE_BYTES, pages_of
+from stoker.cache.names import PAGE_BYTES
 from stoker.cache.planning import PARALLEL, requests_for
 from stoker.cache.readahead import Window
 from stoker.cache.reading import Reader, filled
@@ -97,13 +97,19 @@ class _PageReader(io.RawIOBase):
         end = min(start + len(view), self.snapshot.size)
         if end <= start:
             return 0
-        pages = pages_of(start, end)
+        first, last = start // PAGE_BYTES, (end - 1) // PAGE_BYTES
         if not self._is_steered:
-            moved = self._window.read(pages[0], pages[-1])
+            moved = self._window.read(first, last)
             if moved is not self._window:
                 self._move(moved)
-        given = {index: data for index in pages if (data := self._ahead(index)) is not None}
-        self.reader.read_into(self.snapshot, start, view[: end - start], given, self._hold)
+        part = view if len(view) == end - start else view[: end - start]
+        # Most reads are of one page, and it is cached.
+        if (
+            first < last or self._pending or self._held
+            or not self.reader.read_one(self.snapshot, first, start - first * PAGE_BYTES, part)
+        ):  # fmt: skip
+            given = {index: data for index in range(first, last + 1) if (data := self._ahead(index)) is not None}
+            self.reader.read_into(self.snapshot, start, part, given, self._hold)
         self.position = end
         return end - start
 
@@ -114,10 +120,12 @@ class _PageReader(io.RawIOBase):
             self._stop()
             self._held.clear()
             return
-        self._held = {index: data for index, data in self._held.items() if index >= window.page}
+        if self._held:
+            self._held = {index: data for index, data in self._held.items() if index >= window.page}
         wanted = window.wanted(-(-self.snapshot.size // PAGE_BYTES))
         self._window = window.having_asked(wanted)
-        self._ask(wanted, _AHEAD_PARALLEL)
+        if wanted:
+            self._ask(wanted, _AHEAD_PARALLEL)
 
     def steer(self, pages: Sequence[int]) -> None:
         """Has pages brought that someone knows to be wanted; from then on nothing is guessed.
@@ -157,6 +165,8 @@ class _PageReader(io.RawIOBase):
                 self._held.pop(old, None)
 
     def _stop(self) -> None:
+        if not self._pending:
+            return
         for future in set(self._pending.values()):
             future.cancel()
         self._pending.clear()
