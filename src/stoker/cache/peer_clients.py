@@ -9,6 +9,7 @@ from pathlib import Path
 from stoker.cache.cluster.client import PeerClient
 from stoker.cache.cluster.client_settings import ClientSettings
 from stoker.cache.cluster.joining import open_membership
+from stoker.cache.cluster.links import machine_id
 from stoker.cache.cluster.membership import Membership
 from stoker.core.errors import ConfigError
 
@@ -48,9 +49,10 @@ def peer_client(
 
 def _check_local(membership: Membership, expected: Path) -> None:
     """Refuses to go without a secret where workers are on TCP: each of them would be left out, and nobody told."""
-    record = membership.record()
+    record, here = membership.record(), machine_id()
     for member in record.members if record is not None else ():
-        if member.addresses and not any(address.startswith("unix:") for address in member.addresses):
+        local = any(address.startswith("unix:") for address in member.addresses) and member.machine in ("", here)
+        if member.addresses and not local:
             raise ConfigError(
                 f"`cache-secret-file` must name the cluster's secret, since {member.id} is reached over TCP, and there "
                 f"is none at {expected}; copy the file that `stoker cache start` names, mode 600"

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import pickle
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from stoker.cache.cluster.ring import Member, RingRecord
+from stoker.cache.cluster.security import create_secret
+from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.names import PAGE_BYTES
+from stoker.cache.page_stores import close_page_stores
+from stoker.cache.peer_clients import peer_client
 from stoker.cache.policies import Freshness, Rule
 from stoker.cache.reading import Reader
 from stoker.cache.sources.opening import SourceHolder
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
+from stoker.core.errors import ConfigError
 from tests.cache.cluster.nodes import Nodes
 from tests.cache.cluster.worker_program import FILES
 
 pytestmark = pytest.mark.integration
+CHECKED = (Rule(freshness=Freshness.ALWAYS),)
 
 
 def test_pages_come_from_peers_then_from_the_own_disk_and_without_peers_from_the_store(nodes: Nodes) -> None:
@@ -21,7 +33,7 @@ def test_pages_come_from_peers_then_from_the_own_disk_and_without_peers_from_the
     name, _, data = nodes.file("object", 3 * PAGE_BYTES + 77)
     settings = StoreSettings(limit_bytes=1 << 28, keep_free_frac=0.0)
     with PageStore(nodes.folder / "own", settings) as pages:
-        reader = Reader(pages, SourceHolder(FILES), (Rule(freshness=Freshness.ALWAYS),), peers=client)
+        reader = Reader(pages, SourceHolder(FILES), CHECKED, peers=client)
         assert reader.read(name.path) == data
         assert reader.counts.peer_bytes > 0
         from_peers = reader.counts.peer_bytes
@@ -32,3 +44,38 @@ def test_pages_come_from_peers_then_from_the_own_disk_and_without_peers_from_the
         _, _, changed = nodes.file("object", 3 * PAGE_BYTES, seed=1)
         assert reader.read(name.path) == changed
         assert reader.counts.fetched_bytes >= len(changed)
+
+
+def test_a_filesystem_joins_by_an_option_in_children_as_well(nodes: Nodes) -> None:
+    join = nodes.start_static(2, unix=True)
+    name, _, data = nodes.file("object", 2 * PAGE_BYTES + 5)
+    where: dict[str, Any] = {"directory": str(nodes.folder / "own"), "limit_bytes": 64 << 20, "rules": CHECKED}
+    fs = StokerFileSystem("file", join=join, **where)
+    try:
+        for path, target in ((name.path, fs), (nodes.file("other", PAGE_BYTES)[0].path, pickle.dumps(fs))):
+            child = multiprocessing.get_context("fork").Process(target=_read, args=(target, path))
+            child.start()
+            child.join(30)
+            assert child.exitcode == 0
+        assert fs.cat_file(name.path) == data
+        assert fs.reader.counts.fetched_bytes == fs.reader.counts.peer_bytes == 0
+    finally:
+        close_page_stores(where["directory"])
+
+
+def _read(target: StokerFileSystem | bytes, path: str) -> None:
+    fs: Any = pickle.loads(target) if isinstance(target, bytes) else target
+    before = fs.reader.counts.peer_bytes
+    assert fs.cat_file(path) == Path(path).read_bytes()
+    assert fs.reader.counts.peer_bytes - before == Path(path).stat().st_size
+
+
+def test_workers_of_other_machines_need_a_secret(tmp_path: Path) -> None:
+    there = Member(id="there", addresses=("unix:///run/there.sock", "tcp://there:7070"), machine="another")
+    (tmp_path / "ring.json").write_bytes(RingRecord(epoch=1, members=(there,)).encode())
+    with pytest.raises(ConfigError, match="since there is reached over TCP"):
+        peer_client(f"file://{tmp_path}/ring.json", tmp_path)
+    create_secret(tmp_path / "secret")
+    client = peer_client(f"file://{tmp_path}/ring.json", tmp_path)
+    assert peer_client(f"file://{tmp_path}/ring.json", str(tmp_path)) is client
+    client.close()
