@@ -291,6 +291,10 @@ class Reader:
         first, last, _ = slice(start, end).indices(snapshot.size)
         if last <= first:
             return b""
+        if given and (page := given.get(0)) is not None and last <= len(page):
+            # It was kept a moment ago, with the time of the same answer.
+            self.counts.asked_bytes += last - first
+            return bytes(page[first:last])
         data = filled(last - first, lambda buffer: self.read_into(snapshot, first, buffer, given))
         self._confirm(snapshot, pages_of(first, last))
         return data

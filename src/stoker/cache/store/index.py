@@ -48,6 +48,8 @@ _FULL_FRAC = 0.9
 _UNIT_BYTES = 64
 """Offsets count units of the records' alignment."""
 _TICKS_PER_S = 256
+TICK_S = 1 / _TICKS_PER_S
+"""To which times are rounded."""
 _SIZE_MASK, _TICK_MASK = (1 << 48) - 1, (1 << 40) - 1
 
 

@@ -17,7 +17,7 @@ from stoker.cache.names import DESCRIPTION, ObjectName
 from stoker.cache.policies import Life
 from stoker.cache.store.checksums import Bytes
 from stoker.cache.store.contents import Held
-from stoker.cache.store.index import Entry
+from stoker.cache.store.index import TICK_S, Entry
 from stoker.cache.store.large import is_large, locate_page
 from stoker.cache.store.large_object import LargeObject
 from stoker.cache.store.layout import StoreSettings
@@ -175,6 +175,8 @@ class PageStore:
 
     def confirm(self, key: bytes, entry: Entry, checked_at: float) -> None:
         """The store said that an entry's version is still the object's. Forgotten if a lock is not to be had."""
+        if checked_at - entry.checked_at < TICK_S:
+            return  # that is what the entry says, as far as it can
         with self._locks.publishing(_BRIEFLY_S) as held:
             now = self._index.find(key) if held else None
             if now is not None and now.version == entry.version and now.checked_at < checked_at:
