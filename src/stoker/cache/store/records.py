@@ -22,7 +22,9 @@ _HEAD = struct.Struct("<4sIQ16sQQdIIBBxxHHH2x")
 strength; lengths of namespace, path and token. Checksums of blocks, namespace, path and token follow."""
 _FIRST_OF_HEAD = struct.Struct("<4sIQ16sQ20xI").unpack_from
 """What reading compares."""
-_CHECKED_FROM = 16
+_FRONT_OF_HEAD, _REST_OF_HEAD = struct.Struct("<4sIQ"), struct.Struct("<16sQQdIIBBxxHHH2x")
+"""What is written, in two parts: the checksum in the first one is of the second."""
+_CHECKED_FROM = _FRONT_OF_HEAD.size
 LONGEST_TEXT_BYTES = 0xFFFF
 
 
@@ -79,14 +81,12 @@ def pack_header(
         return None
     tail = sums + b"".join(texts)
     size = aligned(_HEAD.size + len(tail))
-    head = bytearray(size)
-    _HEAD.pack_into(
-        head, 0, _MAGIC, size, 0, name.key(index) if key is None else key, version.digest if digest is None else digest,
+    rest = _REST_OF_HEAD.pack(
+        name.key(index) if key is None else key, version.digest if digest is None else digest,
         version.size, checked_at, index, length, rule, int(version.strength), *map(len, texts),
     )  # fmt: skip
-    head[_HEAD.size : _HEAD.size + len(tail)] = tail
-    struct.pack_into("<Q", head, 8, xxh3_64_intdigest(head[_CHECKED_FROM:]))
-    return bytes(head)
+    rest = (rest + tail).ljust(size - _CHECKED_FROM, b"\0")
+    return _FRONT_OF_HEAD.pack(_MAGIC, size, xxh3_64_intdigest(rest)) + rest
 
 
 def locate(
