@@ -14,9 +14,11 @@ import torch
 
 from stoker.graph.dataflow import Argument, Form
 
-_SCALARS = (
-    type(None), bool, int, float, complex, str, bytes, type(Ellipsis),
-    torch.dtype, torch.device, torch.memory_format, torch.layout,
+_SCALARS = frozenset(
+    {
+        type(None), bool, int, float, complex, str, bytes, type(Ellipsis),
+        torch.dtype, torch.device, torch.memory_format, torch.layout,
+    }
 )  # fmt: skip
 _NONE = Argument(Form.SCALAR, None)
 
@@ -38,10 +40,10 @@ def take_apart(
         NotRecordable: it holds something that is neither a tensor nor a plain value.
     """
     kind = type(argument)
-    if isinstance(argument, torch.Tensor):
-        return tensor(argument)
     if kind in _SCALARS:
         return Argument(Form.SCALAR, argument)
+    if kind is torch.Tensor or isinstance(argument, torch.Tensor):
+        return tensor(argument)
     found = leaf(argument)
     if found is not None:
         return found

@@ -167,8 +167,10 @@ def rounds_by_threads(
         tensors: those among the arguments.
         results: what it returned.
     """
+    if torch.get_num_threads() == 1:
+        return False
     large = [tensor for tensor in (*tensors, *results) if tensor.numel() >= _GRAIN]
-    if not any(t.is_floating_point() or t.is_complex() for t in large) or torch.get_num_threads() == 1:
+    if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in large):
         return False
     made = max([tensor.numel() for tensor in results], default=0)
     name = simple_name(function)
