@@ -173,7 +173,9 @@ def _recording(report: Report, options: Options) -> None:
     )
     cost = [MICRO * (a - b) / 1e3 / CALLS for a, b in zip(found["recorded"], found["plain"], strict=True)]
     report.figure("recorded_us", Spread.of(cost).median)
-    ratio = [a / b for a, b in zip(found["recorded"], found["plain"], strict=True)]
+    # A machine that was busy when the model was measured leaves steps that are too short: their cost counts for 5 ms.
+    least = 1e3 * STEP_S
+    ratio = [1 + (a - b) / max(b, least) for a, b in zip(found["recorded"], found["plain"], strict=True)]
     report.at_most("recording_ratio", "recorded / plain step of at least 5 ms", ratio, 2.0)
 
 
