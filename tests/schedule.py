@@ -22,6 +22,8 @@ SPREAD = (
 )
 """Files and folders whose tests share nothing."""
 LONGEST = (
+    "tests/faults/test_leaks.py",  # forks the process of the tests, which grows with all that they import
+    "tests/faults/",
     "tests/contract/",
     "tests/cut/test_programs.py",
     "tests/ecosystem/",

@@ -330,7 +330,7 @@ class Crew:
                 self._flush(member)
         if not self.template_lost:
             self.complete()
-        out: list[Message | Departure] = []
+        out, self._arrived = self._arrived, []  # kept while a fingerprint was waited for
         for fd, _ in self._poller.poll(timeout_s):
             if (number := self._by_fd.get(fd)) is not None:
                 out += self._read(self.members[number])
@@ -454,8 +454,7 @@ class Crew:
             left = deadline - time.monotonic()
             if left <= 0:
                 return b""
-            earlier, self._arrived = self._arrived, []
-            self._arrived = earlier + self.poll(left)  # not `+=`: poll empties the list that it would add to
+            self._arrived = self.poll(left)
         return self._fingerprint or b""
 
     def whereabouts(self, member: Member) -> Whereabouts:
