@@ -11,13 +11,13 @@ import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stoker.cache.names import PAGE_BYTES, ObjectName, span_of
+from stoker.cache.pages import Pages
 from stoker.cache.planning import PARALLEL, bytes_of, requests_for, runs_of
-from stoker.cache.policies import Life, Rule
+from stoker.cache.policies import Rule
 from stoker.cache.sources.opening import SourceHolder
 from stoker.cache.versions import Version
 
@@ -40,27 +40,6 @@ class Found(Protocol):
     def checked_at(self) -> float: ...
     @property
     def length(self) -> int: ...
-
-
-class Pages(Protocol):
-    """The page store, as far as reading needs it."""
-
-    def lookup(self, key: bytes) -> Any: ...
-    def read_into(self, key: bytes, entry: Any, start: int, buffer: memoryview) -> bool: ...
-    def put(
-        self,
-        name: ObjectName,
-        index: int,
-        version: Version,
-        payload: Any,
-        *,
-        rule: int = 0,
-        life: Life = Life.NORMAL,
-        checked_at: float,
-    ) -> bool: ...
-    def confirm(self, key: bytes, entry: Any, checked_at: float) -> None: ...
-    def drop(self, key: bytes) -> None: ...
-    def filling(self, key: bytes) -> AbstractContextManager[None]: ...
 
 
 class Peers(Protocol):

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from stoker.cache.descriptions import Description
-from stoker.cache.fetching import Counts, Deliver, Fetcher, Found, Pages, Peers, Snapshot
+from stoker.cache.fetching import Counts, Deliver, Fetcher, Found, Peers, Snapshot
 from stoker.cache.names import DESCRIPTION, PAGE_BYTES, ObjectName, pages_of
+from stoker.cache.pages import Pages
 from stoker.cache.policies import Freshness, Rule
 from stoker.cache.revalidation import Listings
 from stoker.cache.rules import Rules

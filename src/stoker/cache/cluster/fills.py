@@ -14,8 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from stoker.cache.cluster.frames import Reason
-from stoker.cache.cluster.ports import Mount, Pages
+from stoker.cache.cluster.ports import Mount
 from stoker.cache.names import ObjectName, span_of
+from stoker.cache.pages import Pages
 from stoker.cache.policies import Rule
 from stoker.cache.rules import Rules
 from stoker.cache.versions import Version

@@ -1,48 +1,11 @@
-"""What a worker needs of the page store and of the sources: the places where they are plugged in."""
+"""What a worker needs of the sources: the place where they are plugged in."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from stoker.cache.names import ObjectName
-from stoker.cache.policies import Life
 from stoker.cache.versions import Version
-
-
-class Pages(Protocol):
-    """The part of a page store that serves and is filled; safe to use from many threads."""
-
-    def lookup(self, key: bytes) -> Any:
-        """The entry of a page (with ``version`` and ``length``), or None."""
-        ...
-
-    def read_into(self, key: bytes, entry: Any, start: int, buffer: memoryview) -> bool:
-        """Fills the buffer from byte ``start`` of the page, verified; False when it is gone or damaged."""
-        ...
-
-    def view(self, key: bytes, entry: Any) -> memoryview | None:
-        """The page's bytes in place, verified; None when it is gone or damaged."""
-        ...
-
-    def put(
-        self,
-        name: ObjectName,
-        index: int,
-        version: Version,
-        payload: Any,
-        *,
-        rule: int = 0,
-        life: Life = Life.NORMAL,
-        checked_at: float,
-    ) -> bool:
-        """Keeps a page if there is room and reason to."""
-        ...
-
-    def filling(self, key: bytes) -> AbstractContextManager[Any]:
-        """Holds off other processes that would fetch the same page."""
-        ...
 
 
 class Described(Protocol):

@@ -39,11 +39,12 @@ from stoker.cache.cluster.greeting import Identity, receive
 from stoker.cache.cluster.heat import HOT_PER_S, Heat
 from stoker.cache.cluster.links import machine_id
 from stoker.cache.cluster.membership import Membership
-from stoker.cache.cluster.ports import Mount, Pages
+from stoker.cache.cluster.ports import Mount
 from stoker.cache.cluster.ring import Member, Ring, RingRecord
 from stoker.cache.cluster.security import EVERYONE, Grant
 from stoker.cache.cluster.serving import Counts, Outgoing, Recent, Serving
 from stoker.cache.names import ObjectName, span_of
+from stoker.cache.pages import Pages
 from stoker.cache.policies import Rule
 from stoker.cache.versions import Version
 from stoker.core.errors import ConfigError, PeerLostError, PeerRefusedError, WireError

@@ -38,10 +38,11 @@ from stoker.cache.cluster.frames import (
     read_head,
 )
 from stoker.cache.cluster.heat import TOLD_S, Chunk, Heat
-from stoker.cache.cluster.ports import Mount, Pages
+from stoker.cache.cluster.ports import Mount
 from stoker.cache.cluster.ring import CHUNK_PAGES
 from stoker.cache.cluster.security import Grant, may_read
 from stoker.cache.names import PAGE_BYTES, ObjectName
+from stoker.cache.pages import Pages
 from stoker.cache.versions import Strength, Version
 
 BEAT_S = 0.25

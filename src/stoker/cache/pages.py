@@ -1,0 +1,52 @@
+"""What reading and serving need of the page store: the place where it is plugged in."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from stoker.cache.names import ObjectName
+from stoker.cache.policies import Life
+from stoker.cache.versions import Version
+
+
+class Pages(Protocol):
+    """The part of a page store that is read and filled; safe to use from many threads."""
+
+    def lookup(self, key: bytes) -> Any:
+        """The entry of a page (with ``version`` and ``length``), or None."""
+        ...
+
+    def read_into(self, key: bytes, entry: Any, start: int, buffer: memoryview) -> bool:
+        """Fills the buffer from byte ``start`` of the page, verified; False when it is gone or damaged."""
+        ...
+
+    def view(self, key: bytes, entry: Any) -> memoryview | None:
+        """The page's bytes in place, verified; None when it is gone or damaged."""
+        ...
+
+    def put(
+        self,
+        name: ObjectName,
+        index: int,
+        version: Version,
+        payload: Any,
+        *,
+        rule: int = 0,
+        life: Life = Life.NORMAL,
+        checked_at: float,
+    ) -> bool:
+        """Keeps a page if there is room and reason to."""
+        ...
+
+    def confirm(self, key: bytes, entry: Any, checked_at: float) -> None:
+        """The store said that an entry's version is still the object's."""
+        ...
+
+    def drop(self, key: bytes) -> None:
+        """Forgets a page."""
+        ...
+
+    def filling(self, key: bytes) -> AbstractContextManager[None]:
+        """Holds off other processes that would fetch the same page."""
+        ...
