@@ -58,8 +58,15 @@ class Conductor(threading.local):
         self._live.append(_Live(owner, step, end, learns))
         self._show()
 
-    def asked(self, owner: object) -> None:
-        """The owner's loader is asked for a batch: steps that have begun are over, and those that should have."""
+    def asked(self, owner: object) -> bool:
+        """The owner's loader is asked for a batch: steps that have begun are over, and those that should have.
+
+        Returns:
+            Whether any step is watched for.
+        """
+        if not self._live:
+            self._watch.rest()
+            return False
         ahead = self._ahead.get(owner)
         over: list[_Live] = []
         for live in self._live:
@@ -70,8 +77,8 @@ class Conductor(threading.local):
                     over.append(live)
         if over:
             self._end(over, compiled=False)
-        if over or not self._live:
             self._show()
+        return True
 
     def left(self, owner: object) -> None:
         """The owner's loop is over, and with it all its steps."""

@@ -45,7 +45,9 @@ _OTHER_PHASE = 12
 """Steps in a row that are not as recorded: the program does something else now, which is recorded as well."""
 _EAGER_BATCHES, _LOOK_EVERY = 64, 16
 """Up to so many batches each is looked at, then one in so many: looking costs some 10 us."""
-_PROBE_BYTES = 1 << 24
+_PROBE_BYTES = 1 << 23
+_BEST_PRICES = Prices(bytes_per_s=1e12)
+"""More than a core of any machine copies: what does not pay so never pays."""
 _WINDOW = 32
 """Steps over which broken ones are counted."""
 
@@ -117,7 +119,8 @@ class Cutter:
         conductor: watches steps for all loaders of the process.
         ship: tells the loader's workers what to do with a collated batch (a pickled :class:`Stage`; empty for nothing).
         report: told each verdict.
-        prices: what transport and worker time cost; asked for when the first cut is chosen, since measuring takes time.
+        prices: what transport and worker time cost. Measuring that takes time: a function is called only when a cut
+            may pay at the best prices that there can be.
         tried: a cut is kept only if the program is faster with it.
         sample: random calls on the batch draw from streams of the work item's own, and may move.
         chooser: chooses the cut of a graph.
@@ -158,20 +161,30 @@ class Cutter:
         self._unwatched_s = float("inf")
         self._label = Arm.OFF
         self._seed = 0
+        self._passing = 0
+        """Batches from here on that are not looked at."""
+        self._resting = False
+        """And no step is watched meanwhile."""
 
     # -- the loader's steps ------------------------------------------------------------------------------------------
 
     def asked(self) -> None:
         """The program asks for the next batch."""
+        if self._resting:
+            return
         now = time.perf_counter()
         if self._memory.trial is not None and self._delivered_s:
             self._weigh(now)
-        self._conductor.asked(self)
-        self._settle_recorded(now - self._delivered_s if self._delivered_s else 0.0)
+        watching = self._conductor.asked(self)
+        if self._passing:
+            self._resting = not watching
+        else:
+            self._settle_recorded(now - self._delivered_s if self._delivered_s else 0.0)
 
     def left(self) -> None:
         """The program has left the iteration."""
         self._delivered_s = 0.0
+        self._passing, self._resting = 0, False
         if self._memory.trial is not None:
             self._memory.trial.pause()
         self._conductor.left(self)
@@ -187,14 +200,20 @@ class Cutter:
                     variant.phase = _Phase.RECORDING
                     variant.traces.clear()
 
-    def delivered(self, item: Any, seed: int = 0) -> Any:
+    def delivered(self, item: Any, seed: Callable[[], int] = int) -> Any:
         """The batch for the program, watched from now on if there is something to watch for.
 
         Args:
             item: what a worker made.
-            seed: of the work item.
+            seed: gives that of the work item.
         """
-        self._seed = seed
+        if self._passing and not isinstance(item, Prepared):
+            self._passing -= 1
+            self._batches += 1
+            return item
+        self._passing, self._resting = 0, False
+        if self._sample:
+            self._seed = seed()
         batch = self.batch_of(item)
         with torch._C.DisableTorchFunction():
             self._guard(lambda: self._deliver(item, batch))
@@ -245,6 +264,8 @@ class Cutter:
 
     def _record(self, batch: Any) -> None:
         if not self._looks():
+            if self._memory.trial is None:
+                self._passing = -self._batches % _LOOK_EVERY - 1
             return
         leaves = leaves_of(batch)
         if not leaves:
@@ -306,17 +327,20 @@ class Cutter:
         """Whether a batch is looked at: all at first, and once all kinds are settled a few, for new ones."""
         if (
             self._sample
-            or any(v.phase is _Phase.RECORDING for v in self._variants.values())
             or self._batches < _EAGER_BATCHES
+            or any(v.phase is _Phase.RECORDING for v in self._variants.values())
         ):
             return True
         return len(self._variants) < MAX_VARIANTS and self._batches % _LOOK_EVERY == 0
 
-    @property
-    def _prices(self) -> Prices:
+    def _best(self, graph: Graph) -> Cut:
+        """The cut at the prices of this machine, which are measured only if a cut might pay at all."""
         if not isinstance(self._priced, Prices):
+            cut = self._chooser(graph, _BEST_PRICES)
+            if not cut:
+                return cut
             self._priced = self._priced()
-        return self._priced
+        return self._chooser(graph, self._priced)
 
     def _settle_recorded(self, step_s: float) -> None:
         """Chooses for the variants of which enough is recorded.
@@ -371,10 +395,11 @@ class Cutter:
     def _choose(self, variant: _Variant) -> None:
         recording = variant.recording
         assert recording is not None
-        cut = self._chooser(recording.graph, self._prices)
+        cut = self._best(recording.graph)
         if not cut or recording.revisions > _MAX_REVISIONS:
             reason = _why_whole(recording.graph) if not cut else "its steps differ too often from each other"
-            self._keep_whole(variant, "reverted" if recording.revisions else "stayed", reason)
+            earlier = variant.cut if recording.revisions and variant.cut is not None else cut
+            self._keep_whole(variant, "reverted" if recording.revisions else "stayed", reason, cut=earlier)
             return
         self._plans += 1
         variant.cut = cut
@@ -389,12 +414,13 @@ class Cutter:
         variant.missed.clear()
         self._send()
 
-    def _keep_whole(self, variant: _Variant, outcome: Outcome, reason: str, gain: float = 0.0) -> None:
-        recording = variant.recording
+    def _keep_whole(
+        self, variant: _Variant, outcome: Outcome, reason: str, gain: float = 0.0, *, cut: Cut | None = None
+    ) -> None:
+        """Its steps are made by the program alone; people are told of the cut, by default the one that was in force."""
+        recording, cut = variant.recording, cut if cut is not None else variant.cut
         assert recording is not None
-        cut = (
-            variant.cut if outcome == "reverted" and variant.cut is not None else choose(recording.graph, self._prices)
-        )
+        assert cut is not None
         variant.phase, variant.plan, variant.substitution = _Phase.WHOLE, None, None
         recording.whole = True
         self._send()
@@ -541,10 +567,8 @@ def _leaves_of(step: Step) -> Iterator[Argument]:
 def measure_bandwidth() -> float:
     """Bytes a second that one core copies from and to memory that no cache holds, as batches go through slots."""
     source = np.ones(_PROBE_BYTES, np.uint8)  # not torch's copy: it takes all cores, and hangs in a child of a fork
-    target = np.ones_like(source)
-    best = float("inf")
-    for _ in range(2):
-        begun = time.perf_counter()
-        np.copyto(target, source)
-        best = min(best, time.perf_counter() - begun)
-    return source.nbytes / best
+    target = np.empty_like(source)
+    np.copyto(target, source)  # gets the target's memory
+    begun = time.perf_counter()
+    np.copyto(target, source)
+    return source.nbytes / (time.perf_counter() - begun)

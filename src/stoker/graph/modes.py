@@ -77,6 +77,11 @@ class Watch(TorchFunctionMode):
             self._attach()
         self._arm()
 
+    def rest(self) -> None:
+        """Leaves, if it is still there, as nothing is watched for."""
+        if self._thread or self._armed:
+            self.set_steps([])
+
     def __torch_function__(
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

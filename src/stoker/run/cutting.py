@@ -56,7 +56,7 @@ class Cutting:
         """
         memory = self._memories.setdefault(loop, Memory()) if all(loop) else Memory()
 
-        def prices() -> Prices:
+        def measured() -> Prices:
             if self._prices is None:
                 self._prices = Prices(bytes_per_s=measure_bandwidth())
             return self._prices
@@ -77,7 +77,7 @@ class Cutting:
             self._conductor,
             feed.stage,
             report,
-            prices,
+            self._prices or measured,
             tried=not self._always,
             sample=self._sample,
             fail=fail,
