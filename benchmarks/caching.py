@@ -8,18 +8,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from stoker.cache.filesystem import routing
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.page_stores import close_page_stores
-from stoker.cache.policies import Rule
-from stoker.cache.reading import Reader
-from stoker.cache.sources.opening import SourceHolder
-from stoker.cache.store.layout import StoreSettings
-from stoker.cache.store.page_store import PageStore
+from stoker.cache.policies import Rule, Verify
 
 MIB = 1 << 20
 CACHED = (Rule(max_age_s=3600.0),)
@@ -57,21 +53,16 @@ def cached(
     protocol: str = "file",
     options: dict[str, Any] | None = None,
     *,
-    verify: Literal["always", "first-touch"] = "always",
+    verify: Verify = "always",
     rules: Sequence[Rule] = CACHED,
 ) -> Iterator[Any]:
     """A filesystem read through a cache in this directory, closed at the end."""
     filesystem = StokerFileSystem(
-        protocol, options, directory=directory, limit_bytes=ROOMY_BYTES, rules=tuple(rules), skip_instance_cache=True
-    )
+        protocol, options, directory=directory, limit_bytes=ROOMY_BYTES, rules=tuple(rules), verify=verify,
+        skip_instance_cache=True,
+    )  # fmt: skip
     try:
-        if verify == "always":
-            yield filesystem
-        else:
-            with PageStore(directory, StoreSettings(limit_bytes=ROOMY_BYTES, rules=tuple(rules), verify=verify)) as own:
-                filesystem.pages = own
-                filesystem.reader = Reader(own, SourceHolder(filesystem.spec), tuple(rules))
-                yield filesystem
+        yield filesystem
     finally:
         close_page_stores(directory)
 

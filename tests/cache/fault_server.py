@@ -36,6 +36,7 @@ class FaultServer(http.server.ThreadingHTTPServer):
         self.states_length = True
         self.checks_conditions = True
         self.modified = 1_600_000_000.0
+        self.is_down = False
         self.on_get: Callable[[], None] | None = None
         self.released = threading.Event()
 
@@ -67,6 +68,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         """Describes an object."""
         self.server.heads += 1
+        if self.server.is_down:
+            self.answer(503, b"", {})
+            return
         data = self.server.objects.get(self.path.partition("?")[0])
         if data is None:
             self.answer(404, b"", {})
@@ -75,6 +79,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Serves an object, or a range of it."""
+        if self.server.is_down:
+            self.answer(503, b"<Error><Code>SlowDown</Code></Error>", {})
+            return
         data = self.server.objects.get(self.path.partition("?")[0])
         if data is None:
             self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>", {})

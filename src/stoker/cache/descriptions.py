@@ -1,14 +1,44 @@
-"""What is kept of an object beside its bytes: its whole version, and what its store said of it, as JSON."""
+"""What is kept of an object beside its bytes: its whole version, and what its store said of it."""
 
 from __future__ import annotations
 
 import datetime
 import json
-from typing import Any, NamedTuple
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 from stoker.cache.versions import Strength, Version
 
 _TIME = "$time"
+_TEXT = ("utf-8", "surrogateescape")
+_HEAD = struct.Struct("<BQI")
+"""Strength and size of the version, bytes of its token; the token and the details follow."""
+
+
+class Details(Mapping[str, Any]):
+    """What a store said of an object, in JSON until someone asks: most files are opened to be read."""
+
+    __slots__ = ("_found", "_text")
+
+    def __init__(self, text: bytes | bytearray | memoryview) -> None:
+        """Decodes nothing yet."""
+        self._text = text
+        self._found: dict[str, Any] | None = None
+
+    def _decoded(self) -> dict[str, Any]:
+        if self._found is None:
+            self._found = cast("dict[str, Any]", _decode(str(self._text, *_TEXT)))
+        return self._found
+
+    def __getitem__(self, name: str) -> Any:
+        return self._decoded()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decoded())
+
+    def __len__(self) -> int:
+        return len(self._decoded())
 
 
 class Description(NamedTuple):
@@ -20,25 +50,38 @@ class Description(NamedTuple):
     """
 
     version: Version
-    details: dict[str, Any] | None
+    details: Mapping[str, Any] | None
 
     def encode(self) -> bytes:
         """As bytes for the page store."""
-        version = [int(self.version.strength), self.version.token, self.version.size]
-        try:
-            data = json.dumps({"version": version, "details": self.details}, default=_encoded).encode()
-            if Description.decode(data).details == self.details:
-                return data
-        except TypeError:
-            pass  # what is not of JSON is asked of the store again
-        return json.dumps({"version": version, "details": None}).encode()
+        strength, token, size = int(self.version.strength), self.version.token.encode(*_TEXT), self.version.size
+        details = _written(self.details) or ""
+        return _HEAD.pack(strength, size, len(token)) + token + details.encode(*_TEXT)
 
     @staticmethod
     def decode(data: bytes | bytearray | memoryview) -> Description:
-        """From bytes that :meth:`encode` wrote."""
-        found: Any = _decode(str(data, "utf-8"))
-        strength, token, size = found["version"]
-        return Description(Version(Strength(strength), token, size), found["details"])
+        """From bytes that :meth:`encode` wrote.
+
+        Raises:
+            ValueError: they are none of these.
+        """
+        if len(data) < _HEAD.size:
+            raise ValueError("a description must not be cut off")
+        strength, size, length = _HEAD.unpack_from(data)
+        begin, end = _HEAD.size, _HEAD.size + length
+        version = Version(Strength(strength), str(data[begin:end], *_TEXT), size)
+        return Description(version, Details(data[end:]) if len(data) > end else None)
+
+
+def _written(details: Mapping[str, Any] | None) -> str | None:
+    """Details as JSON; None for those that would come back as others. Of these the store is asked again."""
+    if details is None:
+        return None
+    try:
+        text = json.dumps(dict(details), default=_encoded)
+    except TypeError:
+        return None
+    return text if _decode(text) == details else None
 
 
 def _encoded(value: object) -> object:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from stoker.cache.counting import Counts
 from stoker.cache.names import PAGE_BYTES, ObjectName, span_of
 from stoker.cache.pages import Pages
 from stoker.cache.planning import PARALLEL, bytes_of, requests_for, runs_of
@@ -42,8 +43,24 @@ class Found(Protocol):
     def length(self) -> int: ...
 
 
+class Told(Protocol):
+    """What another node knows of an object: see :class:`~stoker.cache.descriptions.Description` for the whole of it."""
+
+    # ruff: noqa: D102 - as the node says it
+    @property
+    def version(self) -> Version: ...
+    @property
+    def age_s(self) -> float: ...
+    @property
+    def description(self) -> bytes: ...
+
+
 class Peers(Protocol):
     """Other nodes of the cache."""
+
+    def stat(self, name: ObjectName, max_age_s: float) -> Told | None:
+        """What a node has asked the store about an object, at most so long ago; None if none says."""
+        ...
 
     def fetch(
         self, name: ObjectName, version: Version | None, ranges: list[tuple[int, int]], into: list[memoryview]
@@ -73,7 +90,7 @@ class Snapshot:
     rule: Rule
     rule_number: int
     checked_at: float
-    details: dict[str, Any] | None = None
+    details: Mapping[str, Any] | None = None
     is_file: bool = True
 
     @property
@@ -85,29 +102,6 @@ class Snapshot:
     def is_kept(self) -> bool:
         """Whether its pages may outlive the call or the file."""
         return self.version.storable
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a reader did; threads add without a lock, so a count may lack a few.
-
-    Attributes:
-        asked_bytes: handed to callers.
-        hit_bytes: of those, from the cache's pages.
-        fetched_bytes: from stores.
-        peer_bytes: from other nodes.
-        requests: to stores, for bytes.
-        checks: questions to stores for an object's version.
-        changes: of those, how many found another version than the cached one.
-    """
-
-    asked_bytes: int = 0
-    hit_bytes: int = 0
-    fetched_bytes: int = 0
-    peer_bytes: int = 0
-    requests: int = 0
-    checks: int = 0
-    changes: int = 0
 
 
 @dataclass(slots=True)
@@ -241,6 +235,21 @@ class Fetcher:
             life=snapshot.rule.life,
             checked_at=snapshot.checked_at,
         )
+
+    def keep_together(self, snapshot: Snapshot, pages: Mapping[int, memoryview | bytes]) -> None:
+        """Puts pages that came in one answer into the page store.
+
+        Args:
+            snapshot: whose pages.
+            pages: bytes by index.
+        """
+        if snapshot.is_kept:
+            self.pages.put_many(
+                [(snapshot.name, index, snapshot.version, data) for index, data in pages.items()],
+                rule=snapshot.rule_number,
+                life=snapshot.rule.life,
+                checked_at=snapshot.checked_at,
+            )
 
 
 _threads: _Threads | None = None

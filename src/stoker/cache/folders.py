@@ -7,12 +7,12 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
 from stoker.cache.filesystem.places import open_place
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.forking import ForkedLock
 from stoker.cache.preloading import list_items
 from stoker.cache.rule_settings import CacheSettings, cache_settings, settled
 from stoker.cache.whole_object import WholeObject
@@ -21,12 +21,11 @@ from stoker.core.errors import ModelFileError
 from stoker.core.progress import ProgressLine
 
 _FOLDER_MODE, _FILE_MODE = 0o500, 0o400
-_AHEAD = 1 << 62
 
 _kept: list[WholeObject] = []
 """What folders of this process lead into; the cache does not give these files up meanwhile."""
 _made: list[tuple[int, Path]] = []
-_lock = threading.Lock()
+_lock = ForkedLock()
 
 
 def materialise(
@@ -85,7 +84,7 @@ def _target(root: Path, base: str, path: str) -> Path:
 
 def _place(filesystem: StokerFileSystem, path: str, target: Path, report: Any) -> None:
     with WholeObject(filesystem.pages, filesystem.reader, path, report) as whole:
-        whole.ahead(_AHEAD)
+        whole.begin()
         data = whole.wait(0, whole.size)
         if whole.is_shared and whole.large is not None:
             target.symlink_to(whole.large.path)

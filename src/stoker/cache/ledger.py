@@ -6,46 +6,37 @@ run's own and is removed when the run has reported.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import time
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from stoker.cache.counting import Counts
 
 _ROW_BYTES = 64
 _OLD_S = 7 * 86400.0
 
 
-class Totals(NamedTuple):
+@dataclass(slots=True)
+class Totals(Counts):
     """What processes did together.
 
     Attributes:
-        asked_bytes: handed to callers.
-        hit_bytes: of those, from the cache's pages.
-        fetched_bytes: from stores.
-        peer_bytes: from other nodes.
-        requests: to stores, for bytes.
-        checks: questions to stores for an object's version.
-        changes: of those, how many found another version than the cached one.
         processes: that did it.
     """
 
-    asked_bytes: int
-    hit_bytes: int
-    fetched_bytes: int
-    peer_bytes: int
-    requests: int
-    checks: int
-    changes: int
-    processes: int
+    processes: int = 0
 
 
-FIELDS = Totals._fields[:-1]
+FIELDS = tuple(field.name for field in fields(Counts))
 """In the order of a row."""
 
 
-class Ledger:
-    """The counts of this process, as a :class:`~stoker.cache.fetching.Counts` that other processes can see.
+class Ledger(Counts):
+    """The counts of this process, where other processes can see them.
 
     Note: threads add without a lock, as they do there.
     """
@@ -100,22 +91,23 @@ def _claim_row(path: Path) -> Any:
 
 
 def create_ledger(directory: Path, name: str) -> Path:
-    """An empty file for a run; those that runs left behind long ago go.
+    """Path of an empty file for a run; those that runs left behind long ago go.
+
+    Where the disk is full there is no file, and what the run reads is counted by nobody.
 
     Args:
         directory: of the cache.
         name: of the run.
     """
     folder = directory / "runs"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for old in folder.iterdir():
-        try:
-            if time.time() - old.stat().st_mtime > _OLD_S:
-                old.unlink()
-        except OSError:
-            pass  # another launcher did it
     path = folder / name
-    path.touch(mode=0o600)
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            with contextlib.suppress(OSError):  # another launcher did it
+                if time.time() - old.stat().st_mtime > _OLD_S:
+                    old.unlink()
+        path.touch(mode=0o600)
     return path
 
 

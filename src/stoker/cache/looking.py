@@ -81,7 +81,7 @@ def next_read(found: Look, now: float) -> tuple[str, str]:
     if not rule.cached:
         return "passes through", "its rule leaves it to the store"
     if found.digest is None:
-        return "misses", "nothing of it is cached: it was not read yet, was changed, or was evicted"
+        return "misses", "nothing of it is cached; it was not read yet, has changed, or was evicted"
     is_whole = found.pages == found.num_pages
     partly = f"{found.pages} of {found.num_pages} pages are cached; the others are fetched"
     if rule.freshness is Freshness.ALWAYS:

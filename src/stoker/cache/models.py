@@ -19,12 +19,12 @@ from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.preloading import list_items
 from stoker.cache.rule_settings import CacheSettings, cache_settings, settled
 from stoker.cache.safetensors_header import LENGTH_BYTES, Header, TensorEntry, header_length, parse_header
-from stoker.cache.whole_object import PARALLEL, WholeObject
+from stoker.cache.whole_object import ROUND_BYTES, WholeObject
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ModelFileError
 from stoker.core.progress import ProgressLine
 
-_AHEAD_BYTES = PARALLEL * (8 << 20)
+_AHEAD_BYTES = ROUND_BYTES
 """Brought while the tensors before are used."""
 _SHOWN_BYTES = 64 << 20
 """Smaller loads are over before anyone could look at a bar."""
@@ -127,6 +127,8 @@ def _stream(
         with WholeObject(filesystem.pages, filesystem.reader, path, report) as whole:
             if whole.size < _SHOWN_BYTES and not always:
                 line.close()
+            if names is None:
+                whole.begin(_AHEAD_BYTES)
             header = _header(whole, url_of(filesystem, path))
             wanted = [tensor for tensor in header.tensors if names is None or tensor.name in names]
             whole.plan([(tensor.start, tensor.end) for tensor in wanted])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import xxhash
+from xxhash import xxh3_128_digest
 
 PAGE_BYTES = 1 << 20
 """Bytes of an object that one page holds; the last page of an object is shorter."""
@@ -33,9 +33,18 @@ class ObjectName(NamedTuple):
         Args:
             index: of the page, or :data:`DESCRIPTION`.
         """
+        return key_of(self.encoded, index)
+
+    @property
+    def encoded(self) -> bytes:
+        """What the keys of all its pages are made of."""
         # Lengths come first, so that no two names run into the same text.
-        text = f"{len(self.namespace)}:{self.namespace}{self.path}".encode("utf-8", "surrogateescape")
-        return xxhash.xxh3_128_digest(index.to_bytes(4, "little") + text)
+        return f"{len(self.namespace)}:{self.namespace}{self.path}".encode("utf-8", "surrogateescape")
+
+
+def key_of(encoded: bytes, index: int) -> bytes:
+    """Key of a page of the object whose :attr:`ObjectName.encoded` is given."""
+    return xxh3_128_digest(index.to_bytes(4, "little") + encoded)
 
 
 def namespace_of(protocol: str, endpoint: str = "", account: str = "") -> str:

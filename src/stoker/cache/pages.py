@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -12,6 +13,11 @@ from stoker.cache.versions import Version
 
 class Pages(Protocol):
     """The part of a page store that is read and filled; safe to use from many threads."""
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """Directories that other processes of this user may open as well."""
+        ...
 
     def lookup(self, key: bytes) -> Any:
         """The entry of a page (with ``version`` and ``length``), or None."""
@@ -39,12 +45,27 @@ class Pages(Protocol):
         """Keeps a page if there is room and reason to."""
         ...
 
+    def put_many(
+        self,
+        pages: Sequence[tuple[ObjectName, int, Version, Any]],
+        *,
+        rule: int = 0,
+        life: Life = Life.NORMAL,
+        checked_at: float,
+    ) -> list[bool]:
+        """Keeps pages that came together: object, index, version and bytes of each."""
+        ...
+
     def confirm(self, key: bytes, entry: Any, checked_at: float) -> None:
         """The store said that an entry's version is still the object's."""
         ...
 
-    def drop(self, key: bytes) -> None:
-        """Forgets a page."""
+    def pinned_pages(self) -> Iterator[Any]:
+        """Pages (with ``name``, ``page`` and ``version``) that only go when they are unpinned."""
+        ...
+
+    def drop(self, *keys: bytes) -> None:
+        """Forgets pages."""
         ...
 
     def filling(self, key: bytes) -> AbstractContextManager[None]:

@@ -7,6 +7,10 @@ import fnmatch
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+Verify = Literal["always", "first-touch"]
+"""When cached bytes are compared with their checksums: at every read, or when a process first reads them."""
 
 
 class Freshness(enum.Enum):
@@ -29,6 +33,15 @@ class Life(enum.IntEnum):
     """After the rule's ``ttl_s``, or when room is needed."""
     PINNED = 2
     """Only when they are unpinned or evicted by name."""
+    COPY = 3
+    """Before all others: another worker keeps them as its own."""
+
+    def outlasts(self, other: int) -> bool:
+        """Whether pages of this life are kept rather than those of another."""
+        return _RANKS[self] > _RANKS.get(other, 0)
+
+
+_RANKS: dict[int, int] = {Life.COPY: 0, Life.NORMAL: 1, Life.TIMED: 1, Life.PINNED: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

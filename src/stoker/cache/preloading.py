@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ from stoker.cache.names import DESCRIPTION, PAGE_BYTES, ObjectName, pages_of
 from stoker.cache.reading import Reader, kept_version
 from stoker.cache.sources.source import version_of
 from stoker.cache.versions import Strength, Version
-from stoker.cache.warming import Account, Item, Outcome, Piece, has_magic, num_pieces, page_bytes, pieces_of
+from stoker.cache.warming import Account, Item, Outcome, Piece, has_magic, num_pieces, page_bytes, pieces_of, share_out
 from stoker.core.errors import SourceChangedError
 
 JOBS = 32
@@ -52,7 +51,9 @@ def list_items(filesystem: StokerFileSystem, path: str, *, is_pattern: bool | No
     listed_at = time.time()
     target: Any = filesystem.target
     pattern = has_magic(path) if is_pattern is None else is_pattern
-    found: dict[str, Any] = target.glob(path, detail=True) if pattern else target.find(path, detail=True)
+    found: dict[str, Any] = target.glob(path, detail=True) if pattern else {}
+    if not found:
+        found, pattern = target.find(path, detail=True), False  # names may have brackets in them
     files = {name: details for name, details in found.items() if details.get("type") == "file"}
     if pattern:
         for folder in [name for name, details in found.items() if details.get("type") == "directory"]:
@@ -98,15 +99,7 @@ class Warming:
         """Brings what is missing; after an interruption, ends what was begun and raises it again."""
         self._confirm(listing)
         objects = [_Object(item, num_pieces(item.size)) for item in listing.items]
-        work = pieces_of(listing.items)
-        take = threading.Lock()
-        with ThreadPoolExecutor(jobs, thread_name_prefix="stoker-warm") as threads:
-            try:
-                for future in [threads.submit(self._work, work, take, objects) for _ in range(jobs)]:
-                    future.result()
-            except BaseException:
-                self.stop()
-                raise
+        share_out(pieces_of(listing.items), lambda piece: self._bring(objects[piece.item], piece), jobs, self._stop)
 
     def stop(self) -> None:
         """Begins nothing more. From any thread."""
@@ -117,14 +110,6 @@ class Warming:
         for item, snapshot in self._done:
             if not self._is_whole(snapshot.name, snapshot.size, snapshot.digest):
                 self.account.evicted.add(item.size)
-
-    def _work(self, work: Iterator[Piece], take: threading.Lock, objects: list[_Object]) -> None:
-        while not self._stop.is_set():
-            with take:
-                piece = next(work, None)
-            if piece is None:
-                return
-            self._bring(objects[piece.item], piece)
 
     def _bring(self, item: _Object, piece: Piece) -> None:
         if item.error is None:

@@ -7,20 +7,22 @@ system call and asks nobody, as long as the path's rule says that the store's la
 from __future__ import annotations
 
 import io
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from stoker.cache.counting import watch
 from stoker.cache.descriptions import Description
-from stoker.cache.fetching import Counts, Deliver, Fetcher, Found, Peers, Snapshot
+from stoker.cache.fetching import Deliver, Fetcher, Found, Peers, Snapshot
 from stoker.cache.names import DESCRIPTION, PAGE_BYTES, ObjectName, pages_of
-from stoker.cache.pages import Pages
 from stoker.cache.policies import Freshness, Rule
 from stoker.cache.revalidation import Listings
 from stoker.cache.rules import Rules
 from stoker.cache.sources.opening import SourceHolder
 from stoker.cache.sources.source import ObjectInfo
+from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Strength, Version
 from stoker.cache.writes import Writes
 from stoker.core.errors import CacheBusyError, SourceChangedError
@@ -36,7 +38,7 @@ class Reader:
 
     def __init__(
         self,
-        pages: Pages,
+        pages: PageStore,
         holder: SourceHolder,
         rules: Sequence[Rule],
         *,
@@ -54,7 +56,7 @@ class Reader:
         """
         self.pages = pages
         self.holder = holder
-        self.counts = Counts()
+        self.counts = watch.counts()
         self.fetcher = Fetcher(pages, holder, self.counts, peers)
         self.rules = Rules(rules, holder.spec.protocol)
         self.writes = Writes(clock)
@@ -120,14 +122,22 @@ class Reader:
         """
         number, rule = self.rules.of(path)
         name = self.name(path)
+        if ask:
+            return self._ask(name, number, rule, singly=True)
+        if (known := self._known(name, number, rule)) is not None:
+            return known
+        # Of many processes that open an object at once, one asks and is connected; the others read its answer.
+        with self.pages.filling(name.key(DESCRIPTION)):
+            return self._known(name, number, rule) or self._ask(name, number, rule, singly=False)
+
+    def _known(self, name: ObjectName, number: int, rule: Rule) -> Snapshot | None:
+        """A snapshot of what is cached, if the store's last answer still counts."""
         key = name.key(DESCRIPTION)
         entry = self.pages.lookup(key)
-        if entry is not None and not ask and self._is_fresh(path, rule, entry):
-            found = self._description(key, entry)
-            if found is not None:
-                version, details = found
-                return Snapshot(name, version, entry.version, rule, number, entry.checked_at, details)
-        return self._ask(name, number, rule, singly=ask)
+        if entry is None or not self._is_fresh(name.path, rule, entry) or not (found := self._description(key, entry)):
+            return None
+        version, details = found
+        return Snapshot(name, version, entry.version, rule, number, entry.checked_at, details)
 
     def read_into(
         self,
@@ -240,9 +250,7 @@ class Reader:
         key = name.key(DESCRIPTION)
         known = [entry.object_size for entry in map(self.pages.lookup, (key, name.key(0))) if entry is not None]
         try:
-            self.pages.drop(key)
-            for index in pages_of(0, max([*known, 1])):
-                self.pages.drop(name.key(index))
+            self.pages.drop(key, *map(name.key, pages_of(0, max([*known, 1]))))
         except CacheBusyError:
             pass  # what stays is used no longer than the path's rule lets it be
 
@@ -320,9 +328,10 @@ class Reader:
             self.counts.requests += 1
             self.counts.checks += 1
             self.counts.fetched_bytes += len(data)
-            snapshot = self._described(name, number, rule, info, asked_at)
-            if data:
-                self.fetcher.keep(snapshot, 0, data)
+            snapshot = self._snapshot_of(name, number, rule, info, asked_at)
+            if info.is_file:
+                pages = {DESCRIPTION: Description(snapshot.version, info.details).encode()}
+                self.fetcher.keep_together(snapshot, pages | {0: data} if data else pages)
         return snapshot, {0: memoryview(data)}
 
     def _ask(self, name: ObjectName, number: int, rule: Rule, *, singly: bool) -> Snapshot:
@@ -336,23 +345,48 @@ class Reader:
         ):
             return listed
         known = described or self.pages.lookup(name.key(0))
-        asked_at = self._clock()
-        self.counts.checks += 1
-        try:
-            info = self.holder.get().info(name.path)
-        except FileNotFoundError:
-            if known is not None:
-                self.forget(name)
-            raise
+        told = None if singly else self._told(name, rule, known)
+        if told is not None:
+            info, asked_at = told
+        else:
+            asked_at = self._clock()
+            self.counts.checks += 1
+            try:
+                info = self.holder.get().info(name.path)
+            except FileNotFoundError:
+                if known is not None:
+                    self.forget(name)
+                raise
         version = kept_version(info.version, rule)
         digest = version.digest
         if known is not None and (known.version != digest or not info.is_file):
             self.counts.changes += 1
+            if rule.pinned_since is not None and known.checked_at >= rule.pinned_since:
+                watch.tell_changed(url_of(self.holder.spec.protocol, name.path))
             self.forget(name)
         elif described is not None:
             self.pages.confirm(key, described, asked_at)
             return Snapshot(name, version, digest, rule, number, asked_at, info.details)
         return self._described(name, number, rule, info, asked_at)
+
+    def _told(self, name: ObjectName, rule: Rule, known: Found | None) -> tuple[ObjectInfo, float] | None:
+        """What another node has asked the store of an object, and when; None if none has, or too long ago."""
+        peers = self.fetcher.peers
+        if peers is None or rule.freshness is Freshness.ALWAYS:
+            return None
+        now = self._clock()
+        told = peers.stat(name, rule.max_age_s if rule.freshness is Freshness.MAX_AGE else math.inf)
+        if told is None:
+            return None
+        asked_at = now - told.age_s
+        since = max(self.writes.last(name.path), known.checked_at if known is not None else -math.inf)
+        if asked_at <= since or not rule.is_fresh(asked_at, now):
+            return None
+        try:
+            version, details = Description.decode(told.description)
+        except (ValueError, KeyError, TypeError):
+            return None
+        return (ObjectInfo(version, details), asked_at) if version == told.version and details is not None else None
 
     def _listed(self, name: ObjectName, number: int, rule: Rule, key: bytes, entry: Any) -> Snapshot | None:
         """A snapshot of the cached version, if a listing of its folder says that it still is the object's."""
@@ -366,11 +400,15 @@ class Reader:
         return Snapshot(name, found.version, entry.version, rule, number, listed_at, found.details)
 
     def _described(self, name: ObjectName, number: int, rule: Rule, info: ObjectInfo, asked_at: float) -> Snapshot:
-        version = kept_version(info.version, rule)
-        snapshot = Snapshot(name, version, version.digest, rule, number, asked_at, info.details, info.is_file)
+        snapshot = self._snapshot_of(name, number, rule, info, asked_at)
         if info.is_file:
-            self.fetcher.keep(snapshot, DESCRIPTION, Description(version, info.details).encode())
+            self.fetcher.keep(snapshot, DESCRIPTION, Description(snapshot.version, info.details).encode())
         return snapshot
+
+    @staticmethod
+    def _snapshot_of(name: ObjectName, number: int, rule: Rule, info: ObjectInfo, asked_at: float) -> Snapshot:
+        version = kept_version(info.version, rule)
+        return Snapshot(name, version, version.digest, rule, number, asked_at, info.details, info.is_file)
 
     def _description(self, key: bytes, entry: Any) -> Description | None:
         data = bytearray(entry.length)
@@ -408,6 +446,11 @@ def kept_version(version: Version, rule: Rule) -> Version:
     if version.strength is Strength.NONE and rule.freshness is Freshness.IMMUTABLE:
         return Version(Strength.DATED, version.token, version.size)
     return version
+
+
+def url_of(protocol: str, path: str) -> str:
+    """A path, as its store's filesystem strips it, with the protocol."""
+    return path if "://" in path else f"{protocol}://{path}"
 
 
 class _PageGoneError(Exception):

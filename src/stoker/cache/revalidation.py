@@ -6,18 +6,20 @@ folder are answered one by one; then it is listed, and the listing answers the r
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from stoker.cache.forking import ForkedLock
 from stoker.cache.policies import Rule
 from stoker.cache.sources.source import is_same
 from stoker.cache.versions import Version
 
 ASKED_SINGLY = 8
 """Questions into a folder before it is listed; a program that reads one object often does not list its folder."""
+ASKED_UNLISTED = 1000
+"""Likewise after a folder could not be listed."""
 MOST_OBJECTS = 20_000
 """Listed of one folder; what is beyond is asked for singly."""
 _MOST_FOLDERS = 8
@@ -42,7 +44,7 @@ class _Folder:
     asked: int = 0
     listed_at: float = -1.0
     versions: Mapping[str, Version] = field(default_factory=dict[str, Version])
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: ForkedLock = field(default_factory=ForkedLock)
 
 
 class Listings:
@@ -56,7 +58,7 @@ class Listings:
         """
         self._clock = clock
         self._folders: OrderedDict[str, _Folder] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
 
     def confirmed_at(self, source: object, path: str, version: Version, rule: Rule, since: float) -> float | None:
         """When a listing said that an object still is of a version; None if none did, or none that counts.
@@ -78,7 +80,11 @@ class Listings:
                 if folder.asked <= ASKED_SINGLY:
                     return None
                 listed_at = self._clock()
-                folder.versions = source.versions(name, MOST_OBJECTS)
+                try:
+                    folder.versions = source.versions(name, MOST_OBJECTS)
+                except Exception:  # who may read objects is often not allowed to list them
+                    folder.asked = -ASKED_UNLISTED
+                    return None
                 folder.asked, folder.listed_at = 0, listed_at
             found = folder.versions.get(path)
             if found is None or not is_same(found, version) or not self._is_fresh(folder, rule, since):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule
+from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule, Verify
 from stoker.cache.store.layout import default_directory, note_limit_bytes
 from stoker.core.cache_rules import RuleText, parse_rules
-from stoker.core.config import Settings
+from stoker.core.config import CACHE_TIMEOUT_S, Settings
 
 _WORDS = ("on", "off")
 
@@ -21,26 +21,35 @@ class CacheSettings:
         directory: of the pages; None for the user's own.
         limit_bytes: of the cache; None for the size that was last asked for, else a part of the disk.
         rules: the first that fits counts.
+        verify: when bytes are compared with their checksums.
         join: a cluster whose workers are asked before the store.
         secret_file: of the cluster; None for the one in the directory.
+        tls_ca: certificates that vouch for its workers; None where nothing is encrypted.
+        timeout_s: silence after which one of its workers counts as lost.
     """
 
     directory: Path | None = None
     limit_bytes: int | None = None
     rules: tuple[Rule, ...] = DEFAULT_RULES
+    verify: Verify = "always"
     join: str | None = None
     secret_file: Path | None = None
+    tls_ca: Path | None = None
+    timeout_s: float = CACHE_TIMEOUT_S
 
 
 def cache_settings(settings: Settings) -> CacheSettings:
     """The settings of a run, as far as they are about the cache."""
-    secret_file = settings.cache_secret_file
+    secret_file, tls_ca = settings.cache_secret_file, settings.cache_tls_ca
     return CacheSettings(
         directory=None if settings.cache in _WORDS else Path(settings.cache).expanduser().absolute(),
         limit_bytes=settings.cache_size_bytes,
         rules=rules_of(settings.cache_rules),
+        verify=settings.cache_verify,
         join=settings.cache_join,
         secret_file=Path(secret_file).expanduser().absolute() if secret_file is not None else None,
+        tls_ca=Path(tls_ca).expanduser().absolute() if tls_ca is not None else None,
+        timeout_s=settings.cache_timeout_s,
     )
 
 
@@ -57,7 +66,7 @@ def note_size(settings: CacheSettings) -> None:
     """Notes the size that is asked for, if one is, for those who open the cache later.
 
     Raises:
-        OSError: the directory cannot be written.
+        CacheDirectoryError: the directory cannot be used.
     """
     if settings.directory is not None and settings.limit_bytes is not None:
         note_limit_bytes(settings.directory, settings.limit_bytes)

@@ -7,7 +7,8 @@ the version that the store has now is not fetched again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -34,7 +35,7 @@ class Item(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Neighbouring pages of one object, fetched by one request.
+    """Neighbouring pages of one object, brought by one request.
 
     Attributes:
         item: number of the object.
@@ -45,17 +46,45 @@ class Piece(NamedTuple):
     pages: range
 
 
-def pieces_of(items: Iterable[Item]) -> Iterator[Piece]:
+def pieces_of(items: Iterable[Item], most_pages: int = MAX_REQUEST_PAGES) -> Iterator[Piece]:
     """The work in the order of the listing, large objects in pieces, so that several jobs share one."""
     for number, item in enumerate(items):
         pages = pages_of(0, item.size)
-        for start in range(0, max(1, len(pages)), MAX_REQUEST_PAGES):
-            yield Piece(number, pages[start : start + MAX_REQUEST_PAGES])
+        for start in range(0, max(1, len(pages)), most_pages):
+            yield Piece(number, pages[start : start + most_pages])
 
 
-def num_pieces(size: int) -> int:
+def num_pieces(size: int, most_pages: int = MAX_REQUEST_PAGES) -> int:
     """Pieces of an object of so many bytes."""
-    return max(1, -(-len(pages_of(0, size)) // MAX_REQUEST_PAGES))
+    return max(1, -(-len(pages_of(0, size)) // most_pages))
+
+
+def share_out(work: Iterator[Piece], do: Callable[[Piece], None], jobs: int, stop: threading.Event) -> None:
+    """Does pieces in their order, several at a time; after an interruption ends what was begun and raises it again.
+
+    Args:
+        work: the pieces.
+        do: does one; what it raises ends all.
+        jobs: at a time.
+        stop: once set, nothing more is begun; an interruption sets it.
+    """
+    take = threading.Lock()
+
+    def run() -> None:
+        while not stop.is_set():
+            with take:
+                piece = next(work, None)
+            if piece is None:
+                return
+            do(piece)
+
+    with ThreadPoolExecutor(jobs, thread_name_prefix="stoker-warm") as threads:
+        try:
+            for future in [threads.submit(run) for _ in range(jobs)]:
+                future.result()
+        except BaseException:
+            stop.set()
+            raise
 
 
 def page_bytes(pages: range, size: int) -> int:
@@ -89,6 +118,7 @@ class Account:
         failed: could not be read.
         evicted: of those present or fetched, no longer whole when all was done.
         failures: path and reason of the first failed ones.
+        is_listed: whether all that was asked for is planned.
     """
 
     planned: Tally = field(default_factory=Tally)
@@ -99,6 +129,7 @@ class Account:
     failed: Tally = field(default_factory=Tally)
     evicted: Tally = field(default_factory=Tally)
     failures: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    is_listed: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def plan(self, items: Iterable[Item]) -> None:
@@ -128,9 +159,9 @@ class Account:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every planned object is in the cache."""
+        """Whether every object is in the cache that was asked for."""
         there = self.present.objects + self.fetched.objects - self.evicted.objects
-        return there == self.planned.objects
+        return self.is_listed and there == self.planned.objects
 
 
 def manifest_urls(lines: Iterable[str]) -> list[str]:

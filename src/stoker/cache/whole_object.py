@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from stoker.cache.fetching import Snapshot
-from stoker.cache.names import PAGE_BYTES, pages_of, span_of
+from stoker.cache.names import DESCRIPTION, PAGE_BYTES, pages_of, span_of
 from stoker.cache.planning import MAX_REQUEST_PAGES, runs_of
 from stoker.cache.reading import Reader
 from stoker.cache.sources.source import check_length
@@ -23,6 +23,10 @@ from stoker.cache.store.page_store import PageStore
 
 PARALLEL = 16
 """Requests that are under way at a time; each brings up to eight pages."""
+ROUND_BYTES = PARALLEL * MAX_REQUEST_PAGES * PAGE_BYTES
+"""Of as many requests."""
+WHOLE = DESCRIPTION - 2
+"""Stands for the whole object where one process at a time begins to load it."""
 
 Report = Callable[[int, bool], None]
 """Takes bytes that are there now, and whether they were moved for it."""
@@ -91,6 +95,20 @@ class WholeObject:
         """Starts to bring what is planned before a byte."""
         while self._planned and self._planned[0].start * PAGE_BYTES < end:
             self._ask(self._planned.popleft())
+
+    def begin(self, end: int = ROUND_BYTES) -> None:
+        """Starts to bring what is planned before a byte; of processes that do so at once, one brings a small object.
+
+        Connecting to a store takes as much of a processor as fetching some 50 MiB. What takes one round of requests is
+        therefore brought by who came first, and only larger objects by all processes together.
+        """
+        if self.size > end or self.large is None or self.large.complete:
+            self.ahead(end)
+            return
+        with self._pages.filling(self.snapshot.name.key(WHOLE)):
+            self.ahead(end)
+            # By then all of its requests are under way, and found to be so by the others.
+            self.wait(0, min(self.size, 1))
 
     def wait(self, start: int, end: int) -> memoryview:
         """The bytes from ``start`` to before ``end``, as soon as they are there.

@@ -6,8 +6,9 @@ names in it are not all known, and this is what makes a process see its own writ
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+
+from stoker.cache.forking import ForkedLock
 
 _MOST_PATHS = 4096
 _MOST_TREES = 64
@@ -27,7 +28,7 @@ class Writes:
         self._trees: dict[str, float] = {}
         self._all = 0.0
         self._any = False
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
 
     def __bool__(self) -> bool:
         return self._any

@@ -17,6 +17,9 @@ from stoker.core.errors import ConfigError
 from stoker.core.replay import RULE, is_replay
 from stoker.core.units import parse_bytes, parse_seconds
 
+CACHE_TIMEOUT_S = 0.9
+"""Of a data cache: a lost worker costs one silence of less than a second; workers that fetch say so more often."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a person may choose about a run; None means that stoker finds the value itself.
@@ -47,10 +50,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Most bytes that the data cache takes on disk; None takes a part of what is free."""
     cache_rules: str | None = None
     """How stale paths may be, and which are cached (:mod:`stoker.core.cache_rules`), before the cache's own rules."""
+    cache_verify: Literal["always", "first-touch"] = "always"
+    """When cached bytes are compared with their checksums: at every read, or when a process first reads them."""
     cache_join: str | None = None
     """Cluster whose workers are asked before the store (``static:a:7070,b:7070``); None reads alone."""
     cache_secret_file: str | None = None
     """Secret of that cluster (a path); None takes the file ``secret`` of the cache's directory, if it is there."""
+    cache_tls_ca: str | None = None
+    """Certificates that vouch for the cluster's workers (a path), which are then reached by TLS; None: unencrypted."""
+    cache_timeout_s: float = CACHE_TIMEOUT_S
+    """Silence after which one of the cluster's workers counts as lost (seconds)."""
     off: bool = False
     """Leaves every loader to torch, as without stoker."""
     quiet: bool = False
@@ -165,12 +174,16 @@ def _positive(field: str, name: str, rule: str, read: Callable[[str], float], *,
     return Key(field=field, name=name, rule=rule, read=read, accepts=accepts, optional=optional)
 
 
-def _memory(field: str, name: str) -> Key:
+def _memory(field: str, name: str, least: int = 1, least_text: str = "one byte") -> Key:
     def accepts(value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value > 0
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
-    rule = "a size of at least one byte, such as `2GiB`, or `auto`"
+    rule = f"a size of at least {least_text}, such as `2GiB`, or `auto`"
     return Key(field=field, name=name, rule=rule, read=parse_bytes, accepts=accepts, optional=True)
+
+
+LEAST_CACHE_BYTES = 1 << 20
+"""Of a data cache: less would have no room for a page."""
 
 
 def _choice(field: str, name: str, *choices: str) -> Key:
@@ -219,8 +232,9 @@ KEYS: tuple[Key, ...] = (
         accepts=lambda value: isinstance(value, str) and value != "" and "\0" not in value,
         optional=False,
     ),
-    _memory("cache_size_bytes", "cache-size"),
+    _memory("cache_size_bytes", "cache-size", LEAST_CACHE_BYTES, "1 MiB"),
     Key(field="cache_rules", name="cache-rules", rule=FORM, read=checked_rules, accepts=is_rules, optional=True),
+    _choice("cache_verify", "cache-verify", "always", "first-touch"),
     Key(
         field="cache_join",
         name="cache-join",
@@ -230,6 +244,15 @@ KEYS: tuple[Key, ...] = (
         optional=True,
     ),
     _text("cache_secret_file", "cache-secret-file", "a path or `auto`"),
+    _text("cache_tls_ca", "cache-tls-ca", "a path or `auto`"),
+    Key(
+        field="cache_timeout_s",
+        name="cache-timeout",
+        rule="a time from `0.05s` to `30s`",
+        read=parse_seconds,
+        accepts=lambda value: isinstance(value, int | float) and 0.05 <= value <= 30.0,
+        optional=False,
+    ),
     _switch("off", "off"),
     _switch("quiet", "quiet"),
     _text("run_dir", "run-dir", "a path or `auto`"),

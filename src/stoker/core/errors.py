@@ -116,7 +116,7 @@ class SourceReadError(CacheError, OSError):
 
 
 class CacheDirectoryError(CacheError):
-    """The page store's directory cannot be used: of a newer format, of another user, or not on a local disk."""
+    """The page store's directory cannot be used: of another format or user, not writable, not empty, not local."""
 
     code = "STOKER1411"
 
@@ -155,3 +155,18 @@ class PeerLostError(ClusterError):
     """A cache worker does not answer: no connection, no bytes within the time-out, or a broken stream."""
 
     code = "STOKER1443"
+
+
+class JobTableError(StokerError):
+    """A table of jobs cannot be read, or a value in it breaks its rule. Fields: path, row, column, value, rule."""
+
+    code = "STOKER1502"
+
+
+class TracingError(StokerError):
+    """A program cannot be characterised as it is: a size follows from values, or no step was found.
+
+    Fields: operation, where.
+    """
+
+    code = "STOKER1511"

@@ -100,7 +100,7 @@ class ProgressLine:
         self.label, self.total, self.done = label, total, 0
         self._skipped = 0
         self.note = ""
-        """What else to say, at the end of the line."""
+        """What else to say, at the end of the line; all there is to say while the total is not known."""
         self._stream = None if quiet else stream
         self._live = self._stream is not None and _is_live(self._stream)
         self._unicode = (getattr(stream, "encoding", None) or "ascii").lower().startswith("utf")
@@ -142,9 +142,10 @@ class ProgressLine:
             self._stream = None
 
     def _draw(self) -> None:
-        text = write_progress(self.label, self.done, self.total, self._pace, unicode=self._unicode, bar=self._live) + (
-            f"  {self.note}" if self.note else ""
-        )
+        text = f"{self.label}  {self.note}"
+        if self.total or not self.note:
+            drawn = write_progress(self.label, self.done, self.total, self._pace, unicode=self._unicode, bar=self._live)
+            text = f"{drawn}  {self.note}".rstrip()
         width = shutil.get_terminal_size().columns - 1
         self._put(_ERASE + text[:width] if self._live else f"{text}\n")
         self._shown = True

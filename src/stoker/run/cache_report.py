@@ -6,11 +6,13 @@ import contextlib
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from stoker.cache.ledger import read_ledger
 from stoker.core.events import CacheUsed
+from stoker.run import cache_changes
 from stoker.run.environment import CACHE_ENV
 from stoker.ui.cache_text import write_cache_used
 
@@ -35,7 +37,7 @@ def used(t_s: float = 0.0) -> CacheUsed | None:
         t_s=t_s,
         directory=told["directory"],
         around=sorted(routing.unroutable()) if routing is not None else [],
-        **totals._asdict(),
+        **asdict(totals),
     )
 
 
@@ -43,6 +45,7 @@ def end() -> None:
     """The run has reported."""
     told = _told()
     if told is not None:
+        cache_changes.forget(Path(told["ledger"]))
         with contextlib.suppress(OSError):
             os.unlink(told["ledger"])
 

@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stoker.cache import reading
+from stoker.cache.counting import watch
 from stoker.cache.filesystem import routing
 from stoker.cache.ledger import Ledger, create_ledger
 from stoker.cache.peer_clients import peer_client
 from stoker.cache.rule_settings import cache_settings, note_size, rules_of, settled
+from stoker.cache.store.layout import Layout
 from stoker.core.config import Settings
-from stoker.core.errors import CacheDirectoryError
+from stoker.run.cache_changes import Teller
 from stoker.run.environment import CACHE_ENV
 
 
@@ -31,33 +32,31 @@ def environment(settings: Settings, run_id: str) -> dict[str, str]:
         run_id: tells the run from all others of this host.
 
     Raises:
-        CacheDirectoryError: the directory cannot be made.
-        ConfigError: the cluster to join is named wrongly, or its secret cannot be used.
+        CacheDirectoryError: the directory cannot be used.
+        ConfigError: the cluster to join is named wrongly, or its workers will not have this secret or certificate.
     """
     if settings.cache == "off":
         return {}
     wanted = settled(cache_settings(settings))
     directory = wanted.directory
     assert directory is not None
-    try:
-        if settings.cache_size_bytes is not None:
-            note_size(wanted)
-        ledger = create_ledger(directory, run_id)
-    except OSError as error:
-        raise CacheDirectoryError(
-            f"`{directory}` must be a folder that can be written for the cache: {error.strerror}; choose another one "
-            "with --cache=DIR or STOKER_CACHE_DIR",
-            path=str(directory),
-        ) from None
+    # Refused here rather than in every process.
+    Layout(directory).prepare()
+    if settings.cache_size_bytes is not None:
+        note_size(wanted)
+    ledger = create_ledger(directory, run_id)
     if wanted.join:
-        # Refused here rather than in every process; those find the ring beside the pages then.
-        peer_client(wanted.join, directory, wanted.secret_file)
+        # Likewise; the processes find the ring beside the pages then.
+        peer_client(wanted.join, directory, wanted.secret_file, wanted.tls_ca, wanted.timeout_s).check()
     told = {
         "directory": str(directory),
         "limit_bytes": wanted.limit_bytes,
         "rules": settings.cache_rules,
+        "verify": wanted.verify,
         "join": wanted.join,
         "secret_file": str(wanted.secret_file) if wanted.secret_file is not None else None,
+        "timeout_s": wanted.timeout_s,
+        "tls_ca": str(wanted.tls_ca) if wanted.tls_ca is not None else None,
         "began": time.time(),
         "ledger": str(ledger),
         "pid": os.getpid(),
@@ -74,8 +73,9 @@ def install(text: str) -> None:
     """
     told: dict[str, Any] = json.loads(text)
     rules = tuple(replace(rule, pinned_since=told["began"]) for rule in rules_of(told["rules"]))
-    counts = Ledger(Path(told["ledger"]))
+    ledger = Ledger(Path(told["ledger"]))
     # Readers of this process count where the whole run does.
-    reading.Counts = lambda: counts
-    cluster = {"join": told["join"], "secret_file": told["secret_file"]}
-    routing.install(rules=rules, directory=told["directory"], limit_bytes=told["limit_bytes"], **cluster)
+    watch.counts = lambda: ledger
+    watch.tell_changed = Teller(Path(told["ledger"]), quiet=told["quiet"]).tell
+    names = ("directory", "limit_bytes", "verify", "join", "secret_file", "tls_ca", "timeout_s")
+    routing.install(rules=rules, **{name: told[name] for name in names})

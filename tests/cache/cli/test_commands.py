@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,52 @@ def test_warm_takes_patterns_and_lists(cache: Run, tmp_path: Path) -> None:
     assert as_json(cache("warm", "list.txt", "--json"))["planned"]["objects"] == 3
 
 
+def test_one_of_a_list_that_is_not_there_is_a_failure_of_its_own(
+    cache: Run, objects: MemoryFileSystem, tmp_path: Path
+) -> None:
+    objects.pipe("/data/image[1].png", b"1")
+    (tmp_path / "list.txt").write_text("memory://data/train/a\nmemory://data/none\nmemory://data/image[1].png\n")
+    status, out, _ = cache("warm", "list.txt")
+    assert status == 1
+    assert [line.split()[:2] for line in out.splitlines()[1:4]] == [["planned", "3"], ["fetched", "2"], ["failed", "1"]]
+    assert "failed: /data/none: FileNotFoundError" in out
+
+
+@pytest.mark.usefixtures("objects")
+@pytest.mark.parametrize("where", ["list_items", "Warming.run"])
+def test_an_interrupted_warming_never_says_that_all_is_there(
+    cache: Run, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"stoker.cli.cache.warm.{where}", interrupted)
+    status, out, _ = cache("warm", "memory://data")
+    assert status == 130
+    assert "Interrupted" in out
+    assert "Everything" not in out
+    status, out, _ = cache("warm", "memory://data", "--json")
+    assert (status, json.loads(out)["complete"]) == (130, False)
+
+
+def test_a_list_of_many_objects_is_asked_for_side_by_side(
+    cache: Run, objects: MemoryFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [f"/data/many/{number}" for number in range(64)]
+    objects.pipe(dict.fromkeys(paths, b"1"))
+    (tmp_path / "list.txt").write_text("".join(f"memory:/{path}\n" for path in paths))
+    all_in = threading.Barrier(8)
+    find = MemoryFileSystem.find
+
+    def find_together(self: MemoryFileSystem, *args: Any, **kwargs: Any) -> Any:
+        all_in.wait(10)  # breaks if they come one after the other
+        return find(self, *args, **kwargs)
+
+    monkeypatch.setattr(MemoryFileSystem, "find", find_together)
+    account = as_json(cache("warm", "list.txt", "--jobs", "8", "--json"))
+    assert account["fetched"]["objects"] == len(paths)
+
+
 @pytest.mark.usefixtures("objects")
 def test_warm_ends_with_1_where_something_is_not_cached(cache: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOKER_CACHE_RULES", "memory://*/train/* off")
@@ -93,6 +141,13 @@ def test_warm_says_what_failed(cache: Run, objects: MemoryFileSystem, monkeypatc
         (("warm", "nothing.txt"), "or a file that lists URLs: No such file"),
         (("warm", "memory://data", "--jobs", "0"), "`--jobs` must be at least 1"),
         (("warm", "memory://data", "--size", "many"), "`--size` must be a size such as `50GB`"),
+        (("warm", "memory://data", "--size", "100KB"), "`--size` must be at least 1.00 MiB, got '100KB'"),
+        (
+            ("warm", "memory://data", "--dir", "/proc/none"),
+            "`/proc/none` must be a folder that can be written: No such",
+        ),
+        (("warm", "memory://data", "--dir", "/etc/hostname"), "must be a folder that can be written: File exists"),
+        (("warm", "s3://"), "`stoker cache warm` could not go on: ValueError: Cannot traverse all of S3"),
         (("warm", "nosuch://data"), "`nosuch://` needs its fsspec filesystem"),
         (("status",), "must be a cache, and there is none yet"),
         (("ls",), "must be a cache"),
@@ -105,7 +160,9 @@ def test_warm_says_what_failed(cache: Run, objects: MemoryFileSystem, monkeypatc
         (("bench", "file:///etc/hostname"), "its rule leaves it to the store"),
         (("start",), "`--mount` must name a store"),
         (("start", "--mount", "s3"), "`--mount` must be NAME=URL"),
-        (("start", "--dir", "a", "--dir", "b"), "`--dir` must be given once, got a and b"),
+        (("start", "--mount", "s3=s3://", "--weight", "-1"), "`weight` must be above 0"),
+        (("start", "--mount", "s3=s3://", "--weight", "nan"), "`weight` must be above 0"),
+        (("ls", "--dir", "a", "--dir", "b"), "`--dir` must be given once, got a and b"),
         (("secret", "/nowhere/secret"), "must be a file that can be written"),
         (("status", "--join", "a:1"), "`--join` must be static:"),
     ],
@@ -116,6 +173,36 @@ def test_what_cannot_be_done_is_one_line(cache: Run, argv: tuple[str, ...], said
     assert err.startswith("stoker: error: ")
     assert len(err.splitlines()) == 1
     assert said in err
+
+
+def test_a_store_that_cannot_be_asked_is_one_line(cache: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    status, out, err = cache("warm", "s3://bucket/train")
+    assert (status, out) == (2, "")
+    assert err == (
+        "stoker: error: `stoker cache warm` could not go on: NoCredentialsError: Unable to locate credentials\n"
+    )
+
+
+def test_a_folder_that_is_used_otherwise_stays_as_it_is(cache: Run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)
+    (home / "thesis.tex").touch()
+    status, _, err = cache("warm", "memory://data", "--dir", str(home), "--size", "64MiB")
+    assert status == 2
+    assert "must be an empty folder or a cache, it holds `thesis.tex`" in err
+    assert [path.name for path in home.iterdir()] == ["thesis.tex"]
+    assert home.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_cache_of_another_release_says_what_to_do(cache: Run, tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "format").write_text("stoker pages 0\n")
+    status, _, err = cache("status")
+    assert status == 2
+    assert "found 'stoker pages 0'; delete it (the stores have all of it)" in err
 
 
 def test_a_secret_is_made_once(cache: Run, tmp_path: Path) -> None:
@@ -173,6 +260,11 @@ def test_stat_of_one_object(cache: Run) -> None:
     assert "5.00 MiB (100.0 %), 5 of 5 pages" in out
     assert "a file of its own" in out
     assert cache("stat", "memory://data/none")[0] == 1
+    for command in ("stat", "explain"):
+        status, _, err = cache(command, "memory://data/train")
+        assert status == 2
+        assert "must be an object, and it is a folder; see stoker cache ls memory://data/train" in err
+    assert "Rule     * 60s  (the cache's own)" in cache("stat", "memory://data/big")[1]
     assert as_json(cache("stat", "memory://data/train/a", "--json"))["cached_bytes"] == 1000
 
 
@@ -181,6 +273,7 @@ def test_pins_and_evictions_are_of_folders_not_of_their_namesakes(cache: Run, ob
     objects.pipe("/data/training", b"c" * 10)
     cache("warm", "memory://data")
     assert cache("pin", "memory://data/train")[1].startswith("Pinned memory://data/train: 4 pages")
+    assert "  2 pinned  memory:///data/" in cache("ls")[1]
     pinned = {entry["url"]: entry["pinned"] for entry in as_json(cache("ls", "-r", "--json"))["entries"]}
     assert pinned["memory:///data/train/a"]
     assert not pinned["memory:///data/training"]
@@ -192,6 +285,15 @@ def test_pins_and_evictions_are_of_folders_not_of_their_namesakes(cache: Run, ob
     assert left == ["memory:///data/big", "memory:///data/training"]
     cache("evict", "--all")
     assert cache("ls")[1] == "Nothing is cached.\n"
+
+
+def test_what_is_evicted_gives_its_room_back(cache: Run, memory: MemoryFileSystem) -> None:
+    memory.pipe({f"/data/{'keep' if i % 20 == 0 else 'go'}/{i}": bytes(100_000) for i in range(100)})
+    cache("warm", "memory://data", "--size", "64MiB")
+    before = as_json(cache("status", "--over", "1ms", "--json"))["used_bytes"]
+    cache("evict", "memory://data/go")
+    assert as_json(cache("status", "--over", "1ms", "--json"))["used_bytes"] < before / 2
+    assert as_json(cache("ls", "-r", "--json", "memory://data/keep"))["entries"][0]["cached_bytes"] == 100_000
 
 
 @pytest.mark.usefixtures("objects")

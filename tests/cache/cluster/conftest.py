@@ -9,6 +9,7 @@ import pytest
 
 from tests.cache.cluster.etcd_server import BINARY, MISSING, EtcdServer
 from tests.cache.cluster.nodes import Nodes
+from tests.cache.cluster.started import Started
 
 
 @pytest.fixture
@@ -23,5 +24,12 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     running = Nodes(tmp_path)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Started]:
+    running = Started(tmp_path)
     yield running
     running.close()

@@ -94,7 +94,7 @@ def test_a_killed_worker_costs_no_read_and_no_time_out(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
 def test_a_stopped_worker_costs_one_time_out_once(nodes: Nodes, unix: bool) -> None:
-    client = nodes.client(nodes.start_static(3, unix=unix), timeout_s=TIMEOUT_S)
+    client = nodes.client(nodes.start_static(3, unix=unix), timeout_s=TIMEOUT_S, mapped=False)
     objects = objects_of(nodes)
     reading = Reading(client, objects)
     reading.more(OBJECTS)

@@ -51,8 +51,8 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(Data, *[st.integers(0, 2**32 - 1)] * 2, *[st.integers(0, 2**64 - 1)] * 2, st.binary(max_size=100)),
     st.builds(Miss, st.integers(0, 2**32 - 1), st.sampled_from(Reason)),
     st.builds(Hot, st.integers(0, 2**32 - 1), st.integers(0, 255)),
-    st.builds(Stat, NAME, NAME),
-    st.builds(Object, VERSIONS, st.floats(0, 1e12)),
+    st.builds(Stat, NAME, NAME, st.integers(0, 2**40)),
+    st.builds(Object, VERSIONS, st.floats(0, 1e12), st.binary(max_size=100)),
     st.builds(Blob, st.sampled_from([Kind.RING, Kind.STATUS]), st.binary(max_size=100)),
     st.builds(
         Blob, st.sampled_from([Kind.PING, Kind.PONG, Kind.ASK_RING, Kind.ASK_STATUS, Kind.FETCHING]), st.just(b"")

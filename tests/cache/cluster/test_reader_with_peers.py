@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.cache.cluster.worker_program import FILES
 
 pytestmark = pytest.mark.integration
 CHECKED = (Rule(freshness=Freshness.ALWAYS),)
+SMALL = StoreSettings(limit_bytes=1 << 26, keep_free_frac=0.0)
 
 
 def test_pages_come_from_peers_then_from_the_own_disk_and_without_peers_from_the_store(nodes: Nodes) -> None:
@@ -44,6 +47,49 @@ def test_pages_come_from_peers_then_from_the_own_disk_and_without_peers_from_the
         _, _, changed = nodes.file("object", 3 * PAGE_BYTES, seed=1)
         assert reader.read(name.path) == changed
         assert reader.counts.fetched_bytes >= len(changed)
+
+
+def test_one_question_to_the_store_is_enough_for_all_who_read(nodes: Nodes) -> None:
+    join = nodes.start_static(2)
+    name, _, data = nodes.file("object", PAGE_BYTES + 77)
+    rules = (Rule(max_age_s=300.0),)
+    with contextlib.ExitStack() as opened:
+        readers: list[Reader] = []
+        for number in range(3):
+            pages = PageStore(nodes.folder / f"own-{number}", SMALL)
+            opened.enter_context(pages)
+            readers.append(Reader(pages, SourceHolder(FILES), rules, peers=nodes.client(join)))
+        for reader in readers:
+            assert reader.read(name.path) == data
+            assert reader.snapshot(name.path).details == readers[0].holder.get().info(name.path).details
+        _, _, changed = nodes.file("object", PAGE_BYTES + 78, seed=1)
+        assert [reader.read(name.path) for reader in readers] == [data] * 3  # as their rule lets it be
+        assert [reader.counts.checks for reader in readers] == [0] * 3
+        # What this process wrote it sees at once, whatever others know.
+        readers[0].wrote(name.path)
+        assert readers[0].read(name.path) == changed
+        assert readers[0].counts.checks == 1
+        assert readers[1].read(name.path) == data
+
+
+def test_a_version_is_never_older_than_the_readers_own_rule_allows(nodes: Nodes) -> None:
+    join = nodes.start_static(1)
+    name, _, data = nodes.file("object", 5000)
+    with contextlib.ExitStack() as opened:
+        short, always = (
+            Reader(
+                opened.enter_context(PageStore(nodes.folder / f"own-{number}", SMALL)),
+                SourceHolder(FILES), (rule,), peers=nodes.client(join),
+            )
+            for number, rule in enumerate((Rule(max_age_s=0.5), *CHECKED))
+        )  # fmt: skip
+        assert short.read(name.path) == data
+        _, _, changed = nodes.file("object", 5001, seed=1)
+        changed_s = time.monotonic()
+        assert always.read(name.path) == changed
+        while time.monotonic() - changed_s < 0.5:  # the worker's own rule would let it be a minute
+            assert short.read(name.path) in (data, changed)
+        assert short.read(name.path) == changed
 
 
 def test_a_filesystem_joins_by_an_option_in_children_as_well(nodes: Nodes) -> None:

@@ -119,7 +119,7 @@ def test_a_silent_stream_ends_after_the_time_out() -> None:
         with pytest.raises(PeerLostError, match="did not send anything for too long"):
             stream.step()
         stream.channel.tick(0.01)
-        assert not stream.channel.begin()
+        assert not stream.channel.ask(b"?", b"head", memoryview(bytearray(4)), 0.01)
         stream.channel.close()
 
 

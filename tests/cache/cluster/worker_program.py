@@ -37,6 +37,7 @@ class Plan(msgspec.Struct, kw_only=True):
     hot_per_s: float = 1e9
     grants: tuple[tuple[str, str, str], ...] = ()
     state_dir: str | None = None
+    users: tuple[int, ...] = ()
 
 
 class NotedSource:
@@ -71,6 +72,7 @@ def main(text: bytes, told: Connection) -> None:
         secret_file=None if plan.secret_file is None else Path(plan.secret_file),
         state_dir=None if plan.state_dir is None else Path(plan.state_dir),
         drain_s=plan.drain_s,
+        users=frozenset(plan.users),
     )
 
     def ready(server: Server) -> None:

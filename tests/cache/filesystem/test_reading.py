@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,33 @@ def test_a_filesystem_and_its_options_travel_but_do_not_show(make: Make) -> None
     assert again.spec.options == {"key": "A", "secret": "hidden"}
 
 
+def test_an_option_that_nobody_knows_is_refused(make: Make, directory: Path) -> None:
+    with pytest.raises(TypeError, match=r"`verfy` must be an option of the cache .*did you mean `verify`\?"):
+        make("memory", verfy="always")
+    with pytest.raises(TypeError, match=r"`anonn` must be .* S3FileSystem .*did you mean `anon`\?"):
+        make("s3", anonn=True)
+    with pytest.raises(TypeError, match=r"`limit_byte` .*did you mean `limit_bytes`\?"):
+        make("http", limit_byte=1)
+    assert make("s3", anon=True).spec.options == {"anon": True}
+    assert make("http", verify_ssl=False).spec.options == {"verify_ssl": False}
+    assert make("memory", {"anything": 1}).spec.options == {"anything": 1}
+    with pytest.raises(ValueError, match="`verify` must be `always` or `first-touch`, got 'never'"):
+        make("memory", verify="never")
+
+
+def test_checksums_may_be_compared_on_first_touch_only(make: Make, memory: MemoryFileSystem, directory: Path) -> None:
+    memory.pipe("/dir/data", DATA)
+    always, touched = make("memory"), make("memory", verify="first-touch")
+    assert always.cat_file("/dir/data") == touched.cat_file("/dir/data") == DATA
+    for path in (directory / "large").iterdir():
+        if not path.suffix:
+            with open(path, "r+b") as file:
+                file.write(b"damage")
+    # Its pages were compared before; that is what was asked for.
+    assert touched.cat_file("/dir/data", 0, 6) == b"damage"
+    assert always.cat_file("/dir/data") == DATA
+
+
 def test_a_target_is_needed() -> None:
     with pytest.raises(ValueError, match="target_protocol"):
         fsspec.filesystem("stoker")
@@ -177,3 +206,39 @@ def test_paths_whose_rule_does_not_cache_pass_through(make: Make, tmp_path: Path
         assert file.read() == b"plain"
     assert filesystem.info(str(path))["size"] == 5
     assert filesystem.reader.counts.asked_bytes == 0
+
+
+def test_many_objects_are_copied_side_by_side(
+    make: Make, memory: MemoryFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.pipe({f"/dir/sub/{number}": bytes([number]) * 1000 for number in range(4)})
+    filesystem = make("memory")
+    source = filesystem.reader.holder.get()
+    together, info = threading.Barrier(4, timeout=10), source.info
+
+    def info_together(path: str) -> Any:
+        if "/sub/" in path:
+            together.wait()  # breaks unless all four are asked for at once
+        return info(path)
+
+    monkeypatch.setattr(source, "info", info_together)
+    asked = Asked(filesystem)
+    filesystem.get("/dir", str(tmp_path / "got"), recursive=True)
+    assert [(tmp_path / "got/sub" / str(number)).read_bytes() for number in range(4)] == [
+        bytes([number]) * 1000 for number in range(4)
+    ]
+    assert asked()[0] == 4
+
+
+def test_of_many_that_open_an_object_at_once_one_asks(make: Make, memory: MemoryFileSystem) -> None:
+    memory.pipe("/dir/data", DATA)
+    filesystem = make("memory")
+    asked, begin = Asked(filesystem), threading.Barrier(8, timeout=10)
+
+    def open_together(_: int) -> int:
+        begin.wait()
+        return int(filesystem.open("/dir/data").size)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(open_together, range(8))) == {len(DATA)}
+    assert asked() == (0, 1)

@@ -12,8 +12,10 @@ from stoker.cache.policies import Rule
 from stoker.cache.reading import Reader
 from stoker.cache.revalidation import ASKED_SINGLY
 from stoker.cache.sources.opening import SourceHolder, SourceSpec
+from stoker.cache.sources.s3 import S3Source
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
+from stoker.cache.versions import Version
 from tests.cache.s3_server import S3Server
 
 pytestmark = pytest.mark.integration
@@ -43,6 +45,22 @@ def test_one_listing_answers_for_a_folder(stale: tuple[Reader, list[str], list[f
     for path in paths:
         assert reader.read(path) == path.encode()
     assert (reader.counts.checks, reader.counts.requests) == (ASKED_SINGLY, 0)
+
+
+def test_who_may_not_list_is_answered_object_by_object(
+    stale: tuple[Reader, list[str], list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, paths, _ = stale
+    listed: list[str] = []
+
+    def denied(self: S3Source, folder: str, most: int) -> dict[str, Version]:
+        listed.append(folder)
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(S3Source, "versions", denied)
+    for path in paths:
+        assert reader.read(path) == path.encode()
+    assert (reader.counts.checks, len(listed)) == (NUM_OBJECTS, 1)
 
 
 def test_a_changed_object_is_found(stale: tuple[Reader, list[str], list[float]], s3_plain: Any) -> None:

@@ -131,3 +131,18 @@ def test_child_interpreters_install_by_environment(routed: str) -> None:
 
 def test_what_cannot_be_routed_is_named() -> None:
     assert routing.unroutable(["boto3", "os", "polars"]).keys() == {"boto3", "polars"}
+
+
+def test_what_an_install_says_reaches_filesystems(tmp_path: Path) -> None:
+    join = f"file://{tmp_path}/ring.json"
+    try:
+        routing.install(directory=tmp_path / "cache", verify="first-touch", join=join, timeout_s=2.5)
+        found = routing.installed()
+        assert found is not None
+        assert routing.Routing.decode(found.encode()) == found
+        cached = fsspec.filesystem("s3", anon=True, skip_instance_cache=True).stoker
+        assert cached.pages.settings.verify == "first-touch"
+        assert cached.reader.fetcher.peers.settings.timeout_s == 2.5
+    finally:
+        routing.uninstall()
+        close_page_stores(tmp_path / "cache")

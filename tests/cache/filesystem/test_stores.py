@@ -8,12 +8,13 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.config import conf
 from fsspec.implementations.memory import MemoryFileSystem
 
 from stoker.cache.fetching import Peers
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.names import PAGE_BYTES, ObjectName
-from stoker.cache.policies import DEFAULT_RULES, Rule
+from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule
 from stoker.cache.versions import Version
 from tests.cache.fault_server import FaultServer
 
@@ -53,6 +54,28 @@ def test_a_web_server_without_a_rule_is_not_cached(server: FaultServer, make: Ma
     for _ in range(2):
         assert filesystem.cat_file(f"{server.url}/dir/data", 0, 9) == DATA[:9]
     assert len(server.gets) == 2
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("told", ["option", "fsspec", "aws"])
+def test_two_endpoints_with_one_path(
+    server: FaultServer, make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str
+) -> None:
+    """However a program says which server it means; nothing is ever asked again of what is written once."""
+    other = FaultServer()
+    other.objects["/dir/data"] = DATA[::-1]
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    options = {"key": "k", "secret": "s", "client_kwargs": {"region_name": "us-east-1"}}
+    for there, data in [(server, DATA), (other, DATA[::-1]), (server, DATA)]:
+        named = {"endpoint_url": there.url} if told == "option" else {}
+        monkeypatch.setitem(conf, "s3", {"endpoint_url": there.url} if told == "fsspec" else {})
+        (tmp_path / "config").write_text(f"[default]\nendpoint_url = {there.url}\n" if told == "aws" else "")
+        filesystem = make("s3", {**options, **named}, rules=(Rule(freshness=Freshness.IMMUTABLE),))
+        assert filesystem.cat("dir/data") == data
+    assert sum(end - start for _, start, end in server.gets) == len(DATA)
+    other.close()
 
 
 @pytest.mark.integration

@@ -1,12 +1,10 @@
-import dataclasses
 import multiprocessing
 import os
 from pathlib import Path
 
 import pytest
 
-from stoker.cache.fetching import Counts
-from stoker.cache.ledger import FIELDS, Ledger, Totals, create_ledger, read_ledger
+from stoker.cache.ledger import Ledger, Totals, create_ledger, read_ledger
 
 
 @pytest.fixture
@@ -16,10 +14,6 @@ def path(tmp_path: Path) -> Path:
 
 def test_an_empty_ledger_has_no_processes(path: Path) -> None:
     assert read_ledger(path) == Totals(0, 0, 0, 0, 0, 0, 0, 0)
-
-
-def test_a_ledger_counts_what_a_reader_counts() -> None:
-    assert set(FIELDS) == {field.name for field in dataclasses.fields(Counts)}
 
 
 def test_counts_of_all_readers_come_together(path: Path) -> None:

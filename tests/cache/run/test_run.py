@@ -169,4 +169,23 @@ def test_a_directory_that_cannot_be_is_said_before_the_program_runs(tmp_path: Pa
         cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert "must be a folder that can be written for the cache" in done.stderr
+    assert "must be a folder that can be written" in done.stderr
+
+
+def test_a_change_during_the_run_is_said_at_once_and_once(
+    tmp_path: Path, environ: dict[str, str], s3_server: S3Server
+) -> None:
+    s3_server.client.put_object(Bucket="run", Key="moving", Body=bytes(2 << 20))
+    program = f"""
+import sys, fsspec
+from botocore.session import Session
+fs = fsspec.filesystem("s3")
+first = fs.cat_file("run/moving", 0, 10)
+store = Session().create_client("s3", endpoint_url={s3_server.url!r})
+for fill in b"12":
+    store.put_object(Bucket="run", Key="moving", Body=bytes([fill]) * (2 << 20))
+    print(fs.cat_file("run/moving", 1 << 20, (1 << 20) + 1), file=sys.stderr)
+"""
+    said = run(program, tmp_path, environ).stderr.splitlines()
+    (told,) = [line for line in said if "s3://run/moving changed at its source during the run" in line]
+    assert said.index(told) < said.index("b'1'")

@@ -86,6 +86,21 @@ def test_a_missing_object(stored: tuple[Source, str], faults: FaultServer) -> No
         source.first(path, 10)
 
 
+def test_a_server_that_is_down_is_not_taken_for_one_without_the_object(
+    stored: tuple[Source, str], faults: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, path = stored
+    monkeypatch.setattr(type(source.target), "retries", 1, raising=False)
+    version = source.info(path).version
+    faults.is_down = True
+    for ask in (source.info, lambda path: source.first(path, 10), lambda path: source.read(path, 0, 10, version)):
+        with pytest.raises(OSError, match=r".") as caught:
+            ask(path)
+        assert not isinstance(caught.value, FileNotFoundError)
+    faults.is_down = False
+    assert source.info(path).version == version
+
+
 @pytest.mark.parametrize("checks_conditions", [True, False])
 def test_an_overwrite_of_the_same_size(
     stored: tuple[Source, str], faults: FaultServer, checks_conditions: bool

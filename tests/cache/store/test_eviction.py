@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from stoker.cache.store.clock import NUM_CELLS, ReadClock
-from stoker.cache.store.eviction import FileState, choose
+from stoker.cache.store.eviction import HOLLOW_FRAC, FileState, choose
 from stoker.cache.store.layout import Policy
 
 
@@ -44,7 +44,7 @@ class Cache:
         clock.advance(1)
         tag = xxhash.xxh3_64_intdigest(page.to_bytes(4, "little"))
         if not tag & clock.sample_mask:
-            clock.ask(tag)
+            clock.ask([tag])
         segment = self.where.get(page)
         if segment is not None:
             segment.last_read = clock.reads
@@ -183,3 +183,29 @@ def test_idle_and_empty_files_go_first_under_every_policy() -> None:
         assert [file.number for file in choice.victims] == [2, 3]
     assert [f.number for f in choose("epoch", files, clock, 30, 50.0, force=False).victims] == [2, 3]
     assert [f.number for f in choose("epoch", files, clock, 30, 50.0, force=True).victims] == [2, 3, 1]
+
+
+def test_copies_go_before_anything_that_is_used_and_make_room_for_no_copy() -> None:
+    clock = ReadClock([0] * NUM_CELLS)
+    clock.advance(100)
+    files = [
+        FileState(1, 1, 7, 10, 5, 90, 0.0, 3, 0),
+        FileState(2, 2, 7, 10, 5, 100, 0.0, 3, 0, is_copy=True),
+        FileState(3, 3, 7, 10, 5, 95, 0.0, 3, 0, is_copy=True),
+    ]
+    for policy in ("epoch", "lru", "sieve", "s3fifo"):
+        assert [f.number for f in choose(policy, files, clock, 20, 50.0, force=False).victims] == [3, 2]
+    assert [f.number for f in choose("epoch", files, clock, 30, 50.0, force=False).victims] == [3, 2]
+    assert choose("epoch", files, clock, 20, 50.0, force=False, for_copy=True).victims == []
+
+
+def test_what_is_mostly_dead_makes_place_for_what_comes() -> None:
+    """Where all files are in use: the deadest first, and none of which most is live."""
+    clock = ReadClock([0] * NUM_CELLS)
+    clock.advance(100)
+    files = [
+        FileState(number, number, 7, 10, 5, 100, 0.0, 3, 0, dead_frac=dead_frac)
+        for number, dead_frac in enumerate([0.0, 0.5, HOLLOW_FRAC - 0.01, 0.9])
+    ]
+    for need, rows in ((1, [3]), (15, [3, 1]), (100, [3, 1])):
+        assert [file.row for file in choose("epoch", files, clock, need, 50.0, force=False).victims] == rows

@@ -6,7 +6,9 @@ import mmap
 import os
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -116,6 +118,48 @@ def test_a_damaged_page_is_a_miss_and_its_object_is_stored_anew(tmp_path: Path) 
         again = store.large(NAME, version_of("a"))
         assert again is not None
         assert again.path != large.path
+
+
+@pytest.mark.parametrize("at", [10, 70_000])
+def test_damage_is_seen_at_the_first_touch_of_a_part(tmp_path: Path, at: int) -> None:
+    content = bytes_of(3)
+    with PageStore(tmp_path, replace(SETTINGS, verify="first-touch")) as store:
+        put_all(store, NAME, "a", content)
+        large = store.large(NAME, version_of("a"))
+        pages = store.large_pages(NAME, version_of("a"))
+        assert large is not None
+        assert pages is not None
+        fd = os.open(large.path, os.O_RDWR)
+        os.pwrite(fd, bytes([content[PAGE_BYTES + at] ^ 1]), PAGE_BYTES + at)
+        os.close(fd)
+        part = memoryview(bytearray(100))
+        assert pages.read_into(PAGE_BYTES + at, part) == 0
+        assert not large.read_into(PAGE_BYTES + at, part)
+
+
+@pytest.mark.parametrize("verify", ["always", "first-touch"])
+def test_reading_in_order_finds_pages_in_the_file(tmp_path: Path, verify: Literal["always", "first-touch"]) -> None:
+    content = bytes_of(4)
+    with PageStore(tmp_path, replace(SETTINGS, verify=verify)) as store:
+        put = [store.put(NAME, i, version_of("a"), content[slice(*span_of(i, SIZE))], checked_at=1.0) for i in (0, 1)]
+        assert all(put)
+        pages = store.large_pages(NAME, version_of("a"))
+        assert pages is not None
+        buffer = memoryview(bytearray(SIZE))
+        for _ in range(2):  # the second time first-touch finds all marks
+            assert pages.read_into(77, buffer[77:]) == 2 * PAGE_BYTES - 77  # up to the first page that is missing
+            assert buffer[77 : 2 * PAGE_BYTES] == content[77 : 2 * PAGE_BYTES]
+        pages.look_on()
+        assert not pages.is_complete
+        put_all(store, NAME, "a", content)
+        pages.look_on()
+        assert pages.is_complete
+        for _ in range(2):
+            assert pages.read_into(0, buffer) == SIZE
+            assert buffer == content
+        store.evict()
+        assert pages.read_into(0, buffer) == 0
+        assert store.large_pages(NAME, version_of("a")) is None
 
 
 def test_objects_are_evicted_whole_and_the_limit_holds(tmp_path: Path) -> None:

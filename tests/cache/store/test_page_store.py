@@ -96,6 +96,42 @@ def test_descriptions(tmp_path: Path) -> None:
         assert store.description(NAME) is None
 
 
+def test_pages_that_come_together_are_kept_as_those_that_come_alone(tmp_path: Path) -> None:
+    names = [ObjectName("s3||", f"bucket{i % 3}/{i}") for i in range(300)]
+    with PageStore(tmp_path, SETTINGS) as store:
+        assert store.put(names[7], 0, version_of(5, "later"), b"newer", checked_at=2.0)
+        assert store.put(names[9], 0, version_of(5), b"bytes", checked_at=1.0)
+        first = [(name, 0, version_of(5), b"bytes") for name in names]
+        first += [
+            (names[1], 0, version_of(5), b"bytes"),  # twice in one call
+            (names[2], 0, Version(Strength.NONE, "", 5), b"bytes"),
+            (names[3], 0, version_of(5 * PAGE_BYTES, "large"), bytes(PAGE_BYTES)),
+            (ObjectName("s3||", "b" * 70_000), 0, version_of(5), b"bytes"),
+        ]
+        kept = store.put_many(first, checked_at=1.0)
+        # What is out of date, or cannot be kept, does not keep the others from it.
+        assert [place for place, is_kept in enumerate(kept) if not is_kept] == [7, 301, 303]
+        assert store.stats().live.pages == 300
+    with PageStore(tmp_path, SETTINGS) as store:
+        for name in names[:3] + names[4:]:
+            entry = store.lookup(name.key(0))
+            assert entry is not None
+            view = store.view(name.key(0), entry)
+            assert view == (b"newer" if name is names[7] else b"bytes")
+        assert store.verify().intact.pages == 300
+        assert {held.name for held in store.names()} == set(names)
+
+
+def test_many_pages_are_dropped_at_once_and_others_stay(tmp_path: Path) -> None:
+    with PageStore(tmp_path, SETTINGS) as store:
+        names = [ObjectName("s3||", f"bucket/{i}") for i in range(150)]
+        for name in names:
+            assert store.put(name, 0, version_of(5), b"bytes", checked_at=1.0)
+        store.drop(*[name.key(0) for name in names[10:]], names[10].key(7))
+        assert [store.lookup(name.key(0)) is not None for name in names] == [i < 10 for i in range(150)]
+        assert store.stats().live.pages == 10
+
+
 def test_a_view_outlives_the_page_and_the_store(tmp_path: Path) -> None:
     store = PageStore(tmp_path, SETTINGS)
     store.put(NAME, 0, version_of(5), b"bytes", checked_at=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -243,6 +244,30 @@ def test_a_killed_filler_lets_the_next_one_in(tmp_path: Path) -> None:
     begun = time.monotonic()
     with PageStore(tmp_path, storing.settings()) as store, store.filling(b"k" * 16):
         assert time.monotonic() - begun < 2.0
+
+
+def test_a_stopped_filler_is_waited_for_once(tmp_path: Path) -> None:
+    """It holds many pages of an object, and each of them is wanted."""
+    keys = [bytes([number]) * 16 for number in range(20)]
+    settings = StoreSettings(limit_bytes=storing.LIMIT, keep_free_frac=0.0, filling_wait_s=0.3)
+    with PageStore(tmp_path, settings) as store:
+        child = os.fork()
+        if not child:
+            with contextlib.ExitStack() as stack:
+                for key in keys:
+                    stack.enter_context(store.filling(key))
+                os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(0)
+        os.waitpid(child, os.WUNTRACED)
+        try:
+            begun = time.monotonic()
+            for key in keys:
+                with store.filling(key):
+                    pass
+            assert 0.3 <= time.monotonic() - begun < 0.9
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def test_threads_share_a_store(tmp_path: Path) -> None:

@@ -83,6 +83,29 @@ def test_a_full_cache_keeps_what_is_read_every_epoch(tmp_path: Path) -> None:
         assert disk_bytes(tmp_path) <= LIMIT
 
 
+def test_objects_that_change_do_not_fill_a_cache_with_what_is_dead(tmp_path: Path) -> None:
+    """Each epoch some objects have changed since: what was cached of them is dropped, what they are now has room."""
+    choose = random.Random(3)
+    data = list(range(250))
+    changed = dict.fromkeys(data, 0)
+    with PageStore(tmp_path, settings("epoch")) as store:
+        ratios: list[float] = []
+        for epoch in range(16):
+            hits = 0
+            for i in choose.sample(data, len(data)):
+                if epoch >= 2 and choose.random() < 0.15:
+                    store.drop(name_of(i + 1000 * changed[i]).key(0))
+                    changed[i] += 1
+                hit = get(store, i + 1000 * changed[i])
+                hits += hit
+                if not hit:
+                    put(store, i + 1000 * changed[i])
+            ratios.append(hits / len(data))
+        assert ratios[1] > 0.7
+        assert sum(ratios[-6:]) / 6 > 0.4  # 0.14 and falling where such files stay
+        assert disk_bytes(tmp_path) <= LIMIT
+
+
 def test_a_page_that_will_be_refused_is_not_even_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: clock)

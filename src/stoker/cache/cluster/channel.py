@@ -23,6 +23,8 @@ BUFFER_BYTES = 16 << 10
 _BACKLOG = 256
 _TIMEVAL = struct.Struct("ll")
 _USER_TIMEOUT_MS = 30_000
+_SLOWEST_BYTES_PER_S = 1e6
+"""Of an answer; the store is asked rather than waiting for less."""
 
 
 class Channel:
@@ -36,8 +38,8 @@ class Channel:
     def __init__(self, sock: socket.socket, timeout_s: float) -> None:
         self.sock = sock
         self.epoch = 0
-        self._in = bytearray(BUFFER_BYTES)
-        self._view = memoryview(self._in)
+        self.received = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self.received)
         self._start: int = 0
         self._end: int = 0
         self._timeout_s = 0.0
@@ -56,7 +58,7 @@ class Channel:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(send_s))
 
     def tick(self, tick_s: float) -> None:
-        """Sets after how much silence :meth:`begin` returns; the longest silence stays as it is."""
+        """Sets after how much silence :meth:`ask` returns; the longest silence stays as it is."""
         if tick_s != self._tick_s:
             self._tick_s = tick_s
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(tick_s))
@@ -64,6 +66,11 @@ class Channel:
     def fileno(self) -> int:
         """Descriptor to poll; :attr:`buffered` bytes do not show there."""
         return self.sock.fileno()
+
+    @property
+    def direct(self) -> bool:
+        """Whether what the kernel says of the socket is all there is: nothing is decrypted on the way."""
+        return type(self.sock) is socket.socket
 
     @property
     def buffered(self) -> bool:
@@ -78,21 +85,35 @@ class Channel:
         poll.register(self.sock, select.POLLIN)
         return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s * 1000)))
 
-    def begin(self) -> bool:
-        """Waits for the first bytes of an answer; False if there are none after a tick. For an empty buffer.
+    def ask(self, request: bytes, head: bytes, target: memoryview, tick_s: float) -> bool:
+        """Sends a request and receives an answer that is ``head`` and ``target``; False for any other.
+
+        What has come of another answer is left in the buffer, which must be empty before; nothing after ``tick_s``.
 
         Raises:
             PeerLostError: the other side is gone.
         """
-        self._start, self._end = 0, 0
+        if tick_s != self._tick_s:
+            self.tick(tick_s)
+        self._start = self._end = 0
+        self.send_all(request)
         try:
-            self._end = self.sock.recv_into(self._view)
+            end = self._end = self.sock.recv_into(self._view)
         except BlockingIOError:
             return False
         except OSError as error:
             raise _lost("send", error) from None
-        if not self._end:
-            raise PeerLostError("`peer` closed the connection")
+        first = len(head)
+        if end < first or not self.received.startswith(head):
+            if not end:
+                raise PeerLostError("`peer` closed the connection")
+            return False
+        self._start = first
+        if end - first == len(target):
+            target[:] = self._view[first:end]
+            self._start = end
+        else:
+            self.into(target)
         return True
 
     def send(self, frame: Frame, epoch: int = 0) -> None:
@@ -105,6 +126,15 @@ class Channel:
             sent = self.sock.send(data)
             if sent < len(data):
                 self.sock.sendall(memoryview(data)[sent:])
+        except OSError as error:
+            raise _lost("take", error) from None
+
+    def send_now(self, data: bytes | memoryview) -> int:
+        """Sends what can be sent without waiting, and says how much that was; raises :class:`PeerLostError`."""
+        try:
+            return self.sock.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
         except OSError as error:
             raise _lost("take", error) from None
 
@@ -130,30 +160,65 @@ class Channel:
         """
         if self._end - self._start < HEADER_BYTES and not self._collect(HEADER_BYTES):
             return None
-        header = decode_header(self._in, self._start, self._end)
+        header = decode_header(self.received, self._start, self._end)
         self._start += HEADER_BYTES
         self.epoch = header.epoch
         return header
 
-    def whole_head(self, layout: struct.Struct) -> tuple[int, ...] | None:
-        """Numbers at the head of what :meth:`begin` received, without taking them; None if there is less."""
-        return layout.unpack_from(self._in) if self._end >= layout.size else None
+    def behind(self, prefix: bytes, length: int) -> int:
+        """Where in :attr:`received` the ``length`` bytes behind a prefix are, if that comes next and is there; else -1.
+
+        Nothing is taken by it.
+        """
+        at = self._start + len(prefix)
+        return at if at + length <= self._end and self.received.startswith(prefix, self._start) else -1
 
     def skip(self, length: int) -> None:
-        """Takes bytes that :meth:`whole_head` showed."""
+        """Takes bytes that are there."""
         self._start += length
+
+    def arrived(self) -> bool:
+        """Takes in what is there without waiting; False if that is nothing, or the end. For an empty buffer.
+
+        Raises:
+            PeerLostError: the other side is gone.
+        """
+        self._start = self._end = 0
+        try:
+            self._end = self.sock.recv_into(self._view, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise _lost("send", error) from None
+        return self._end > 0
+
+    def whole_frame(self) -> tuple[Header, memoryview] | None:
+        """The next frame if all of it is there, without taking it; the body is valid until something is received.
+
+        Raises:
+            WireError: what came is no frame.
+        """
+        first = self._start + HEADER_BYTES
+        if first > self._end:
+            return None
+        header = decode_header(self.received, self._start, self._end)
+        last = first + header.length
+        return (header, self._view[first:last]) if last <= self._end else None
 
     def fields(self, layout: struct.Struct) -> tuple[int, ...]:
         """The next bytes as the numbers of a short layout."""
         if self._end - self._start < layout.size and not self._collect(layout.size):
             raise PeerLostError("`peer` closed the connection within a frame")
-        values = layout.unpack_from(self._in, self._start)
+        values = layout.unpack_from(self.received, self._start)
         self._start += layout.size
         return values
 
     def _collect(self, length: int) -> bool:
         """Receives until the buffer has ``length`` bytes; False when the other side closed before the first."""
+        until = 0.0
         while self._end - self._start < length:
+            if self._end > self._start:
+                until = self._in_time(until, length)
             if not self._receive():
                 if self._end == self._start:
                     return False
@@ -186,11 +251,25 @@ class Channel:
         if filled:
             target[:filled] = self._view[self._start : self._start + filled]
             self._start += filled
+        until = 0.0
         while filled < len(target):
+            until = self._in_time(until, len(target) - filled)
             taken = self._take(target[filled:], socket.MSG_WAITALL)
             if not taken:
                 raise PeerLostError("`peer` closed the connection within a frame")
             filled += taken
+
+    def _in_time(self, until: float, left: int) -> float:
+        """When so many bytes are to be there, told at the first of them; raises if that is past.
+
+        A byte now and then is no silence, and would keep a reader for as long as the other side likes.
+        """
+        now = time.monotonic()
+        if not until:
+            return now + self._timeout_s + left / _SLOWEST_BYTES_PER_S
+        if self._timeout_s and now > until:
+            raise PeerLostError("`peer` sends too slowly", silent=True)
+        return until
 
     def _receive(self) -> int:
         """Appends to the buffer what is there, waiting for it; 0 when the other side has closed."""
@@ -218,9 +297,21 @@ class Channel:
             except OSError as error:
                 raise _lost("send", error) from None
 
+    def shut(self) -> None:
+        """Ends the connection for both sides; whoever waits for it notices."""
+        shut(self.sock)
+
     def close(self) -> None:
         """Closes the connection."""
         self.sock.close()
+
+
+def shut(sock: socket.socket) -> None:
+    """Ends what a socket does; whoever waits for it notices."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it is closed already
 
 
 def _timeval(seconds: float) -> bytes:

@@ -6,6 +6,7 @@ store. A worker that is lost costs one time-out once; many such reads together k
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -19,13 +20,7 @@ from stoker.cache.cluster.budget import StoreBudget
 from stoker.cache.cluster.channel import Channel
 from stoker.cache.cluster.client_settings import ClientCounts, ClientSettings
 from stoker.cache.cluster.frames import (
-    DATA_BYTES,
-    DATA_HEAD,
-    HEADER,
-    MAGIC,
     MAX_RING_BYTES,
-    PROTOCOL,
-    RANGE,
     Blob,
     Flag,
     Frame,
@@ -35,27 +30,27 @@ from stoker.cache.cluster.frames import (
     Reason,
     Stat,
     fits,
-    read_head,
 )
 from stoker.cache.cluster.greeting import Identity
 from stoker.cache.cluster.heat import Announced
 from stoker.cache.cluster.hedging import Hedging
 from stoker.cache.cluster.joining import open_membership
 from stoker.cache.cluster.known_ring import KnownRing
+from stoker.cache.cluster.lanes import Lane, Lanes
 from stoker.cache.cluster.links import Links
 from stoker.cache.cluster.membership import Membership
 from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, RingRecord, decode_record
 from stoker.cache.cluster.security import load_secrets
 from stoker.cache.cluster.stream import CHUNK_BYTES, Agreed, Part, State, Stream, parts_of
 from stoker.cache.cluster.streams import Gathering
+from stoker.cache.cluster.tls import client_context
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
-from stoker.core.errors import ClusterError, PeerRefusedError, WireError
+from stoker.core.errors import ClusterError, ConfigError, PeerRefusedError, WireError
 
 REFUSED_S = 60.0
 """How long a worker that does not serve a mount is not asked for it again."""
-_HEADS_KEPT = 4096
-_DATA_KIND, _READ_KIND = int(Kind.DATA), int(Kind.READ)
+_CHECKED = 3
 
 
 class _Group(NamedTuple):
@@ -81,14 +76,14 @@ class PeerClient:
         self._membership = membership or open_membership(settings.join, settings.state_dir)
         secrets = None if settings.secret_file is None else load_secrets(settings.secret_file)
         identity = Identity(settings.identity, secrets, node)
-        self._links = Links(identity, settings.timeout_s, self._membership.refresh)
+        tls = None if settings.tls_ca is None else client_context(settings.tls_ca)
+        self._links = Links(identity, settings.timeout_s, self._membership.refresh, tls, mapped=settings.mapped)
         self._hedging = Hedging()
         self._budget = StoreBudget(settings.store_per_s, settings.isolated_per_s, settings.wait_s)
         self._budget_lock = threading.Lock()
         self._announced = Announced()
         self._known: KnownRing | None = None
-        self._heads: dict[tuple[ObjectName, Version], tuple[bytes, int]] = {}
-        self._last: tuple[ObjectName | None, Version | None, tuple[bytes, int]] = (None, None, (b"", 0))
+        self._lanes = Lanes()
         self._refused: dict[tuple[str, str], float] = {}
         self._pid = os.getpid()
         self._picklable = membership is None
@@ -110,16 +105,33 @@ class PeerClient:
             ranges: start and end in the object.
             into: a buffer for each, writable, of the range's length; undefined where the result is False.
         """
-        self._after_fork()
+        if os.getpid() != self._pid:
+            self._after_fork()
+        if version is None or not self._links.neighbours.stores:
+            return self._fetch(name, version, ranges, into)
+        came = self._links.neighbours.read(name, version, ranges, into)
+        left = [number for number, is_here in enumerate(came) if not is_here]
+        self.counts.ranges += len(came) - len(left)
+        self.counts.mapped += len(came) - len(left)
+        if left:
+            asked, buffers = [ranges[number] for number in left], [into[number] for number in left]
+            for number, is_here in zip(left, self._fetch(name, version, asked, buffers), strict=True):
+                came[number] = is_here
+        return came
+
+    def _fetch(
+        self, name: ObjectName, version: Version | None, ranges: list[tuple[int, int]], into: list[memoryview]
+    ) -> list[bool]:
+        """Asks the workers."""
+        if len(ranges) == 1 and version is not None:
+            came = self._fetch_one(name, version, ranges[0], into[0])
+            if came is not None:
+                return [came]
+        known = self._current()
         if not fits(name.namespace, name.path, version):
             self.counts.ranges += len(ranges)
             self.counts.missed += len(ranges)
             return [False] * len(ranges)
-        known = self._current()
-        if len(ranges) == 1 and version is not None and known is not None:
-            came = self._fetch_one(known, name, version, ranges[0], into[0])
-            if came is not None:
-                return [came]
         parts = list(parts_of(ranges, into))
         self.counts.ranges += len(ranges)
         agreed = Agreed(None if version is None else version.digest)
@@ -140,53 +152,60 @@ class PeerClient:
         self._account(came, parts)
         return came
 
-    def _fetch_one(
-        self, known: KnownRing, name: ObjectName, version: Version, asked: tuple[int, int], buffer: memoryview
-    ) -> bool | None:
+    def _fetch_one(self, name: ObjectName, version: Version, asked: tuple[int, int], buffer: memoryview) -> bool | None:
         """One range of one owner over a kept connection, with as little ado as possible; None if it takes more."""
         start, end = asked
         size = end - start
         if not 0 < size <= PAGE_BYTES or size != buffer.nbytes or start % CHUNK_BYTES + size > CHUNK_BYTES:
             return None
-        page = start // PAGE_BYTES
-        owners = self._candidates(known, name, page, size) if self._announced else known.owners_of(name, page)
-        if not owners or owners[0].id == self._node or self._refuses(owners[0], name):
+        lane = self._lanes.find(name, version, start, self._membership.record())
+        if lane is None:
+            lane = self._lane(name, version, start, size)
+        if lane is None or not lane.idle or (self._refused and self._refuses(lane.member, name)):
             return None
-        member = owners[0]
-        channel = self._links.kept(member.id)
-        if channel is None:
-            return None
-        epoch = known.ring.record.epoch
-        asking, digest = self._head(name, version)
-        flags = self._flags(known, name, page, member)
-        if flags:
-            asking = bytes((flags,)) + asking[1:]
-        request = HEADER.pack(MAGIC, PROTOCOL, _READ_KIND, len(asking) + RANGE.size, epoch) + asking
-        recent = self._hedging.of(member.id, size)
-        delay_s = recent.delay_s
-        started = time.monotonic()
+        target = buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B")
+        channel, header = None, None
         try:
-            channel.tick(self.settings.timeout_s if delay_s is None else min(self.settings.timeout_s, delay_s))
-            channel.send_all(request + RANGE.pack(start, size))
-            head = channel.whole_head(DATA_HEAD) if channel.begin() else None
-            # What nearly always comes: the whole range in one frame, of the version and from the ring that we know.
-            expected = (MAGIC, PROTOCOL, _DATA_KIND, DATA_BYTES + size, epoch, 0, 0, digest)
-            if head is not None and head[:8] == expected:
-                channel.skip(DATA_HEAD.size)
-                channel.into(buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B"))
-                recent.add(time.monotonic() - started)
-                self._hedging.count()
-                self.counts.ranges += 1
-                self.counts.served += 1
-                self._links.give(member, channel)
-                return True
-            header = channel.header() if channel.buffered else None
+            channel, _ = lane.idle.pop()
+            answered_at = lane.ask(channel, start, target, self.settings.timeout_s, self._hedging)
+            if answered_at is None and channel.buffered:
+                header = channel.header()
+        except IndexError:
+            return None  # another thread was faster
         except (ClusterError, WireError):
-            channel.close()  # kept for too long: the long way tries again, and judges
+            if channel is not None:
+                channel.close()  # kept for too long: the long way tries again, and judges
             return None
-        self.counts.ranges += 1
         self._hedging.count()
-        return self._fetch_on(known, name, version, Part(0, start, buffer), member, channel, header)
+        self.counts.ranges += 1
+        if answered_at is None:
+            known = self._current()
+            if known is None or known.ring.record is not lane.record:
+                channel.close()  # the ring changed meanwhile
+                self.counts.ranges -= 1
+                return None
+            return self._fetch_on(known, name, version, Part(0, start, target), lane.member, channel, header)
+        self.counts.served += 1
+        if lane.idle.holds:
+            lane.idle.append((channel, answered_at))
+        else:
+            channel.close()
+        return True
+
+    def _lane(self, name: ObjectName, version: Version, start: int, size: int) -> Lane | None:
+        """The way to the worker that is to be asked for a place of an object; None if that is nobody."""
+        page, known = start // PAGE_BYTES, self._current()
+        if known is None or not fits(name.namespace, name.path, version):
+            return None
+        owners = self._candidates(known, name, page, size)
+        if not owners:
+            return None
+        member, flags = owners[0], self._flags(known, name, page, owners[0])
+        record = known.ring.record
+        lane = Lane(name, version, start // CHUNK_BYTES, member, flags, record, self._links.idle(member.id))
+        if member is known.owners_of(name, page)[0] and not self._announced:
+            self._lanes.keep(lane)
+        return lane
 
     def _fetch_on(
         self, known: KnownRing, name: ObjectName, version: Version, part: Part, member: Member, channel: Channel,
@@ -215,27 +234,14 @@ class PeerClient:
         self.counts.missed += part.state is State.MISSED
         return part.state is State.DONE
 
-    def _head(self, name: ObjectName, version: Version) -> tuple[bytes, int]:
-        """The constant part of requests for one range of an object, and the digest of its version."""
-        last = self._last
-        if last[0] is name and last[1] is version:  # page after page of an open file
-            return last[2]
-        found = self._heads.get((name, version))
-        if found is None:
-            if len(self._heads) >= _HEADS_KEPT:
-                self._heads.clear()
-            found = read_head(name.namespace, name.path, version, 1), version.digest
-            self._heads[name, version] = found
-        self._last = (name, version, found)
-        return found
-
-    def stat(self, name: ObjectName) -> Object | None:
-        """What the object's owner knows of it; None if it is lost or will not say."""
+    def stat(self, name: ObjectName, max_age_s: float = math.inf) -> Object | None:
+        """What the object's owner knows of it, at most so old; None if it is lost or will not say."""
         self._after_fork()
         known = self._current() if fits(name.namespace, name.path, None) else None
+        max_age_ms = 0 if math.isinf(max_age_s) else max(1, int(max_age_s * 1000))
         owners = [] if known is None else self._candidates(known, name, 0)
         for member in owners[: self.settings.attempts]:
-            frame = self._question(member, Stat(name.namespace, name.path))
+            frame = self._question(member, Stat(name.namespace, name.path, max_age_ms))
             if frame is not None:
                 return frame if isinstance(frame, Object) else None
         return None
@@ -248,13 +254,68 @@ class PeerClient:
         frame = None if member is None else self._question(member, Blob(Kind.ASK_STATUS))
         return msgspec.json.decode(frame.body, type=dict[str, Any]) if isinstance(frame, Blob) else None
 
-    def ask_one(self, member: Member, name: ObjectName, version: Version, start: int, target: memoryview) -> bool:
-        """Asks one worker for what it holds; for a worker that takes over from another."""
+    def ask_one(
+        self, member: Member, name: ObjectName, version: Version, start: int, target: memoryview,
+        flags: Flag = Flag.ONLY_IF_CACHED,
+    ) -> bool:  # fmt: skip
+        """Asks one worker, as a rule for what it holds; for a worker that takes over from another."""
         if not self._links.usable(member.id):
             return False
         part = Part(0, start, target)
-        self._ask(member, [part], name, version, Agreed(version.digest), Flag.ONLY_IF_CACHED)
+        self._ask(member, [part], name, version, Agreed(version.digest), flags)
         return part.state is State.DONE
+
+    def fault(self, member_id: str) -> str:
+        """What went wrong when a worker was last connected to; empty for nothing."""
+        return str(self._links.faults.get(member_id, ""))
+
+    def check(self) -> None:
+        """Connects to a worker, to find out now rather than by reads that none of them will have us.
+
+        Raises:
+            ConfigError: they answer, and refuse: another secret, a certificate that nobody vouches for. Workers that
+                do not answer may be back when something is read.
+        """
+        known = self._current()
+        for member in () if known is None else list(known.ring.members.values())[:_CHECKED]:
+            try:
+                channel, _ = self._links.take(member, 0)
+            except PeerRefusedError as error:
+                raise ConfigError(
+                    f"the cache's workers refuse: {error}; see --cache-secret-file, --cache-tls-ca"
+                ) from None
+            except WireError as error:
+                raise ConfigError(f"`{member.id}` must be a cache worker, and answers otherwise: {error}") from None
+            except ClusterError:
+                continue
+            return self._links.give(member, channel)
+
+    def hold(
+        self, member: Member, name: ObjectName, version: Version, pages: Sequence[int], flags: Flag = Flag.NONE
+    ) -> list[Part]:
+        """Asks one worker to hold pages, or with ``ONLY_IF_CACHED`` whether it does; a byte of each comes back.
+
+        Args:
+            member: of the ring.
+            name: of the object.
+            version: of it.
+            pages: their indexes.
+            flags: of the request.
+        """
+        self._after_fork()
+        parts = [Part(number, page * PAGE_BYTES, memoryview(bytearray(1))) for number, page in enumerate(pages)]
+        if self.usable(member.id):
+            self._ask(member, parts, name, version, Agreed(version.digest), flags)
+        return parts
+
+    def patient(self, timeout_s: float) -> PeerClient:
+        """Another client of the same cluster, for work that no read waits for; to be closed before this one."""
+        settings = replace(self.settings, timeout_s=timeout_s)
+        return PeerClient(settings, node=self._node, membership=self._membership)
+
+    def usable(self, member_id: str) -> bool:
+        """Whether a worker answers, as far as is known."""
+        return self._links.usable(member_id)
 
     def keep_only(self, member_ids: set[str]) -> None:
         """Forgets workers that left the ring."""
@@ -284,6 +345,7 @@ class PeerClient:
     def close(self) -> None:
         """Closes connections and ends threads."""
         self._links.close()
+        self._links.neighbours.close()
         if self._picklable:
             self._membership.close()
 
@@ -291,6 +353,7 @@ class PeerClient:
         if os.getpid() != self._pid:
             self._pid = os.getpid()
             self._membership.forked()
+            self._links.after_fork()
             self._budget_lock = threading.Lock()
 
     def _current(self) -> KnownRing | None:
@@ -326,6 +389,9 @@ class PeerClient:
         return Flag.COPY if self._announced and member is not owner and self._links.usable(owner.id) else Flag.NONE
 
     def _note_hot(self, name: ObjectName, agreed: Agreed) -> None:
+        if not agreed.hot or self._known is None or len(self._known.ring.members) < 2:
+            return  # nobody else has copies
+        self._lanes = Lanes()
         for page, copies in agreed.hot:
             self._announced.tell((name, page // CHUNK_PAGES), copies, time.monotonic())
 

@@ -17,22 +17,26 @@ class ClientSettings:
         secret_file: needed for workers that are reached over TCP.
         identity: name of the secret to use.
         state_dir: where the last ring is kept.
+        tls_ca: certificates that vouch for the workers' own, which are then reached by TLS over TCP.
         timeout_s: longest silence of a worker that is taken for alive; workers that fetch say so more often.
         attempts: different workers that are asked for one part.
         store_per_s: store requests a second that all clients together may make while workers are lost.
         isolated_per_s: of this client while it knows of no other.
         wait_s: longest that one read waits for that budget.
+        mapped: whether pages of workers of this machine and user are read from their files.
     """
 
     join: str
     secret_file: Path | None = None
     identity: str = DEFAULT_IDENTITY
     state_dir: Path | None = None
+    tls_ca: Path | None = None
     timeout_s: float = 0.9
     attempts: int = 2
     store_per_s: float = 2000.0
     isolated_per_s: float = 100.0
     wait_s: float = 0.5
+    mapped: bool = True
 
     def __post_init__(self) -> None:
         if not 0.05 <= self.timeout_s <= 30.0 or not 1 <= self.attempts <= 8:
@@ -48,6 +52,7 @@ class ClientCounts:
     Attributes:
         ranges: asked for.
         served: of them, that workers sent.
+        mapped: of them, that were read from a worker's own files on this machine.
         missed: that workers would not send.
         lost: for which no worker could be asked.
         found_lost: how often a worker turned out not to answer.
@@ -56,6 +61,7 @@ class ClientCounts:
 
     ranges: int = 0
     served: int = 0
+    mapped: int = 0
     missed: int = 0
     lost: int = 0
     found_lost: int = 0

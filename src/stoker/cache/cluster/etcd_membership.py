@@ -17,7 +17,7 @@ import msgspec
 
 from stoker.cache.cluster.etcd import Etcd, Item, Watch
 from stoker.cache.cluster.membership import KnownRecord
-from stoker.cache.cluster.ring import Member, RingRecord, decode_record
+from stoker.cache.cluster.ring import Member, RingRecord, decode_member, decode_record
 from stoker.core.errors import MembershipError
 
 ALIVE_TTL_S = (10, 15)
@@ -214,7 +214,7 @@ class EtcdMembership:
         members: dict[str, Member] = {}
         for item in self._etcd.range(self._prefix + "place/"):
             try:
-                member = msgspec.json.decode(item.value, type=Member)
+                member = decode_member(item.value)
             except msgspec.MsgspecError:
                 continue  # somebody else's key: it is no worker
             members[member.id] = member

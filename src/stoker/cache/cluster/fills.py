@@ -6,18 +6,20 @@ store; what cannot be kept (a full disk, a page in use everywhere) still reaches
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
-from stoker.cache.cluster.frames import Reason
+from stoker.cache.cluster.frames import MAX_DESCRIPTION_BYTES, Reason
 from stoker.cache.cluster.ports import Mount
+from stoker.cache.descriptions import Description
 from stoker.cache.names import ObjectName, span_of
 from stoker.cache.pages import Pages
-from stoker.cache.policies import Rule
+from stoker.cache.policies import Life, Rule
 from stoker.cache.rules import Rules
 from stoker.cache.versions import Version
 from stoker.core.errors import SourceChangedError
@@ -36,8 +38,18 @@ class NotServed(Exception):  # an answer, not a failure
         self.reason = reason
 
 
+class _Known(NamedTuple):
+    """What a store said of an object, and when it was asked (seconds since the epoch)."""
+
+    version: Version
+    asked_at: float
+    description: bytes
+
+
 Elsewhere = Callable[[ObjectName, int, Version, bool], bytes | None]
-"""Asks the page's previous owner for it, or for a copy the owner; None where there is none or it has none."""
+"""Asks the page's earlier owners for it, for a copy the owner first; None where there is none or it has none."""
+Owns = Callable[[ObjectName, int], bool]
+"""Whether a page is this worker's to keep, and no copy of what another one keeps."""
 
 
 class Fills:
@@ -47,21 +59,22 @@ class Fills:
         pages: where they are kept.
         rules: freshness and lives by path.
         elsewhere: asked before the store.
+        owns: which pages are to be kept.
         threads: fetches at the same time.
     """
 
     def __init__(
-        self, pages: Pages, rules: Sequence[Rule], elsewhere: Elsewhere, *, threads: int = FETCH_THREADS
+        self, pages: Pages, rules: Sequence[Rule], elsewhere: Elsewhere, owns: Owns, *, threads: int = FETCH_THREADS
     ) -> None:
         self._pages = pages
         self._rules = rules
         self._by_protocol: dict[str, Rules] = {}
-        self._elsewhere = elsewhere
+        self._elsewhere, self._owns = elsewhere, owns
         self._pool = ThreadPoolExecutor(threads, "stoker-fill")
         self._lock = threading.Lock()
         self._flying: dict[tuple[bytes, int], Future[bytes]] = {}
         self._asking: dict[tuple[str, str], Future[Version]] = {}
-        self._known: OrderedDict[tuple[str, str], tuple[Version, float]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
         self.fetched_bytes = 0
         self.fetches = 0
         self.moved = 0
@@ -73,9 +86,18 @@ class Fills:
         return len(self._flying)
 
     def page(
-        self, mount: Mount, name: ObjectName, index: int, version: Version, *, copy: bool = False
+        self, mount: Mount, name: ObjectName, index: int, version: Version, *, copy: bool = False, pin: bool = False
     ) -> Future[bytes]:
-        """The bytes of a page, once somebody has fetched them; fails with :class:`NotServed`."""
+        """The bytes of a page, once somebody has fetched them; fails with :class:`NotServed`.
+
+        Args:
+            mount: of the object.
+            name: of the object.
+            index: of the page.
+            version: that is wanted.
+            copy: the page's owner is asked first, and fetches it if it must.
+            pin: the page is kept until it is unpinned.
+        """
         flight = (name.key(index), version.digest)
         with self._lock:
             future = self._flying.get(flight)
@@ -87,19 +109,20 @@ class Fills:
                 return future
             self._flying[flight] = future
         self._start(
-            future, lambda: self._fetch(mount, name, index, version, copy), lambda: self._flying.pop(flight, None)
+            future, lambda: self._fetch(mount, name, index, version, copy, pin), lambda: self._flying.pop(flight, None)
         )
         return future
 
-    def version(self, mount: Mount, path: str) -> Future[Version]:
-        """The version of an object, no staler than its rule allows; fails with :class:`NotServed`."""
+    def version(self, mount: Mount, path: str, max_age_s: float = math.inf) -> Future[Version]:
+        """The version of an object, no staler than its rule and ``max_age_s`` allow; fails with :class:`NotServed`."""
         asked = (mount.namespace, path)
         _, rule = self._rule(mount, path)
         with self._lock:
             known = self._known.get(asked)
-            if known is not None and rule.is_fresh(known[1], time.time()):
+            now = time.time()
+            if known is not None and rule.is_fresh(known.asked_at, now) and 0.0 <= now - known.asked_at < max_age_s:
                 future = Future[Version]()
-                future.set_result(known[0])
+                future.set_result(known.version)
                 return future
             future = self._asking.get(asked)
             if future is not None:
@@ -108,10 +131,11 @@ class Fills:
         self._start(future, lambda: self._ask(mount, path), lambda: self._asking.pop(asked, None))
         return future
 
-    def checked_at(self, mount: Mount, path: str) -> float:
-        """When the store last said what version the object is; 0 for never."""
+    def about(self, mount: Mount, path: str) -> tuple[Version, float, bytes] | None:
+        """What the store last said of an object: its version, how many seconds ago, and all of it; None for nothing."""
         with self._lock:
-            return self._known.get((mount.namespace, path), (None, 0.0))[1]
+            known = self._known.get((mount.namespace, path))
+        return None if known is None else (known.version, max(0.0, time.time() - known.asked_at), known.description)
 
     def close(self) -> None:
         """Ends the threads; fetches that have not begun are dropped."""
@@ -160,14 +184,16 @@ class Fills:
         if not info.is_file:
             raise NotServed(Reason.NOT_FOUND)
         version = info.version
+        description = Description(version, info.details).encode()
+        known = _Known(version, asked_at, description if len(description) <= MAX_DESCRIPTION_BYTES else b"")
         with self._lock:
-            self._known[(mount.namespace, path)] = (version, asked_at)
+            self._known[(mount.namespace, path)] = known
             self._known.move_to_end((mount.namespace, path))
             if len(self._known) > _KNOWN_VERSIONS:
                 self._known.popitem(last=False)
         return version
 
-    def _fetch(self, mount: Mount, name: ObjectName, index: int, version: Version, copy: bool) -> bytes:
+    def _fetch(self, mount: Mount, name: ObjectName, index: int, version: Version, copy: bool, pin: bool) -> bytes:
         number, rule = self._rule(mount, name.path)
         if not rule.cached or not version.storable:
             raise NotServed(Reason.NOT_CACHED)
@@ -175,11 +201,14 @@ class Fills:
         if start >= end:
             raise NotServed(Reason.MALFORMED)
         key = name.key(index)
+        life = Life.PINNED if pin else rule.life if self._owns(name, index) else Life.COPY
         with self._pages.filling(key):  # another process on the same directory may be at it
             entry = self._pages.lookup(key)
             if entry is not None and entry.version == version.digest:
                 data = bytearray(entry.length)
                 if self._pages.read_into(key, entry, 0, memoryview(data)):
+                    if pin:
+                        self._pages.put(name, index, version, data, rule=number, life=life, checked_at=entry.checked_at)
                     return bytes(data)
             payload = self._elsewhere(name, index, version, copy)
             checked_at = time.time()
@@ -191,5 +220,5 @@ class Fills:
                 self.moved += 1
             if len(payload) != end - start:
                 raise NotServed(Reason.STORE_FAILED)
-            self._pages.put(name, index, version, payload, rule=number, life=rule.life, checked_at=checked_at)
+            self._pages.put(name, index, version, payload, rule=number, life=life, checked_at=checked_at)
         return payload

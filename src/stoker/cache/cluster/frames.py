@@ -28,6 +28,7 @@ MAX_RANGE_BYTES = 64 << 20
 """Of one range; also what the ranges of one request may ask for together."""
 MAX_PATH_BYTES = 4096
 MAX_TEXT_BYTES = 1024
+MAX_DESCRIPTION_BYTES = 64 << 10
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 
@@ -37,7 +38,7 @@ DATA_HEAD = struct.Struct(HEADER.format + DATA.format[1:])
 """Header and fields of a DATA frame, packed at once."""
 _READ = struct.Struct("<BBHHHIQ")  # flags, strength, mount, path and token bytes, number of ranges, object size
 RANGE = struct.Struct("<QI")  # start, length
-_OBJECT = struct.Struct("<BQdH")  # strength, size, checked_at, token bytes
+_OBJECT = struct.Struct("<BQdHI")  # strength, size, age, bytes of token and description
 _MISS = struct.Struct("<IB")
 HEADER_BYTES = HEADER.size
 DATA_BYTES = DATA.size
@@ -85,6 +86,8 @@ class Flag(enum.IntFlag):
     """A hedge, or a worker that asks the previous owner: nothing is fetched for it."""
     COPY = 2
     """For a chunk of which the owner announced copies: what is missing is taken from the owner."""
+    PIN = 4
+    """From a worker that leaves: what is asked for is to be kept as it kept it, until it is unpinned."""
 
 
 class Reason(enum.IntEnum):
@@ -135,12 +138,21 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """Attributes: proof: the worker's; node: its id; clients: how many it serves now; draining: it will leave."""
+    """The worker's answer to a client that it lets in.
+
+    Attributes:
+        proof: the worker's.
+        node: its id.
+        clients: how many it serves now.
+        draining: it will leave.
+        roots: directories of its pages, for a client on this machine that runs as the same user.
+    """
 
     proof: bytes
     node: str
     clients: int
     draining: bool = False
+    roots: tuple[str, ...] = ()
 
 
 class Refused(NamedTuple):
@@ -192,17 +204,22 @@ class Hot(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """A question about an object."""
+    """A question about an object; the answer may be so old (0: as old as the worker's own rule lets it be)."""
 
     mount: str
     path: str
+    max_age_ms: int = 0
 
 
 class Object(NamedTuple):
-    """An object as the worker knows it, and when its store said so (seconds since the epoch)."""
+    """An object as the worker knows it, how long ago its store said so, and all that it said.
+
+    An age and no time, since the clocks of machines differ.
+    """
 
     version: Version
-    checked_at: float
+    age_s: float
+    description: bytes = b""
 
 
 class Blob(NamedTuple):
@@ -216,8 +233,10 @@ Frame = Hello | Challenge | Proof | Welcome | Refused | Read | Data | Miss | Hot
 
 _BLOBS = frozenset({Kind.RING, Kind.STATUS, Kind.ASK_RING, Kind.ASK_STATUS, Kind.PING, Kind.PONG, Kind.FETCHING})
 _FILLED = frozenset({Kind.RING, Kind.STATUS})
-_STRUCTS: dict[Kind, type[Hello | Challenge | Proof | Welcome]] = {
-    Kind.HELLO: Hello, Kind.CHALLENGE: Challenge, Kind.PROOF: Proof, Kind.WELCOME: Welcome,
+# Made here, by one thread: msgspec may crash where two threads first decode a type at the same time.
+_STRUCTS: dict[Kind, msgspec.msgpack.Decoder[Hello | Challenge | Proof | Welcome]] = {
+    Kind.HELLO: msgspec.msgpack.Decoder(Hello), Kind.CHALLENGE: msgspec.msgpack.Decoder(Challenge),
+    Kind.PROOF: msgspec.msgpack.Decoder(Proof), Kind.WELCOME: msgspec.msgpack.Decoder(Welcome),
 }  # fmt: skip
 _KINDS: dict[type[object], Kind] = {
     Hello: Kind.HELLO, Challenge: Kind.CHALLENGE, Proof: Kind.PROOF, Welcome: Kind.WELCOME, Refused: Kind.REFUSED,
@@ -280,7 +299,7 @@ def decode_body(kind: Kind, body: bytes | memoryview) -> Frame:
 
 
 def _struct(kind: Kind, body: bytes | memoryview) -> Frame:
-    frame = msgspec.msgpack.decode(body, type=_STRUCTS[kind])
+    frame = _STRUCTS[kind].decode(body)
     if isinstance(frame, (Challenge, Proof)) and len(frame.nonce) != NONCE_BYTES:
         raise WireError(f"`nonce` must be {NONCE_BYTES} bytes, got {len(frame.nonce)}")
     if isinstance(frame, (Proof, Welcome)) and len(frame.proof) != PROOF_BYTES:
@@ -302,11 +321,13 @@ def _body(frame: Frame) -> bytes:
             return _MISS.pack(number, reason)
         case Hot(number, copies):
             return _MISS.pack(number, copies)
-        case Stat(mount, path):
-            return _READ.pack(0, 0, len(_text(mount)), len(_text(path)), 0, 0, 0) + _text(mount) + _text(path)
-        case Object(version, checked_at):
+        case Stat(mount, path, max_age_ms):
+            lengths = len(_text(mount)), len(_text(path))
+            return _READ.pack(0, 0, *lengths, 0, 0, max_age_ms) + _text(mount) + _text(path)
+        case Object(version, age_s, description):
             token = _text(version.token)
-            return _OBJECT.pack(version.strength, version.size, checked_at, len(token)) + token
+            head = _OBJECT.pack(version.strength, version.size, age_s, len(token), len(description))
+            return head + token + description
         case Blob():
             return frame.body
 
@@ -361,19 +382,19 @@ def _decode_read(body: memoryview) -> Read:
 
 
 def _flags(number: int) -> Flag:
-    if number & ~int(Flag.ONLY_IF_CACHED | Flag.COPY):
+    if number & ~int(Flag.ONLY_IF_CACHED | Flag.COPY | Flag.PIN):
         raise WireError(f"`READ` flags {number:#x} are unknown")
     return Flag(number)
 
 
 def _decode_stat(body: memoryview) -> Stat:
-    flags, strength, num_mount, num_path, num_token, num_ranges, size = _READ.unpack_from(body)
-    if flags or strength or num_token or num_ranges or size or len(body) != _READ.size + num_mount + num_path:
+    flags, strength, num_mount, num_path, num_token, num_ranges, max_age_ms = _READ.unpack_from(body)
+    if flags or strength or num_token or num_ranges or len(body) != _READ.size + num_mount + num_path:
         raise WireError(f"`STAT` must name a mount and a path, got {len(body)} bytes")
     if num_path > MAX_PATH_BYTES or num_mount > MAX_TEXT_BYTES:
         raise WireError(f"`STAT` names are bounded, got {num_mount} and {num_path} bytes")
     mount, path, _ = _cut(body[_READ.size :], num_mount, num_path)
-    return Stat(mount, path)
+    return Stat(mount, path, max_age_ms)
 
 
 def _cut(names: memoryview, num_mount: int, num_path: int) -> tuple[str, str, str]:
@@ -382,10 +403,13 @@ def _cut(names: memoryview, num_mount: int, num_path: int) -> tuple[str, str, st
 
 
 def _decode_object(body: memoryview) -> Object:
-    strength, size, checked_at, num_token = _OBJECT.unpack_from(body)
-    if len(body) != _OBJECT.size + num_token or num_token > MAX_TEXT_BYTES or not math.isfinite(checked_at):
-        raise WireError(f"`OBJECT` checked at {checked_at} with a token of {num_token} bytes has {len(body)} bytes")
-    return Object(Version(Strength(strength), _string(body[_OBJECT.size :]), size), checked_at)
+    strength, size, age_s, num_token, num_description = _OBJECT.unpack_from(body)
+    first = _OBJECT.size + num_token
+    bounded = num_token <= MAX_TEXT_BYTES and num_description <= MAX_DESCRIPTION_BYTES
+    if len(body) != first + num_description or not bounded or not 0.0 <= age_s < math.inf:
+        raise WireError(f"`OBJECT` of age {age_s} with a token of {num_token} bytes has {len(body)} bytes")
+    version = Version(Strength(strength), _string(body[_OBJECT.size : first]), size)
+    return Object(version, age_s, bytes(body[first:]))
 
 
 def _decode_data(body: memoryview) -> Data:

@@ -70,8 +70,18 @@ def greet(channel: Channel, identity: Identity, epoch: int) -> Welcome:
     return welcome
 
 
-def receive(channel: Channel, identity: Identity, clients: int, draining: bool, epoch: int) -> Hello:
+def receive(
+    channel: Channel, identity: Identity, clients: int, draining: bool, epoch: int, roots: tuple[str, ...] = ()
+) -> Hello:
     """The worker's part; the name that it returns is proven (``uid:N`` on a Unix socket).
+
+    Args:
+        channel: to the client.
+        identity: of the worker.
+        clients: how many it serves.
+        draining: whether it leaves.
+        epoch: of the ring that it knows.
+        roots: directories of its pages, told to its own user alone.
 
     Raises:
         PeerRefusedError: the client is not let in; it has been told.
@@ -92,9 +102,17 @@ def receive(channel: Channel, identity: Identity, clients: int, draining: bool, 
     if not local and not (security.proves(proof.proof, secret, "client", *words) and known):
         raise _refuse(channel, f"identity {hello.identity!r} is unknown or its secret is another")
     own = bytes(PROOF_BYTES) if local else security.prove(secret, "worker", *words)
-    channel.send(Welcome(own, identity.node, clients, draining), epoch)
-    name = f"uid:{security.user_of(channel.sock)}" if local else hello.identity
+    user = security.user_of(channel.sock) if local else None
+    told = _tellable(roots) if user == os.geteuid() else ()
+    channel.send(Welcome(own, identity.node, clients, draining, told), epoch)
+    name = hello.identity if user is None else f"uid:{user}"
     return Hello(name, hello.node, hello.process)
+
+
+def _tellable(roots: tuple[str, ...]) -> tuple[str, ...]:
+    """Paths that go into a frame before the other side is known; of those that do not, pages are sent."""
+    told = tuple(root for root in roots if root.isascii() or root.encode(errors="ignore").decode() == root)
+    return told if sum(len(root.encode()) for root in told) <= _MAX_BYTES // 2 else ()
 
 
 def _expect(channel: Channel, kind: type[_Greeting]) -> _Greeting:

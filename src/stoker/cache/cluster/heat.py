@@ -38,11 +38,11 @@ class Heat:
         self._copies: dict[Chunk, int] = {}
         self._since = 0.0
 
-    def ask(self, chunk: Chunk, now: float) -> int:
-        """Counts a request; how many workers should serve the chunk, from what the last second saw."""
+    def ask(self, chunk: Chunk, now: float, number: int = 1) -> int:
+        """Counts requests; how many workers should serve the chunk, from what the last second saw."""
         if now - self._since >= _WINDOW_S or len(self._counts) >= _MOST_CHUNKS:
             self._end_window(now)
-        self._counts[chunk] = self._counts.get(chunk, 0) + 1
+        self._counts[chunk] = self._counts.get(chunk, 0) + number
         return self._copies.get(chunk, 1)
 
     def _end_window(self, now: float) -> None:

@@ -14,7 +14,8 @@ HEDGED_FRAC = 0.03
 SHORTEST_S = 0.005
 """A healthy answer on a busy machine may take this long; earlier hedges would be load without gain."""
 _KEPT = 256
-_RECOUNT = 32
+_FEWEST = 32
+"""Requests to a worker before any of them is called slow."""
 _BURST = 5.0
 
 
@@ -23,7 +24,7 @@ class Recent:
     """The last durations of one owner and size class."""
 
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    until_recount: int = _RECOUNT
+    until_recount: int = _FEWEST
     p99_s: float | None = None
 
     @property
@@ -41,7 +42,7 @@ class Recent:
         self.durations_s.append(duration_s)
         self.until_recount -= 1
         if self.until_recount <= 0:  # sorting at each request would cost more than many requests do
-            self.until_recount = _RECOUNT
+            self.until_recount = len(self.durations_s)
             ordered = sorted(self.durations_s)
             self.p99_s = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
@@ -66,7 +67,8 @@ class Hedging:
     def count(self) -> None:
         """A request was sent."""
         self.requests += 1
-        self._tokens = min(_BURST, self._tokens + HEDGED_FRAC)
+        if self._tokens < _BURST:
+            self._tokens += HEDGED_FRAC
 
     def take(self) -> bool:
         """Whether one more hedge may be sent now; counts it."""

@@ -1,4 +1,4 @@
-"""A door for curl and Prometheus: objects by GET with Range, ``/metrics`` and ``/healthz``, over plain HTTP.
+"""A door for curl and Prometheus: objects by GET with Range, ``/metrics`` and ``/healthz``, over HTTP or HTTPS.
 
 A second way in, not the fast one. It asks a worker as any client does, so that it may run in a process of its own:
 rendering text in the process that serves hits would make them wait. Needs a token, checks the Host header against DNS
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import http.server
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from stoker.cache.cluster.frames import Object
+from stoker.cache.cluster.tls import Certificate, worker_context
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Strength, Version
 from stoker.core.errors import ConfigError
@@ -60,6 +62,7 @@ class DoorSettings:
         token: that requests carry as ``Authorization: Bearer``; read from a file by whoever starts the door.
         hosts: names that the Host header may have besides the address itself and localhost.
         mounts: by the names that stand for them in paths; nothing else can be reached.
+        certificate: by which it encrypts; None does not.
     """
 
     host: str = "127.0.0.1"
@@ -67,6 +70,7 @@ class DoorSettings:
     token: str = field(repr=False)
     hosts: tuple[str, ...] = ()
     mounts: Mapping[str, DoorMount] = field(default_factory=dict[str, DoorMount])
+    certificate: Certificate | None = None
 
     def __post_init__(self) -> None:
         if len(self.token) < MIN_TOKEN_BYTES or not self.token.isascii():
@@ -86,7 +90,11 @@ class Door:
         self.settings = settings
         self.client = client
         self.status = status
+        tls = None if settings.certificate is None else worker_context(settings.certificate)
         self._server = _Server((settings.host, settings.port), self)
+        if tls is not None:
+            # The handshake is the answering thread's, with its time-out.
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_STOP_POLL_S,), name="stoker-http", daemon=True
         )
@@ -129,7 +137,10 @@ class _Server(http.server.ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news."""
+        """A client that went away is no news; all else is a mistake, and says so in a line."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            sys.stderr.write(f"stoker cache: the HTTP door could not answer ({error!r}); please report it\n")
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -153,7 +164,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self, *, with_body: bool) -> None:
         door = self.server.door
         if not door.is_known_host(self.headers.get("Host", "")):
-            return self._text(HTTPStatus.MISDIRECTED_REQUEST, "this Host is not served here; see --http-host\n")
+            why = "this Host is not served here; see --http-host of stoker cache start\n"
+            return self._text(HTTPStatus.MISDIRECTED_REQUEST, why)
         path = unquote(urlsplit(self.path).path, errors="surrogateescape")
         if path == "/healthz":
             return self._health()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import random
+import socket
+import ssl
 import threading
 import time
 import weakref
@@ -19,7 +21,10 @@ from stoker.cache.cluster.breaker import Breaker
 from stoker.cache.cluster.channel import Channel, dial
 from stoker.cache.cluster.frames import Blob, Kind
 from stoker.cache.cluster.greeting import Identity, greet
+from stoker.cache.cluster.joining import check_address
+from stoker.cache.cluster.neighbours import Neighbours
 from stoker.cache.cluster.ring import Member
+from stoker.cache.cluster.tls import dialled
 from stoker.core.errors import ClusterError, PeerLostError, WireError
 
 KEPT_PER_WORKER = 16
@@ -41,6 +46,16 @@ def machine_id() -> str:
         return ""
 
 
+class Idle(list["tuple[Channel, float]"]):
+    """Kept connections to one worker, and when each was last used; adding and taking are atomic.
+
+    Attributes:
+        holds: False once they were all given up, since the worker was lost or left, or this is a child's copy.
+    """
+
+    holds = True
+
+
 class Links:
     """Connections to the workers of one cluster.
 
@@ -48,13 +63,21 @@ class Links:
         identity: of this node.
         timeout_s: longest silence of a worker that is taken for alive.
         refresh: asks the membership anew; called from the probing thread.
+        tls: for TCP; None where nothing is encrypted.
+        mapped: whether files of this machine's workers are opened.
     """
 
-    def __init__(self, identity: Identity, timeout_s: float, refresh: Callable[[], object]) -> None:
+    def __init__(
+        self, identity: Identity, timeout_s: float, refresh: Callable[[], object], tls: ssl.SSLContext | None = None,
+        *, mapped: bool = True,
+    ) -> None:  # fmt: skip
         self._identity = identity
+        self._tls = tls
         self._timeout_s = timeout_s
         self._refresh = refresh
         self._machine = machine_id()
+        self._mapped = mapped
+        self.neighbours = Neighbours()
         self._clients: tuple[int, float] | None = None
         self._reset()
         _reset_after_fork(self)
@@ -62,9 +85,11 @@ class Links:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._idle: dict[str, list[tuple[Channel, float]]] = {}
+        self._idle: dict[str, Idle] = {}
         self._breakers: dict[str, Breaker] = {}
         self._lost: dict[str, Member] = {}
+        self.faults: dict[str, Exception] = {}
+        """What went wrong when workers were last connected to, by their ids."""
         self._prober: threading.Thread | None = None
         self._wake = threading.Event()
         self._closed = False
@@ -74,10 +99,10 @@ class Links:
     def forked(self) -> None:
         """In a forked child: closes its copies of the parent's connections."""
         idle = self._idle
+        self.neighbours.forked()
         self._reset()
         for channels in idle.values():
-            for channel, _ in channels:
-                channel.close()
+            _give_up(channels)
 
     def usable(self, member_id: str) -> bool:
         """Whether reads may ask this worker now."""
@@ -89,16 +114,15 @@ class Links:
         told = self._clients
         return told[0] if told is not None and time.monotonic() - told[1] < _TOLD_S else None
 
-    def kept(self, member_id: str) -> Channel | None:
-        """A connection that was used a moment ago, if there is one."""
+    def idle(self, member_id: str) -> Idle:
+        """Kept connections to a worker, to be taken and given back without ado."""
+        with self._lock:
+            return self._idle.setdefault(member_id, Idle())
+
+    def after_fork(self) -> None:
+        """In a child that runs no hooks of Python's, as :meth:`forked`; else nothing."""
         if os.getpid() != self._pid:
-            return None
-        # Without the lock: both calls are atomic, and what is lost in a race is a connection to be kept.
-        idle = self._idle.get(member_id)
-        try:
-            return None if not idle else idle.pop()[0]
-        except IndexError:
-            return None
+            self.forked()
 
     def take(self, member: Member, epoch: int, *, fresh: bool = False) -> tuple[Channel, bool]:
         """A connection for one request, and whether it was used before.
@@ -112,8 +136,7 @@ class Links:
             ClusterError: none can be made.
             WireError: what answers is no worker.
         """
-        if os.getpid() != self._pid:
-            self.forked()  # by something that runs no hooks of Python's
+        self.after_fork()
         now = time.monotonic()
         while not fresh:
             with self._lock:
@@ -130,7 +153,7 @@ class Links:
     def give(self, member: Member, channel: Channel) -> None:
         """Keeps a connection whose last answer was received to its end."""
         with self._lock:
-            kept = self._idle.setdefault(member.id, [])
+            kept = self._idle.setdefault(member.id, Idle())
             if len(kept) < KEPT_PER_WORKER and not self._closed and member.id not in self._lost:
                 kept.append((channel, time.monotonic()))
                 return
@@ -141,10 +164,9 @@ class Links:
         with self._lock:
             self._breakers.setdefault(member.id, Breaker()).fail(time.monotonic())
             self._lost[member.id] = member
-            idle = self._idle.pop(member.id, [])
+            idle = self._idle.pop(member.id, Idle())
             self._probe_soon()
-        for channel, _ in idle:
-            channel.close()
+        _give_up(idle)
 
     def isolated(self) -> None:
         """No worker can be asked: the membership is asked anew, in the background."""
@@ -156,23 +178,23 @@ class Links:
         """Drops what belongs to workers that left the ring."""
         with self._lock:
             gone = [name for name in {*self._idle, *self._lost, *self._breakers} if name not in member_ids]
-            idle = [channel for name in gone for channel, _ in self._idle.pop(name, [])]
+            idle = [self._idle.pop(name, Idle()) for name in gone]
             for name in gone:
                 self._lost.pop(name, None)
                 self._breakers.pop(name, None)
-        for channel in idle:
-            channel.close()
+        for kept in idle:
+            _give_up(kept)
 
     def close(self) -> None:
         """Closes all connections and ends the probing thread."""
         with self._lock:
             self._closed = True
-            idle = [channel for kept in self._idle.values() for channel, _ in kept]
+            idle = list(self._idle.values())
             self._idle.clear()
             prober = self._prober
         self._wake.set()
-        for channel in idle:
-            channel.close()
+        for kept in idle:
+            _give_up(kept)
         if prober is not None:
             prober.join(timeout=3 * self._timeout_s)
 
@@ -182,15 +204,28 @@ class Links:
             if address.startswith("unix:") and member.machine not in ("", self._machine):
                 continue
             try:
-                return self._greeted(address, epoch)
-            except ClusterError as lost:
+                channel = self._greeted(address, epoch)
+            except (ClusterError, WireError) as lost:
+                self.faults[member.id] = lost
+                if isinstance(lost, WireError):
+                    raise
                 error = lost
+            else:
+                self.faults.pop(member.id, None)
+                return channel
         raise error
 
     def _greeted(self, address: str, epoch: int) -> Channel:
-        channel = Channel(dial(address, self._timeout_s), self._timeout_s)
+        sock = dial(address, self._timeout_s)
+        if self._tls is None or address.startswith("unix:"):
+            channel = Channel(sock, self._timeout_s)
+        else:
+            channel = dialled(sock, address, check_address(address)[0], self._tls, self._timeout_s)
         try:
-            self._clients = greet(channel, self.identity, epoch).clients, time.monotonic()
+            welcome = greet(channel, self.identity, epoch)
+            self._clients = welcome.clients, time.monotonic()
+            if self._mapped and sock.family == socket.AF_UNIX:
+                self.neighbours.told(welcome.roots)
         except BaseException:
             channel.close()
             raise
@@ -246,6 +281,15 @@ class Links:
         with self._lock:
             if member.id in self._breakers:
                 self._breakers[member.id].fail(time.monotonic())
+
+
+def _give_up(idle: Idle) -> None:
+    idle.holds = False
+    while idle:
+        try:
+            idle.pop()[0].close()
+        except IndexError:
+            return  # another thread has taken it, and will close it
 
 
 _all_links: weakref.WeakSet[Links] = weakref.WeakSet()

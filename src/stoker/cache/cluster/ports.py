@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from stoker.cache.versions import Version
 
@@ -14,6 +15,11 @@ class Described(Protocol):
     @property
     def version(self) -> Version:
         """Of the object now."""
+        ...
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """All that the store said."""
         ...
 
     @property

@@ -88,6 +88,15 @@ class RingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return RingRecord(epoch=self.epoch + 1, members=ordered, points=self.points, hash=self.hash)
 
 
+# Made once, by one thread: msgspec may crash where two threads first decode a type at the same time.
+_MEMBERS, _RECORDS = msgspec.json.Decoder(Member), msgspec.json.Decoder(RingRecord)
+
+
+def decode_member(data: bytes) -> Member:
+    """A member from JSON; raises :class:`msgspec.MsgspecError` for anything else."""
+    return _MEMBERS.decode(data)
+
+
 def decode_record(data: bytes, origin: str) -> RingRecord:
     """A record from JSON.
 
@@ -101,7 +110,7 @@ def decode_record(data: bytes, origin: str) -> RingRecord:
     if len(data) > MAX_RECORD_BYTES:
         raise MembershipError(f"`{origin}` must be at most {MAX_RECORD_BYTES} bytes, got {len(data)}", origin=origin)
     try:
-        return msgspec.json.decode(data, type=RingRecord)
+        return _RECORDS.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MembershipError(f"`{origin}` must hold a ring record as JSON: {error}", origin=origin) from None
 

@@ -40,6 +40,11 @@ class Secrets:
         """The secret of an identity; None for an unknown one."""
         return self.by_identity.get(identity)
 
+    @property
+    def own(self) -> str:
+        """The identity of a client that has only this file: the one that there is, else the default one."""
+        return next(iter(self.by_identity)) if len(self.by_identity) == 1 else DEFAULT_IDENTITY
+
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("secrets are not pickled: hand on the path of their file")
 

@@ -6,20 +6,18 @@ worker several times a second, so that silence means a lost worker and nothing e
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from stoker.cache.cluster.channel import Channel
 from stoker.cache.cluster.fills import Fills, NotServed
 from stoker.cache.cluster.frames import (
-    DATA_BYTES,
     DATA_HEAD,
-    MAGIC,
-    PROTOCOL,
     RANGE,
     Blob,
     Flag,
@@ -35,16 +33,18 @@ from stoker.cache.cluster.frames import (
     Stat,
     data_head,
     encode,
-    read_head,
 )
-from stoker.cache.cluster.heat import TOLD_S, Chunk, Heat
+from stoker.cache.cluster.heat import Heat
+from stoker.cache.cluster.hits import Hits, Recent
 from stoker.cache.cluster.ports import Mount
 from stoker.cache.cluster.ring import CHUNK_PAGES
 from stoker.cache.cluster.security import Grant, may_read
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.pages import Pages
-from stoker.cache.versions import Strength, Version
+from stoker.cache.versions import Version
 
+SMALL_BYTES = 64 << 10
+"""Requests for so much are answered where they are waited for, if all of it is held."""
 BEAT_S = 0.25
 """Between two signs of life while a fetch runs; clients give up after three times that and more."""
 PATIENCE_S = 60.0
@@ -54,12 +54,9 @@ _AHEAD = 16
 _COPY_BYTES = PAGE_BYTES // 2
 """Up to here the blocks that hold a piece are checked as they are copied; above, the whole page where it lies."""
 _SCRATCH_BYTES = _COPY_BYTES
-_FLUSH_BYTES = 128 << 10
+_FLUSH_BYTES = 2 * SMALL_BYTES
 _MAX_PARTS = 256
-_PAGES_KEPT = 256
-_DATA_KIND = int(Kind.DATA)
-_NOTHING = ObjectName("", "")
-_NO_VERSION = Version(Strength.NONE, "", 0)
+_FEW = 32
 _Result = TypeVar("_Result")
 
 
@@ -86,37 +83,27 @@ class Counts:
     hit_bytes: int = 0
     sent_bytes: int = 0
 
+    def hit(self, length: int) -> None:
+        """A request was answered with a piece of a page that is held."""
+        self.requests += 1
+        self.hits += 1
+        self.hit_bytes += length
+        self.sent_bytes += length
+
     def add(self, other: Counts) -> None:
         """Adds another's."""
         for name in Counts.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-@dataclass(slots=True)
-class Recent:
-    """The object that a connection asked for last, so that the next request for it is not taken apart again.
+class Outgoing:
+    """Frames on their way to a client, sent together.
 
-    Attributes:
-        head: body of the request up to its one range.
-        name: of the object, admitted.
-        version: that was asked for.
-        digest: of the version.
-        pages: key of each page that was asked for lately, and where it is.
-        told: when the client was last told that a chunk is hot.
+    Args:
+        channel: to the client; None where :meth:`taken` is sent by others, and at most a flush is queued.
     """
 
-    head: bytes = b""
-    name: ObjectName = _NOTHING
-    version: Version = _NO_VERSION
-    digest: int = 0
-    pages: dict[int, tuple[bytes, Any]] = field(default_factory=dict[int, tuple[bytes, Any]])
-    told: dict[Chunk, float] = field(default_factory=dict[Chunk, float])
-
-
-class Outgoing:
-    """Frames on their way to a client, sent together."""
-
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel | None) -> None:
         self._channel = channel
         self._parts: list[bytes | memoryview] = []
         self._size = 0
@@ -130,7 +117,18 @@ class Outgoing:
 
     def send(self, data: memoryview) -> None:
         """Sends bytes at once; for when nothing is queued."""
+        assert self._channel is not None
         self._channel.send_all(data)
+
+    def clear(self) -> None:
+        """Queues nothing any more."""
+        self._parts, self._size, self._used = [], 0, 0
+
+    def taken(self) -> bytes:
+        """What is queued, which is nothing afterwards."""
+        data = b"".join(self._parts)
+        self.clear()
+        return data
 
     def room(self, length: int) -> memoryview:
         """Memory for a payload, valid until the next flush."""
@@ -156,6 +154,7 @@ class Outgoing:
         """Sends what is queued."""
         if self._parts:
             parts, self._parts = self._parts, []
+            assert self._channel is not None
             self._channel.send_parts(parts)
         self._size = self._used = 0
 
@@ -174,6 +173,7 @@ class Serving:
     def __init__(
         self, pages: Pages, fills: Fills, mounts: Sequence[Mount], grants: Sequence[Grant], heat: Heat
     ) -> None:
+        self.hits = Hits(pages, heat)
         self._heat = heat
         self._pages = pages
         self._fills = fills
@@ -181,59 +181,51 @@ class Serving:
         self._grants = tuple(grants)
 
     def again(self, out: Outgoing, body: bytes, recent: Recent, counts: Counts) -> bool:
-        """Sends a range within one page of the object that was asked for last; False if it takes more than that.
-
-        Most requests of a random reader are these, and taking names apart would be most of their cost.
-        """
+        """Sends a range within one page of the object that was asked for last; False if it takes more than that."""
         at = len(recent.head)
         if len(body) != at + RANGE.size or not at or not body.startswith(recent.head):
             return False
         start, length = RANGE.unpack_from(body, at)
-        page, offset = divmod(start, PAGE_BYTES)
-        if not 0 < length <= PAGE_BYTES - offset or start + length > recent.version.size:
-            return False
-        chunk, now = (recent.name, page // CHUNK_PAGES), time.monotonic()
-        # The first byte holds the flags: whoever asks for a copy knows already.
-        is_hot = not recent.head[0] and self._heat.ask(chunk, now) > 1
-        if is_hot and now - recent.told.get(chunk, -TOLD_S) > TOLD_S / 2:
-            return False
-        key, entry = recent.pages.get(page) or self._look_up(recent, page)
-        digest = recent.digest
-        if entry is None:
-            return False
         if length <= _COPY_BYTES:
-            whole = out.whole(length)
-            if not self._pages.read_into(key, entry, offset, whole[DATA_HEAD.size :]):
-                recent.pages.clear()
+            answer = self.hits.small(recent, start, length, out.epoch, out.whole(length))
+            if answer is None:
                 return False
-            DATA_HEAD.pack_into(
-                whole, 0, MAGIC, PROTOCOL, _DATA_KIND, DATA_BYTES + length, out.epoch, 0, 0, digest, recent.version.size
-            )
-            out.send(whole)
+            out.send(answer)
         else:
-            view = self._pages.view(key, entry)
+            page, offset = divmod(start, PAGE_BYTES)
+            found = self.hits.place(recent, page) if start + length <= recent.size else None
+            view = None if found is None else self._pages.view(*found)
             if view is None or len(view) < offset + length:
                 recent.pages.clear()
                 return False
-            out.add(data_head(0, 0, digest, recent.version.size, length, out.epoch), view[offset : offset + length])
+            out.add(data_head(0, 0, recent.digest, recent.size, length, out.epoch), view[offset : offset + length])
             out.flush()
-        counts.requests += 1
-        counts.hits += 1
-        counts.hit_bytes += length
-        counts.sent_bytes += length
+        counts.hit(length)
         return True
 
-    def _look_up(self, recent: Recent, page: int) -> tuple[bytes, Any]:
-        """Key of a page and where it is, None if it is not held in the version that was asked for."""
-        key = recent.name.key(page)
-        entry = self._pages.lookup(key)
-        if entry is None or entry.version != recent.digest:
-            return key, None
-        if len(recent.pages) >= _PAGES_KEPT:
-            recent.pages.clear()
-        # May be kept: the store compares what it finds at a place with key and version.
-        recent.pages[page] = key, entry
-        return key, entry
+    def at_once(self, out: Outgoing, request: Read, identity: str, counts: Counts, recent: Recent) -> bool:
+        """Queues the answer to a small request of which all is held; False, with nothing queued, if it takes more."""
+        mount, version = self._mounts.get(request.mount), request.version
+        if mount is None or version is None or request.flags & Flag.PIN or len(request.ranges) > _FEW:
+            return False
+        if sum(asked.length for asked in request.ranges) > SMALL_BYTES:
+            return False
+        if not may_read(self._grants, identity, request.mount, request.path):
+            return False
+        name, digest = ObjectName(request.mount, request.path), version.digest
+        if not request.flags:
+            self._announce(out, request, recent)
+        for number, asked in enumerate(request.ranges):
+            for piece in pieces_of(number, asked) if asked.start + asked.length <= version.size else (None,):
+                if piece is None or not self._hit(out, name, version.size, digest, piece):
+                    out.clear()
+                    recent.told.clear()  # what was to be told was not sent
+                    return False
+        for asked in request.ranges:
+            counts.hit(asked.length)
+        counts.requests -= len(request.ranges) - 1
+        recent.note(request)
+        return True
 
     def read(
         self, out: Outgoing, request: Read, identity: str, counts: Counts, recent: Recent, *, filling: bool
@@ -245,7 +237,7 @@ class Serving:
             request: as it came.
             identity: of the client, proven.
             counts: of the connection.
-            recent: is set if the next request may be for the same object.
+            recent: of the connection.
             filling: False while the worker drains: only what is held is sent.
         """
         counts.requests += 1
@@ -262,11 +254,7 @@ class Serving:
         if not request.flags:
             self._announce(out, request, recent)
         self._send(out, request, version, mount, counts, filling)
-        if len(request.ranges) == 1 and request.version is not None:
-            recent.head = read_head(request.mount, request.path, version, 1, request.flags)
-            recent.name, recent.version = ObjectName(mount.namespace, request.path), version
-            recent.digest = version.digest
-            recent.pages.clear()
+        recent.note(request)
         return out.flush()
 
     def _announce(self, out: Outgoing, request: Read, recent: Recent) -> None:
@@ -275,10 +263,8 @@ class Serving:
         for number, asked in enumerate(request.ranges):
             chunk = name, asked.start // (CHUNK_PAGES * PAGE_BYTES)
             copies = self._heat.ask(chunk, now)
-            if copies > 1 and now - recent.told.get(chunk, -TOLD_S) > TOLD_S / 2:
-                if len(recent.told) >= _PAGES_KEPT:
-                    recent.told.clear()
-                recent.told[chunk] = now
+            if copies > 1 and recent.is_news(chunk, now):
+                recent.tell(chunk, now)
                 out.frame(Hot(number, copies))
 
     def stat(self, out: Outgoing, question: Stat, identity: str, counts: Counts) -> None:
@@ -287,8 +273,10 @@ class Serving:
         if mount is None:
             return
         try:
-            version = self._await(out, self._fills.version(mount, question.path))
-            out.frame(Object(version, self._fills.checked_at(mount, question.path)))
+            max_age_s = question.max_age_ms / 1000 or math.inf
+            self._await(out, self._fills.version(mount, question.path, max_age_s))
+            about = self._fills.about(mount, question.path)
+            out.frame(Miss(0, Reason.BUSY) if about is None else Object(*about))
         except NotServed as answer:
             out.frame(Miss(0, answer.reason))
         out.flush()
@@ -313,13 +301,14 @@ class Serving:
         digest = version.digest
         missing: deque[Piece] = deque()
         failed: set[int] = set()
+        pin = filling and request.flags & Flag.PIN
         for number, asked in enumerate(request.ranges):
             if asked.start + asked.length > version.size:
                 failed.add(number)
                 out.frame(Miss(number, Reason.MALFORMED))
                 continue
             for piece in pieces_of(number, asked):
-                if self._hit(out, name, version.size, digest, piece):
+                if not pin and self._hit(out, name, version.size, digest, piece):
                     counts.hits += 1
                     counts.hit_bytes += piece.length
                     counts.sent_bytes += piece.length
@@ -327,7 +316,7 @@ class Serving:
                     counts.misses += 1
                     missing.append(piece)
         if filling:
-            self._fill(out, mount, name, version, missing, counts, copy=bool(request.flags & Flag.COPY))
+            self._fill(out, mount, name, version, missing, counts, request.flags)
             return
         for piece in missing:
             if piece.number not in failed:
@@ -357,19 +346,20 @@ class Serving:
 
     def _fill(
         self, out: Outgoing, mount: Mount, name: ObjectName, version: Version, missing: deque[Piece], counts: Counts,
-        *, copy: bool,
+        flags: Flag,
     ) -> None:  # fmt: skip
         """Sends missing pieces as their pages come, a few pages ahead."""
         digest = version.digest
+        copy, pin = bool(flags & Flag.COPY), bool(flags & Flag.PIN)
         waiting: deque[tuple[Piece, Future[bytes]]] = deque()
         failed: set[int] = set()
         while missing or waiting:
             while missing and len(waiting) < _AHEAD:
                 piece = missing.popleft()
                 # An earlier piece of the same page may have brought it.
-                if piece.number in failed or self._hit(out, name, version.size, digest, piece):
+                if piece.number in failed or (not pin and self._hit(out, name, version.size, digest, piece)):
                     continue
-                waiting.append((piece, self._fills.page(mount, name, piece.page, version, copy=copy)))
+                waiting.append((piece, self._fills.page(mount, name, piece.page, version, copy=copy, pin=pin)))
             if not waiting:
                 return
             piece, future = waiting.popleft()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 import signal
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from stoker.cache.cluster.client import PeerClient, for_node
 from stoker.cache.cluster.client_settings import ClientSettings
@@ -23,8 +25,11 @@ from stoker.cache.cluster.server import DRAIN_S, Server, ServerSettings
 from stoker.cache.pages import Pages
 from stoker.cache.sources.opening import SourceSpec, open_source
 
-SWITCH_S = 0.0005
-"""How long a computing thread may keep the interpreter lock from one that serves a hit (Python's default is 5 ms)."""
+SWITCH_S = 0.0001
+"""How long a computing thread may keep the interpreter lock from one that serves a hit (Python's default is 5 ms).
+
+Beside a thread of pure Python the p99 of 4 KiB hits was 3.3 ms with 0.5 ms, and 0.5 ms with this (15,000 reads).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,7 @@ class WorkerSettings:
         secret_file: needed where it listens on TCP.
         identity: by which it asks other workers.
         state_dir: where the last ring is kept.
+        tls_ca: certificates that vouch for those of the other workers.
         users: whose clients may use its Unix socket besides its own user and root.
         drain_s: longest that it goes on serving after it was told to end.
     """
@@ -48,6 +54,7 @@ class WorkerSettings:
     secret_file: Path | None = None
     identity: str = DEFAULT_IDENTITY
     state_dir: Path | None = None
+    tls_ca: Path | None = None
     users: frozenset[int] = frozenset()
     drain_s: float = DRAIN_S
 
@@ -76,8 +83,9 @@ def open_mounts(specs: Mapping[str, SourceSpec]) -> list[Mount]:
 
 
 def run_worker(
-    settings: WorkerSettings, pages: Pages, mounts: list[Mount], ready: Callable[[Server], None] | None = None
-) -> bool:
+    settings: WorkerSettings, pages: Pages, mounts: list[Mount], ready: Callable[[Server], None] | None = None,
+    directories: Callable[[], list[dict[str, Any]]] = list,
+) -> bool:  # fmt: skip
     """Serves until SIGTERM or SIGINT, then drains; whether all clients knew of it in time. For the main thread.
 
     Args:
@@ -85,6 +93,7 @@ def run_worker(
         pages: what it serves; the caller closes it.
         mounts: what it reads, see :func:`open_mounts`.
         ready: is called once it serves.
+        directories: tells the state of each directory of the pages.
     """
     ending = threading.Event()
 
@@ -92,17 +101,28 @@ def run_worker(
         ending.set()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    # A signal may interrupt any thread, and this one, which is to act on it, would sleep on.
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    wakeup = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:
-        with _Opened(settings, pages, mounts) as server:
+        with _Opened(settings, pages, mounts, directories) as server:
             server.start()
+            gc.collect()
+            gc.freeze()  # what was imported stays; looking through it (68,000 objects: tens of ms) would hold up hits
             if ready is not None:
                 ready(server)
-            ending.wait()
+            while not ending.is_set():
+                reading.recv(1)
             return server.drain(settings.drain_s)
     finally:
+        gc.unfreeze()
         sys.setswitchinterval(switch_s)
+        signal.set_wakeup_fd(wakeup)
+        reading.close()
+        writing.close()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -110,14 +130,19 @@ def run_worker(
 class _Opened:
     """The server with what it needs, closed in order."""
 
-    def __init__(self, settings: WorkerSettings, pages: Pages, mounts: list[Mount]) -> None:
+    def __init__(
+        self, settings: WorkerSettings, pages: Pages, mounts: list[Mount],
+        directories: Callable[[], list[dict[str, Any]]],
+    ) -> None:  # fmt: skip
         known = None if settings.secret_file is None else load_secrets(settings.secret_file)
         node = settings.server.node
         identity = Identity(settings.identity, known, node, users=settings.users)
         self._membership = open_membership(settings.join, settings.state_dir)
-        asking = ClientSettings(join=settings.join, secret_file=settings.secret_file, identity=settings.identity)
+        asking = ClientSettings(
+            join=settings.join, secret_file=settings.secret_file, identity=settings.identity, tls_ca=settings.tls_ca
+        )
         self._peers: PeerClient = for_node(asking, node, self._membership)
-        self._server = Server(pages, mounts, self._membership, identity, settings.server, self._peers)
+        self._server = Server(pages, mounts, self._membership, identity, settings.server, self._peers, directories)
 
     def __enter__(self) -> Server:
         return self._server

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from stoker.cache.fetching import Snapshot
 from stoker.cache.filesystem.files import CachedFile
 from stoker.cache.filesystem.parquet_ahead import Chunk, chunks_of, touched, wanted
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.forking import ForkedLock
 from stoker.cache.names import pages_of
 
 _MAGIC = b"PAR1"
@@ -24,7 +24,7 @@ _FOOTER_BYTES = 8
 
 _columns: dict[str, frozenset[str]] = {}
 """Columns that a program is reading of files, by path."""
-_columns_lock = threading.Lock()
+_columns_lock = ForkedLock()
 _mapped: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """Keeps the page store from giving up the bytes below mapped files."""
 

@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import isfilelike
 
@@ -65,6 +66,47 @@ def cat_ranges(
     return results
 
 
+def get_many(filesystem: Any, rpath: Any, lpath: Any, callback: Any, **options: Any) -> None:
+    """Copies objects to the local disk, side by side.
+
+    Args:
+        filesystem: that the paths are of.
+        rpath: path, pattern, or list of paths.
+        lpath: where to, likewise.
+        callback: is told how many are done; None for nobody.
+        options: as ``AbstractFileSystem.get`` takes them.
+    """
+    callback = callback or DEFAULT_CALLBACK
+    plan = _GetPlan(filesystem)
+    AbstractFileSystem.get(cast("AbstractFileSystem", plan), rpath, lpath, **options)
+    callback.set_size(len(plan.copies))
+
+    def copy(source: str, target: Any) -> None:
+        with callback.branched(source, target) as child:
+            filesystem.get_file(source, target, callback=child)
+
+    if len(plan.copies) == 1:
+        copy(*plan.copies[0])
+        callback.relative_update()
+        return
+    for _ in _pool().map(copy, *zip(*plan.copies, strict=True)) if plan.copies else ():
+        callback.relative_update()
+
+
+class _GetPlan:
+    """Stands for a filesystem where fsspec works out which path goes where, and only notes it."""
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+        self.copies: list[tuple[str, Any]] = []
+
+    def get_file(self, rpath: str, lpath: Any, **_: Any) -> None:
+        self.copies.append((rpath, lpath))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._filesystem, name)
+
+
 def copy_out(filesystem: Any, path: str, local: Any, callback: Any, outfile: Any) -> None:
     """Copies an object to a local file, or makes the directory that the path is.
 
@@ -77,7 +119,8 @@ def copy_out(filesystem: Any, path: str, local: Any, callback: Any, outfile: Any
     """
     callback = callback or DEFAULT_CALLBACK
     outfile = local if outfile is None and bool(isfilelike(local)) else outfile
-    if outfile is None and filesystem.isdir(path):
+    # The description is that with which the file is opened: the store is asked once.
+    if outfile is None and filesystem.info(path)["type"] == "directory":
         os.makedirs(local, exist_ok=True)
         return
     with filesystem.open(path, "rb") as source:

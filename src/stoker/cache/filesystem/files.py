@@ -14,6 +14,7 @@ from stoker.cache.names import PAGE_BYTES
 from stoker.cache.planning import PARALLEL, requests_for
 from stoker.cache.readahead import Window
 from stoker.cache.reading import Reader, filled
+from stoker.cache.store.large_object import LargePages
 from stoker.core.errors import SourceChangedError
 
 BUFFER_BYTES = 1 << 16
@@ -40,6 +41,7 @@ class _PageReader(io.RawIOBase):
         self._is_steered = False
         self._pending: dict[int, Future[None]] = {}
         self._held: dict[int, memoryview] = {}
+        self._large: LargePages | None = None
         self._pid = os.getpid()
 
     def readable(self) -> bool:
@@ -52,12 +54,14 @@ class _PageReader(io.RawIOBase):
         return self.position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        if whence == io.SEEK_CUR:
+        if whence == io.SEEK_SET:
+            pass
+        elif whence == io.SEEK_CUR:
             offset += self.position
         elif whence == io.SEEK_END:
             self.is_committed = True
             offset += self.snapshot.size
-        elif whence != io.SEEK_SET:
+        else:
             raise ValueError(f"`whence` must be 0, 1 or 2, got {whence}")
         if offset < 0:
             raise ValueError(f"`offset` must not lead before the start of the file, got {offset}")
@@ -83,6 +87,7 @@ class _PageReader(io.RawIOBase):
         except SourceChangedError:
             self._stop()
             self._held.clear()
+            self._large = None
             self.snapshot = self.reader.snapshot(self.snapshot.name.path, ask=True)
             found = read()
         self.is_committed = True
@@ -90,19 +95,51 @@ class _PageReader(io.RawIOBase):
 
     def _rest(self) -> bytes:
         length = max(0, self.snapshot.size - self.position)
-        return filled(length, self._read) if length else b""
+        if not length:
+            return b""
+        if length == self.snapshot.size <= PAGE_BYTES and (data := self._only_page()) is not None:
+            self.position = length
+            return data
+        return filled(length, self._read)
+
+    def _only_page(self) -> bytes | None:
+        """All of an object of one page, if it is cached: what a program that reads small files whole asks for."""
+        reader, key = self.reader, self.snapshot.name.key(0)
+        entry = reader.pages.lookup(key)
+        if entry is None or entry.version != self.snapshot.digest or (page := reader.pages.view(key, entry)) is None:
+            return None
+        reader.counts.asked_bytes += len(page)
+        reader.counts.hit_bytes += len(page)
+        return bytes(page)
 
     def _read(self, view: memoryview) -> int:
         start = self.position
-        end = min(start + len(view), self.snapshot.size)
-        if end <= start:
+        length = min(len(view), self.snapshot.version.size - start)
+        if length <= 0:
             return 0
-        first, last = start // PAGE_BYTES, (end - 1) // PAGE_BYTES
-        if not self._is_steered:
-            moved = self._window.read(first, last)
+        if length < len(view):
+            view = view[:length]
+        large = self._large
+        # What is here as a whole is not read ahead.
+        if not (self._is_steered or (large is not None and large.is_complete)):
+            moved = self._window.read(start // PAGE_BYTES, (start + length - 1) // PAGE_BYTES)
             if moved is not self._window:
                 self._move(moved)
-        part = view if len(view) == end - start else view[: end - start]
+                large = self._large
+        done = 0
+        if large is not None:
+            done = large.read_into(start, view)
+            counts = self.reader.counts
+            counts.asked_bytes += done
+            counts.hit_bytes += done
+        if done < length:
+            self._large = None  # its file may have been given up; the next move looks for it
+            self._read_pages(start + done, view[done:])
+        self.position = start + length
+        return length
+
+    def _read_pages(self, start: int, part: memoryview) -> None:
+        first, last = start // PAGE_BYTES, (start + len(part) - 1) // PAGE_BYTES
         # Most reads are of one page, and it is cached.
         if (
             first < last or self._pending or self._held
@@ -110,11 +147,13 @@ class _PageReader(io.RawIOBase):
         ):  # fmt: skip
             given = {index: data for index in range(first, last + 1) if (data := self._ahead(index)) is not None}
             self.reader.read_into(self.snapshot, start, part, given, self._hold)
-        self.position = end
-        return end - start
 
     def _move(self, window: Window) -> None:
         """Follows the reader: asks for what it will want, and for nothing more once it jumps."""
+        if self._large is not None:
+            self._large.look_on()
+        elif window.page > 0:
+            self._large = self.reader.pages.large_pages(self.snapshot.name, self.snapshot.version)
         if window.ahead == 0:
             self._window = window
             self._stop()
@@ -139,11 +178,14 @@ class _PageReader(io.RawIOBase):
         self._ask([index for index in pages if index not in self._pending and index not in self._held], PARALLEL)
 
     def _ask(self, pages: Sequence[int], parallel: int) -> None:
-        missing = [index for index in pages if not self.reader.has(self.snapshot, index)]
+        missing = [index for index in pages if not self._has(index)]
         for run in requests_for(missing, parallel):
             future = pool().submit(self.reader.fetcher.bring_run, self.snapshot, run, self._hold_ahead)
             self._pending.update(dict.fromkeys(run, future))
             self._pid = os.getpid()
+
+    def _has(self, index: int) -> bool:
+        return (self._large is not None and self._large.has(index)) or self.reader.has(self.snapshot, index)
 
     def _ahead(self, index: int) -> memoryview | None:
         """A page that was read ahead and that the page store did not take."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import fsspec
 
+from stoker.cache import reading
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.rule_settings import CacheSettings
 from stoker.core.errors import ConfigError, MissingExtraError
@@ -42,8 +43,11 @@ def open_place(
         directory=settings.directory,
         limit_bytes=settings.limit_bytes,
         rules=settings.rules,
+        verify=settings.verify,
         join=settings.join,
         secret_file=settings.secret_file,
+        tls_ca=settings.tls_ca,
+        timeout_s=settings.timeout_s,
     )
     return filesystem, filesystem._strip_protocol(plain)
 
@@ -58,4 +62,4 @@ def plain_url(url: str) -> str:
 
 def url_of(filesystem: StokerFileSystem, path: str) -> str:
     """A path as the store's URL."""
-    return path if "://" in path else f"{filesystem.spec.protocol}://{path}"
+    return reading.url_of(filesystem.spec.protocol, path)

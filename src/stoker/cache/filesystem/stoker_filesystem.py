@@ -19,15 +19,17 @@ from fsspec.core import get_compression
 from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.utils import stringify_path
 
-from stoker.cache.filesystem.bulk import cat_many, cat_ranges, copy_out
+from stoker.cache.filesystem.bulk import cat_many, cat_ranges, copy_out, get_many
 from stoker.cache.filesystem.files import CachedFile
+from stoker.cache.filesystem.options import check_options
 from stoker.cache.filesystem.writing import SpooledWrite, WritingCompressed, WritingFile, WritingText
 from stoker.cache.page_stores import page_store
 from stoker.cache.peer_clients import peer_client
-from stoker.cache.policies import DEFAULT_RULES, Rule
+from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
 from stoker.cache.reading import Reader
 from stoker.cache.sources.opening import SourceHolder, SourceSpec
 from stoker.cache.sources.originals import filesystem_class
+from stoker.core.config import CACHE_TIMEOUT_S
 
 _SCHEME = "stoker://"
 _CHAIN = "stoker::"
@@ -48,8 +50,11 @@ class StokerFileSystem(ChainedFileSystem):
         directory: str | os.PathLike[str] | None = None,
         limit_bytes: int | None = None,
         rules: Sequence[Rule] = DEFAULT_RULES,
+        verify: Verify = "always",
         join: str | None = None,
         secret_file: str | os.PathLike[str] | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        timeout_s: float = CACHE_TIMEOUT_S,
         **options: Any,
     ) -> None:
         """Describes the target; it is built when a read misses.
@@ -61,12 +66,16 @@ class StokerFileSystem(ChainedFileSystem):
             directory: of the cache; None for the user's own.
             limit_bytes: of the cache, if it has to be created; None for a part of the disk.
             rules: how stale paths may be; the first that fits counts.
+            verify: when bytes are compared with their checksums: ``always``, or on ``first-touch`` by this process.
             join: a cluster whose workers are asked before the store, such as ``static:a:7070,b:7070``.
             secret_file: of the cluster; None for ``secret`` in the cache's directory.
+            tls_ca: certificates that vouch for its workers, which are then reached by TLS.
+            timeout_s: silence after which one of its workers counts as lost.
             options: more of ``target_options``, so that URLs with options work as they do without the cache.
 
         Raises:
             ValueError: there is no target.
+            TypeError: neither the cache nor the target knows an option.
             ConfigError: the cluster is named wrongly, or its secret cannot be used.
         """
         del fo
@@ -76,11 +85,12 @@ class StokerFileSystem(ChainedFileSystem):
                 "`target_protocol` must name the filesystem to read through the cache, got nothing; "
                 "give it, or write `stoker://s3/bucket/key`"
             )
-        self.spec = SourceSpec(target_protocol, {**(target_options or {}), **options})
-        self.pages = page_store(directory, limit_bytes, rules)
-        peers = peer_client(join, self.pages.layout.root, secret_file) if join else None
-        self.reader = Reader(self.pages, SourceHolder(self.spec), tuple(rules), peers=peers)
         self.target_class: Any = filesystem_class(target_protocol)
+        check_options(options, type(self), self.target_class)
+        self.spec = SourceSpec(target_protocol, {**(target_options or {}), **options})
+        self.pages = page_store(directory, limit_bytes, rules, verify)
+        peers = peer_client(join, self.pages.layout.root, secret_file, tls_ca, timeout_s) if join else None
+        self.reader = Reader(self.pages, SourceHolder(self.spec), tuple(rules), peers=peers)
         self.root_marker = self.target_class.root_marker
         # Class methods of fsspec; here they depend on the instance's target.
         self._strip_protocol = self._strip
@@ -180,6 +190,10 @@ class StokerFileSystem(ChainedFileSystem):
         path = self._strip(path)
         return not self.reader.is_known(path) and bool(self.target.isdir(path))
 
+    def get(self, rpath: Any, lpath: Any, recursive: bool = False, callback: Any = None, **kwargs: Any) -> None:
+        """Copies files to the local disk, side by side."""
+        get_many(self, rpath, lpath, callback, recursive=recursive, **kwargs)
+
     def get_file(self, rpath: str, lpath: Any, callback: Any = None, outfile: Any = None, **kwargs: Any) -> None:
         """Copies a file, or makes a directory, on the local disk."""
         copy_out(self, self._strip(rpath), lpath, callback, outfile)
@@ -194,6 +208,8 @@ class StokerFileSystem(ChainedFileSystem):
         **kwargs: Any,
     ) -> Any:
         """Opens a file; one that is written is completed only if no exception leaves its ``with``."""
+        if mode == "rb" and not compression:
+            return self._open(self._strip(path), mode, block_size, cache_options=cache_options, **kwargs)
         if "r" in mode and "+" not in mode:
             return super().open(path, mode, block_size, cache_options, compression, **kwargs)
         if "b" not in mode:

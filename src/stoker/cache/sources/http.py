@@ -17,9 +17,10 @@ from fsspec.asyn import sync
 from stoker.cache.sources.retrying import retried
 from stoker.cache.sources.source import ObjectInfo, changed, check_length, is_same, misread, version_of
 from stoker.cache.versions import Strength, Version
-from stoker.core.errors import CacheError
+from stoker.core.errors import CacheError, SourceReadError
 
 _PIECE_BYTES = 1 << 18
+_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class HttpSource:
@@ -36,9 +37,25 @@ class HttpSource:
         self.namespace = namespace
 
     def info(self, path: str) -> ObjectInfo:
-        """What a HEAD says now."""
-        details = dict(self.target.info(path))
+        """What a HEAD says now.
+
+        Raises:
+            SourceReadError: the server does not answer, or only that it is in trouble.
+        """
+        details = retried(lambda: self._details(path))
         return ObjectInfo(version_of(details, time.time()), details)
+
+    def _details(self, path: str) -> dict[str, Any]:
+        try:
+            return dict(self.target.info(path))
+        except FileNotFoundError as error:
+            # The filesystem says so of every failure; a server that is overloaded has the file all the same.
+            cause, status = error.__cause__, getattr(error.__cause__, "status", None)
+            if cause is None or isinstance(cause, FileNotFoundError) or (status and status not in _TRY_AGAIN):
+                raise
+            raise SourceReadError(
+                f"asking for `{path}` failed: {type(cause).__name__}: {cause}"[:300], path=path, start=0, end=0
+            ) from error
 
     def read(self, path: str, start: int, end: int, version: Version) -> bytes:
         """Bytes of an answer that carries the version's ETag or date."""

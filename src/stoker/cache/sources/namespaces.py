@@ -1,7 +1,9 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 """Which store a filesystem's options mean: what is public and decides it, and nothing else of them."""
 
 from __future__ import annotations
 
+import configparser
 import functools
 import os
 import uuid
@@ -9,7 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fsspec.config import apply_config
+
 from stoker.cache.names import namespace_of
+from stoker.cache.sources.originals import filesystem_class
 
 ALIASES = {"s3a": "s3", "local": "file", "gcs": "gs", "https": "http"}
 """Other names of a protocol; the same object must have one name."""
@@ -18,6 +23,13 @@ ALIASES = {"s3a": "s3", "local": "file", "gcs": "gs", "https": "http"}
 _PLACES = ("endpoint", "endpoint_url", "endpoint_override", "host", "port", "base_url", "server_uri", "url")
 _ACCOUNTS = ("account_name", "tenant_id", "project", "namespace", "org", "repo", "instance", "username", "fo")
 _S3_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_AZURE = {"account_name": "AZURE_STORAGE_ACCOUNT_NAME", "connection_string": "AZURE_STORAGE_CONNECTION_STRING"}
+_VARIABLES = {
+    "gs": {"endpoint_url": "STORAGE_EMULATOR_HOST"},
+    "hf": {"endpoint": "HF_ENDPOINT"},
+    **dict.fromkeys(("az", "abfs", "abfss"), _AZURE),
+}
+"""By protocol: variables that its filesystem takes for an option that is not given."""
 
 _process_ids: dict[int, str] = {}
 
@@ -37,6 +49,9 @@ def namespace_for(protocol: str, options: Mapping[str, Any]) -> str:
     if protocol == "memory":
         # A forked child has its own copy of every object, and a later process may get the same number.
         return namespace_of("memory", _process_ids.setdefault(os.getpid(), uuid.uuid4().hex))
+    variables = _VARIABLES.get(protocol, {})
+    told = {option: os.environ[name] for option, name in variables.items() if os.environ.get(name)}
+    options = {**told, **_with_configuration(protocol, options)}
     places = [str(value) for value in _plain(options, _PLACES).values()]
     accounts = [f"{name}={value}" for name, value in _plain(options, _ACCOUNTS).items()]
     accounts += _public_parts(options.get("connection_string"))
@@ -44,13 +59,40 @@ def namespace_for(protocol: str, options: Mapping[str, Any]) -> str:
 
 
 def _s3_namespace(options: Mapping[str, Any]) -> str:
+    options = _with_configuration("s3", options)
     client_options: Mapping[str, Any] = options.get("client_kwargs") or {}
     endpoint: Any = options.get("endpoint_url") or client_options.get("endpoint_url") or ""
     if not endpoint:
         endpoint = next((os.environ[name] for name in _S3_VARIABLES if os.environ.get(name)), "")
     # A profile may name an endpoint.
     profile = str(options.get("profile") or os.environ.get("AWS_PROFILE") or "")
-    return namespace_of("s3", str(endpoint), profile)
+    return namespace_of("s3", str(endpoint or _configured_endpoint(profile)), profile)
+
+
+def _with_configuration(protocol: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options with those that fsspec's own files and variables (``FSSPEC_S3_ENDPOINT_URL``) add to them."""
+    try:
+        return apply_config(filesystem_class(protocol), dict(options))
+    except (ImportError, ValueError):
+        return options  # its filesystem cannot be built either
+
+
+def _configured_endpoint(profile: str) -> str:
+    """The endpoint that the user's AWS configuration gives a profile, as botocore finds it; empty for the usual one."""
+    if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+        return ""
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read(Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser(), encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError, OSError):
+        return ""  # botocore does not take it either
+    section = "default" if profile in ("", "default") else f"profile {profile}"
+    services = f"services {parser.get(section, 'services', fallback='')}"
+    for line in parser.get(services, "s3", fallback="").splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "endpoint_url":
+            return value.strip()
+    return parser.get(section, "endpoint_url", fallback="").strip()
 
 
 def _plain(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str | int]:

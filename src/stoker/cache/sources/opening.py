@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import fsspec.asyn
+
 from stoker.cache.sources.generic import GenericSource
 from stoker.cache.sources.http import HttpSource
 from stoker.cache.sources.local import LocalSource
@@ -27,6 +29,11 @@ PARALLEL_CONNECTIONS = 32
 _inherited: list[Source] = []
 """Sources of the process that this one was forked from. They are never let go of: the finalizers of their filesystems
 would close connections that are the parent's, on an event loop that does not run here."""
+
+
+# fsspec means to free this lock in children itself, but resets another name (`lock`, 2026.9): a child that was forked
+# while a thread of its parent made the event loop would wait for that thread for ever.
+os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)
 
 
 @dataclass(frozen=True, slots=True)

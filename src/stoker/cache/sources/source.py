@@ -20,7 +20,7 @@ class ObjectInfo(NamedTuple):
     """
 
     version: Version
-    details: dict[str, Any]
+    details: Mapping[str, Any]
 
     @property
     def is_file(self) -> bool:

@@ -15,7 +15,7 @@ Source: sampling by hash after Waldspurger et al. 2015 (SHARDS, with a bounded n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Iterable, Mapping, MutableSequence
 from typing import cast
 
 GROUPS = 256
@@ -91,29 +91,36 @@ class ReadClock:
     @property
     def sample_mask(self) -> int:
         """Keys whose tag has none of these bits are sampled: :meth:`ask` is to be told of them."""
-        return (1 << self.cells[_SHIFT]) - 1
+        return (1 << min(63, self.cells[_SHIFT])) - 1
 
-    def ask(self, tag: int) -> None:
-        """A sampled key is asked for, cached or not.
+    def ask(self, tags: Iterable[int]) -> None:
+        """Sampled keys are asked for, cached or not.
 
         Args:
-            tag: 64 bits of it.
+            tags: 64 bits of each.
         """
         cells = self.cells
         now, epoch = cells[_READS], cells[_EPOCH]
-        at = _SAMPLES_AT + 2 * ((tag >> 32) % SAMPLES)
-        if cells[at] == tag:
-            gap = now - cells[at + 1]
-            if gap < max(_SHORTEST_REPEAT_READS, _SHORTEST_REPEAT_FRAC * epoch):
-                return
-            cells[_REPEATS] += 1
-            cells[_EPOCH] = epoch + int((gap - epoch) * (_RISE if gap > epoch else _FALL)) if epoch else gap
-        cells[at], cells[at + 1] = tag, now
-        cells[_FIRST] += 1
+        soonest = max(_SHORTEST_REPEAT_READS, _SHORTEST_REPEAT_FRAC * epoch)
+        noted = repeats = 0
+        for tag in tags:
+            at = _SAMPLES_AT + 2 * ((tag >> 32) % SAMPLES)
+            if cells[at] == tag:
+                gap = now - cells[at + 1]
+                if gap < soonest:
+                    continue
+                repeats += 1
+                epoch = epoch + int((gap - epoch) * (_RISE if gap > epoch else _FALL)) if epoch else gap
+                soonest = max(_SHORTEST_REPEAT_READS, _SHORTEST_REPEAT_FRAC * epoch)
+            cells[at], cells[at + 1] = tag, now
+            noted += 1
+        cells[_REPEATS] += repeats
+        cells[_EPOCH] = epoch
+        cells[_FIRST] += noted
         if cells[_FIRST] > _MOST_FIRST:
             cells[_SHIFT] += 1
             cells[_FIRST] >>= 1
-        if cells[_EPOCH] and now - cells[_BEGUN] >= cells[_EPOCH]:
+        if epoch and now - cells[_BEGUN] >= epoch:
             self._begin_epoch(now)
 
     def _begin_epoch(self, now: int) -> None:
@@ -121,9 +128,9 @@ class ReadClock:
         if cells[_FIRST] < _FEWEST_FIRST and cells[_SHIFT]:
             cells[_SHIFT] -= 1
         cells[_BEGUN], cells[_FIRST] = now, 0
-        for number in range(GROUPS):
-            at = _GROUPS_AT + number * _GROUP_CELLS
-            if cells[at + _GROUP]:
+        for number, group in enumerate(cells[_GROUPS_AT:_SAMPLES_AT:_GROUP_CELLS]):
+            if group:
+                at = _GROUPS_AT + number * _GROUP_CELLS
                 cells[at + _LONGEST_BEFORE], cells[at + _LONGEST] = cells[at + _LONGEST], 0
                 # In the first such epoch hits may have begun late: it need not hold the longest silence of an epoch.
                 cells[at + _MEASURED] = cells[at + _MEASURED] + 1 if cells[at + _HITS] >= _FEWEST_HITS else 0

@@ -63,10 +63,11 @@ class Contents:
         alive = np.flatnonzero((rows["state"] == State.OPEN) | (rows["state"] == State.SEALED))
         return sorted(alive.tolist(), key=lambda row: int(rows["id"][row]))
 
-    def held(self, prefix: ObjectName | None = None) -> Iterator[Held]:
-        """All pages under a prefix."""
+    def held(self, prefix: ObjectName | None = None, life: int | None = None) -> Iterator[Held]:
+        """All pages under a prefix; of one life alone, files of others are not looked into."""
         for row in self.rows():
-            yield from self.of_row(row, prefix)
+            if life is None or self._table.get(row).life == life:
+                yield from self.of_row(row, prefix)
 
     def of_row(self, row: int, prefix: ObjectName | None = None) -> Iterator[Held]:
         """Pages of one file."""

@@ -1,9 +1,10 @@
 """Which files go when room is needed. Pure: the files and the clock of reads go in, a choice comes out.
 
 ``epoch`` (the default) is for training: every page is read once per epoch, in another order each time. Whatever is
-evicted for a page that comes in would be read sooner than that page is read again, so a full cache admits nothing
-while its pages are in use. A file goes when none of its pages was read for two epochs, when its group has
-been left, or when nobody read it for ``max_idle_s``. The others admit every page, for serving.
+evicted for a page that comes in would be read sooner than that page is read again, so a full cache admits nothing while
+its pages are in use. A file goes when none of its pages was read for two epochs, when its group has been left, when
+much of it is dead, or when nobody read it for ``max_idle_s``. The others admit every page, for serving. Copies of what
+other workers keep go before anything else, under every policy.
 
 Source: never evicting within an epoch: Mohan et al. 2021 (CoorDL, "MinIO"); SIEVE: Zhang et al. 2024; S3-FIFO: Yang et
 al. 2023. All choose whole files here.
@@ -17,6 +18,8 @@ from typing import NamedTuple
 from stoker.cache.store.clock import ReadClock
 from stoker.cache.store.layout import Policy
 
+HOLLOW_FRAC = 0.4
+"""Of a file that is dead, from which on the rest goes with it: reading that again costs less than the room is worth."""
 _SMALL_FRAC = 0.1
 """Part of the cache in which S3-FIFO tries new files."""
 
@@ -34,6 +37,8 @@ class FileState(NamedTuple):
         idle_s: since then (seconds).
         reads: of its pages so far.
         passed: when the policy spared it last (reads of the clock; 0: never).
+        is_copy: whether another worker keeps its pages.
+        dead_frac: of what was written, that has been replaced or dropped since.
     """
 
     row: int
@@ -45,6 +50,8 @@ class FileState(NamedTuple):
     idle_s: float
     reads: int
     passed: int
+    is_copy: bool = False
+    dead_frac: float = 0.0
 
 
 class Choice(NamedTuple):
@@ -55,8 +62,9 @@ class Choice(NamedTuple):
 
 
 def choose(
-    policy: Policy, files: Sequence[FileState], clock: ReadClock, need_bytes: int, max_idle_s: float, *, force: bool
-) -> Choice:
+    policy: Policy, files: Sequence[FileState], clock: ReadClock, need_bytes: int, max_idle_s: float, *,
+    force: bool, for_copy: bool = False,
+) -> Choice:  # fmt: skip
     """Which files are to go for so many bytes; less than that where the policy keeps the rest.
 
     Args:
@@ -66,9 +74,13 @@ def choose(
         need_bytes: that are to become free.
         max_idle_s: after which every policy lets a file go.
         force: files go although they are in use, the one that was read longest ago first (for pinned pages).
+        for_copy: the room is for copies themselves: those that are here go only as the policy says.
     """
     gone = [file for file in files if not file.live_pages or file.idle_s > max_idle_s]
     rest = [file for file in files if file.live_pages and file.idle_s <= max_idle_s]
+    if not for_copy:
+        gone += sorted((file for file in rest if file.is_copy), key=_by_last_read)
+        rest = [file for file in rest if not file.is_copy]
     still_needed = need_bytes - sum(file.allocated for file in gone)
     if still_needed <= 0:
         return Choice(_until(gone, need_bytes), [])
@@ -97,11 +109,16 @@ def _epoch(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Cho
     left = {group: clock.left_since(group) for group in {file.group for file in files}}
     unread = clock.two_epochs_ago
     stale: list[FileState] = []
+    hollow: list[FileState] = []
     for file in files:
         left_at = left[file.group]
         if file.last_read < unread or (left_at is not None and file.last_read <= left_at):
             stale.append(file)
-    return Choice(_until(sorted(stale, key=_by_last_read), need_bytes), [])
+        elif file.dead_frac >= HOLLOW_FRAC:
+            # What changes at its source leaves dead pages behind, and would fill the cache with them in the end.
+            hollow.append(file)
+    hollow.sort(key=lambda file: -file.dead_frac)
+    return Choice(_until(sorted(stale, key=_by_last_read) + hollow, need_bytes), [])
 
 
 def _lru(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Choice:

@@ -1,8 +1,8 @@
 """Where each page is: a hash table in a mapped file, 48 bytes a page, read without locks.
 
-The top bits of a key's hash choose a table through a directory (extendible hashing). A table has up to 32 buckets of
+The top bits of a key's hash choose a table through a directory (extendible hashing). A table has up to 16 buckets of
 85 slots, and grows by one bucket at a time, so that all tables together are never less than three quarters full
-however evenly they fill: from 20,000 pages on it is at most 64 bytes a page, a table that is being rewritten
+however evenly they fill: from 15,000 pages on it is at most 64 bytes a page, a table that is being rewritten
 included. A bucket that is full lends from the next one.
 
 The index is a hint. Slots carry a checksum, so a torn one is a miss; whoever follows a slot finds the key repeated in
@@ -43,7 +43,7 @@ _HASHES = struct.Struct("<QI").unpack_from
 _UNPACK = SLOT.unpack
 _NEW_TUPLE = cast("Callable[[type[Entry], tuple[object, ...]], Entry]", getattr(tuple, "__new__"))  # noqa: B009
 _EMPTY = bytes(SLOT_BYTES)
-_FULL_FRAC = 0.9
+_FULL_FRAC = 0.92
 """Load at which a table grows when a bucket has no room."""
 _UNIT_BYTES = 64
 """Offsets count units of the records' alignment."""
@@ -73,6 +73,18 @@ class Entry(NamedTuple):
     offset: int
     length: int
     rule: int
+
+
+class Spot(NamedTuple):
+    """What there is of a key.
+
+    Attributes:
+        entry: None if there is none.
+        at: where its slot is, or may be, in the file; None if that takes a longer look.
+    """
+
+    entry: Entry | None
+    at: int | None
 
 
 def pack_slot(key: bytes, entry: Entry) -> bytes:
@@ -165,50 +177,57 @@ class Index:
             return self.find(key) if self._file.remap_if_longer() else None
         return None
 
+    def seek(self, key: bytes) -> Spot:
+        """The entry of a key, and where :meth:`write` puts it. Under the publish lock, and good for as long as that."""
+        try:
+            place = self._file.place(key)
+            if place is not None:
+                at = BUCKETS_AT + place.words[place.buckets + place.first] * BUCKET_BYTES
+                bucket = place.data[at : at + OVERFLOW_AT + 1]
+                # Shorter where another process made the file longer than it is mapped here.
+                if len(bucket) > OVERFLOW_AT and not bucket[OVERFLOW_AT]:
+                    # All of its keys are in this bucket: most keys are new ones, and there is room.
+                    pos = _position(bucket, key)
+                    if pos >= 0:
+                        return Spot(unpack_slot(bucket[pos : pos + SLOT_BYTES]), at + pos)
+                    free = bucket.find(_EMPTY, 0, OVERFLOW_AT)
+                    return Spot(None, at + free if free >= 0 else None)
+            found = self._slot_of(key)
+        except (IndexError, ValueError):
+            return Spot(None, None)  # the index is damaged
+        return Spot(None, None) if found is None else Spot(self.find(key), found)
+
     def put(self, key: bytes, entry: Entry) -> None:
         """Set the entry of a key. Under the publish lock.
 
         Raises:
             OSError: the disk is full, or the index damaged; nothing has changed.
         """
-        try:
-            self._put(key, entry)
-        except (IndexError, ValueError, struct.error) as error:
-            raise OSError(errno.EIO, "the index of pages is damaged") from error
+        self.write(key, pack_slot(key, entry), self.seek(key))
 
-    def _put(self, key: bytes, entry: Entry) -> None:
-        slot = pack_slot(key, entry)
-        if self._put_at_home(key, slot):
-            return
-        found = self._slot_of(key)
-        if found is not None:
-            self._file.write(found, slot)
+    def write(self, key: bytes, slot: bytes, spot: Spot) -> None:
+        """Set the entry of a key. Under the publish lock.
+
+        Args:
+            key: of the page.
+            slot: the entry, as :func:`pack_slot` gives it.
+            spot: what :meth:`seek` has just said of the key.
+
+        Raises:
+            OSError: the disk is full, or the index damaged; nothing has changed.
+        """
+        if spot.at is not None:
+            self._file.write(spot.at, slot)
             return
         # A table that is full gets a bucket or is split: the second attempt finds room but for the oddest hashes.
-        for _ in range(8):
-            if self._insert(key, slot):
-                return
-            self._file.rewrite(key, self._alive())
+        try:
+            for _ in range(8):
+                if self._insert(key, slot):
+                    return
+                self._file.rewrite(key, self._alive())
+        except (IndexError, ValueError, struct.error) as error:
+            raise OSError(errno.EIO, "the index of pages is damaged") from error
         raise OSError(errno.ENOSPC, "the index of pages has no room for a key")
-
-    def _put_at_home(self, key: bytes, slot: bytes) -> bool:
-        """Write a slot into its first bucket, where nothing of it can be in a later one; whether that was possible.
-
-        Most keys are new ones whose bucket has room: it is looked at once.
-        """
-        place = self._file.place(key)
-        if place is None:
-            return False
-        at = BUCKETS_AT + place.words[place.buckets + place.first] * BUCKET_BYTES
-        bucket = place.data[at : at + OVERFLOW_AT + 1]
-        # Shorter where another process made the file longer than it is mapped here.
-        if len(bucket) <= OVERFLOW_AT or bucket[OVERFLOW_AT] or bucket.find(key[:_PREFIX_BYTES]) >= 0:
-            return False
-        free = bucket.find(_EMPTY, 0, OVERFLOW_AT)
-        if free < 0:
-            return False
-        self._file.write(at + free, slot)
-        return True
 
     def remove(self, key: bytes) -> None:
         """Forget a key. Under the publish lock."""
@@ -225,14 +244,10 @@ class Index:
         place = self._file.place(key)
         if place is None:
             return None
-        prefix = key[:_PREFIX_BYTES]
         for at in _buckets_from(place):
-            content = place.data[at : at + OVERFLOW_AT]
-            pos = content.find(prefix)
-            while pos >= 0:
-                if not pos % SLOT_BYTES:
-                    return at + pos
-                pos = content.find(prefix, pos + 1)
+            pos = _position(place.data[at : at + OVERFLOW_AT], key)
+            if pos >= 0:
+                return at + pos
             if not place.data[at + OVERFLOW_AT]:
                 return None
         return None
@@ -252,10 +267,20 @@ class Index:
                         self._file.write(full + OVERFLOW_AT, b"\1")
                 self._file.write(at + free, slot)
                 return True
-            if not passed and _load(place) >= _FULL_FRAC:
+            # Every eighth time is often enough, and looks at all buckets.
+            if not passed and not key[-1] % 8 and _load(place) >= _FULL_FRAC:
                 return False
             passed.append(at)
         return False
+
+
+def _position(bucket: bytes, key: bytes) -> int:
+    """Where the slot of a key begins in a bucket; -1 if it is not there."""
+    prefix = key[:_PREFIX_BYTES]
+    pos = bucket.find(prefix)
+    while pos >= 0 and pos % SLOT_BYTES:
+        pos = bucket.find(prefix, pos + 1)
+    return pos
 
 
 def _buckets_from(place: Place) -> Iterator[int]:

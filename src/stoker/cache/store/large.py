@@ -19,7 +19,7 @@ from xxhash import xxh3_64_intdigest
 
 from stoker.cache.names import PAGE_BYTES, ObjectName, span_of
 from stoker.cache.policies import Life
-from stoker.cache.store.checksums import Bytes, Readable, sums_of, unpack_sums
+from stoker.cache.store.checksums import Readable, sums_bytes, sums_of
 from stoker.cache.store.index import Entry, Index
 from stoker.cache.store.layout import LARGE_BYTES, Layout
 from stoker.cache.store.locks import LockFile
@@ -29,15 +29,16 @@ from stoker.cache.store.records import Header, aligned, pack_header, parse
 from stoker.cache.store.refusals import Refusals, Shelf
 from stoker.cache.store.room import Room
 from stoker.cache.store.table import Kind, Row, State, Table
-from stoker.cache.store.writing import forget, is_older
+from stoker.cache.store.writing import NewPage, forget, is_older
 from stoker.cache.versions import Version
 
 LARGE_INDEX = 0xFFFFFFFE
 """Index under which the file of a large object is found."""
 _HEAD_BYTES = 4096
 _PAGE = struct.Struct("<Q16sQI4x")
-"""Checksum of the rest; key, version's digest, length; checksums of blocks follow."""
-_PAGE_BYTES = _PAGE.size + 8 * 16
+"""Checksum of the rest; key, version's digest, length; the page's checksums follow."""
+_SUMS_BYTES = sums_bytes(PAGE_BYTES)
+_PAGE_BYTES = _PAGE.size + _SUMS_BYTES
 _MOST_FRAC = 0.25
 """Of the limit, that an object may be to get a file of its own; pages of larger ones are kept in segments."""
 _BLOCK_BYTES = 4096
@@ -76,19 +77,16 @@ def has_page(pages: Readable, index: int) -> bool:
     return check != 0 and xxh3_64_intdigest(pages[at + 8 : at + _PAGE_BYTES]) == check
 
 
-def locate_page(
-    pages: Readable, key: bytes, version: int, offset: int, length: int
-) -> tuple[int, tuple[int, ...]] | None:
+def locate_page(pages: Readable, key: bytes, version: int, offset: int, length: int) -> tuple[int, bytes] | None:
     """Where a page is in its object, and its checksums; None if it is not there, or another one is."""
     at = _HEAD_BYTES + offset // PAGE_BYTES * _PAGE_BYTES
-    if offset % PAGE_BYTES or at + _PAGE_BYTES > len(pages):
+    row = bytes(pages[at : at + _PAGE_BYTES])
+    if offset % PAGE_BYTES or len(row) < _PAGE_BYTES:
         return None
-    check, found, digest, stored = _PAGE.unpack_from(pages, at)
-    if found != key or digest != version or stored != length:
+    check, found, digest, stored = _PAGE.unpack_from(row)
+    if found != key or digest != version or stored != length or xxh3_64_intdigest(row[8:]) != check:
         return None
-    if xxh3_64_intdigest(pages[at + 8 : at + _PAGE_BYTES]) != check:
-        return None
-    return offset, unpack_sums(pages, at + _PAGE.size, length)
+    return offset, row[_PAGE.size :]
 
 
 def head_of(pages: Readable) -> Header | None:
@@ -148,30 +146,31 @@ class LargeFiles:
         row = self._table.find(entry.segment)
         return entry.segment if row >= 0 and self._table.get(row).state == State.OPEN else None
 
-    def put(
-        self, name: ObjectName, index: int, version: Version, payload: Bytes, *, key: bytes, shelf: Shelf,
-        checked_at: float,
-    ) -> bool:  # fmt: skip
+    def put(self, page: NewPage, shelf: Shelf) -> bool:
         """Write a page and publish it; False if there is no room for it or a lock was not to be had."""
-        view = memoryview(payload).cast("B")
-        first, last = span_of(index, version.size)
-        if first >= last or len(view) != last - first or self._refusals.cover(shelf, len(view)):
+        first, last = span_of(page.page, page.version.size)
+        if first >= last or len(page.view) != last - first or self._refusals.cover(shelf, len(page.view)):
             return False
         with self._lock:
             try:
-                file = self._file(name, version, shelf, checked_at)
+                file = self._file(page.name, page.version, shelf, page.checked_at)
                 if file is None:
                     return False
-                entry = Entry(
-                    version.digest, version.size, checked_at, file.number, index * PAGE_BYTES, len(view), shelf.rule
-                )
-                return self._write(file, key, entry, view, shelf)
+                self._raise_life(file, shelf.life)
+                return self._write(file, page.key, page.entry(file.number, first, shelf.rule), page.view, shelf)
             except OSError:
                 return False  # the disk is full or broken
 
+    def _raise_life(self, file: _Open, life: Life) -> None:
+        """A file is kept as long as any page in it is to be."""
+        if life.outlasts(self._table.get(file.row).life):
+            with self._locks.publishing(self._lock_wait_s) as held:
+                if held and self._table.get(file.row).id == file.number:
+                    self._table.update(file.row, life=life)
+
     def _write(self, file: _Open, key: bytes, entry: Entry, view: memoryview, shelf: Shelf) -> bool:
         sums = sums_of(view)
-        content = _PAGE.pack(0, key, entry.version, entry.length)[8:] + sums.ljust(8 * 16, b"\0")
+        content = _PAGE.pack(0, key, entry.version, entry.length)[8:] + sums.ljust(_SUMS_BYTES, b"\0")
         content = xxh3_64_intdigest(content).to_bytes(8, "little") + content
         at = _HEAD_BYTES + entry.offset // PAGE_BYTES * _PAGE_BYTES
         there = os.pread(file.pages, _PAGE_BYTES, at)
@@ -274,7 +273,7 @@ class LargeFiles:
         old = self._index.find(key)
         now = time.time()
         size = description_bytes(version.size)
-        timed = shelf.life is Life.TIMED and shelf.rule < len(self._ttl_s)
+        timed = shelf.life in (Life.TIMED, Life.COPY) and shelf.rule < len(self._ttl_s)
         ttl_s = self._ttl_s[shelf.rule] if timed else float("inf")
         row, content = self._table.add(
             state=State.MAKING, kind=Kind.LARGE, life=shelf.life, rule=shelf.rule, group=shelf.group,

@@ -1,19 +1,24 @@
-"""A large object as a whole: what of it is here, and its file once all is."""
+"""A large object as a whole: what of it is here, and its file once all is; or read in order, page after page."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoker.cache.names import PAGE_BYTES, ObjectName, pages_of, span_of
+from stoker.cache.names import PAGE_BYTES, ObjectName, key_of, pages_of, span_of
 from stoker.cache.store.checksums import Bytes
-from stoker.cache.store.large import has_page
-from stoker.cache.store.maps import Mapped
+from stoker.cache.store.large import has_page, locate_page
+from stoker.cache.store.maps import WHOLE, Mapped
 from stoker.cache.versions import Version
 
 if TYPE_CHECKING:
     from stoker.cache.store.page_store import PageStore
     from stoker.cache.store.refusals import Shelf
+
+_LOOKED_AT = 32
+"""Pages in one go: a reader waits for it."""
 
 
 class LargeObject:
@@ -79,3 +84,85 @@ class LargeObject:
             if not self.read_into(first, page[: last - first]):
                 return False
         return True
+
+
+class LargePages:
+    """Pages of one version of a large object, found in its file and not one by one in the index. Pins nothing.
+
+    For a reader of that version: what it finds may have been dropped from the index since, as out of date.
+
+    Attributes:
+        is_complete: whether all pages are known to be there (:meth:`look_on`).
+    """
+
+    def __init__(
+        self, name: ObjectName, version: Version, number: int, file_of: Callable[[int], Mapped | None],
+        hit: Callable[[bytes, int], None], *, always: bool,
+    ) -> None:  # fmt: skip
+        """Reads nothing yet.
+
+        Args:
+            name: of the object.
+            version: of it.
+            number: of the file.
+            file_of: gives a file by its number, mapped; None if it is gone.
+            hit: is told of the key of each page that was read, and the row of its file.
+            always: whether checksums are compared at every read.
+        """
+        self._encoded, self._digest, self._size = name.encoded, version.digest, version.size
+        self.is_complete = False
+        self._num_looked = 0
+        self._number, self._file_of, self._hit, self._always = number, file_of, hit, always
+
+    def _mapped(self) -> Mapped | None:
+        """The file, as long as it may be read."""
+        try:
+            mapped = self._file_of(self._number)
+        except OSError:
+            return None  # no descriptors or no memory for one more map
+        if mapped is None or mapped.expires is None or mapped.expires > time.time():
+            return mapped
+        return None
+
+    def has(self, index: int) -> bool:
+        """Whether a page is there (whole when it was written; reading compares its checksums)."""
+        mapped = self._mapped()
+        return mapped is not None and mapped.large is not None and has_page(mapped.large.data, index)
+
+    def look_on(self) -> None:
+        """Look at some more pages, until all are known to be there."""
+        until = min(self._num_looked + _LOOKED_AT, -(-self._size // PAGE_BYTES))
+        while self._num_looked < until and self.has(self._num_looked):
+            self._num_looked += 1
+        self.is_complete = self._num_looked * PAGE_BYTES >= self._size
+
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        """Copy bytes, compared with their checksums, up to the first page that is missing or damaged; their number."""
+        num_bytes = len(buffer)
+        offset = start % PAGE_BYTES
+        if offset + num_bytes > PAGE_BYTES:
+            return self._read_pages(start, buffer)
+        mapped = self._mapped()
+        if mapped is None or mapped.large is None:
+            return 0
+        key = key_of(self._encoded, start // PAGE_BYTES)
+        page_start = start - offset
+        if not self._always and mapped.has_seen(page_start + WHOLE):
+            buffer[:] = mapped.view[start : start + num_bytes]
+        else:
+            length = min(PAGE_BYTES, self._size - page_start)
+            found = locate_page(mapped.large.data, key, self._digest, page_start, length)
+            if found is None or not mapped.read(page_start, length, found[1], offset, buffer, always=self._always):
+                return 0
+        self._hit(key, mapped.row)
+        return num_bytes
+
+    def _read_pages(self, start: int, buffer: memoryview) -> int:
+        done = 0
+        while done < len(buffer):
+            at = start + done
+            part = buffer[done : done + PAGE_BYTES - at % PAGE_BYTES]
+            if not self.read_into(at, part):
+                break
+            done += len(part)
+        return done

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stoker.cache.policies import DEFAULT_RULES, Rule
+from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
+from stoker.core.config import LEAST_CACHE_BYTES
 from stoker.core.errors import CacheDirectoryError
 
-FORMAT = "stoker pages 1\n"
+FORMAT = "stoker pages 2\n"
 """Content of the file ``format``. A store of another format is refused, never converted."""
 DEFAULT_LIMIT_BYTES = 50_000_000_000
 DEFAULT_LIMIT_FRAC = 0.2
 """Of the free space; the smaller of the two bounds counts."""
 SEGMENT_BYTES = 64 << 20
-LEAST_LIMIT_BYTES = 1 << 20
+LEAST_LIMIT_BYTES = LEAST_CACHE_BYTES
 LARGE_BYTES = 4 << 20
 """Objects from this size on have a file of their own."""
 _NETWORK_TYPES = frozenset(
@@ -25,6 +26,9 @@ _NETWORK_TYPES = frozenset(
         *("beegfs", "beegfs_nodev", "pvfs2", "orangefs", "wekafs"),
     ]
 )
+
+_BESIDE = ("format", "size", "secret", "node", "ring-", "runs", "worker.sock", "lost+found")
+"""What names begin with that may be in a directory before its pages are."""
 
 Policy = Literal["epoch", "lru", "sieve", "s3fifo"]
 
@@ -47,7 +51,7 @@ class StoreSettings:
 
     limit_bytes: int | None = None
     policy: Policy = "epoch"
-    verify: Literal["always", "first-touch"] = "always"
+    verify: Verify = "always"
     keep_free_frac: float = 0.1
     max_idle_s: float = 7 * 86400.0
     filling_wait_s: float = 30.0
@@ -62,7 +66,7 @@ class StoreSettings:
         if self.policy not in ("epoch", "lru", "sieve", "s3fifo"):
             raise ValueError(f"`policy` must be epoch, lru, sieve or s3fifo, got {self.policy!r}.")
         if self.verify not in ("always", "first-touch"):
-            raise ValueError(f"`verify` must be always or first-touch, got {self.verify!r}.")
+            raise ValueError(f"`verify` must be `always` or `first-touch`, got {self.verify!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,28 +130,36 @@ class Layout:
         """Make the directory where it is missing, and check its format and owner.
 
         Raises:
-            CacheDirectoryError: it holds another format, or belongs to someone else.
+            CacheDirectoryError: it cannot be written, belongs to someone else, or holds another format or other files.
         """
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check()
+            self.root.chmod(0o700)
+            for name in ("segments", "large"):
+                (self.root / name).mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise self._refusal(f"be a folder that can be written: {error.strerror}") from error
+
+    def _check(self) -> None:
         if (owner := self.root.stat().st_uid) != os.geteuid():
-            raise CacheDirectoryError(
-                f"`{self.root}` must belong to the user who runs stoker (uid {os.geteuid()}), it belongs to {owner}; "
-                "choose another directory with STOKER_CACHE_DIR.",
-                path=str(self.root),
-            )
-        self.root.chmod(0o700)
+            raise self._refusal(f"belong to the user who runs stoker (uid {os.geteuid()}), it belongs to {owner}")
         found = self._found_format()
         if found is None:
+            # Of a folder that is used for something else nothing may be changed, its mode least of all.
+            others = (path.name for path in self.root.iterdir() if not path.name.lstrip(".").startswith(_BESIDE))
+            # Another process may have made the cache in between: it writes the format first.
+            if (other := next(others, None)) is not None and self._found_format() is None:
+                raise self._refusal(f"be an empty folder or a cache, it holds `{other}`; name a new one in it")
             self._write_format()
             found = self._found_format()
         if found != FORMAT:
-            raise CacheDirectoryError(
-                f"`{self.root}` must hold format {FORMAT.strip()!r}, found {found!r}; "
-                "choose another directory with STOKER_CACHE_DIR or delete this one.",
-                path=str(self.root),
-            )
-        for name in ("segments", "large"):
-            (self.root / name).mkdir(mode=0o700, exist_ok=True)
+            known, other = FORMAT.strip(), (found or "").strip()
+            raise self._refusal(f"hold format {known!r}, found {other!r}; delete it (the stores have all of it)")
+
+    def _refusal(self, rule: str) -> CacheDirectoryError:
+        others = "--dir, --cache=DIR or STOKER_CACHE_DIR name another one"
+        return CacheDirectoryError(f"`{self.root}` must {rule}; {others}", path=str(self.root))
 
     def _found_format(self) -> str | None:
         try:
@@ -221,13 +233,19 @@ def note_limit_bytes(directory: Path, limit_bytes: int) -> None:
         limit_bytes: most bytes on disk.
 
     Raises:
-        OSError: the directory cannot be written.
+        CacheDirectoryError: the directory cannot be used.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = Layout(directory).size
+    layout = Layout(directory)
+    layout.prepare()
+    if noted_limit_bytes(directory) == limit_bytes:
+        return
+    path = layout.size
     aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_text(str(limit_bytes), encoding="ascii")
-    aside.replace(path)
+    try:
+        aside.write_text(str(limit_bytes), encoding="ascii")
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)  # a full disk: whoever asks for a size has it all the same
 
 
 def noted_limit_bytes(directory: Path) -> int | None:

@@ -32,11 +32,16 @@ _TAKE_PUBLISH = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, PUBLISH, 1, 0)
 _LEAVE_PUBLISH = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, PUBLISH, 1, 0)
 _STUCK_S, _STUCK_AGAIN_S = 0.1, 10.0
 """From which wait in vain on a lock counts as stuck, and after which time it is waited for again."""
+_YIELDS = 10
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
+_LONGEST_FILLING_PAUSE_S = 20e-3
+"""A store takes longer to answer, and a process that loads what others fetch has many threads that wait."""
 
 
 def try_lock(fd: int, start: int, *, shared: bool = False) -> bool:
-    """Lock one byte of an open file without waiting; False if another description holds it."""
+    """Lock one byte of an open file without waiting; False if another description holds it, or no file is open."""
+    if fd < 0:
+        return False
     kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))
@@ -52,7 +57,7 @@ def unlock(fd: int, start: int) -> None:
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, 1, 0))
 
 
-def lock_within(fd: int, start: int, wait_s: float) -> bool:
+def lock_within(fd: int, start: int, wait_s: float, longest_pause_s: float = _LONGEST_PAUSE_S) -> bool:
     """Lock one byte, waiting at most so long; False if the time was not enough.
 
     A holder may be a stopped process, so nothing here waits without a bound.
@@ -65,7 +70,7 @@ def lock_within(fd: int, start: int, wait_s: float) -> bool:
         time.sleep(pause_s)
         if try_lock(fd, start):
             return True
-        pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+        pause_s = min(pause_s * 1.25, longest_pause_s)
     return False
 
 
@@ -75,7 +80,7 @@ class LockFile:
     Threads of one process share a description, which does not conflict with itself: a lock of Python's goes before.
 
     Attributes:
-        fd: of the file.
+        fd: of the file; -1 where it is closed, or could not be opened in a child: then no lock is to be had.
         publishing_lock: goes before the one on :data:`PUBLISH`.
     """
 
@@ -87,13 +92,14 @@ class LockFile:
         _files.add(self)
 
     def _open(self) -> None:
-        self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.fd = -1
         self.publishing_lock = threading.RLock()
         self._evicting = threading.Lock()
         self._claiming = threading.Lock()
         self._claimed: set[int] = set()
         self._depth = 0
-        self._stuck_until = 0.0
+        self._stuck_until = self._filling_stuck_until = 0.0
+        self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def call_after_fork(self, method: Callable[[], None]) -> None:
         """Call a bound method in forked children, once the locks have been reopened, as long as its object lives."""
@@ -107,7 +113,9 @@ class LockFile:
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._fillings.clear()
-        self._open()
+        # Someone may have removed the directory, or there are no descriptors left: the child reads and stores nothing.
+        with contextlib.suppress(OSError):
+            self._open()
         if self._forked is not None and (method := self._forked()) is not None:
             method()
 
@@ -130,7 +138,7 @@ class LockFile:
         if not self._depth:
             try:
                 fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _TAKE_PUBLISH)
-            except OSError:
+            except (OSError, ValueError):  # it is taken, or there is no file
                 if not self._wait_to_publish(wait_s):
                     return False
             self._stuck_until = 0.0
@@ -138,8 +146,15 @@ class LockFile:
         return True
 
     def _wait_to_publish(self, wait_s: float) -> bool:
+        if self.fd < 0:
+            return False
         # Whoever holds it for so long is stopped: nobody waits for it again until it was to be had once.
         stuck = time.monotonic() < self._stuck_until
+        # Most holders need it for 20 us; a sleep takes 80.
+        for _ in range(_YIELDS):
+            os.sched_yield()
+            if try_lock(self.fd, PUBLISH):
+                return True
         held = lock_within(self.fd, PUBLISH, 0.0 if stuck else wait_s)
         if not held and wait_s >= _STUCK_S:
             self._stuck_until = time.monotonic() + _STUCK_AGAIN_S
@@ -183,15 +198,28 @@ class LockFile:
 
     @contextlib.contextmanager
     def filling(self, key: bytes, wait_s: float) -> Generator[None]:
-        """One thread of all processes at a time, as long as the holder takes no longer than ``wait_s``."""
+        """One thread of all processes at a time, as long as the holder takes no longer than ``wait_s``.
+
+        After a wait in vain the next ones are not waited for as long: what a stopped process holds of an object are
+        many pages.
+        """
         start = FILL + (int.from_bytes(key[:8], "little") & _FILL_RANGE)
         # A description of its own: other threads of this process wait like other processes do.
-        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        fd = -1
+        with contextlib.suppress(OSError):
+            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        if fd < 0:
+            # Someone removed the directory, or there are no descriptors left: rather twice than not at all.
+            yield
+            return
         self._fillings.add(fd)
         pid = os.getpid()
         held = False
         try:
-            held = lock_within(fd, start, wait_s)
+            stuck = time.monotonic() < self._filling_stuck_until
+            held = lock_within(fd, start, 0.0 if stuck else wait_s, _LONGEST_FILLING_PAUSE_S)
+            if not held and not stuck:
+                self._filling_stuck_until = time.monotonic() + wait_s
             yield
         finally:
             if os.getpid() == pid:

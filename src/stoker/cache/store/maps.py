@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import resource
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from stoker.cache.store.checksums import BLOCK_BYTES, copy_verified, is_intact
@@ -19,6 +19,8 @@ from stoker.cache.store.records import ALIGN
 
 IN_USE = 0
 """Byte of a page file that is locked as long as it is mapped."""
+WHOLE = ALIGN
+"""A page of several blocks that was found intact as a whole has one mark more, so far behind its begin."""
 
 
 def open_locked(path: Path, flags: int) -> int | None:
@@ -89,13 +91,12 @@ class Mapped:
         self.large = large
         self._seen: bytearray | None = None
 
-    def read(self, at: int, length: int, sums: Sequence[int], start: int, into: memoryview, *, always: bool) -> bool:
+    def read(self, at: int, length: int, sums: bytes, start: int, into: memoryview, *, always: bool) -> bool:
         """Copy bytes of the page at ``at``; False if its checksums differ."""
         if always:
             return copy_verified(self.view[at : at + length], sums, start, into)
         end = start + len(into)
-        # A page of several blocks that was found intact as a whole has one mark more, within its first block.
-        if length > BLOCK_BYTES and self.has_seen(at + ALIGN):
+        if length > BLOCK_BYTES and self.has_seen(at + WHOLE):
             into[:] = self.view[at + start : at + end]
             return True
         blocks = range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES))
@@ -105,17 +106,17 @@ class Mapped:
             for block in blocks:
                 self.note_seen(at + block * BLOCK_BYTES)
             if length > BLOCK_BYTES and end - start == length:
-                self.note_seen(at + ALIGN)
+                self.note_seen(at + WHOLE)
             return True
         into[:] = self.view[at + start : at + end]
         return True
 
-    def page(self, at: int, length: int, sums: Sequence[int], *, always: bool) -> memoryview | None:
+    def page(self, at: int, length: int, sums: bytes, *, always: bool) -> memoryview | None:
         """A read-only view of a page; None if its checksums differ."""
         page = self.view[at : at + length]
         starts = range(at, at + length, BLOCK_BYTES)
         if always or not all(self.has_seen(start) for start in starts):
-            if not is_intact(page, sums):
+            if not is_intact(page, sums, 0, length):
                 return None
             if not always:
                 for start in starts:

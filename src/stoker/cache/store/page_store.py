@@ -7,8 +7,9 @@ where the file is mapped already, so that a busy thread of the program does not 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
@@ -19,20 +20,23 @@ from stoker.cache.store.checksums import Bytes
 from stoker.cache.store.contents import Held
 from stoker.cache.store.index import TICK_S, Entry
 from stoker.cache.store.large import is_large, locate_page
-from stoker.cache.store.large_object import LargeObject
+from stoker.cache.store.large_object import LargeObject, LargePages
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.maps import Mapped
 from stoker.cache.store.parts import Parts
+from stoker.cache.store.pieces import LONGEST_BYTES, Pieces
 from stoker.cache.store.pulse import Count
 from stoker.cache.store.records import locate
 from stoker.cache.store.refusals import Shelf
 from stoker.cache.store.table import CHANGES_CELL, Kind
 from stoker.cache.store.upkeep import Pages, StoreStats, Upkeep, VerifyReport
-from stoker.cache.store.writing import forget
+from stoker.cache.store.writing import NewPage, forget
 from stoker.cache.versions import Version
 
 _BRIEFLY_S = 0.05
 """Longest wait for a lock where going without only costs another look-up."""
+_DROPPED_AT_ONCE = 64
+"""Pages under one lock: others wait for it."""
 
 
 class PageStore:
@@ -55,16 +59,26 @@ class PageStore:
         self._upkeep = Upkeep(parts, self.view)
         self._changes = self._table.changes
         self._always = self.settings.verify == "always"
+        self._pieces = Pieces()
 
     def close(self) -> None:
         """Let go of all files; views stay valid. Nothing else may be called afterwards."""
         self._parts.close()
+
+    def note_reads(self) -> None:
+        """Count the reads of this process that were not counted yet: they are, some at a time."""
+        self._pulse.flush()
 
     def __enter__(self) -> PageStore:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """Its directory, which other processes of this user may open as well."""
+        return (str(self.layout.root.absolute()),)
 
     def lookup(self, key: bytes) -> Entry | None:
         """Where a page is, and which version it belongs to; None if it is not here."""
@@ -82,11 +96,19 @@ class PageStore:
         Returns:
             False if the page is gone or damaged (then it is dropped): a miss.
         """
+        small = self._always and len(buffer) <= LONGEST_BYTES < entry.length
+        if small and self._changes == self._table.cells[CHANGES_CELL]:
+            mapped = self._pieces.read(self._maps.files.get(entry.segment), key, entry, start, buffer)
+            if mapped is not None:
+                self._pulse.hit(key, mapped.row)
+                return True
         found = self._located(key, entry)
         if found is None or start + len(buffer) > entry.length:
             return False
         mapped, at, sums = found
         if mapped.read(at, entry.length, sums, start, buffer, always=self._always):
+            if small:
+                self._pieces.note(mapped, key, entry, at, sums, start)
             self._pulse.hit(key, mapped.row)
             return True
         self._damaged(key, entry)
@@ -108,26 +130,33 @@ class PageStore:
             self._pulse.hit(key, mapped.row)
         return page
 
-    def _located(self, key: bytes, entry: Entry) -> tuple[Mapped, int, tuple[int, ...]] | None:
+    def _located(self, key: bytes, entry: Entry) -> tuple[Mapped, int, bytes] | None:
         """The file of a page, where its bytes begin in it, and their checksums."""
-        if self._changes != self._table.cells[CHANGES_CELL]:
-            self._changes = self._table.changes
-            self._parts.sweep()
-        mapped = self._maps.files.get(entry.segment) or self._maps.get(entry.segment)
+        try:
+            mapped = self._mapped(entry.segment)
+        except OSError:
+            return None  # no descriptors or no memory for one more map: the page may well be there for others
         if mapped is None or (mapped.expires is not None and mapped.expires <= time.time()):
             self._discard(key, entry)
             return None
-        checked = self._always or not mapped.has_seen(entry.offset)
         if mapped.large is not None:
             found = locate_page(mapped.large.data, key, entry.version, entry.offset, entry.length)
         else:
+            checked = self._always or not mapped.has_seen(entry.offset)
             found = locate(mapped.data, entry.offset, mapped.size, key, entry.version, entry.length, checked=checked)
+            if found is not None and checked and not self._always:
+                mapped.note_seen(entry.offset)
         if found is None:
             self._discard(key, entry)
             return None
-        if not self._always and checked:
-            mapped.note_seen(entry.offset)
         return mapped, found[0], found[1]
+
+    def _mapped(self, number: int) -> Mapped | None:
+        """A file, mapped; those that were given up are let go of."""
+        if self._changes != self._table.cells[CHANGES_CELL]:
+            self._changes = self._table.changes
+            self._parts.sweep()
+        return self._maps.files.get(number) or self._maps.get(number)
 
     def put(
         self, name: ObjectName, index: int, version: Version, payload: Bytes, *,
@@ -150,28 +179,80 @@ class PageStore:
         """
         if not version.storable:
             return False
-        key = name.key(index)
-        self._pulse.ask(key)
-        old = self._index.find(key)
-        if old is not None and old.version == version.digest and old.length == len(memoryview(payload).cast("B")):
-            if checked_at > old.checked_at:
-                self.confirm(key, old, checked_at)
-            if self._is_intact(key, old):
-                return True
+        page = self._new_page(name, index, version, payload, checked_at)
+        if self._has(page, life):
+            return True
         shelf = self._shelf(name, life, rule)
-        large = index != DESCRIPTION and is_large(version.size, self.limit_bytes)
-        files = self._large if large else self._parts.writers
-        kept = files.put(name, index, version, payload, key=key, shelf=shelf, checked_at=checked_at)
+        if self._is_large(index, version):
+            kept = self._large.put(page, shelf)
+        else:
+            kept = self._parts.writers.put([page], shelf)[0]
         if not kept:
             self._pulse.count(Count.REFUSED)
         return kept
+
+    def put_many(
+        self, pages: Sequence[tuple[ObjectName, int, Version, Bytes]], *,
+        rule: int = 0, life: Life = Life.NORMAL, checked_at: float,
+    ) -> list[bool]:  # fmt: skip
+        """Keep pages that came together; many small ones take less time than one after the other.
+
+        Args:
+            pages: object, index, version and bytes of each, as for :meth:`put`.
+            rule: number of the rule that holds for their paths.
+            life: how they leave the cache.
+            checked_at: when the store said that these are the versions.
+
+        Returns:
+            Of each, what :meth:`put` would return.
+        """
+        kept = [False] * len(pages)
+        waiting: dict[Shelf, list[tuple[int, NewPage]]] = {}
+        for place, (name, index, version, payload) in enumerate(pages):
+            if not version.storable or self._is_large(index, version):
+                kept[place] = self.put(name, index, version, payload, rule=rule, life=life, checked_at=checked_at)
+                continue
+            page = self._new_page(name, index, version, payload, checked_at)
+            if self._has(page, life):
+                kept[place] = True
+            else:
+                waiting.setdefault(self._shelf(name, life, rule), []).append((place, page))
+        for shelf, placed in waiting.items():
+            done = self._parts.writers.put([page for _, page in placed], shelf)
+            for (place, _), is_kept in zip(placed, done, strict=True):
+                kept[place] = is_kept
+            self._pulse.count(Count.REFUSED, done.count(False))
+        return kept
+
+    def _new_page(self, name: ObjectName, index: int, version: Version, payload: Bytes, checked_at: float) -> NewPage:
+        key = name.key(index)
+        self._pulse.ask(key)
+        return NewPage(name, index, version, memoryview(payload).cast("B"), key, version.digest, checked_at)
+
+    def _is_large(self, index: int, version: Version) -> bool:
+        return index != DESCRIPTION and is_large(version.size, self.limit_bytes)
+
+    def _has(self, page: NewPage, life: Life) -> bool:
+        """Whether a page is here already, intact, and stays as long as it should."""
+        old = self._index.find(page.key)
+        if old is None or old.version != page.digest or old.length != len(page.view):
+            return False
+        if page.checked_at > old.checked_at:
+            self.confirm(page.key, old, page.checked_at)
+        return self._is_intact(page.key, old) and not self._outlasts(life, old)
 
     def _is_intact(self, key: bytes, entry: Entry) -> bool:
         found = self._located(key, entry)
         return found is not None and found[0].page(found[1], entry.length, found[2], always=True) is not None
 
+    def _outlasts(self, life: Life, entry: Entry) -> bool:
+        """Whether a page is to be kept longer than the file that it is in."""
+        row = self._table.find(entry.segment)
+        return row >= 0 and life.outlasts(self._table.get(row).life)
+
     def _shelf(self, name: ObjectName, life: Life, rule: int) -> Shelf:
-        return Shelf(group_of(name), Life.PINNED if self._parts.pins.covers(name) else life, min(rule, 255))
+        life = Life.PINNED if self._parts.pins.covers(name) else life
+        return Shelf(group_of(name.namespace, name.path.partition("/")[0]), life, min(rule, 255))
 
     def confirm(self, key: bytes, entry: Entry, checked_at: float) -> None:
         """The store said that an entry's version is still the object's. Forgotten if a lock is not to be had."""
@@ -200,17 +281,19 @@ class PageStore:
         content = bytearray(entry.length)
         return (entry, bytes(content)) if self.read_into(key, entry, 0, memoryview(content)) else None
 
-    def drop(self, key: bytes) -> None:
-        """Forget a page.
+    def drop(self, *keys: bytes) -> None:
+        """Forget pages.
 
         Raises:
-            CacheBusyError: a stopped process holds the lock; the page is still there.
+            CacheBusyError: a stopped process holds the lock; pages are still there.
         """
-        with self._parts.publishing("dropping a page"):
-            entry = self._index.find(key)
-            self._index.remove(key)
-            if entry is not None:
-                forget(self._table, entry)
+        for first in range(0, len(keys), _DROPPED_AT_ONCE):
+            with self._parts.publishing("dropping pages"):
+                for key in keys[first : first + _DROPPED_AT_ONCE]:
+                    entry = self._index.find(key)
+                    self._index.remove(key)
+                    if entry is not None:
+                        forget(self._table, entry)
 
     def _discard(self, key: bytes, entry: Entry) -> None:
         """Drop a page that is gone or damaged, unless it has been stored again. A read does not wait for it."""
@@ -255,6 +338,12 @@ class PageStore:
         mapped = self._maps.get(number) if number is not None else None
         return LargeObject(self, name, version, mapped, shelf, checked_at) if mapped is not None else None
 
+    def large_pages(self, name: ObjectName, version: Version) -> LargePages | None:
+        """For reading a large object in order; None if it has no file."""
+        if not is_large(version.size, self.limit_bytes) or (number := self._large.find(name, version)) is None:
+            return None
+        return LargePages(name, version, number, self._mapped, self._pulse.hit, always=self._always)
+
     def names(self, prefix: ObjectName | None = None) -> Iterator[Held]:
         """Pages that are here, under a prefix (same namespace, path that begins so; None: all)."""
         return self._parts.contents.held(prefix)
@@ -274,6 +363,10 @@ class PageStore:
     def pinned(self) -> tuple[ObjectName, ...]:
         """Prefixes that are pinned."""
         return self._parts.pins.prefixes()
+
+    def pinned_pages(self) -> Iterator[Held]:
+        """Pages in files that only go when they are unpinned."""
+        return self._parts.contents.held(life=Life.PINNED)
 
     def compact(self) -> int:
         """Rewrite segments of which little is live (for a maintenance process); their number."""
@@ -295,6 +388,7 @@ class PageStore:
         return self._locks.filling(key, self.settings.filling_wait_s)
 
 
-def group_of(name: ObjectName) -> int:
+@functools.lru_cache(1024)
+def group_of(namespace: str, first: str) -> int:
     """Hash of what pages that are read together have in common: the store, and the first part of the path."""
-    return xxh3_64_intdigest(f"{name.namespace}\n{name.path.partition('/')[0]}".encode("utf-8", "surrogateescape"))
+    return xxh3_64_intdigest(f"{namespace}\n{first}".encode("utf-8", "surrogateescape"))

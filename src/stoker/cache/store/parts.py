@@ -47,7 +47,7 @@ class Parts:
         with self.publishing("opening the store") if not layout.is_made else locks.publishing(settings.lock_wait_s):
             self.table = table = Table(layout.table)
             self.index = index = Index(layout.index, table.alive)
-            self.pulse = pulse = Pulse(layout.pulse, lambda row: table.get(row).group)
+            self.pulse = pulse = Pulse(layout.pulse, table.group)
         self.limit_bytes = (
             settings.limit_bytes
             or noted_limit_bytes(directory)
@@ -78,6 +78,7 @@ class Parts:
             with self.locks.publishing(self.settings.lock_wait_s) as held, contextlib.suppress(OSError):
                 left = self.contents.reindex(_REINDEX_S) if held else []
             self.room.doom([(row, self.table.get(row).id) for row in left])
+        self.room.repair()
         self.room.reap()
         self.room.remove_orphans()
 

@@ -11,6 +11,7 @@ import enum
 import mmap
 import os
 import time
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ _LAST_READ, _LAST_TIME, _NUM_READS, _PASSED = range(_MARK_CELLS)
 _FIXED_CELLS = -(-NUM_CELLS // 512) * 512
 _BATCH = 32
 """Reads that are noted together."""
+_NO_ROW = -1
 
 
 class Count(enum.IntEnum):
@@ -63,14 +65,12 @@ class Pulse:
         self._cells = memoryview(self._map).cast("Q")
         self._group_of_row = group_of_row
         self.clock = ReadClock(self._cells)
-        self._mask = self.clock.sample_mask
         self.reset()
 
     def reset(self) -> None:
         """Forget what was not noted yet (in a forked child: it is the parent's)."""
-        self._hits: dict[int, int] = {}
-        self._asks: list[int] = []
-        self._num = 0
+        # Tags as plain numbers: what was read in between has driven objects out of the processor's cache.
+        self._tags, self._rows = array("Q"), list[int]()
 
     @property
     def num_bytes(self) -> int:
@@ -98,18 +98,15 @@ class Pulse:
 
     def hit(self, key: bytes, row: int) -> None:
         """A page of a row was read."""
-        hits = self._hits
-        hits[row] = hits.get(row, 0) + 1
-        self.ask(key)
+        self._tags.append(int.from_bytes(key[8:], "little"))
+        rows = self._rows
+        rows.append(row)
+        if len(rows) >= _BATCH:
+            self.flush()
 
     def ask(self, key: bytes) -> None:
-        """A page was asked for."""
-        tag = int.from_bytes(key[8:], "little")
-        if not tag & self._mask:
-            self._asks.append(tag)
-        self._num += 1
-        if self._num >= _BATCH:
-            self.flush()
+        """A page was asked for that was not here."""
+        self.hit(key, _NO_ROW)
 
     def written(self, row: int) -> None:
         """A page was added to a row."""
@@ -119,13 +116,14 @@ class Pulse:
 
     def flush(self) -> None:
         """Note what was collected."""
-        hits, asks, num = self._hits, self._asks, self._num
+        tags, rows = tuple(self._tags), tuple(self._rows)  # a thread that was a moment earlier may still add to them
         self.reset()
         clock, cells = self.clock, self._cells
-        clock.advance(num)
+        clock.advance(len(rows))
         now_reads, now = clock.reads, int(time.time())
         groups: dict[int, int] = {}
-        for row, number in tuple(hits.items()):  # a thread that was a moment earlier may still add to it
+        for row in set(rows) - {_NO_ROW}:
+            number = rows.count(row)
             mark = self._mark(row)
             cells[mark + _LAST_READ] = now_reads
             cells[mark + _LAST_TIME] = now
@@ -133,11 +131,10 @@ class Pulse:
             group = self._group_of_row(row)
             groups[group] = groups.get(group, 0) + number
         clock.note_hits(groups)
-        for tag in asks:
-            clock.ask(tag)
-        self._mask = clock.sample_mask
-        if hits:
-            self.count(Count.HITS, sum(tuple(hits.values())))
+        mask = clock.sample_mask
+        clock.ask([tag for tag in tags if not tag & mask])
+        if groups:
+            self.count(Count.HITS, sum(groups.values()))
 
     def mark(self, row: int) -> Mark:
         """How a row's file was used."""

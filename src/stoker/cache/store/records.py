@@ -12,14 +12,14 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from stoker.cache.names import ObjectName
-from stoker.cache.store.checksums import BLOCK_BYTES, Readable, num_blocks, unpack_sums
+from stoker.cache.store.checksums import Readable, sums_bytes
 from stoker.cache.versions import Strength, Version
 
 ALIGN = 64
 _MAGIC = b"SPg1"
 _HEAD = struct.Struct("<4sIQ16sQQdIIBBxxHHH2x")
 """Magic, payload's place, checksum of the rest; key, version's digest, object's size, checked at, index, length, rule,
-strength; lengths of namespace, path and token. Checksums of blocks, namespace, path and token follow."""
+strength; lengths of namespace, path and token. Checksums of the page, namespace, path and token follow."""
 _FIRST_OF_HEAD = struct.Struct("<4sIQ16sQ20xI").unpack_from
 """What reading compares."""
 _FRONT_OF_HEAD, _REST_OF_HEAD = struct.Struct("<4sIQ"), struct.Struct("<16sQQdIIBBxxHHH2x")
@@ -39,7 +39,7 @@ class Header(NamedTuple):
         rule: number of the rule it was stored under.
         length: bytes of the page.
         payload: where they begin, from the record's begin.
-        sums: checksums of the blocks.
+        sums: checksums of the page.
         total: bytes of the record up to the next one.
     """
 
@@ -50,7 +50,7 @@ class Header(NamedTuple):
     rule: int
     length: int
     payload: int
-    sums: tuple[int, ...]
+    sums: bytes
     total: int
 
 
@@ -70,28 +70,30 @@ def pack_header(
         index: of the page.
         version: of the object.
         length: bytes of the page.
-        sums: checksums of its blocks.
+        sums: its checksums.
         rule: number of the rule it is stored under.
         checked_at: when the store confirmed the version.
         key: of the page, if the caller has computed it.
         digest: of the version, likewise.
     """
-    texts = [text.encode("utf-8", "surrogateescape") for text in (name.namespace, name.path, version.token)]
-    if max(map(len, texts)) > LONGEST_TEXT_BYTES:
+    namespace = name.namespace.encode("utf-8", "surrogateescape")
+    path = name.path.encode("utf-8", "surrogateescape")
+    token = version.token.encode("utf-8", "surrogateescape")
+    sizes = len(namespace), len(path), len(token)
+    if max(sizes) > LONGEST_TEXT_BYTES:
         return None
-    tail = sums + b"".join(texts)
-    size = aligned(_HEAD.size + len(tail))
     rest = _REST_OF_HEAD.pack(
         name.key(index) if key is None else key, version.digest if digest is None else digest,
-        version.size, checked_at, index, length, rule, int(version.strength), *map(len, texts),
+        version.size, checked_at, index, length, rule, version.strength, *sizes,
     )  # fmt: skip
-    rest = (rest + tail).ljust(size - _CHECKED_FROM, b"\0")
+    size = aligned(_HEAD.size + len(sums) + sum(sizes))
+    rest = b"".join((rest, sums, namespace, path, token)).ljust(size - _CHECKED_FROM, b"\0")
     return _FRONT_OF_HEAD.pack(_MAGIC, size, xxh3_64_intdigest(rest)) + rest
 
 
 def locate(
     data: Readable, offset: int, end: int, key: bytes, version: int, length: int, *, checked: bool
-) -> tuple[int, tuple[int, ...]] | None:
+) -> tuple[int, bytes] | None:
     """Where the payload of a record begins, and its checksums; None if another page, or none, is there.
 
     Args:
@@ -112,7 +114,8 @@ def locate(
         return None
     if checked and xxh3_64_intdigest(data[offset + _CHECKED_FROM : offset + payload]) != check:
         return None
-    return offset + payload, unpack_sums(data, offset + _HEAD.size, length)
+    at = offset + _HEAD.size
+    return offset + payload, bytes(data[at : at + sums_bytes(length)])
 
 
 def parse(data: Readable, offset: int, end: int) -> Header | None:
@@ -127,7 +130,7 @@ def parse(data: Readable, offset: int, end: int) -> Header | None:
     if xxh3_64_intdigest(head[_CHECKED_FROM:]) != check:
         return None
     texts: list[str] = []
-    at = _HEAD.size + 8 * num_blocks(length)
+    at = _HEAD.size + sums_bytes(length)
     for text_bytes in fields[11:]:
         texts.append(head[at : at + text_bytes].decode("utf-8", "surrogateescape"))
         at += text_bytes
@@ -135,11 +138,11 @@ def parse(data: Readable, offset: int, end: int) -> Header | None:
     version = Version(Strength(strength), texts[2], size)
     if name.key(index) != key or version.digest != digest:
         return None
-    sums = unpack_sums(head, _HEAD.size, length)
+    sums = head[_HEAD.size : _HEAD.size + sums_bytes(length)]
     return Header(name, index, version, checked_at, rule, length, payload, sums, aligned(payload + length))
 
 
 def header_bytes(name: ObjectName, version: Version, length: int) -> int:
     """Bytes of a header, at most."""
     texts = 4 * (len(name.namespace) + len(name.path) + len(version.token))
-    return aligned(_HEAD.size + 8 * -(-length // BLOCK_BYTES) + texts)
+    return aligned(_HEAD.size + sums_bytes(length) + texts)

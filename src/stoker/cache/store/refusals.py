@@ -34,9 +34,8 @@ class Refusal(NamedTuple):
 class Refuser(Protocol):
     """Who refuses room."""
 
-    @property
-    def refusal(self) -> Refusal:
-        """The last one."""
+    def refused(self, life: Life) -> Refusal:
+        """The last time that there was no room for pages of a life."""
         ...
 
     def stands(self, refusal: Refusal) -> bool:
@@ -58,7 +57,7 @@ class Refusals:
     def note(self, shelf: Shelf, length: int) -> None:
         """The room has just refused a page of so many bytes."""
         if shelf.life is not Life.PINNED:  # for those, files that are in use go too
-            self._of[shelf] = (length, self._room.refusal)
+            self._of[shelf] = (length, self._room.refused(shelf.life))
 
     def forget(self, shelf: Shelf) -> None:
         """There is room after all."""

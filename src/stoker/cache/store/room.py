@@ -20,6 +20,7 @@ from stoker.cache.store.locks import LockFile
 from stoker.cache.store.maps import is_in_use, remove_unused
 from stoker.cache.store.pulse import Count, Pulse
 from stoker.cache.store.refusals import Refusal
+from stoker.cache.store.segments import FIRST_RECORD_AT
 from stoker.cache.store.table import Kind, Row, State, Table
 
 _MOST_DOOMED_FRAC = 0.125
@@ -28,7 +29,9 @@ stopped process costs room for new pages, not the pages that are here."""
 _NEW_S = 5.0
 """For how long a large object may be without a page: another process is about to add one."""
 _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 192 << 10, 1 << 20
-"""Of the limit, that is left to the index: a table of it that grows is there twice for a moment (132 KiB)."""
+"""Of the limit, that is left to the index: a table of it that grows is there twice for a moment (66 KiB)."""
+_MOST_HEADER_BYTES = 512
+"""Of a record, as a rule; what is taken for live may be a little more than is."""
 _LETTING_GO_S = 0.002
 _REFUSED_FACTOR = 20
 """For how long nobody asks again after there was no room: times what asking took."""
@@ -46,9 +49,6 @@ class Room:
         limit_bytes: most bytes on disk.
         other_bytes: bytes of the index and the like, now.
         let_go: drops this process's maps of these files.
-
-    Attributes:
-        refusal: the last one.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Room:
         self._limit_bytes = limit_bytes
         self._margin_bytes = min(max(limit_bytes // 256, _LEAST_MARGIN_BYTES), _MOST_MARGIN_BYTES)
         self._other_bytes, self._let_go = other_bytes, let_go
-        self.refusal = Refusal(-1.0, -1)
+        self._refused = {is_copy: Refusal(-1.0, -1) for is_copy in (False, True)}
 
     def used_bytes(self) -> int:
         """Bytes that count for the limit."""
@@ -77,9 +77,12 @@ class Room:
     def _lacking(self, num_bytes: int) -> int:
         """Bytes that are in the way, by the limit and by what is to stay free on the disk."""
         over = self.used_bytes() + num_bytes + self._margin_bytes - self._limit_bytes
+        return max(over, num_bytes - self.disk_spare_bytes())
+
+    def disk_spare_bytes(self) -> int:
+        """Bytes that the disk has to spare; negative where less is free than is to stay so."""
         disk = os.statvfs(self._layout.root)
-        kept = int(disk.f_blocks * disk.f_frsize * self._settings.keep_free_frac)
-        return max(over, kept + num_bytes - disk.f_bavail * disk.f_frsize)
+        return disk.f_bavail * disk.f_frsize - int(disk.f_blocks * disk.f_frsize * self._settings.keep_free_frac)
 
     def _rule_lacking(self, rule: int, num_bytes: int) -> int:
         quota = self.quota_bytes(rule)
@@ -94,7 +97,7 @@ class Room:
 
     def make(self, num_bytes: int, life: Life, rule: int) -> bool:
         """Remove what may go for so many bytes; whether something went. Under no lock."""
-        if life is not Life.PINNED and self.stands(self.refusal):
+        if life is not Life.PINNED and self.stands(self.refused(life)):
             return False
         begun, changes = time.monotonic(), self._table.changes
         with self._locks.evicting() as held:
@@ -103,8 +106,13 @@ class Room:
             now = time.monotonic()
             # Files that were just given up are let go of by their readers in a moment.
             wait_s = _LETTING_GO_S if self._table.changes != changes else _REFUSED_FACTOR * (now - begun)
-            self.refusal = Refusal(now + max(_LETTING_GO_S, wait_s), self._table.changes)
+            until = now + max(_LETTING_GO_S, wait_s)
+            self._refused[life is Life.COPY] = Refusal(until, self._table.changes)
         return done
+
+    def refused(self, life: Life) -> Refusal:
+        """The last time that there was no room for pages of a life; for copies there is less than for others."""
+        return self._refused[life is Life.COPY]
 
     def stands(self, refusal: Refusal) -> bool:
         """Whether it still counts."""
@@ -132,7 +140,7 @@ class Room:
             if bytes_needed > 0:
                 choice = choose(
                     self._settings.policy, among, self._pulse.clock, bytes_needed, self._settings.max_idle_s,
-                    force=life is Life.PINNED,
+                    force=life is Life.PINNED, for_copy=life is Life.COPY,
                 )  # fmt: skip
                 victims.update((file.row, file) for file in choice.victims)
                 for file in choice.spared:
@@ -155,7 +163,8 @@ class Room:
             return None
         return FileState(
             row, content.id, content.group, content.allocated, 0 if expired else content.live_pages,
-            mark.last_read, now - mark.last_time, mark.num_reads, mark.passed,
+            mark.last_read, now - mark.last_time, mark.num_reads, mark.passed, content.life == Life.COPY,
+            _dead_frac(content),
         )  # fmt: skip
 
     def _is_used(self, row: int) -> bool:
@@ -180,6 +189,22 @@ class Room:
             self._pulse.count(Count.EVICTED_PAGES, content.live_pages)
             self._pulse.count(Count.EVICTED_BYTES, content.live_bytes)
         return num_doomed
+
+    def repair(self) -> None:
+        """Set right what no process has written so: after a mistake of the disk it would stay for ever."""
+        if self._table.is_out_of_numbers:
+            with self._locks.publishing(self._settings.lock_wait_s) as held:
+                if held:
+                    self._table.renumber()
+        rows = self._table.rows()
+        is_odd = (rows["state"] > State.DOOMED) | ((rows["state"] == State.FREE) & (rows["allocated"] > 0))
+        for row in np.flatnonzero(is_odd).tolist():
+            with self._locks.publishing(self._settings.lock_wait_s) as held:
+                state = self._table.get(row).state
+                if held and state == State.FREE:
+                    self._table.free(row)
+                elif held and state > State.DOOMED:
+                    self._table.doom(row, time.time())
 
     def reap(self) -> None:
         """Remove what was given up, and what processes that died were making."""
@@ -227,3 +252,11 @@ class Room:
     def _remove(self, content: Row) -> bool:
         gone = remove_unused(self._path(content))
         return gone and (content.kind == Kind.SEGMENT or remove_unused(self._layout.large_rows(content.id)))
+
+
+def _dead_frac(content: Row) -> float:
+    """How much of what was written into a segment is no longer live; a large object is replaced as a whole."""
+    written = content.tail - FIRST_RECORD_AT
+    if content.kind != Kind.SEGMENT or written <= 0:
+        return 0.0
+    return max(0.0, 1.0 - (content.live_bytes + content.live_pages * _MOST_HEADER_BYTES) / written)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
-from stoker.cache.store.checksums import Bytes, Readable
+from stoker.cache.store.checksums import Readable
 from stoker.cache.store.records import Header, aligned, parse
 
 FIRST_RECORD_AT = 4096
@@ -23,6 +23,8 @@ _FRONT = struct.Struct("<8sII")
 _TRAILER = struct.Struct("<8sQQQ")
 """Magic, offset of the footer, its bytes, its checksum."""
 _PLACE = struct.Struct("<II")
+_MOST_AT_ONCE = 64
+"""Records that are written, and then published, together: other processes wait meanwhile."""
 
 
 def make_segment(path: Path, number: int, row: int, size: int) -> int:
@@ -59,8 +61,8 @@ class SegmentWriter:
         self.fd = fd
         self.number = number
         self.row = row
-        self.tail = tail
         self._size = os.fstat(fd).st_size
+        self.tail = tail = min(aligned(tail), self._size)  # of a row that the disk has damaged it may be anything
         self._heads: list[bytes] = []
         self._footer_bytes = _TRAILER.size
         if tail > FIRST_RECORD_AT:
@@ -73,27 +75,37 @@ class SegmentWriter:
         footer_bytes = self._footer_bytes + _PLACE.size + header_bytes
         return self.tail + aligned(header_bytes + length) + footer_bytes <= self._size
 
-    def append(self, header: bytes, payload: Bytes) -> int:
-        """Write a record at ``tail``; its bytes up to the next one. What is not advanced behind is written over.
+    def append(self, records: Sequence[tuple[bytes, memoryview]]) -> list[int]:
+        """Write records from ``tail`` on, as many as fit; the end of each. What is not advanced behind is written over.
+
+        Args:
+            records: header and payload of each.
 
         Raises:
             OSError: the disk is full (some filesystems find that out here), or broken.
         """
-        parts = [memoryview(header), memoryview(payload)]
-        at = self.tail
-        while parts:
-            done = os.pwritev(self.fd, parts, at)
-            at += done
-            while parts and done >= len(parts[0]):
-                done -= len(parts.pop(0))
-            if parts:
-                parts[0] = parts[0][done:]
-        return aligned(len(header) + len(payload))
+        ends: list[int] = []
+        parts: list[bytes | memoryview] = []
+        end, footer_bytes = self.tail, self._footer_bytes
+        for header, payload in records[:_MOST_AT_ONCE]:
+            size = len(header) + len(payload)
+            footer_bytes += _PLACE.size + len(header)
+            if end + aligned(size) + footer_bytes > self._size:
+                break
+            end += aligned(size)
+            ends.append(end)
+            parts += (header, payload, bytes(aligned(size) - size))
+        done = os.pwritev(self.fd, parts, self.tail)
+        if done < end - self.tail:
+            rest = memoryview(b"".join(parts))
+            while done < len(rest):
+                done += os.pwrite(self.fd, rest[done:], self.tail + done)
+        return ends
 
-    def advance(self, header: bytes, size: int) -> None:
-        """The record at ``tail`` counts: the next one is written behind it."""
+    def advance(self, header: bytes, end: int) -> None:
+        """The record at ``tail`` counts: the next one is written at its end."""
         self._note(self.tail, header)
-        self.tail += size
+        self.tail = end
 
     def _note(self, offset: int, header: bytes) -> None:
         self._heads.append(_PLACE.pack(offset, len(header)) + header)

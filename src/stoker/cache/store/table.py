@@ -28,7 +28,8 @@ CHANGES_CELL = _CHANGES // 8
 _U64 = struct.Struct("<Q")
 _ROW = struct.Struct("<IBBBBQQQQIIddd")
 _LIVE = struct.Struct("<QQI")
-_ALLOCATED_AT, _TAIL_AT = 16, 24
+_LIVE_OF_ROW = struct.Struct("<IB27xQI").unpack_from
+_GROUP_AT, _ALLOCATED_AT, _TAIL_AT = 8, 16, 24
 
 ROWS = np.dtype(
     {
@@ -164,6 +165,14 @@ class Table:
         fields = _ROW.unpack_from(self._map, _HEADER_BYTES + row * ROW_BYTES)
         return Row(*fields[:10], *fields[11:])
 
+    def live(self, row: int) -> tuple[int, int, int, int]:
+        """Of one row: number of the file, its state, live bytes, live pages."""
+        return _LIVE_OF_ROW(self._map, _HEADER_BYTES + row * ROW_BYTES)
+
+    def group(self, row: int) -> int:
+        """Hash of what the pages of one row have in common."""
+        return _U64.unpack_from(self._map, _HEADER_BYTES + row * ROW_BYTES + _GROUP_AT)[0]
+
     def find(self, number: int) -> int:
         """Row of a file by its number; -1 if it has none."""
         ids = np.frombuffer(self._map, ROWS, self.num_rows, _HEADER_BYTES)["id"]
@@ -174,9 +183,11 @@ class Table:
         """A new row, with a number that was never used; row and content.
 
         Raises:
-            OSError: the disk is full.
+            OSError: the disk is full, or the table damaged.
         """
         number = self.cells[_NEXT_ID // 8] + 1
+        if self.is_out_of_numbers:
+            raise OSError(errno.EIO, "the table of pages is damaged")
         os.pwrite(self._fd, _U64.pack(number), _NEXT_ID)
         states = np.frombuffer(self._map, ROWS, self.num_rows, _HEADER_BYTES)["state"]
         free = np.flatnonzero(states == State.FREE)
@@ -188,6 +199,16 @@ class Table:
         if row == len(states):
             os.pwrite(self._fd, _U64.pack(row + 1), _NUM_ROWS)
         return row, content
+
+    @property
+    def is_out_of_numbers(self) -> bool:
+        """Whether no file can be added: no store lives so long, so the disk has damaged the next number."""
+        return self.cells[_NEXT_ID // 8] + 1 >= 1 << 32
+
+    def renumber(self) -> None:
+        """Go on behind the highest number that a row has."""
+        highest = int(self.rows()["id"].max(initial=0))
+        os.pwrite(self._fd, _U64.pack(min(highest, 1 << 31)), _NEXT_ID)
 
     def put(self, row: int, content: Row) -> None:
         """Write a row."""

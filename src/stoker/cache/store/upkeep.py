@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,8 +15,10 @@ from stoker.cache.store.parts import Parts
 from stoker.cache.store.pulse import Count
 from stoker.cache.store.refusals import Shelf
 from stoker.cache.store.table import Kind, Row, State
-from stoker.cache.store.writing import forget
+from stoker.cache.store.writing import NewPage, forget
 
+_TOGETHER = 64
+"""Pages that change under one lock, which others wait for."""
 COMPACT_FRAC = 0.3
 """A segment with less of it live is rewritten."""
 
@@ -34,6 +37,7 @@ class StoreStats:
     Attributes:
         limit_bytes: most bytes on disk.
         used_bytes: bytes that count for the limit.
+        disk_spare_bytes: that the disk has for it; negative where less is free than is to stay so.
         live: pages that can be read.
         pinned: of these, in files that only go when they are unpinned.
         doomed_bytes: bytes of evicted files that processes still have mapped.
@@ -49,6 +53,7 @@ class StoreStats:
 
     limit_bytes: int
     used_bytes: int
+    disk_spare_bytes: int
     live: Pages
     pinned: Pages
     doomed_bytes: int
@@ -91,13 +96,14 @@ class Upkeep:
     def evict(self, prefix: ObjectName | None) -> Pages:
         """Forget pages under a prefix, and remove files of which nothing is left."""
         pages = num_bytes = 0
-        for held in self._contents.held(prefix):
+        for batch in _batches(self._contents.held(prefix)):
             with self._locks.publishing(self._lock_wait_s) as locked:
-                found = self._index.find(held.key) if locked else None
-                if found is not None and found.segment == held.entry.segment:
-                    self._index.remove(held.key)
-                    forget(self._table, found)
-                    pages, num_bytes = pages + 1, num_bytes + found.length
+                for held in batch if locked else ():
+                    found = self._index.find(held.key)
+                    if found is not None and found.segment == held.entry.segment:
+                        self._index.remove(held.key)
+                        forget(self._table, found)
+                        pages, num_bytes = pages + 1, num_bytes + found.length
         self._remove_empty()
         return Pages(pages, num_bytes)
 
@@ -147,9 +153,8 @@ class Upkeep:
         if (content.kind == Kind.LARGE or len(chosen) == len(held)) and self._change_row(row, content, life):
             yield from chosen
             return
-        for page in chosen:
-            if content.kind == Kind.SEGMENT and self._move(page, content, life):
-                yield page
+        if content.kind == Kind.SEGMENT:
+            yield from (page for page, is_moved in self._moved(chosen, content, life) if is_moved)
 
     def _change_row(self, row: int, content: Row, life: Life) -> bool:
         with self._locks.publishing(self._lock_wait_s) as locked:
@@ -161,18 +166,18 @@ class Upkeep:
                 self._locks.release(row)
             return True
 
-    def _move(self, held: Held, content: Row, life: Life) -> bool:
-        payload = self._view(held.key, held.entry)
+    def _moved(self, held: Iterable[Held], content: Row, life: Life) -> Iterator[tuple[Held, bool]]:
+        """Store pages of a file once more, for another life; each of them with whether that was done."""
         shelf = Shelf(content.group, life, content.rule)
-        return payload is not None and self._writers.put(
-            held.name,
-            held.page,
-            held.version,
-            payload,
-            key=held.key,
-            shelf=shelf,
-            checked_at=held.entry.checked_at,
-        )
+        for batch in _batches(held):
+            views = [self._view(one.key, one.entry) for one in batch]
+            pages = [
+                NewPage(one.name, one.page, one.version, view, one.key, one.entry.version, one.entry.checked_at)
+                for one, view in zip(batch, views, strict=True)
+                if view is not None
+            ]
+            kept = iter(self._writers.put(pages, shelf))
+            yield from [(one, view is not None and next(kept)) for one, view in zip(batch, views, strict=True)]
 
     def compact(self) -> int:
         """Rewrite segments of which little is live; their number."""
@@ -182,7 +187,7 @@ class Upkeep:
             small = 0 < content.live_bytes < COMPACT_FRAC * content.allocated
             if content.kind != Kind.SEGMENT or content.state != State.SEALED or not small:
                 continue
-            moved = [self._move(held, content, Life(content.life)) for held in self._contents.of_row(row)]
+            moved = [is_moved for _, is_moved in self._moved(self._contents.of_row(row), content, Life(content.life))]
             if all(moved):
                 done += self._room.doom([(row, content.id)])
         self._writers.close()
@@ -208,6 +213,7 @@ class Upkeep:
         return StoreStats(
             limit_bytes=self._limit_bytes,
             used_bytes=self._room.used_bytes(),
+            disk_spare_bytes=self._room.disk_spare_bytes(),
             live=Pages(int(rows["live_pages"][alive].sum()), int(rows["live_bytes"][alive].sum())),
             pinned=Pages(int(rows["live_pages"][pinned].sum()), int(rows["live_bytes"][pinned].sum())),
             doomed_bytes=int(rows["allocated"][rows["state"] == State.DOOMED].sum()),
@@ -220,3 +226,10 @@ class Upkeep:
             evicted=Pages(counted(Count.EVICTED_PAGES), counted(Count.EVICTED_BYTES)),
             damaged=counted(Count.DAMAGED),
         )
+
+
+def _batches(held: Iterable[Held]) -> Iterator[list[Held]]:
+    """Pages as they come, some at a time."""
+    waiting = iter(held)
+    while batch := list(itertools.islice(waiting, _TOGETHER)):
+        yield batch

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from stoker.cache.names import ObjectName
 from stoker.cache.policies import Life
-from stoker.cache.store.checksums import Bytes, sums_of
-from stoker.cache.store.index import Entry, Index
+from stoker.cache.store.checksums import sums_of
+from stoker.cache.store.index import Entry, Index, pack_slot
 from stoker.cache.store.layout import Layout
 from stoker.cache.store.locks import LockFile
 from stoker.cache.store.pulse import Count, Pulse
@@ -53,6 +54,47 @@ class Room(Refuser, Protocol):
         ...
 
 
+class NewPage(NamedTuple):
+    """A page that is to be kept.
+
+    Attributes:
+        name: of the object.
+        page: its index.
+        version: of the object.
+        view: the bytes.
+        key: of the page.
+        digest: of the version.
+        checked_at: when the store said that this is the version.
+    """
+
+    name: ObjectName
+    page: int
+    version: Version
+    view: memoryview
+    key: bytes
+    digest: int
+    checked_at: float
+
+    def header(self, rule: int) -> bytes | None:
+        """Of its record; None if a text is too long to be kept."""
+        return pack_header(
+            self.name, self.page, self.version, len(self.view), sums_of(self.view), rule=rule,
+            checked_at=self.checked_at, key=self.key, digest=self.digest,
+        )  # fmt: skip
+
+    def entry(self, segment: int, offset: int, rule: int) -> Entry:
+        """Of the index."""
+        return Entry(self.digest, self.version.size, self.checked_at, segment, offset, len(self.view), rule)
+
+
+class _Record(NamedTuple):
+    """A page with its header, and its place among those that are to be kept."""
+
+    place: int
+    page: NewPage
+    header: bytes
+
+
 class Writers:
     """The segments that this process appends to, one per shelf."""
 
@@ -86,35 +128,37 @@ class Writers:
                 self._locks.release(writer.row)
             self._writers.clear()
 
-    def put(
-        self, name: ObjectName, index: int, version: Version, payload: Bytes, *, key: bytes, shelf: Shelf,
-        checked_at: float,
-    ) -> bool:  # fmt: skip
-        """Append a page and publish it; False if there is no room for it or a lock was not to be had."""
-        view = memoryview(payload).cast("B")
-        if self._refusals.cover(shelf, len(view)):
-            return False
-        digest = version.digest
-        header = pack_header(
-            name, index, version, len(view), sums_of(view), rule=shelf.rule, checked_at=checked_at,
-            key=key, digest=digest,
-        )  # fmt: skip
-        if header is None:
-            return False
+    def put(self, pages: Sequence[NewPage], shelf: Shelf) -> list[bool]:
+        """Append pages and publish them, many under one lock.
+
+        Returns:
+            Of each page, whether it is kept: there may be no room for it, or a lock was not to be had.
+        """
+        kept = [False] * len(pages)
+        waiting: list[_Record] = []
+        for place, page in enumerate(pages):
+            header = None if self._refusals.cover(shelf, len(page.view)) else page.header(shelf.rule)
+            if header is not None:
+                waiting.append(_Record(place, page, header))
         with self._lock:
             try:
-                if not self._index_may_grow(shelf):
-                    return False
-                writer = self._writer_for(shelf, len(header), len(view))
-                if writer is None:
-                    return False
-                size = writer.append(header, view)
-                entry = Entry(digest, version.size, checked_at, writer.number, writer.tail, len(view), shelf.rule)
-                return self._publish(key, entry, writer, header, size)
+                if not waiting or not self._index_may_grow(shelf):
+                    return kept
+                while waiting and (
+                    writer := self._writer_for(shelf, len(waiting[0].header), len(waiting[0].page.view))
+                ):
+                    ends = writer.append([(header, page.view) for _, page, header in waiting])
+                    number = self._publish(writer, waiting[: len(ends)], ends, shelf.rule)
+                    if number is None:
+                        break
+                    for record in waiting[:number]:
+                        kept[record.place] = True
+                    # The first one that was not published is out of date; what came behind it is appended anew.
+                    waiting = waiting[number + (number < len(ends)) :]
             except OSError:
                 # The disk is full or broken: what was not published is not there.
                 self._abandon(shelf)
-                return False
+        return kept
 
     def _index_may_grow(self, shelf: Shelf) -> bool:
         """Whether there is room for the index too; asked when it has grown, by any process."""
@@ -127,22 +171,39 @@ class Writers:
         self._num_buckets = num_buckets
         return True
 
-    def _publish(self, key: bytes, entry: Entry, writer: SegmentWriter, header: bytes, size: int) -> bool:
+    def _publish(self, writer: SegmentWriter, records: Sequence[_Record], ends: Sequence[int], rule: int) -> int | None:
+        """Let the records that were just appended be found.
+
+        Returns:
+            How many, up to the first one that is out of date; None if there is no lock, or the segment is gone.
+        """
+        starts = (writer.tail, *ends)
+        entries = [
+            record.page.entry(writer.number, start, rule) for record, start in zip(records, starts, strict=False)
+        ]
+        slots = [pack_slot(record.page.key, entry) for record, entry in zip(records, entries, strict=True)]
+        done = 0
+        # Other processes wait meanwhile: only what has to be is done under the lock.
         with self._locks.publishing(self._lock_wait_s) as held:
             if not held:
-                return False
-            row = self._table.get(writer.row)
-            old = self._index.find(key)
-            if row.id != writer.number or row.state != State.OPEN or is_older(entry, old):
-                return False
-            self._table.extend(writer.row, writer.tail + size, row.live_bytes + entry.length, row.live_pages + 1)
-            writer.advance(header, size)
-            self._index.put(key, entry)
-            if old is not None:
-                forget(self._table, old)
+                return None
+            for (_, page, header), entry, slot, end in zip(records, entries, slots, ends, strict=True):
+                number, state, live_bytes, live_pages = self._table.live(writer.row)
+                if number != writer.number or state != State.OPEN:
+                    return None
+                spot = self._index.seek(page.key)
+                if is_older(entry, spot.entry):
+                    break
+                self._table.extend(writer.row, end, live_bytes + entry.length, live_pages + 1)
+                writer.advance(header, end)
+                self._index.write(page.key, slot, spot)
+                if spot.entry is not None:
+                    forget(self._table, spot.entry)
+                done += 1
+        if done:
             self._pulse.written(writer.row)
-            self._pulse.count(Count.PUTS)
-            return True
+            self._pulse.count(Count.PUTS, done)
+        return done
 
     def _writer_for(self, shelf: Shelf, header_bytes: int, length: int) -> SegmentWriter | None:
         writer = self._writers.get(shelf)
@@ -249,7 +310,8 @@ class Writers:
         return SegmentWriter(fd, content.id, row, FIRST_RECORD_AT, self._until(content))
 
     def _ttl_of(self, shelf: Shelf) -> float:
-        return self._ttl_s[shelf.rule] if shelf.life is Life.TIMED and shelf.rule < len(self._ttl_s) else float("inf")
+        timed = shelf.life in (Life.TIMED, Life.COPY) and shelf.rule < len(self._ttl_s)
+        return self._ttl_s[shelf.rule] if timed else float("inf")
 
     @staticmethod
     def _until(row: Row) -> float:

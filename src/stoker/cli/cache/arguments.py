@@ -14,9 +14,10 @@ from typing import Any
 from stoker.cache.page_stores import page_store
 from stoker.cache.rule_settings import CacheSettings, cache_settings, note_size, settled
 from stoker.cache.store.page_store import PageStore
+from stoker.core.config import LEAST_CACHE_BYTES
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError
-from stoker.core.units import parse_bytes
+from stoker.core.units import format_bytes, parse_bytes
 from stoker.ui.report_text import Style
 from stoker.ui.terminal import style_for
 
@@ -29,13 +30,20 @@ class _Once(argparse.Action):
         if (first := getattr(namespace, self.dest)) is not None:
             raise ConfigError(
                 f"`--dir` must be given once, got {first} and {values}: a cache is one directory; "
-                "for several disks run a worker on each: stoker cache start --dir DIR --listen HOST:PORT"
+                "a worker takes several disks: stoker cache start --dir A --dir B"
             )
         setattr(namespace, self.dest, values)
 
 
-def parser(name: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
-    """A parser with the options that every command of the cache has."""
+def parser(name: str, description: str, epilog: str = "", *, several: bool = False) -> argparse.ArgumentParser:
+    """A parser with the options that every command of the cache has.
+
+    Args:
+        name: of the command.
+        description: of it.
+        epilog: what its help ends with.
+        several: whether it takes several directories; they are a list then.
+    """
     made = argparse.ArgumentParser(
         prog=f"stoker cache {name}",
         description=description,
@@ -43,40 +51,69 @@ def parser(name: str, description: str, epilog: str = "") -> argparse.ArgumentPa
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument(
-        "--dir", action=_Once, metavar="DIR", help="the cache's directory (default: as set, or the user's own)"
+        "--dir",
+        action="append" if several else _Once,
+        metavar="DIR",
+        help=f"the cache's directory{', may be repeated' if several else ''} (default: as set, or the user's own)",
     )
     return made
 
 
-def settings_of(arguments: argparse.Namespace) -> CacheSettings:
-    """The settings of the cache as this folder and these arguments have them."""
+def settings_of(arguments: argparse.Namespace, *, note: bool = True) -> CacheSettings:
+    """The settings of the cache as this folder and these arguments have them.
+
+    Args:
+        arguments: of a command.
+        note: a size that is asked for, beside the pages.
+    """
     settings = cache_settings(resolve().settings)
     if arguments.dir:
         settings = replace(settings, directory=Path(arguments.dir).expanduser().absolute())
     if getattr(arguments, "size", None):
         settings = replace(settings, limit_bytes=size_of("--size", arguments.size))
-    asked_for = settings.limit_bytes is not None
+    asked_for = note and settings.limit_bytes is not None
     settings = settled(settings)
     if asked_for:
-        try:
-            note_size(settings)
-        except OSError as error:
-            raise ConfigError(
-                f"`{settings.directory}` must be a folder that can be written: {error.strerror}"
-            ) from None
+        note_size(settings)
     return settings
 
 
-def size_of(option: str, text: str) -> int:
+def add_cluster(made: argparse.ArgumentParser, join_help: str) -> None:
+    """Adds the options that say which cluster is meant, and how it is reached."""
+    made.add_argument("--join", metavar="RING", help=join_help)
+    made.add_argument("--secret-file", metavar="FILE", help="of that cluster (default: as set, or DIR/secret)")
+    made.add_argument("--tls-ca", metavar="FILE", help="certificates that vouch for its workers (default: as set)")
+
+
+def joined(arguments: argparse.Namespace, settings: CacheSettings) -> CacheSettings:
+    """The settings with the cluster that the arguments name."""
+    if arguments.join:
+        settings = replace(settings, join=arguments.join)
+    if arguments.secret_file:
+        settings = replace(settings, secret_file=Path(arguments.secret_file).expanduser().absolute())
+    if arguments.tls_ca:
+        settings = replace(settings, tls_ca=Path(arguments.tls_ca).expanduser().absolute())
+    return settings
+
+
+def size_of(option: str, text: str, least: int = LEAST_CACHE_BYTES) -> int:
     """Bytes of an option's value.
 
+    Args:
+        option: as it is written.
+        text: its value.
+        least: of the bytes.
+
     Raises:
-        ConfigError: it is no size.
+        ConfigError: it is no size, or too small.
     """
     try:
-        return parse_bytes(text)
+        found = parse_bytes(text)
     except ValueError as error:
         raise ConfigError(f"`{option}` must be a size such as `50GB`, got {text!r} ({error})") from None
+    if found < least:
+        raise ConfigError(f"`{option}` must be at least {format_bytes(least)}, got {text!r}")
+    return found
 
 
 def directory_of(settings: CacheSettings) -> Path:
@@ -92,7 +129,11 @@ def open_existing(settings: CacheSettings) -> PageStore:
         ConfigError: there is none.
     """
     directory = directory_of(settings)
-    if not (directory / "format").exists():
+    try:
+        is_there = (directory / "format").exists()
+    except PermissionError:
+        is_there = True  # of someone else: opening it says so
+    if not is_there:
         raise ConfigError(
             f"`{directory}` must be a cache, and there is none yet; programs make it when they read: "
             "stoker run --cache train.py, or beforehand: stoker cache warm URL"

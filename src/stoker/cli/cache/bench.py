@@ -13,7 +13,7 @@ from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cli.cache.arguments import parser, print_json, settings_of, show, size_of, stdout_style
 from stoker.core.errors import ConfigError
 from stoker.core.units import format_bytes, format_seconds
-from stoker.ui.figures import write_rate
+from stoker.ui.figures import write_plural, write_rate
 from stoker.ui.tables import render_table
 
 _SMALL_BYTES = 4096
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
     if arguments.rounds < 1:
         raise ConfigError(f"`--rounds` must be at least 1, got {arguments.rounds}")
     filesystem, path = open_place(arguments.url, settings_of(arguments))
-    found = _compare(filesystem, path, arguments.url, size_of("--most", arguments.most), arguments.rounds)
+    found = _compare(filesystem, path, arguments.url, size_of("--most", arguments.most, least=1), arguments.rounds)
     if arguments.json:
         print_json({"url": arguments.url, "reads": [{**each._asdict(), "ratio": each.ratio} for each in found]})
         return 0
@@ -67,7 +67,8 @@ def main(argv: list[str]) -> int:
         [each.what, _write(each, each.store_s), _write(each, each.cache_s), f"{write_rate(each.ratio)}x"]
         for each in found
     ]
-    show(render_table(["", "store", "cache", "ratio"], rows, stdout_style(), right=(1, 2, 3)))
+    note = f"Medians of {write_plural(arguments.rounds, 'round')}; in brackets the slowest and the fastest."
+    show([*render_table(["", "store", "cache", "ratio"], rows, stdout_style(), right=(1, 2, 3)), "", note])
     return 0
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.cache.filesystem.places import open_place
-from stoker.cache.looking import Look, endpoint_of, look, url_of_name
+from stoker.cache.looking import Look, endpoint_of, folder_prefix, look, url_of_name
 from stoker.cache.names import DESCRIPTION, ObjectName
-from stoker.cache.policies import Life
+from stoker.cache.policies import DEFAULT_RULES, Life
 from stoker.cache.rule_settings import CacheSettings, write_rule
 from stoker.cache.store.contents import Held
 from stoker.cli.cache.arguments import open_existing, parser, print_json, settings_of, show, stdout_style
+from stoker.core.errors import ConfigError
 from stoker.core.units import format_bytes, format_seconds
 from stoker.ui.figures import write_count, write_percent
 from stoker.ui.tables import render_facts, render_table
@@ -26,7 +27,7 @@ class _Line:
     objects: int = 0
     size: int = 0
     cached_bytes: int = 0
-    pinned: bool = False
+    pinned: int = 0
 
 
 def ls(argv: list[str]) -> int:
@@ -55,7 +56,7 @@ def ls(argv: list[str]) -> int:
             write_count(line.objects) if url.endswith("/") else "",
             format_bytes(line.cached_bytes),
             write_percent(line.cached_bytes / line.size) if line.size else "100.0 %",
-            "pinned" if line.pinned else "",
+            "pinned" if line.pinned == line.objects else f"{write_count(line.pinned)} pinned" if line.pinned else "",
             url + (f"  at {endpoint}" if several and endpoint else ""),
         ]
         for (url, endpoint), line in lines
@@ -70,7 +71,8 @@ def ls(argv: list[str]) -> int:
 
 def _as_json(line: _Line) -> dict[str, Any]:
     return {
-        "objects": line.objects, "size": line.size, "cached_bytes": line.cached_bytes, "pinned": line.pinned,
+        "objects": line.objects, "size": line.size, "cached_bytes": line.cached_bytes,
+        "pinned": line.pinned > 0,
     }  # fmt: skip
 
 
@@ -108,7 +110,7 @@ def _lines(
         total.objects += 1
         total.size += line.size
         total.cached_bytes += line.cached_bytes
-        total.pinned |= line.pinned
+        total.pinned += line.pinned
     return sorted(lines.items())
 
 
@@ -140,15 +142,25 @@ def stat(argv: list[str]) -> int:
 
 
 def look_at(url: str, settings: CacheSettings) -> Look:
-    """What the cache has of a URL."""
+    """What the cache has of a URL.
+
+    Raises:
+        ConfigError: it is a folder.
+    """
     filesystem, path = open_place(url, settings)
     number, rule = filesystem.reader.rules.of(path)
-    return look(filesystem.pages, filesystem.reader.name(path), number, rule)
+    name = filesystem.reader.name(path)
+    found = look(filesystem.pages, name, number, rule)
+    below = name._replace(path=folder_prefix(path, is_object=False))
+    if found.digest is None and next(filesystem.pages.names(below), None) is not None:
+        raise ConfigError(f"`{url}` must be an object, and it is a folder; see stoker cache ls {url}")
+    return found
 
 
 def facts_of(found: Look) -> list[tuple[str, str]]:
     """An object in labelled lines."""
-    rule = f"{write_rule(found.rule)}  (rule {found.rule_number + 1})"
+    whose = "the cache's own" if found.rule in DEFAULT_RULES else f"rule {found.rule_number + 1}"
+    rule = f"{write_rule(found.rule)}  ({whose})"
     facts = [("Object", url_of_name(found.name))]
     if endpoint := endpoint_of(found.name):
         facts.append(("Store", endpoint))

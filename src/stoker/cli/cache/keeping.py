@@ -20,14 +20,14 @@ def pin(argv: list[str]) -> int:
     """Pins what is, and will be, below a URL."""
     arguments, settings, pages = _opened("pin", "Keeps what is below a URL, now and later, until it is unpinned.", argv)
     done = pages.pin(_prefix(arguments.url, settings, pages))
-    return _say(arguments, f"Pinned {arguments.url}", done, "cached below it now")
+    return _say(arguments, f"Pinned {arguments.url}", done, " of it in the cache now")
 
 
 def unpin(argv: list[str]) -> int:
     """Ends pins."""
     arguments, settings, pages = _opened("unpin", "Lets what is below a URL be evicted like anything else.", argv)
     done = pages.unpin(_prefix(arguments.url, settings, pages))
-    return _say(arguments, f"Unpinned {arguments.url}", done, "cached below it")
+    return _say(arguments, f"Unpinned {arguments.url}", done, " of it in the cache")
 
 
 def evict(argv: list[str]) -> int:
@@ -47,7 +47,8 @@ def evict(argv: list[str]) -> int:
     settings = settings_of(arguments)
     pages = open_existing(settings)
     done = pages.evict(None if arguments.all else _prefix(arguments.url, settings, pages))
-    return _say(arguments, "Evicted", done, "everything" if arguments.all else f"below {arguments.url}")
+    pages.compact()  # files that small objects share go once little in them is left
+    return _say(arguments, f"Evicted {'everything' if arguments.all else arguments.url}", done)
 
 
 def verify(argv: list[str]) -> int:
@@ -55,7 +56,9 @@ def verify(argv: list[str]) -> int:
     made = parser("verify", "Compares everything that is cached with its checksums; what is damaged is dropped.")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)
-    report = open_existing(settings_of(arguments)).verify()
+    pages = open_existing(settings_of(arguments))
+    report = pages.verify()
+    pages.compact()
     if arguments.json:
         print_json({"intact": report.intact._asdict(), "damaged": report.damaged._asdict()})
         return 1 if report.damaged.pages else 0
@@ -93,11 +96,11 @@ def _prefix(url: str, settings: CacheSettings, pages: PageStore) -> ObjectName:
     return name._replace(path=folder_prefix(path, is_object=is_object))
 
 
-def _say(arguments: argparse.Namespace, what: str, done: Pages, where: str) -> int:
+def _say(arguments: argparse.Namespace, what: str, done: Pages, where: str = "") -> int:
     if arguments.json:
         print_json(done._asdict())
     else:
-        show([f"{what}: {_count(done)} {where}"])
+        show([f"{what}: {_count(done)}{where}"])
     return 0
 
 

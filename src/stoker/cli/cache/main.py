@@ -2,58 +2,35 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
-from typing import NamedTuple
 
 from stoker.cli.errors import refuse
+from stoker.cli.groups import Subcommand, choose
 from stoker.core.errors import StokerError
 from stoker.core.extras import require
 
-
-class CacheCommand(NamedTuple):
-    """One command below `stoker cache`.
-
-    Attributes:
-        name: of the command.
-        module: below this package.
-        help: what it does.
-    """
-
-    name: str
-    module: str
-    help: str
-
-
 COMMANDS = (
-    CacheCommand(
-        "warm", "warm", "fill the cache with the objects of a URL, a pattern or a list, before they are needed"
-    ),
-    CacheCommand("status", "status", "how full the cache is, and what it is worth; the workers of a cluster"),
-    CacheCommand("ls", "content", "what is cached below a URL"),
-    CacheCommand("stat", "content", "one object: version, age, how much of it is cached"),
-    CacheCommand("explain", "explain", "why the next read of an object hits or misses, and which rule says so"),
-    CacheCommand("pin", "keeping", "keep what is below a URL whatever else comes"),
-    CacheCommand("unpin", "keeping", "end that"),
-    CacheCommand("evict", "keeping", "drop what is cached below a URL"),
-    CacheCommand("verify", "keeping", "compare everything that is cached with its checksums"),
-    CacheCommand("bench", "bench", "read an object from the store and from the cache in turn, and compare"),
-    CacheCommand("start", "start", "serve this machine's cache to others, as a node of a cluster"),
-    CacheCommand("secret", "secret", "make the secret that the machines of a cluster share"),
+    Subcommand("warm", "warm", "fill the cache with the objects of a URL, a pattern or a list, before they are needed"),
+    Subcommand("status", "status", "how full the cache is, and what it is worth; the workers of a cluster"),
+    Subcommand("ls", "content", "what is cached below a URL"),
+    Subcommand("stat", "content", "one object: version, age, how much of it is cached"),
+    Subcommand("explain", "explain", "why the next read of an object hits or misses, and which rule says so"),
+    Subcommand("pin", "keeping", "keep what is below a URL whatever else comes"),
+    Subcommand("unpin", "keeping", "end that"),
+    Subcommand("evict", "keeping", "drop what is cached below a URL"),
+    Subcommand("verify", "keeping", "compare everything that is cached with its checksums"),
+    Subcommand("bench", "bench", "read an object from the store and from the cache in turn, and compare"),
+    Subcommand("start", "start", "serve this machine's cache to others, as a node of a cluster"),
+    Subcommand("secret", "secret", "make the secret that the machines of a cluster share"),
 )
 
 
 def main(argv: list[str]) -> int:
     """Runs one command of the cache; returns the exit status."""
-    if not argv or argv[0] in ("-h", "--help"):
-        print(help_text(), file=sys.stdout if argv else sys.stderr)
-        return 0 if argv else 2
-    command = next((command for command in COMMANDS if command.name == argv[0]), None)
-    if command is None:
-        close = difflib.get_close_matches(argv[0], [command.name for command in COMMANDS], n=1)
-        remedy = f"did you mean `stoker cache {close[0]}`?" if close else "see `stoker cache --help`"
-        return refuse(f"`{argv[0]}` is not a command of the cache; {remedy}")
+    command = choose("cache", COMMANDS, help_text(), argv)
+    if isinstance(command, int):
+        return command
     for package in ("fsspec", "xxhash"):
         require(package, extra="cache")
     module = importlib.import_module(f"stoker.cli.cache.{command.module}")
@@ -64,7 +41,25 @@ def main(argv: list[str]) -> int:
         raise
     except OSError as error:
         # Of a store or a disk; what it is about is in its own words.
-        return refuse(f"`stoker cache {argv[0]}` could not go on: {type(error).__name__}: {error}")
+        return _refuse(argv[0], error)
+    except Exception as error:
+        if not _is_of_a_store(error):
+            raise
+        return _refuse(argv[0], error)
+
+
+def _is_of_a_store(error: BaseException) -> bool:
+    """Whether the client of a store raised it (no credentials, say): what stoker or Python raised is our mistake."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    package = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package not in ("", "stoker", "__main__") and package not in sys.stdlib_module_names
+
+
+def _refuse(name: str, error: Exception) -> int:
+    text = " ".join(str(error).split())
+    return refuse(f"`stoker cache {name}` could not go on: {type(error).__name__}: {text}")
 
 
 def help_text() -> str:

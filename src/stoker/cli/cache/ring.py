@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.ring import Member
+from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, RingRecord
+from stoker.cache.names import ObjectName
 from stoker.cache.peer_clients import peer_client
-from stoker.cli.cache.arguments import print_json, show, stdout_style
+from stoker.cache.rule_settings import CacheSettings
+from stoker.cli.cache.arguments import directory_of, print_json, show, stdout_style
 from stoker.core.errors import MembershipError
 from stoker.core.units import format_bytes
 from stoker.ui.figures import write_percent, write_plural
@@ -17,7 +18,7 @@ from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
 
 _THREADS = 32
-_HEADING = ("node", "weight", "state", "hits", "sent", "from stores", "clients", "address")
+_HEADING = ("node", "weight", "state", "fill", "hits", "sent", "from stores", "clients", "address")
 
 
 class Node(NamedTuple):
@@ -26,10 +27,12 @@ class Node(NamedTuple):
     Attributes:
         member: its place in the ring.
         status: what it says of itself; None if it does not answer.
+        fault: why it does not.
     """
 
     member: Member
     status: dict[str, Any] | None
+    fault: str = ""
 
     @property
     def state(self) -> str:
@@ -39,21 +42,83 @@ class Node(NamedTuple):
         return "draining" if self.status["draining"] else "alive"
 
 
-def show_ring(join: str, directory: Path, secret_file: Path | None, *, as_json: bool) -> int:
+class Owner(NamedTuple):
+    """Which workers are asked for some pages of an object.
+
+    Attributes:
+        first_page, last_page: of these pages.
+        node: that owns them.
+        then: asked when it is lost, in this order.
+    """
+
+    first_page: int
+    last_page: int
+    node: str
+    then: list[str]
+
+    def words(self, owners: int) -> str:
+        """For people.
+
+        Args:
+            owners: that the object has in all.
+        """
+        pages = "" if owners == 1 else f" (pages {self.first_page} to {self.last_page})"
+        then = f"; lost, {' or '.join(self.then)}" if self.then else ""
+        return f"{self.node}{pages}{then}"
+
+
+def owners_of(settings: CacheSettings, name: ObjectName, num_pages: int) -> list[Owner]:
+    """The workers that have an object, or would.
+
+    Args:
+        settings: of the cache, with the cluster.
+        name: of the object.
+        num_pages: of it; 0 where its size is not known.
+
+    Raises:
+        MembershipError: nobody tells which workers there are.
+    """
+    ring = Ring(_record(_client(settings), settings.join or ""))
+    found: list[Owner] = []
+    for first in range(0, max(num_pages, 1), CHUNK_PAGES):
+        node, *then = ring.owners(name, first, 2) or ["no worker is there"]
+        last = max(min(first + CHUNK_PAGES, num_pages) - 1, 0)
+        if found and (found[-1].node, found[-1].then) == (node, then):
+            found[-1] = found[-1]._replace(last_page=last)
+        else:
+            found.append(Owner(first, last, node, then))
+    return found
+
+
+def _client(settings: CacheSettings) -> PeerClient:
+    return peer_client(
+        settings.join or "", directory_of(settings), settings.secret_file, settings.tls_ca, settings.timeout_s
+    )
+
+
+def _record(client: PeerClient, join: str) -> RingRecord:
+    record = client.record
+    if record is None:
+        raise MembershipError(f"`{join}` must tell which workers there are, and does not answer")
+    return record
+
+
+def show_ring(settings: CacheSettings, *, as_json: bool) -> int:
     """Asks every worker of a cluster and shows what they say.
 
     Args:
-        join: the cluster.
-        directory: of this machine's cache.
-        secret_file: of the cluster; None for the one in the directory.
+        settings: of the cache, with the cluster.
         as_json: prints one JSON object.
 
     Raises:
         MembershipError: nobody tells which workers there are.
     """
-    epoch, nodes = _ask(peer_client(join, directory, secret_file), join)
+    join = settings.join or ""
+    epoch, nodes = _ask(_client(settings), join)
     if as_json:
-        found = [{**_plain(node.member), "state": node.state, "status": node.status} for node in nodes]
+        found = [
+            {**_plain(node.member), "state": node.state, "fault": node.fault, "status": node.status} for node in nodes
+        ]
         print_json({"join": join, "epoch": epoch, "nodes": found})
     else:
         show(render_ring(epoch, nodes, stdout_style()))
@@ -61,12 +126,13 @@ def show_ring(join: str, directory: Path, secret_file: Path | None, *, as_json: 
 
 
 def _ask(client: PeerClient, join: str) -> tuple[int, list[Node]]:
-    record = client.record
-    if record is None:
-        raise MembershipError(f"`{join}` must tell which workers there are, and does not answer")
+    record = _record(client, join)
     with ThreadPoolExecutor(_THREADS) as pool:
-        told = pool.map(client.status, [member.id for member in record.members])
-        return record.epoch, [Node(member, status) for member, status in zip(record.members, told, strict=True)]
+        told = list(pool.map(client.status, [member.id for member in record.members]))
+    return record.epoch, [
+        Node(member, status, "" if status is not None else client.fault(member.id))
+        for member, status in zip(record.members, told, strict=True)
+    ]
 
 
 def _plain(member: Member) -> dict[str, Any]:
@@ -83,7 +149,16 @@ def render_ring(epoch: int, nodes: list[Node], style: Style) -> list[str]:
     """
     lost = sum(node.status is None for node in nodes)
     lines = [style.paint(f"Ring of {write_plural(len(nodes), 'node')}, change {epoch}", 1), ""]
-    lines += render_table(_HEADING, [_row(node) for node in nodes], style, right=(1, 3, 4, 5, 6))
+    lines += render_table(_HEADING, [_row(node) for node in nodes], style, right=(1, 3, 4, 5, 6, 7))
+    faults = [
+        f"{node.member.id}: {each['directory']}: {each['state']}; its pages are read from the store"
+        for node in nodes
+        for each in (node.status or {}).get("directories", [])
+        if each["state"] != "ok"
+    ]
+    faults += [f"{node.member.id}: {node.fault}" for node in nodes if node.fault]
+    if faults:
+        lines += ["", *(style.paint(style.clean(fault), 33) for fault in faults)]
     if lost:
         lines += ["", f"{write_plural(lost, 'node')} lost: what they hold is read from their successors or the store."]
     return lines
@@ -95,8 +170,16 @@ def _row(node: Node) -> tuple[str, ...]:
     address = ", ".join(each for each in node.member.addresses if not each.endswith(f"//{node.member.id}"))
     status = node.status
     if status is None:
-        return (*place, "", "", "", "", address)
+        return (*place, "", "", "", "", "", address)
     asked = status["hits"] + status["misses"]
     hits = write_percent(status["hits"] / asked) if asked else ""
     sent, fetched = (format_bytes(status[name]) for name in ("sent_bytes", "fetched_bytes"))
-    return (*place, hits, sent, fetched, str(status["clients"]), address)
+    return (*place, _fill(status), hits, sent, fetched, str(status["clients"]), address)
+
+
+def _fill(status: dict[str, Any]) -> str:
+    """How much of a worker's directories is used."""
+    used, limit = (
+        sum(each.get(name, 0) for each in status.get("directories", [])) for name in ("used_bytes", "limit_bytes")
+    )
+    return f"{write_percent(used / limit)} of {format_bytes(limit)}" if limit else ""

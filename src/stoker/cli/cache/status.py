@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from stoker.cache.looking import url_of_name
+from stoker.cache.names import PAGE_BYTES
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.store.upkeep import StoreStats
-from stoker.cli.cache.arguments import directory_of, open_existing, parser, print_json, settings_of, show, stdout_style
+from stoker.cli.cache.arguments import (
+    add_cluster,
+    directory_of,
+    joined,
+    open_existing,
+    parser,
+    print_json,
+    settings_of,
+    show,
+    stdout_style,
+)
 from stoker.cli.cache.ring import show_ring
 from stoker.core.errors import ConfigError
 from stoker.core.progress import draw_bar
@@ -36,24 +47,25 @@ class Rates(NamedTuple):
 
 def main(argv: list[str]) -> int:
     """Shows the state of the cache."""
-    made = parser("status", "How full the cache is, what it is worth, and how fast it goes at the moment.")
+    description = "How full the cache is, what it is worth, and how fast it goes at the moment."
+    made = parser("status", description, several=True)
     made.add_argument("--over", default="500ms", metavar="TIME", help="how long to look for the rates (default: 500ms)")
-    made.add_argument("--join", metavar="RING", help="show the workers of a cluster instead")
-    made.add_argument("--secret-file", metavar="FILE", help="of that cluster (default: as set, or DIR/secret)")
+    add_cluster(made, "show the workers of a cluster instead")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)
-    settings = settings_of(arguments)
+    paths: list[str | None] = arguments.dir or [None]
+    all_settings = [settings_of(argparse.Namespace(dir=path)) for path in paths]
     if arguments.join:
-        secret_file = Path(arguments.secret_file) if arguments.secret_file else settings.secret_file
-        return show_ring(arguments.join, directory_of(settings), secret_file, as_json=arguments.json)
-    pages = open_existing(settings)
-    stats, rates = _measure(pages, _time(arguments.over))
-    pins = [url_of_name(name) for name in pages.pinned()]
-    directory = str(directory_of(settings))
+        return show_ring(joined(arguments, all_settings[0]), as_json=arguments.json)
+    opened = [(str(directory_of(settings)), open_existing(settings)) for settings in all_settings]
+    over_s = _time(arguments.over) / len(opened)
+    found = [(*_measure(pages, over_s), [url_of_name(name) for name in pages.pinned()], path) for path, pages in opened]
     if arguments.json:
-        print_json(_as_json(stats, rates, pins, directory))
-    else:
-        show(render_status(stats, rates, pins, directory, stdout_style()))
+        told = [_as_json(*each) for each in found]
+        print_json(told[0] if len(told) == 1 else {"directories": told})
+        return 0
+    for number, each in enumerate(found):
+        show([*([""] if number else []), *render_status(*each, stdout_style())])
     return 0
 
 
@@ -115,7 +127,9 @@ def render_status(stats: StoreStats, rates: Rates, pins: list[str], directory: s
     if stats.evicted.pages:
         facts.append(("Evicted", f"{evicted}, since it was made"))
     if stats.refused:
-        facts.append(("Refused", f"{write_plural(stats.refused, 'page')}: what was in the cache was in use"))
+        facts.append(
+            ("Refused", f"{write_plural(stats.refused, 'page')}: what was in the cache was in use, or the disk full")
+        )
     if stats.doomed_bytes:
         facts.append(
             ("Leaving", f"{format_bytes(stats.doomed_bytes)} of evicted files that processes still have mapped")
@@ -128,7 +142,12 @@ def render_status(stats: StoreStats, rates: Rates, pins: list[str], directory: s
         f"{style.paint('Fill   ', 1)}  {edges[0]}{bar}{edges[1]}  {fill}",
     ]
     lines += render_facts(facts, style)
-    if full > 0.95 and stats.refused:
+    if stats.disk_spare_bytes < PAGE_BYTES:
+        lines += [
+            "",
+            "Its disk is as full as it may be, so it takes nothing new. Next: free some, or stoker cache evict URL",
+        ]
+    elif full > 0.95 and stats.refused:
         lines += [
             "",
             "It is full and takes nothing new while all of it is in use. Next: a larger one, or stoker cache evict URL",

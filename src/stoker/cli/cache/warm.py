@@ -6,16 +6,29 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from stoker.cache.filesystem.places import open_place, plain_url
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.peer_clients import peer_client
 from stoker.cache.preloading import JOBS, Listing, Warming, list_items
+from stoker.cache.reading import Reader
+from stoker.cache.replicating import TIMEOUT_S, Replicating
 from stoker.cache.rule_settings import CacheSettings
-from stoker.cache.warming import Account, Tally, has_magic, manifest_urls
-from stoker.cli.cache.arguments import parser, print_json, settings_of, show, stdout_style
+from stoker.cache.warming import Account, Item, Tally, has_magic, manifest_urls
+from stoker.cli.cache.arguments import (
+    add_cluster,
+    directory_of,
+    joined,
+    parser,
+    print_json,
+    settings_of,
+    show,
+    stdout_style,
+)
 from stoker.core.errors import ConfigError
 from stoker.core.progress import ProgressLine
 from stoker.core.units import format_bytes, format_seconds
@@ -30,7 +43,8 @@ exit status: 0 everything is in the cache, 1 something is not, 130 interrupted
 examples:
   stoker cache warm s3://bucket/train
   stoker cache warm 's3://bucket/train/*.parquet' --jobs 64
-  stoker cache warm files.txt"""
+  stoker cache warm files.txt
+  stoker cache warm s3://bucket/train --replicas 2 --join etcd://etcd-1:2379/training"""
 _SHOWN_FAILURES = 5
 
 
@@ -43,16 +57,18 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.jobs < 1:
         raise ConfigError(f"`--jobs` must be at least 1, got {arguments.jobs}")
-    settings = settings_of(arguments)
+    settings = joined(arguments, settings_of(arguments))
+    if arguments.replicas and not settings.join:
+        raise ConfigError("`--replicas` must come with the cluster whose workers hold the pages; add --join RING")
     urls = _urls(arguments.what)
     account, began_s = Account(), time.monotonic()
-    status = _warm(urls, settings, account, arguments.jobs, quiet=arguments.quiet)
+    status = _warm(urls, settings, account, arguments.jobs, arguments.replicas, quiet=arguments.quiet)
     lasted_s = time.monotonic() - began_s
     if arguments.json:
         print_json(_as_json(account, lasted_s))
     elif not arguments.quiet or status:
         where = f" --dir {arguments.dir}" if arguments.dir else ""
-        show(render_account(account, lasted_s, stdout_style(), " ".join(arguments.what), where))
+        show(render_account(account, lasted_s, stdout_style(), " ".join(arguments.what), where, arguments.replicas))
     return status or (0 if account.is_complete else 1)
 
 
@@ -61,6 +77,14 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("what", metavar="WHAT", nargs="+", help="URL, pattern, or file of URLs")
     made.add_argument("--jobs", type=int, default=JOBS, metavar="N", help=f"requests side by side (default: {JOBS})")
     made.add_argument("--size", metavar="SIZE", help="most bytes of the cache, if it has to be made")
+    add_cluster(made, "a cluster that is asked before the store (default: as set)")
+    made.add_argument(
+        "--replicas",
+        type=int,
+        default=0,
+        metavar="N",
+        help="have N workers of the cluster hold each page, not this cache",
+    )
     made.add_argument("--json", action="store_true", help="print the account as JSON")
     made.add_argument("--quiet", action="store_true", help="print nothing if all is well")
     return made
@@ -94,18 +118,18 @@ def _manifest(word: str) -> list[str]:
     return found
 
 
-def _warm(urls: list[str], settings: CacheSettings, account: Account, jobs: int, *, quiet: bool) -> int:
+def _warm(urls: list[str], settings: CacheSettings, account: Account, jobs: int, replicas: int, *, quiet: bool) -> int:
     """Warms, adding to the account; 130 after an interruption."""
-    warmings: list[Warming] = []
+    warmings: list[Warming | Replicating] = []
     with ProgressLine("warming", 0, sys.stderr, quiet=quiet) as line:
+        account.is_listed = False
         try:
-            for filesystem, listings in _listings(urls, settings):
+            for filesystem, listings in _listings(urls, settings, jobs, line):
+                account.is_listed = True
                 for listing in listings:
                     account.plan(listing.items)
-                line.total = account.planned.num_bytes
-                warming = Warming(
-                    filesystem.reader, account, lambda num_bytes, moved: line.advance(num_bytes, moved=moved)
-                )
+                line.total, line.note = account.planned.num_bytes, ""
+                warming = _warming(filesystem.reader, settings, account, replicas, line)
                 warmings.append(warming)
                 for listing in listings:
                     warming.run(listing, jobs)
@@ -117,24 +141,66 @@ def _warm(urls: list[str], settings: CacheSettings, account: Account, jobs: int,
     return 0
 
 
-def _listings(urls: list[str], settings: CacheSettings) -> Iterator[tuple[StokerFileSystem, list[Listing]]]:
+def _warming(
+    reader: Reader, settings: CacheSettings, account: Account, replicas: int, line: ProgressLine
+) -> Warming | Replicating:
+    """What warms the objects of one store: this cache, or the workers of a cluster."""
+
+    def report(num_bytes: int, moved: bool) -> None:
+        line.advance(num_bytes, moved=moved)
+
+    if not replicas or settings.join is None:
+        return Warming(reader, account, report)
+    client = peer_client(
+        settings.join, directory_of(settings), settings.secret_file, settings.tls_ca, settings.timeout_s
+    )
+    client.check()
+    client = client.patient(TIMEOUT_S)
+    return Replicating(reader, client, replicas, account, report)
+
+
+def _listings(
+    urls: list[str], settings: CacheSettings, jobs: int, line: ProgressLine
+) -> Iterator[tuple[StokerFileSystem, list[Listing]]]:
     """What the URLs mean, those of one store together, no object twice."""
     stores: dict[str, tuple[StokerFileSystem, list[Listing], set[str]]] = {}
-    for url in urls:
-        filesystem, path = open_place(url, settings)
+    for number, (filesystem, listing) in enumerate(_listed(urls, settings, jobs), 1):
         _, listings, seen = stores.setdefault(filesystem.fsid, (filesystem, [], set()))
-        try:
-            listing = list_items(filesystem, path, is_pattern=has_magic(plain_url(url)))
-        except FileNotFoundError:
-            raise ConfigError(f"`{url}` must name objects, and nothing is there") from None
         fresh = [item for item in listing.items if item.path not in seen]
         seen.update(item.path for item in fresh)
         listings.append(Listing(fresh, listing.versions, listing.listed_at))
+        line.note = f"{number:,} of {len(urls):,} listed"
+        line.advance(0)
     for filesystem, listings, _ in stores.values():
         yield filesystem, listings
 
 
-def render_account(account: Account, lasted_s: float, style: Style, what: str, where: str) -> list[str]:
+def _listed(urls: list[str], settings: CacheSettings, jobs: int) -> Iterator[tuple[StokerFileSystem, Listing]]:
+    """The objects of each URL; a list may name each of its objects by one, so they are asked for side by side."""
+    places = [open_place(url, settings) for url in urls]
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="stoker-list")
+    try:
+        futures = [
+            pool.submit(list_items, *place, is_pattern=has_magic(plain_url(url)))
+            for url, place in zip(urls, places, strict=True)
+        ]
+        for url, (filesystem, path), future in zip(urls, places, futures, strict=True):
+            try:
+                listing = future.result()
+            except FileNotFoundError as error:
+                if len(urls) == 1:
+                    why = f": {error.__cause__}" if error.__cause__ is not None else ""
+                    raise ConfigError(f"`{url}` must name objects, and nothing is there{why}") from None
+                # One of many that is not there is a line of the account, and stops none of the others.
+                listing = Listing([Item(path, 0)], {}, 0.0)
+            yield filesystem, listing
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def render_account(
+    account: Account, lasted_s: float, style: Style, what: str, where: str, replicas: int = 0
+) -> list[str]:
     """The account as lines.
 
     Args:
@@ -143,13 +209,14 @@ def render_account(account: Account, lasted_s: float, style: Style, what: str, w
         style: what the terminal shows.
         what: was to be warmed.
         where: option that says which cache it was, if one did.
+        replicas: workers that hold each page; 0 for this machine's cache.
     """
     rate = f"{format_bytes(account.fetched.num_bytes / lasted_s)}/s over {format_seconds(lasted_s)}"
     rows = [
         _row("planned", account.planned, what),
         _row("  present", account.present, "in the cache before, in the store's version"),
         _row("  fetched", account.fetched, rate),
-        _row("  refused", account.refused, "no room: what is in the cache is in use"),
+        _row("  refused", account.refused, "no room: what is in the cache is in use, or the disk full"),
         _row("  uncached", account.uncached, "no rule lets them be kept"),
         _row("  failed", account.failed, "could not be read"),
         _row("evicted", account.evicted, "went since, for what came later"),
@@ -164,23 +231,27 @@ def render_account(account: Account, lasted_s: float, style: Style, what: str, w
         lines.append(
             f"and {write_plural(account.failed.objects - _SHOWN_FAILURES, 'more failure')} (`--json` lists them)"
         )
-    return [*lines, "", *_verdict(account, style, where)]
+    return [*lines, "", *_verdict(account, style, where, replicas)]
 
 
 def _row(label: str, tally: Tally, text: str) -> list[str]:
     return [label, f"{tally.objects:,}", format_bytes(tally.num_bytes), text]
 
 
-def _verdict(account: Account, style: Style, where: str) -> list[str]:
+def _verdict(account: Account, style: Style, where: str, replicas: int) -> list[str]:
     """What follows, and the next command."""
+    if account.is_complete and replicas:
+        return [style.paint(f"Every page is on {write_plural(replicas, 'worker')}.", 32)]
     if account.is_complete:
         return [style.paint("Everything is in the cache.", 32) + f" Next: stoker cache status{where}"]
+    if not account.is_listed:
+        return ["Interrupted while it listed what to fetch."]
     if account.unfinished:
         return ["Interrupted. Run the same command again to go on: what is there is not fetched again."]
     if account.refused.objects or account.evicted.objects:
         return [
             style.paint("Not everything fits.", 33)
-            + " Make room (stoker cache evict URL), or begin a larger cache: --dir and --size"
+            + " stoker cache status says why. Make room (stoker cache evict URL), or begin a larger one (--dir, --size)"
         ]
     if account.uncached.objects:
         return [

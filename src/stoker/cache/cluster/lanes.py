@@ -1,0 +1,109 @@
+"""The short way to a range that one worker sends in one frame: what its requests and answers share is kept as bytes.
+
+A lane belongs to a chunk of an object's version, which has one owner. It holds as long as the ring and what is known
+of its workers do; whatever is out of the ordinary goes the long way.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from stoker.cache.cluster.channel import Channel
+from stoker.cache.cluster.frames import HEADER, MAGIC, PROTOCOL, RANGE, Flag, Kind, data_head, read_head
+from stoker.cache.cluster.hedging import Hedging, Recent
+from stoker.cache.cluster.links import Idle
+from stoker.cache.cluster.ring import Member, RingRecord
+from stoker.cache.cluster.stream import CHUNK_BYTES
+from stoker.cache.names import ObjectName
+from stoker.cache.versions import Version
+
+_LANES_KEPT = 4096
+_SIZES_KEPT = 64
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """The way to one chunk.
+
+    Attributes:
+        name: of the object.
+        version: of it.
+        chunk: number of the chunk.
+        member: the worker that is asked.
+        flags: of requests.
+        record: of the ring that says so.
+        idle: kept connections to the worker.
+        asking: requests up to their range.
+        expected: by the number of bytes asked for: what stands before them in an answer, and how long such take.
+    """
+
+    name: ObjectName
+    version: Version
+    chunk: int
+    member: Member
+    flags: Flag
+    record: RingRecord
+    idle: Idle
+    asking: bytes = b""
+    expected: dict[int, tuple[bytes, Recent]] = field(default_factory=dict[int, tuple[bytes, Recent]])
+
+    def __post_init__(self) -> None:
+        head = read_head(self.name.namespace, self.name.path, self.version, 1, self.flags)
+        length = len(head) + RANGE.size
+        self.asking = HEADER.pack(MAGIC, PROTOCOL, int(Kind.READ), length, self.record.epoch) + head
+
+    def ask(self, channel: Channel, start: int, target: memoryview, timeout_s: float, hedging: Hedging) -> float | None:
+        """Asks for a range and waits as long as is usual; when all of it had come, in one frame (monotonic clock).
+
+        None leaves what has come in the channel.
+
+        Raises:
+            PeerLostError: the worker is gone.
+        """
+        size = len(target)
+        found = self.expected.get(size)
+        if found is None:
+            found = self._expect(size, hedging)
+        head, recent = found
+        delay_s = recent.delay_s
+        tick_s = timeout_s if delay_s is None or delay_s > timeout_s else delay_s
+        started = time.monotonic()
+        if not channel.ask(self.asking + RANGE.pack(start, size), head, target, tick_s):
+            return None
+        answered_at = time.monotonic()
+        recent.add(answered_at - started)
+        return answered_at
+
+    def _expect(self, size: int, hedging: Hedging) -> tuple[bytes, Recent]:
+        if len(self.expected) >= _SIZES_KEPT:
+            self.expected.clear()
+        head = data_head(0, 0, self.version.digest, self.version.size, size, self.record.epoch)
+        found = self.expected[size] = head, hedging.of(self.member.id, size)
+        return found
+
+
+class Lanes:
+    """The lanes of a client; approximate where threads race, which costs a lane."""
+
+    def __init__(self) -> None:
+        self._last: Lane | None = None
+        self._lanes: dict[tuple[ObjectName, Version, int], Lane] = {}
+
+    def find(self, name: ObjectName, version: Version, start: int, record: RingRecord | None) -> Lane | None:
+        """The lane to a place of an object, if there is one that still holds."""
+        chunk, lane = start // CHUNK_BYTES, self._last
+        if lane is None or lane.name is not name or lane.version is not version or lane.chunk != chunk:
+            lane = self._lanes.get((name, version, chunk))
+            if lane is None:
+                return None
+        if lane.record is not record or not lane.idle.holds:
+            return None
+        self._last = lane
+        return lane
+
+    def keep(self, lane: Lane) -> None:
+        """Keeps a lane."""
+        if len(self._lanes) >= _LANES_KEPT:
+            self._lanes.clear()
+        self._lanes[lane.name, lane.version, lane.chunk] = lane

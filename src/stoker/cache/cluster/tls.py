@@ -1,0 +1,213 @@
+"""TLS on TCP connections between nodes: certificates from files, and a socket that behaves as plain ones do here.
+
+The secret says who may connect, with TLS or without; TLS keeps pages from being read on the way, and shows clients that
+a worker is the one whose name they dialled. Unix sockets are never encrypted.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from stoker.cache.cluster.channel import Channel
+from stoker.cache.cluster.frames import MAGIC, Reason, Refused
+from stoker.core.errors import ConfigError, PeerLostError, PeerRefusedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What a worker shows.
+
+    Attributes:
+        cert: file with its certificate, followed by those between it and the authority.
+        key: file with its private key; None if that is in the same file.
+    """
+
+    cert: Path
+    key: Path | None = None
+
+
+_PLAIN = MAGIC.to_bytes(2, "little")
+"""How a client begins that does not encrypt."""
+_MAX_BYTES = 4096
+
+
+class TlsSocket(ssl.SSLSocket):
+    """An encrypted socket whose calls wait, end and fail as those of a plain one with the kernel's own time-outs."""
+
+    receive_s: float | None = None
+    """Silence after which receiving raises ``BlockingIOError``."""
+    send_s: float | None = None
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        """Receives what is there, or what comes first; fewer bytes than were asked for, whatever ``flags`` say."""
+        self.settimeout(0.0 if flags & socket.MSG_DONTWAIT else self.receive_s)
+        try:
+            return super().recv_into(buffer, nbytes or None)
+        except (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError("nothing was received") from None
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """Sends some of the bytes."""
+        self.settimeout(0.0 if flags & socket.MSG_DONTWAIT else self.send_s)
+        try:
+            return super().send(data)
+        except (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError("nothing was taken") from None
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        """Sends all bytes."""
+        left = memoryview(data).cast("B")
+        while left:
+            left = left[self.send(left) :]
+
+    def sendmsg(self, buffers: Sequence[Any], *_: Any) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Sends all bytes of several places."""
+        for buffer in buffers:
+            self.sendall(buffer)
+        return sum(map(len, buffers))
+
+    def shutdown(self, how: int) -> None:
+        """Ends the connection under another thread, which finds it closed."""
+        socket.socket.shutdown(self, how)
+
+
+class TlsChannel(Channel):
+    """A connection whose frames are encrypted."""
+
+    def bound(self, receive_s: float, send_s: float) -> None:
+        """Sets the longest silences."""
+        self._timeout_s = receive_s
+        self.tick(receive_s)
+        self._tls.send_s = send_s or None
+
+    def tick(self, tick_s: float) -> None:
+        """Sets after how much silence receiving looks up."""
+        self._tick_s = tick_s
+        self._tls.receive_s = tick_s or None
+
+    @property
+    def buffered(self) -> bool:
+        """Whether bytes are there that a poll does not show."""
+        return super().buffered or self._tls.pending() > 0
+
+    @property
+    def _tls(self) -> TlsSocket:
+        return cast(TlsSocket, self.sock)
+
+
+def worker_context(certificate: Certificate) -> ssl.SSLContext:
+    """For accepting connections; raises :class:`ConfigError` where the files cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0
+    try:
+        context.load_cert_chain(certificate.cert, certificate.key)
+    except (OSError, ValueError) as error:
+        key = certificate.key or certificate.cert
+        raise ConfigError(
+            f"`--tls-cert` and `--tls-key` must be a certificate and its key in PEM, got {certificate.cert} and {key}: "
+            f"{_words(error)}"
+        ) from None
+    return context
+
+
+def client_context(ca: Path) -> ssl.SSLContext:
+    """For dialling; raises :class:`ConfigError` where the file cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"`tls-ca` must be certificates in PEM, got {ca}: {_words(error)}") from None
+    return context
+
+
+def dialled(sock: socket.socket, address: str, host: str, context: ssl.SSLContext, timeout_s: float) -> TlsChannel:
+    """A channel over a connection that we made.
+
+    Args:
+        sock: connected; is closed if this fails.
+        address: of the worker, for errors.
+        host: of it, which its certificate must name.
+        context: see :func:`client_context`.
+        timeout_s: for the handshake, and the longest silence afterwards.
+
+    Raises:
+        PeerRefusedError: the worker's certificate is not one that we trust, or it speaks no TLS.
+        PeerLostError: it went away.
+    """
+    try:
+        return _shaken(sock, context, timeout_s, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise PeerRefusedError(
+            f"`{address}` shows a certificate that `tls-ca` does not vouch for: {error.verify_message}", address=address
+        ) from None
+    except ssl.SSLError as error:
+        raise PeerRefusedError(
+            f"`{address}` must speak TLS since `tls-ca` is set, and does not, or not with us: {_words(error)}",
+            address=address,
+        ) from None
+    except OSError as error:
+        raise PeerLostError(f"`{address}` ends the handshake: {_words(error)}", address=address) from None
+
+
+def accepted(plain: Channel, context: ssl.SSLContext, timeout_s: float) -> TlsChannel:
+    """A channel over a connection that a client made.
+
+    Args:
+        plain: over it, from which nothing was received; it is closed.
+        context: see :func:`worker_context`.
+        timeout_s: for the handshake, and the longest silence afterwards.
+
+    Raises:
+        PeerRefusedError: the client does not encrypt; it has been told.
+        PeerLostError: there was no handshake that we understand.
+    """
+    if plain.wait(timeout_s) and plain.sock.recv(len(_PLAIN), socket.MSG_PEEK) == _PLAIN:
+        plain.frame(_MAX_BYTES)
+        plain.send(Refused(Reason.NOT_AUTHENTICATED, "this worker speaks TLS alone; name its authority with tls-ca"))
+        raise PeerRefusedError("`client` does not encrypt")
+    try:
+        return _shaken(plain.sock, context, timeout_s)
+    except OSError as error:
+        raise PeerLostError(f"`client` does not end its handshake: {_words(error)}") from None
+
+
+def _shaken(
+    sock: socket.socket, context: ssl.SSLContext, timeout_s: float, server_hostname: str | None = None
+) -> TlsChannel:
+    context.sslsocket_class = TlsSocket
+    with sock:  # it is empty once it is wrapped
+        wrapped = context.wrap_socket(
+            sock, server_side=server_hostname is None, do_handshake_on_connect=False, server_hostname=server_hostname
+        )
+    try:
+        _shake(wrapped, time.monotonic() + timeout_s)
+        return TlsChannel(wrapped, timeout_s)
+    except BaseException:
+        wrapped.close()
+        raise
+
+
+def _shake(sock: ssl.SSLSocket, deadline: float) -> None:
+    """The handshake; who sends a byte now and then does not make it last longer."""
+    sock.setblocking(False)
+    poll = select.poll()
+    while True:
+        try:
+            return sock.do_handshake()
+        except ssl.SSLWantReadError:
+            poll.register(sock, select.POLLIN)
+        except ssl.SSLWantWriteError:
+            poll.register(sock, select.POLLOUT)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError("it takes too long")
+
+
+def _words(error: Exception) -> str:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(reason.split()) or type(error).__name__

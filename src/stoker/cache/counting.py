@@ -1,0 +1,50 @@
+"""What readers do, counted and told: to each of them, or to the run that the process belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a reader did; threads add without a lock, so a count may lack a few.
+
+    Attributes:
+        asked_bytes: handed to callers.
+        hit_bytes: of those, from the cache's pages.
+        fetched_bytes: from stores.
+        peer_bytes: from other nodes.
+        requests: to stores, for bytes.
+        checks: questions to stores for an object's version.
+        changes: of those, how many found another version than the cached one.
+    """
+
+    asked_bytes: int = 0
+    hit_bytes: int = 0
+    fetched_bytes: int = 0
+    peer_bytes: int = 0
+    requests: int = 0
+    checks: int = 0
+    changes: int = 0
+
+
+def _tell_nobody(url: str) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Who wants to know what the readers of this process do.
+
+    Attributes:
+        counts: gives what a new reader counts in.
+        tell_changed: is told of objects that changed although a run keeps to one version of each.
+    """
+
+    counts: Callable[[], Counts] = Counts
+    tell_changed: Callable[[str], None] = _tell_nobody
+
+
+watch = Watch()
+"""Of this process; a run puts its own in place before there are readers."""

@@ -1,0 +1,56 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Options of a cached filesystem that nobody would take: a typing error must not look like a setting that holds."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Collection
+from typing import Any
+
+_OF_FSSPEC = frozenset(
+    ("skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop",
+     "batch_size", "auto_mkdir", "client_kwargs", "fo")
+)  # fmt: skip
+"""Which fsspec's base classes take out of what is left over."""
+_HANDS_ON = frozenset(("http", "https", "sftp", "ssh", "webhdfs", "smb", "hf"))
+"""Protocols whose filesystems give what they do not know to another library."""
+
+
+def check_options(options: Collection[str], own: type, target: Any) -> None:
+    """Refuses options that neither the cache nor the store's filesystem knows.
+
+    Args:
+        options: names that were given and are not the cache's.
+        own: class of the cached filesystem.
+        target: class of the store's.
+
+    Raises:
+        TypeError: one is unknown.
+    """
+    if not options:
+        return
+    protocols = (target.protocol,) if isinstance(target.protocol, str) else target.protocol
+    takes_any = not _HANDS_ON.isdisjoint(protocols)
+    ours, theirs = _named(own.__init__), _named(*(each.__init__ for each in target.__mro__))
+    for name in options:
+        if name not in theirs and name not in _OF_FSSPEC:
+            near = difflib.get_close_matches(name, ours if takes_any else (*ours, *theirs), 1, 0.8)
+            if takes_any and not near:
+                continue
+            hint = f"did you mean `{near[0]}`? " if near else ""
+            raise TypeError(
+                f"`{name}` must be an option of the cache ({', '.join(ours)}) or of {target.__name__} "
+                f"({', '.join(theirs) or 'it has none'}); {hint}what is in `target_options` is not checked"
+            )
+
+
+def _named(*functions: Any) -> list[str]:
+    """Names of parameters, in their order."""
+    found = dict.fromkeys(
+        parameter.name
+        for function in functions
+        for parameter in list(inspect.signature(function).parameters.values())[1:]
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    )
+    return list(found)

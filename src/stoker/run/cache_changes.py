@@ -1,0 +1,62 @@
+"""Says at once that an object changed while a run kept to one version of it: once a path, a few times a run.
+
+The processes of a run, data workers included, agree by files beside its ledger, which go with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+MOST_TOLD = 5
+"""Paths of a run that are named; all are counted in its report."""
+
+
+class Teller:
+    """Tells of changed objects on stderr, for one process.
+
+    Args:
+        ledger: of the run.
+        quiet: tells nobody.
+    """
+
+    def __init__(self, ledger: Path, *, quiet: bool) -> None:
+        self._ledger, self._quiet = ledger, quiet
+        self._known: set[str] = set()
+
+    def tell(self, url: str) -> None:
+        """An object changed; a line, if no process of the run has said so."""
+        if self._quiet or url in self._known or len(self._known) > MOST_TOLD:
+            return
+        self._known.add(url)
+        before = len(list(_marks(self._ledger)))
+        if before > MOST_TOLD or not self._claim(url):
+            return
+        line = f"{url} changed at its source during the run; what is read from now on is the new version"
+        if before == MOST_TOLD:
+            line = "more objects changed at their source during the run; they are counted in its report"
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # no stderr, or a closed one
+            sys.stderr.write(f"stoker: cache: {line}\n")
+
+    def _claim(self, url: str) -> bool:
+        """Whether this process is the first to tell of it."""
+        name = hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        try:
+            os.close(os.open(f"{self._ledger}.changed-{name}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except OSError:
+            return False  # another one was; or the run has ended, or the disk is full
+        return True
+
+
+def forget(ledger: Path) -> None:
+    """The run has ended."""
+    for mark in _marks(ledger):
+        with contextlib.suppress(OSError):
+            mark.unlink()
+
+
+def _marks(ledger: Path) -> list[Path]:
+    return list(ledger.parent.glob(f"{ledger.name}.changed-*"))

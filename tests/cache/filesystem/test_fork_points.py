@@ -1,0 +1,128 @@
+"""A child forked while another thread of its parent holds any one lock of the cache reads and writes all the same."""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import os
+import signal
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import fsspec.asyn
+import pytest
+
+from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.names import PAGE_BYTES
+from stoker.cache.policies import Rule
+from stoker.cache.sources import opening
+from stoker.cache.sources.local import LocalSource
+from stoker.cache.versions import Version
+
+pytestmark = pytest.mark.integration
+
+SIZES = (10, 3000, 5 * PAGE_BYTES)
+_LOCKS = (_thread.LockType, _thread.RLock)
+_CONTAINERS = (dict, list, tuple, set, OrderedDict, WeakSet)
+
+
+class ListedSource(LocalSource):
+    """Local files, whose folders can be listed as those of S3 can."""
+
+    def versions(self, folder: str, most: int) -> dict[str, Version]:
+        return {path: self.info(path).version for path in self.target.find(folder)[:most]}
+
+
+def locks_of(root: Any) -> Iterator[tuple[str, Any]]:
+    """Locks that objects of the cache lead to from some object, and the way to each."""
+    seen: set[int] = set()
+    todo: list[tuple[str, Any]] = [(type(root).__name__, root)]
+    todo += [(name, vars(module)) for name, module in sys.modules.items() if name.startswith("stoker.cache.")]
+    while todo:
+        way, found = todo.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, _LOCKS):
+            yield way, found
+        elif isinstance(found, _CONTAINERS) or type(found).__module__.startswith("stoker.cache"):
+            parts = found.items() if isinstance(found, dict) else enumerate(_parts(found))
+            todo += [(f"{way}.{type(part).__name__ if isinstance(name, int) else name}", part) for name, part in parts]
+
+
+def _parts(found: Any) -> list[Any]:
+    if isinstance(found, WeakSet):
+        return list(found)
+    return gc.get_referents(found)
+
+
+def use(filesystem: StokerFileSystem, paths: list[str]) -> bool:
+    """Reads what is cached and what is not, and writes."""
+    right = [filesystem.cat(path) == Path(path).read_bytes() for path in paths]
+    right += [filesystem.info(path)["size"] == os.path.getsize(path) for path in paths]
+    with filesystem.open(paths[-1]) as file:
+        right.append(file.read(PAGE_BYTES + 5) == Path(paths[-1]).read_bytes()[: PAGE_BYTES + 5])
+    right.append(filesystem.cat_ranges(paths, [1] * len(paths), [3] * len(paths)) == [b"11"] * len(paths))
+    written = f"{paths[0]}.{os.getpid()}"
+    filesystem.pipe_file(written, b"written")
+    right.append(filesystem.cat(written) == b"written")
+    filesystem.pages.pin(filesystem.reader.name(written))
+    return all(right)
+
+
+def forked_while(lock: Any, work: Callable[[], bool]) -> int:
+    """How a child ends that was forked while another thread held a lock."""
+    taken, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            taken.set()
+            go.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(5)
+        code = 2
+        try:
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    go.set()
+    holder.join()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_every_lock(make: Callable[..., StokerFileSystem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import stoker.cache.folders  # noqa: F401 - their locks as well
+
+    monkeypatch.setitem(opening._KINDS, "file", ListedSource)
+    filesystem = make("file", rules=(Rule(max_age_s=0.0),))
+    folder = tmp_path / "store"
+    folder.mkdir()
+    paths = [str(folder / str(number)) for number in range(len(SIZES))]
+    for path, size in zip(paths, SIZES, strict=True):
+        Path(path).write_bytes(b"1" * size)
+    for _ in range(5):  # often enough for the folder to be listed
+        assert use(filesystem, paths)
+    # Not those of executors and events: a child makes its own.
+    locks = [(way, lock) for way, lock in locks_of(filesystem) if "Executor" not in way and "Thread" not in way]
+    assert len(locks) >= 8
+    failed = [(way, code) for way, lock in locks if (code := forked_while(lock, lambda: use(filesystem, paths)))]
+    assert failed == []
+
+
+def test_the_lock_of_fsspecs_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsspec.asyn, "loop", [None])
+
+    def build() -> bool:
+        return opening.private_filesystem("http", {}).loop.is_running()
+
+    assert forked_while(fsspec.asyn.get_lock(), build) == 0
