@@ -41,6 +41,10 @@ BARS = (
     "cache_scale",
     "cache_training",
     "cache_model_load",
+    "perf_fleet",
+    "perf_mpt",
+    "perf_parallel_terms",
+    "perf_speed",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")

@@ -144,9 +144,12 @@ class FedIterator(_BaseDataLoaderIter):
         else:
             cutter.asked()
             item = super().__next__()
-            batch = cutter.delivered(item, item_seed(self._base_seed, self._feed.ordinal, self._seq))
+            batch = cutter.delivered(item, self._item_seed)
         self._pace.delivered(self._feed, time.monotonic())
         return batch
+
+    def _item_seed(self) -> int:
+        return item_seed(self._base_seed, self._feed.ordinal, self._seq)
 
     def _next_data(self) -> Any:
         if self._pid != os.getpid():

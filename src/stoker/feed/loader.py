@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -63,8 +63,8 @@ class StepCutter(Protocol):
         """The program asks for the next batch."""
         ...
 
-    def delivered(self, item: Any, seed: int) -> Any:
-        """What workers made of a work item (with this seed) has arrived; returns the batch for the program."""
+    def delivered(self, item: Any, seed: Callable[[], int]) -> Any:
+        """What workers made of a work item (its seed on request) has arrived; returns the batch for the program."""
         ...
 
     def batch_of(self, item: Any) -> Any:

@@ -13,9 +13,9 @@ from stoker.ui.advice import Advice
 from stoker.ui.cuts import headline_cut, latest_cuts, write_cut
 from stoker.ui.figures import shorten, write_clock, write_count, write_percent, write_plural, write_rate
 from stoker.ui.graph_svg import render_svg
+from stoker.ui.html_page import draw_figure, render_page
 from stoker.ui.loaders import LoaderSummary
-from stoker.ui.report_plots import Figure, draw_loader, has_gaps
-from stoker.ui.report_style import STYLE_SHEET
+from stoker.ui.report_plots import draw_loader, has_gaps
 from stoker.ui.report_text import PARTS, write_workers
 from stoker.ui.summary import Summary
 from stoker.ui.windows import Split, Window
@@ -32,14 +32,7 @@ def render_html(run: Run, summary: Summary) -> str:
     """The page, for one rank's records and their summary."""
     program = shlex.join(summary.argv) or summary.run_id
     body = "\n".join(part for part in _parts(run, summary, program) if part)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # The page may hold paths and names of the user's: it must not be able to send them anywhere.
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<title>{escape(program)} · stoker report</title>\n<style>{STYLE_SHEET}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
-    )
+    return render_page(f"{program} · stoker report", body)
 
 
 def _parts(run: Run, summary: Summary, program: str) -> Iterable[str]:
@@ -183,11 +176,6 @@ def _part_names() -> list[tuple[str, str]]:
     return [(f"s{number}", name) for number, name in enumerate(PARTS)]
 
 
-def _legend(entries: list[tuple[str, str]]) -> str:
-    items = "".join(f'<span><i class="{kind}"></i>{escape(name)}</span>' for kind, name in entries)
-    return f'<div class="legend">{items}</div>'
-
-
 def _plots(run: Run, summary: Summary, main: LoaderSummary) -> str:
     others = [loader for loader in summary.loaders if loader is not main]
     sections = [_plots_of(run, main, summary.duration_s, shown=True, named=bool(others))]
@@ -201,21 +189,13 @@ def _plots_of(run: Run, loader: LoaderSummary, end_s: float, *, shown: bool = Fa
     figures = draw_loader(run, loader, end_s)
     if not figures:
         return ""
-    grid = f'<div class="grid">{"".join(map(_figure, figures))}</div>'
+    grid = f'<div class="grid">{"".join(map(draw_figure, figures))}</div>'
     name = f" · {loader.site}" if named else ""
     gaps = "Gaps: the program was not iterating this loader. " if has_gaps(run, loader) else ""
     grid += f'<p class="soft small foot">{gaps}Point at a plot for its figures.</p>'
     if shown:
         return f"<section><h2>Over time{escape(name)}</h2>{grid}</section>"
     return f'<details class="course"><summary>Over time{escape(name)}</summary>{grid}</details>'
-
-
-def _figure(figure: Figure) -> str:
-    return (
-        f'<figure class="card"><h3>{escape(figure.title)} <span class="unit small">{escape(figure.unit)}</span></h3>'
-        f"{_legend(figure.legend)}"
-        f'<div class="canvas">{figure.drawing}</div></figure>'
-    )
 
 
 def _cuts(run: Run, summary: Summary) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from stoker.core.events import WorkerLost
 from stoker.core.runlog import Run
 from stoker.ui.figures import write_clock, write_percent, write_plural, write_rate
+from stoker.ui.html_page import Figure
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.report_text import PARTS
 from stoker.ui.series import Point, pieces, worker_steps
@@ -15,17 +15,6 @@ from stoker.ui.svg import Pair, Plot, count_ticks, nice_ticks
 
 MIN_POINTS = 4
 """Fewer spans than this are no course."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """A plot with its words."""
-
-    title: str
-    unit: str
-    legend: list[tuple[str, str]]
-    """Class and name of each series; empty where the title says it all."""
-    drawing: str
 
 
 def draw_loader(run: Run, loader: LoaderSummary, end_s: float) -> list[Figure]:

@@ -44,7 +44,7 @@ class Style:
         text = "".join(character if character.isprintable() else " " for character in text)
         if self.unicode:
             return text
-        for fancy, plain in (("·", "|"), ("→", "->"), ("…", "..."), ("─", "-")):
+        for fancy, plain in (("·", "|"), ("→", "->"), ("…", "..."), ("─", "-"), ("×", "x")):
             text = text.replace(fancy, plain)
         return text.encode("ascii", "replace").decode("ascii")
 

@@ -47,7 +47,7 @@ def clock_ticks(end_s: float, wanted: int = 5) -> list[float]:
 
 @dataclass(kw_only=True)
 class Plot:
-    """One plot over time; add layers from back to front, then ``render``."""
+    """One plot, over time by default; add layers from back to front, then ``render``."""
 
     title: str
     """What is shown, with its unit; read out by screen readers."""
@@ -57,6 +57,8 @@ class Plot:
     """Values of the vertical axis; the last one is its top."""
     write_value: Callable[[float], str]
     write_time: Callable[[float], str]
+    places: Sequence[float] | None = None
+    """Labelled points of the horizontal axis; round points of time by default."""
     _layers: list[str] = field(default_factory=list[str])
     _marks: list[str] = field(default_factory=list[str])
 
@@ -126,7 +128,7 @@ class Plot:
                 f'<line class="{"grid" if value else "axis"}" x1="0" x2="100%" y1="{y}" y2="{y}"/>'
                 f'<text class="y" x="-8" y="{y}" dy="0.32em">{escape(self.write_value(value))}</text>'
             )
-        for time_s in clock_ticks(self.end_s):
+        for time_s in clock_ticks(self.end_s) if self.places is None else self.places:
             if time_s < self.begin_s:
                 continue
             place = 100 * self._x(time_s) / _UNIT

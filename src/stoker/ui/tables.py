@@ -21,8 +21,8 @@ def render_table(
         style: what the terminal shows.
         right: columns that are aligned to the right, by number.
     """
-    clean = [[style.clean(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in [list(heading), *clean]) for column in range(len(heading))]
+    heading, *clean = [[style.clean(cell) for cell in row] for row in (heading, *rows)]
+    widths = [max(len(row[column]) for row in (heading, *clean)) for column in range(len(heading))]
     used = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
     widths[-1] = min(widths[-1], max(16, style.width - used))
     lines = [style.paint(_line(heading, widths, right, style), 1)]

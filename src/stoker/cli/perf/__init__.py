@@ -1,0 +1,1 @@
+"""The commands below `stoker perf`, one module each."""

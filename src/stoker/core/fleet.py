@@ -1,0 +1,183 @@
+"""What was found about a fleet of jobs: plain records, made by ``perf.fleet`` and shown by ``ui``.
+
+Shares are in [0, 1]. "At job level" every job counts once; "at GPU level" it counts as often as it has GPUs, or by its
+GPU-seconds where the table has durations.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Constant(msgspec.Struct, frozen=True, kw_only=True):
+    """A number that the figures rest on."""
+
+    name: str
+    value: str
+    """As people write it, with its unit."""
+    basis: str
+    where: str
+    mark: str
+    """Stands behind the value wherever it is shown; empty for what may be shown as a fact."""
+
+
+OUTCOMES = {
+    "gains": "the job is faster, and its weights fit a GPU as far as their size is known",
+    "too large": "would gain, but its weights do not fit the memory of a GPU",
+    "input contends": "slower per GPU: the input of a server's GPUs comes over one PCIe root",
+    "slower": "slower per GPU",
+    "fewer GPUs": "faster per GPU, but one server has fewer GPUs than the job had",
+}
+"""What becomes of a job that is ported, and what the word means."""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs of one class."""
+
+    name: str
+    jobs: int
+    gpus: int
+    job_frac: float
+    gpu_frac: float
+    """Share of the weight at GPU level."""
+
+
+class Shares(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a class of jobs goes; the shares of the parts sum to 1."""
+
+    group: str
+    at_job: dict[str, float]
+    at_gpu: dict[str, float]
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """A cumulative distribution: of a class's jobs, how many have at most this share of their time in a part."""
+
+    group: str
+    part: str
+    jobs_frac: list[float]
+    """For shares of 0, 1, … 100 %."""
+
+
+class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
+    """Which resource takes most of a job's step, counted over the jobs of a class."""
+
+    group: str
+    at_job: dict[str, float]
+    at_gpu: dict[str, float]
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """Quantiles and mean of a gain (a factor; above 1 is faster)."""
+
+    p10: float
+    p25: float
+    median: float
+    p75: float
+    p90: float
+    mean: float
+    faster_frac: float
+    """Share of the jobs that become faster."""
+
+
+class PortedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job of a port, as an example."""
+
+    job: str
+    gpus_before: int
+    gpus_after: int
+    per_gpu: float
+    whole: float
+    outcome: str
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a class's jobs on another architecture."""
+
+    source: str
+    target: str
+    jobs: int
+    per_gpu: Distribution
+    """Gain of one GPU's step."""
+    whole: Distribution
+    """Gain of the job's throughput, which may have fewer GPUs there."""
+    outcomes: dict[str, int]
+    """Jobs by what becomes of them, a word of ``OUTCOMES``."""
+    bins: list[tuple[str, float]]
+    """Shares of the jobs by gain of the job."""
+    best: list[PortedJob]
+    worst: list[PortedJob]
+
+
+class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
+    """What another rate of one resource does to the fleet."""
+
+    resource: str
+    before: str
+    after: str
+    factor: float
+    mark: str
+    speedup: dict[str, float]
+    """Mean over the jobs of each class and of all."""
+    gpu_time_saved_frac: float
+    """Negative where it is a downgrade."""
+    faster_frac: float
+    """Share of the jobs that gain more than 5 %."""
+
+
+class Sensitivity(msgspec.Struct, frozen=True, kw_only=True):
+    """How much faster a class's jobs get when one resource is twice as fast, the most telling resource first."""
+
+    group: str
+    speedup: list[tuple[str, float]]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure that was published beside the one found here."""
+
+    what: str
+    published: str
+    found: str
+    mark: str
+    off_points: float
+    """How far the figure is from what was published, in percent points."""
+
+
+class Missing(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the report that the table has not the columns for."""
+
+    what: str
+    needs: str
+
+
+class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was found."""
+
+    name: str
+    """The table's file, or what was generated."""
+    form: str
+    """How the table was read."""
+    synthetic: bool
+    """Made up after published figures: no job in it ever ran."""
+    overlap: str
+    weighting: str
+    """What the GPU level counts."""
+    jobs: int
+    gpus: int
+    groups: list[Group]
+    part_names: dict[str, str]
+    """Parts of a step as people read them."""
+    resource_names: dict[str, str]
+    """What a step can take longest of, as people read it, in the order in which it is shown."""
+    parts: list[str] = []
+    """Parts of a step, in the order in which they are shown."""
+    shares: list[Shares] = []
+    curves: list[Curve] = []
+    bottlenecks: list[Bottleneck] = []
+    ports: list[Port] = []
+    upgrades: list[Upgrade] = []
+    sensitivities: list[Sensitivity] = []
+    comparisons: list[Comparison] = []
+    constants: list[Constant] = []
+    notes: list[str] = []
+    missing: list[Missing] = []

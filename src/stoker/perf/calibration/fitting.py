@@ -1,0 +1,166 @@
+"""Coefficients of a step's terms.
+
+A step takes the sum over its terms (matrix products, attention, pointwise work, ...) of the time that each would take
+at the makers' rates, times a coefficient: the inverse of the efficiency that programs reach. What the host does to
+launch kernels goes on beside what the device computes; the two together take the root of the sum of their squares: the
+larger one where one is much larger, and more where they are alike, as they then wait for each other.
+
+Coefficients are positive, start from a stated belief, and are moved by measured steps as far as these are surer than
+the belief: maximum a posteriori with log-normal beliefs; residuals of the logarithm of the step time under a
+pseudo-Huber loss, so that a few rows which were run in some other way do not turn the others; Levenberg-Marquardt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_NOISE = 0.03
+"""Relative error of a step below which fitting better is worth nothing: repetitions of one configuration on several
+hosts differ by 0.1 to 4 % (reference rows of lambda-v1 on H100)."""
+_ROUNDS, _CONVERGED = 100, 1e-7
+_LEAST_DAMPING, _MOST_DAMPING = 1e-9, 1e9
+
+Lane = Literal["device", "host", "alone"]
+"""Where a term's time passes: on the device, on the host beside it, or with neither doing anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A part of the step.
+
+    Attributes:
+        prior: coefficient believed in before any measurement.
+        spread: standard deviation of the belief's logarithm: 0.3 says that a factor of 1.35 either way is likely.
+        why: what the belief rests on.
+        lane: where its time passes.
+    """
+
+    name: str
+    prior: float
+    spread: float
+    why: str
+    lane: Lane = "device"
+
+    def __post_init__(self) -> None:
+        if not (self.prior > 0 and self.spread > 0):
+            raise ValueError(
+                f"`prior` and `spread` of {self.name} must be positive, got {self.prior} and {self.spread}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Coefficients, one for each term."""
+
+    terms: tuple[Term, ...]
+    coefficients: Array
+
+    def seconds(self, at_spec: Array) -> Array:
+        """Predicted step times.
+
+        Args:
+            at_spec: shape (rows, terms), in seconds at the makers' rates.
+
+        Returns:
+            Shape (rows,), in seconds.
+        """
+        return _steps(_lanes(self.terms), at_spec, self.coefficients)[0]
+
+
+def believed(terms: Sequence[Term]) -> Calibration:
+    """The calibration that no measurement has touched."""
+    return Calibration(tuple(terms), np.array([term.prior for term in terms]))
+
+
+def fit(terms: Sequence[Term], at_spec: Array, measured: Array) -> Calibration:
+    """The coefficients that measured steps and beliefs make most likely.
+
+    Args:
+        terms: what the columns mean.
+        at_spec: shape (rows, terms), in seconds at the makers' rates; each row has a positive one.
+        measured: shape (rows,), in seconds.
+
+    Raises:
+        ValueError: shapes do not agree, or a time is not positive.
+    """
+    _check(terms, at_spec, measured)
+    belief = np.log([term.prior for term in terms])
+    problem = _Problem(_lanes(terms), at_spec, measured, belief, np.array([term.spread for term in terms]) ** -2.0)
+    return Calibration(tuple(terms), np.exp(problem.solve()))
+
+
+_Lanes = dict[Lane, NDArray[np.bool_]]
+
+
+def _lanes(terms: Sequence[Term]) -> _Lanes:
+    """Which columns belong to each lane."""
+    return {lane: np.array([term.lane == lane for term in terms]) for lane in get_args(Lane)}
+
+
+def _steps(lanes: _Lanes, at_spec: Array, coefficients: Array) -> tuple[Array, Array]:
+    """Step times, and how much of a further second of each term they would grow by, of shape (rows, terms)."""
+    times = at_spec * coefficients
+    device, host, alone = (times[:, columns].sum(axis=1) for columns in lanes.values())
+    together = np.hypot(device, host)
+    share = np.ones_like(times)
+    for own, total in ((lanes["device"], device), (lanes["host"], host)):
+        share[:, own] = np.divide(total, together, out=np.ones_like(total), where=together > 0)[:, None]
+    return together + alone, share
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """The most likely logarithms of the coefficients."""
+
+    lanes: _Lanes
+    at_spec: Array
+    measured: Array
+    belief: Array
+    certainty: Array
+
+    def solve(self) -> Array:
+        logs, damping = self.belief.copy(), 1e-3
+        cost = self._cost(logs)
+        for _ in range(_ROUNDS):
+            gradient, curvature = self._slopes(logs)
+            while True:
+                step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
+                reached = self._cost(logs - step)
+                if reached <= cost or damping > _MOST_DAMPING:
+                    break
+                damping *= 5
+            if reached > cost:
+                break
+            logs, cost, damping = logs - step, reached, max(damping / 5, _LEAST_DAMPING)
+            if np.abs(step).max() < _CONVERGED:
+                break
+        return logs
+
+    def _cost(self, logs: Array) -> float:
+        residual = np.log(_steps(self.lanes, self.at_spec, np.exp(logs))[0] / self.measured) / _NOISE
+        return float(2 * (np.sqrt(1 + residual**2) - 1).sum() + (self.certainty * (logs - self.belief) ** 2).sum())
+
+    def _slopes(self, logs: Array) -> tuple[Array, Array]:
+        coefficients = np.exp(logs)
+        predicted, share = _steps(self.lanes, self.at_spec, coefficients)
+        residual = np.log(predicted / self.measured)
+        slope = self.at_spec * coefficients * share / predicted[:, None]
+        weight = 1.0 / (_NOISE**2 * np.sqrt(1.0 + (residual / _NOISE) ** 2))
+        gradient = slope.T @ (weight * residual) + self.certainty * (logs - self.belief)
+        return gradient, slope.T @ (weight[:, None] * slope) + np.diag(self.certainty)
+
+
+def _check(terms: Sequence[Term], at_spec: Array, measured: Array) -> None:
+    if at_spec.shape != (len(measured), len(terms)):
+        raise ValueError(f"`at_spec` must have shape {(len(measured), len(terms))}, got {at_spec.shape}")
+    if not (np.isfinite(at_spec).all() and (at_spec >= 0).all() and (at_spec.sum(axis=1) > 0).all()):
+        raise ValueError("`at_spec` must hold times that are not negative, and one above 0 in each row")
+    if not (np.isfinite(measured).all() and (measured > 0).all()):
+        raise ValueError("`measured` must hold positive times")

@@ -1,0 +1,94 @@
+"""GPUs by their makers' specifications; calibration says how much of them a program gets."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One model of GPU.
+
+    Attributes:
+        rates: FLOP/s by precision, dense; only those that the GPU has.
+        memory_bytes: what it holds.
+        memory_bandwidth: bytes/s.
+        nvlink: bytes/s of all its links, both directions together; 0 where it has none.
+        pcie: bytes/s of its slot, one direction.
+        source: where the figures come from.
+    """
+
+    name: str
+    generation: str
+    rates: Mapping[str, float]
+    memory_bytes: float
+    memory_bandwidth: float
+    nvlink: float
+    pcie: float
+    source: str
+
+    def rate(self, precision: str) -> float:
+        """FLOP/s at a precision.
+
+        Raises:
+            ValueError: the GPU does not have it.
+        """
+        if precision not in self.rates:
+            raise ValueError(f"`precision` of {self.name} must be one of {', '.join(self.rates)}, got {precision!r}")
+        return self.rates[precision]
+
+
+@functools.cache
+def catalogue() -> Mapping[str, Gpu]:
+    """All known GPUs by name."""
+    return parse((files("stoker.perf") / "catalogue.toml").read_text())
+
+
+def gpu(name: str) -> Gpu:
+    """A GPU by its name in the catalogue.
+
+    Raises:
+        ValueError: it is not known; says which are.
+    """
+    known = catalogue()
+    if name not in known:
+        raise ValueError(f"`gpu` must be one of {', '.join(known)}, got {name!r}")
+    return known[name]
+
+
+def parse(text: str) -> dict[str, Gpu]:
+    """GPUs in the form of ``catalogue.toml``.
+
+    Raises:
+        ValueError: an entry lacks a figure, or one is not positive.
+    """
+    return {name: _gpu(name, entry) for name, entry in tomllib.loads(text).items()}
+
+
+def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
+    missing = [key for key in ("generation", "memory", "bandwidth", "pcie", "source") if key not in entry]
+    if missing:
+        raise ValueError(f"[{name}] must have {', '.join(missing)}")
+    for key, value in entry.items():
+        if key not in ("generation", "source") and not (isinstance(value, int | float) and value > 0):
+            raise ValueError(f"[{name}] `{key}` must be a positive number, got {value!r}")
+    rates = {key: entry[key] * 1e12 for key in PRECISIONS if key in entry}
+    if not rates:
+        raise ValueError(f"[{name}] must have a rate: one of {', '.join(PRECISIONS)}")
+    return Gpu(
+        name=name,
+        generation=entry["generation"],
+        rates=rates,
+        memory_bytes=entry["memory"] * 1e9,
+        memory_bandwidth=entry["bandwidth"] * 1e9,
+        nvlink=entry.get("nvlink", 0) * 1e9,
+        pcie=entry["pcie"] * 1e9,
+        source=entry["source"],
+    )

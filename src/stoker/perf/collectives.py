@@ -1,0 +1,65 @@
+"""How long collectives within a server take, as measured.
+
+A flat share of a link's bandwidth is 6.5 times too low for large messages on an A100 server and 1.6 times too high for
+small ones, so that within a server the measured sweep of sizes is used, count by count: V100 servers are a mesh, whose
+times are no function of the count.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker.perf.tables.rows import all_reduces
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """All-reduces of several sizes among a fixed number of GPUs.
+
+    Attributes:
+        sizes_bytes: ascending.
+        seconds: of each.
+    """
+
+    sizes_bytes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def __call__(self, size_bytes: float) -> float:
+        """Seconds for a size.
+
+        Between measured ones along a line of logarithms; below the least its latency; above the largest its bandwidth.
+        """
+        if size_bytes <= 0:
+            return 0.0
+        if size_bytes >= self.sizes_bytes[-1]:
+            return self.seconds[-1] * size_bytes / self.sizes_bytes[-1]
+        place = np.interp(math.log(size_bytes), np.log(self.sizes_bytes), np.log(self.seconds))
+        return math.exp(place)
+
+
+@functools.cache
+def sweep(family: str, gpus: int) -> Sweep:
+    """The measured sweep on one server.
+
+    Args:
+        family: ``A100`` or ``V100``.
+        gpus: that take part, 2 to 8.
+
+    Raises:
+        ValueError: there is none.
+    """
+    rows = sorted((row.size_bytes, row.seconds) for row in all_reduces() if (row.gpu, row.gpus) == (family, gpus))
+    if not rows:
+        known = ", ".join(f"{name} x{count}" for name, count in sorted({(r.gpu, r.gpus) for r in all_reduces()}))
+        raise ValueError(f"`family` and `gpus` must be among the measured ones ({known}), got {family} x{gpus}")
+    sizes, seconds = zip(*rows, strict=True)
+    return Sweep(sizes, seconds)
+
+
+def all_reduce(family: str, gpus: int, size_bytes: float) -> float:
+    """Seconds of an all-reduce within a server; 0 for one GPU."""
+    return sweep(family, gpus)(size_bytes) if gpus > 1 else 0.0

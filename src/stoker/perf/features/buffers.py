@@ -1,0 +1,73 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+"""Which memory tensors live in, and how much of it is alive at each moment of a step.
+
+A buffer is one allocation: a number for each storage that was seen, never used twice although addresses are.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Role = Literal["activation", "weight", "gradient", "state", "input"]
+
+
+class Buffers:
+    """Numbers for storages, and the events from which the peak is found."""
+
+    def __init__(self) -> None:
+        self.roles: dict[int, Role] = {}
+        """What a buffer is used for, where it is known; all others are activations."""
+        self.sizes: list[int] = []
+        self._numbers: dict[int, int] = {}
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._events: list[int] = []
+        """``n`` for an allocation of buffer n, ``~n`` for its end."""
+
+    def number(self, tensor: Tensor) -> int:
+        """The buffer of a tensor."""
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        found = self._numbers.get(address)
+        return found if found is not None else self._add(storage, address)
+
+    def _add(self, storage: torch.UntypedStorage, address: int) -> int:
+        number = len(self.sizes)
+        self.sizes.append(storage.nbytes())
+        self._numbers[address] = number
+        # The closure must not hold the storage; a dead address may be another's by now.
+        self._references[number] = weakref.ref(storage, lambda _: self._end(number, address))
+        self._events.append(number)
+        return number
+
+    def _end(self, number: int, address: int) -> None:
+        if self._numbers.get(address) == number:
+            del self._numbers[address]
+        self._references.pop(number, None)
+        self._events.append(~number)
+
+    def give_role(self, tensor: Tensor, role: Role) -> None:
+        """Says what a tensor's memory is used for."""
+        if tensor.layout is torch.strided:
+            self.roles.setdefault(self.number(tensor), role)
+
+    def alive(self) -> set[int]:
+        """Buffers that are alive now."""
+        return set(self._references)
+
+    def peaks(self) -> tuple[int, int]:
+        """Most bytes of activations and of everything that were alive at once."""
+        live = peak = activations = peak_activations = 0
+        for event in self._events:
+            number, sign = (event, 1) if event >= 0 else (~event, -1)
+            size = sign * self.sizes[number]
+            live += size
+            peak = max(peak, live)
+            if self.roles.get(number, "activation") == "activation":
+                activations += size
+                peak_activations = max(peak_activations, activations)
+        return peak_activations, peak

@@ -1,0 +1,146 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
+# pyright: reportUnknownLambdaType=false
+"""Runs a user's program up to its second optimizer step, in a process of its own, and writes what that step was.
+
+Its parameters are fake from the moment they are made; its data are real. The first step is let go by, since optimizers
+make their state in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from stoker.core.errors import StokerError
+from stoker.perf.features.recorder import Recorder
+from stoker.perf.features.redirect import Redirect, redirected
+from stoker.perf.features.step import Watch, fake_of, prepare_optimizer
+from stoker.perf.features.summing import features_of
+
+
+class _Program:
+    """The program, up to the step that is recorded."""
+
+    def __init__(self, target: str, hints: dict[str, float], out: Path) -> None:
+        self.recorder = Recorder(hints)
+        self.redirect = Redirect(self.recorder, target)
+        self.watch = Watch(self.recorder)
+        self.target, self.out = target, out
+        self.name = ""
+        self.batch: list[Tensor] = []
+        self.input_bytes = 0
+        self.begun = False
+
+    def run(self, words: list[str]) -> None:
+        """Runs the script; ends the process when the step is found."""
+        self.name = os.path.basename(words[0])
+        sys.argv = words
+        sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
+        with redirected(self.recorder, self.redirect), self.watch.hooks(), self._patched():
+            runpy.run_path(words[0], run_name="__main__")
+
+    @contextlib.contextmanager
+    def _patched(self) -> Generator[None]:
+        original = nn.Parameter.__new__
+        step: Any = __import__("importlib").import_module("torch.optim.optimizer")
+        before = step.register_optimizer_step_pre_hook(lambda optimizer, *_: prepare_optimizer(optimizer, self.target))
+        after = step.register_optimizer_step_post_hook(self._stepped)
+        load, init = _BaseDataLoaderIter.__next__, DataLoader.__init__
+
+        def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+            if isinstance(data, Tensor) and not isinstance(data, FakeTensor):
+                data = fake_of(self.recorder, data.detach())
+            return original(cls, data, requires_grad)
+
+        def loader(this: Any, *args: Any, **rest: Any) -> None:
+            for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+                rest.pop(name, None)
+            init(this, *args, **{**rest, "num_workers": 0, "pin_memory": False})
+
+        def loaded(this: Any) -> Any:
+            return self._load(load, this)
+
+        changed: list[tuple[Any, str, Any]] = [
+            (nn.Parameter, "__new__", staticmethod(parameter)),
+            (DataLoader, "__init__", loader),
+            (_BaseDataLoaderIter, "__next__", loaded),
+            (torch.cuda, "is_available", self._asked),
+        ]
+        changed += [(torch.cuda, name, lambda *_, **__: None) for name in ("synchronize", "set_device", "empty_cache")]
+        for owner, name, value in changed:
+            setattr(owner, name, value)
+        yield
+        before.remove()
+        after.remove()
+
+    def _asked(self) -> bool:
+        """The program has an accelerator, as far as it sees; torch itself must not look for one."""
+        return not str(sys._getframe(1).f_globals.get("__name__", "")).startswith("torch")
+
+    def _load(self, load: Any, iterator: Any) -> Any:
+        recording, self.recorder.recording = self.recorder.recording, False
+        try:
+            batch = load(iterator)
+        finally:
+            self.recorder.recording = recording
+        self.batch = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+        self.input_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self.batch)
+        for tensor in self.batch:
+            self.recorder.buffers.give_role(tensor, "input")
+        return batch
+
+    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        if not self.begun:
+            self.begun = self.recorder.recording = True
+            self.redirect.moved_bytes = 0
+            return
+        self.recorder.recording = False
+        found = features_of(
+            self.recorder, self.watch, [optimizer], target=self.target, inputs=self.batch, batch_size=None,
+            name=self.name, input_bytes=self.input_bytes or self.redirect.moved_bytes,
+        )  # fmt: skip
+        self.end({"features": json.loads(found.to_json())})
+
+    def end(self, content: dict[str, Any]) -> NoReturn:
+        """Writes the answer and ends the process at once: the rest of the program is not wanted."""
+        self.out.write_text(json.dumps(content), encoding="utf-8")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def main() -> None:
+    """Arguments: where to write, the target, hints as JSON, then the program's command line."""
+    out, target, hints, *words = sys.argv[1:]
+    program = _Program(target, json.loads(hints), Path(out))
+    try:
+        program.run(words)
+    except StokerError as error:
+        program.end({"error": error.args[0]})
+    except SystemExit:
+        pass
+    except BaseException:
+        traceback.print_exc()
+        sys.exit(1)
+    many = "after one optimizer step" if program.begun else "without an optimizer step"
+    program.end({"error": f"`{words[0]}` must take two optimizer steps to be characterised, and ended {many}"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,372 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+"""FLOPs and bytes of single operations, by our own formulas: what the target's kernel does, not what this CPU would.
+
+A multiplication and its addition are two FLOPs. Bytes are what a kernel must read and write once when nothing stays on
+the chip between kernels; tables are charged by the rows that are touched. FLOPs of elementwise work are the arithmetic
+of its textbook form, constants below; they are small beside its bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+SOFTMAX_FLOPS = 5
+"""An element: maximum, subtraction, exponential, sum, division."""
+SOFTMAX_BACKWARD_FLOPS = 4
+NORM_FLOPS = 8
+"""An element: mean, variance (3), subtraction, scaling, weight and bias."""
+NORM_BACKWARD_FLOPS = 14
+
+
+class Touch(NamedTuple):
+    """A tensor that a kernel reads or writes, and how many bytes of it."""
+
+    tensor: Tensor
+    bytes: float
+
+
+class Cost(NamedTuple):
+    """What one call costs."""
+
+    kind: str
+    flops: float
+    dims: tuple[int, ...]
+    reads: Sequence[Touch]
+    writes: Sequence[Touch]
+
+
+Formula = Callable[[tuple[Any, ...], list[Tensor], list[Tensor]], Cost]
+"""Of arguments, tensors among them, and tensors of the result."""
+
+
+def touched(tensor: Tensor) -> Touch:
+    """The whole tensor; what was broadcast by `expand` is read once."""
+    count = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if stride or size == 0:
+            count *= size
+    return Touch(tensor, count * tensor.element_size())
+
+
+def all_of(tensors: Sequence[Tensor]) -> list[Touch]:
+    """Each tensor, sparse ones by their values."""
+    return [touched(tensor) if tensor.layout is torch.strided else _sparse(tensor) for tensor in tensors]
+
+
+def _sparse(tensor: Tensor) -> Touch:
+    values = tensor._values()
+    return Touch(values, values.numel() * values.element_size() + tensor._indices().numel() * 8)
+
+
+def elements(tensors: Sequence[Tensor]) -> int:
+    """Elements of the largest."""
+    return max((tensor.numel() for tensor in tensors), default=0)
+
+
+def simple(kind: str, flops_per_element: float = 0.0) -> Formula:
+    """Reads its inputs, writes its outputs."""
+
+    def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+        largest = elements([*ins, *outs])
+        return Cost(kind, flops_per_element * largest, (largest,), all_of(ins), all_of(outs))
+
+    return cost
+
+
+def _matmul(first: int, batched: bool) -> Formula:
+    """A product of ``args[first]`` and the next; what stands before is added to the result."""
+
+    def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+        a, b = args[first], args[first + 1]
+        batch = a.shape[0] if batched else 1
+        m = a.shape[-2] if a.dim() > 1 else 1
+        n = b.shape[-1] if b.dim() > 1 else 1
+        dims = (batch, m, n, a.shape[-1])
+        return Cost("matmul", 2.0 * math.prod(dims), dims, all_of(ins), all_of(outs))
+
+    return cost
+
+
+def _conv_flops(x: Tensor, weight: Tensor, out: Tensor, transposed: bool) -> float:
+    """Weight's shape is (out, in/groups, *kernel); (in, out/groups, *kernel) when transposed."""
+    positions = (x if transposed else out).shape
+    return 2.0 * positions[0] * math.prod(positions[2:]) * math.prod(weight.shape)
+
+
+def _conv_dims(x: Tensor, weight: Tensor, out: Tensor, groups: int) -> tuple[int, ...]:
+    """Batch, channels in and out, groups, elements of the kernel, positions of the output."""
+    return (x.shape[0], x.shape[1], out.shape[1], groups, math.prod(weight.shape[2:]), math.prod(out.shape[2:]))
+
+
+def _convolution(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    x, weight, transposed, groups = args[0], args[1], args[6], args[8]
+    flops = _conv_flops(x, weight, outs[0], transposed)
+    return Cost("conv", flops, _conv_dims(x, weight, outs[0], groups), all_of(ins), all_of(outs))
+
+
+def _convolution_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """Gradients of input and weight have the multiplications of the forward pass each, groups or not."""
+    grad, x, weight = args[:3]
+    transposed, groups, wanted = args[7], args[9], args[10]
+    once = _conv_flops(x, weight, grad, transposed)
+    flops = once * (bool(wanted[0]) + bool(wanted[1])) + (grad.numel() if wanted[2] else 0)
+    reads = [Touch(grad, touched(grad).bytes * sum(map(bool, wanted)))]
+    reads += [touched(weight)] if wanted[0] else []
+    reads += [touched(x)] if wanted[1] else []
+    return Cost("conv", flops, _conv_dims(x, weight, grad, groups), reads, all_of(outs))
+
+
+def _twice(kind: str, flops_per_element: float, tensors: int) -> Formula:
+    """Statistics need a pass of their own over the first tensors: a whole batch does not fit on the chip."""
+
+    def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+        largest = elements([*ins, *outs])
+        reads = all_of(ins)
+        reads = [Touch(t.tensor, t.bytes * 2) if n < tensors else t for n, t in enumerate(reads)]
+        return Cost(kind, flops_per_element * largest, (largest,), reads, all_of(outs))
+
+    return cost
+
+
+def _embedding(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    weight, indices = args[:2]
+    rows = Touch(weight, outs[0].numel() * weight.element_size())
+    dims = (indices.numel(), weight.shape[-1], weight.shape[0])
+    return Cost("embedding", 0.0, dims, [rows, touched(indices)], all_of(outs))
+
+
+def _embedding_dense_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """The table of gradients is zeroed, then rows are added to."""
+    grad, indices, num_rows = args[:3]
+    table, added = touched(outs[0]), touched(grad)
+    writes = [Touch(outs[0], table.bytes + added.bytes)]
+    dims = (indices.numel(), grad.shape[-1], num_rows)
+    return Cost("embedding", grad.numel(), dims, [Touch(grad, 2 * added.bytes), touched(indices)], writes)
+
+
+def _embedding_bag(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    weight, indices, offsets = args[:3]
+    size = indices.numel() * weight.shape[1]
+    dims = (indices.numel(), weight.shape[1], weight.shape[0])
+    reads = [Touch(weight, size * weight.element_size()), touched(indices), touched(offsets)]
+    return Cost("embedding", size, dims, reads, all_of(outs[:1]))
+
+
+def _embedding_bag_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    grad, indices = args[:2]
+    rows = float(indices.numel() * grad.shape[-1] * grad.element_size())
+    written = all_of(outs)[0]
+    dense = outs[0].layout is torch.strided
+    writes = [Touch(written.tensor, written.bytes + rows)] if dense else [written]
+    dims = (indices.numel(), grad.shape[-1], outs[0].shape[0])
+    reads = [Touch(grad, rows + (rows if dense else 0)), touched(indices)]
+    return Cost("embedding", indices.numel() * grad.shape[-1], dims, reads, writes)
+
+
+def _gather(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """Only what is taken is read."""
+    reads = [Touch(ins[0], touched(outs[0]).bytes), *all_of(ins[1:])]
+    return Cost("indexing", 0.0, (outs[0].numel(),), reads, all_of(outs))
+
+
+def _scatter(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """Indices and values are read; what they meet is read and written; another tensor begins as a copy."""
+    others = all_of(ins[1:])
+    moved = touched(ins[-1]).bytes if len(ins) > 1 else 0.0
+    copied = 0.0 if outs and outs[0] is ins[0] else touched(ins[0]).bytes
+    reads = [Touch(ins[0], copied + moved), *others]
+    return Cost("indexing", ins[-1].numel(), (ins[-1].numel(),), reads, [Touch(outs[0], copied + moved)])
+
+
+def _nll_loss(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """One element a row is read."""
+    scores, target = args[:2]
+    picked = Touch(scores, target.numel() * scores.element_size())
+    return Cost("reduction", target.numel(), (target.numel(),), [picked, touched(target)], all_of(outs))
+
+
+def _nll_loss_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    return Cost("fill", 0.0, (outs[0].numel(),), all_of([args[0], args[2]]), all_of(outs))
+
+
+def _copy_into(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    return Cost("copy", 0.0, (outs[0].numel(),), all_of(ins[1:2]), all_of(outs))
+
+
+def _fill(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    return Cost("fill", 0.0, (elements(outs),), [], all_of(outs))
+
+
+def _random(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    return Cost("random", 10.0 * elements(outs), (elements(outs),), [], all_of(outs))
+
+
+def _lists(flops_per_element: float) -> Formula:
+    """Over all tensors of a list at once."""
+
+    def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+        size = sum(tensor.numel() for tensor in args[0])
+        return Cost("pointwise", flops_per_element * size, (size,), all_of(ins), all_of(outs))
+
+    return cost
+
+
+def _fused_optimizer(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    size = sum(tensor.numel() for tensor in args[0])
+    return Cost("pointwise", 12.0 * size, (size,), all_of(ins), all_of(outs or ins))
+
+
+def free(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """No kernel, or none that touches data."""
+    return Cost("", 0.0, (), (), ())
+
+
+def _names(formula: Formula, names: str) -> dict[str, Formula]:
+    return dict.fromkeys(names.split(), formula)
+
+
+FORMULAS: dict[str, Formula] = {
+    **{name: _matmul(0, False) for name in ("mm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm")},
+    **{name: _matmul(1, False) for name in ("addmm", "addmv", "_addmm_activation")},
+    **{"bmm": _matmul(0, True), "baddbmm": _matmul(1, True)},
+    **{"convolution": _convolution, "convolution_backward": _convolution_backward},
+    **_names(
+        simple("norm", NORM_FLOPS),
+        "native_layer_norm native_group_norm _fused_rms_norm _cdist_forward _weight_norm_interface",
+    ),
+    **_names(
+        _twice("norm", NORM_BACKWARD_FLOPS, 2),
+        "native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward native_batch_norm_backward "
+        "batch_norm_backward cudnn_batch_norm_backward _weight_norm_interface_backward",
+    ),
+    **_names(
+        _twice("norm", NORM_FLOPS, 1),
+        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm "
+        "_batch_norm_with_update _batch_norm_with_update_functional",
+    ),
+    "_native_batch_norm_legit_no_training": simple("norm", 2),
+    "_batch_norm_no_update": simple("norm", 2),
+    **_names(simple("softmax", SOFTMAX_FLOPS), "_softmax _log_softmax _safe_softmax"),
+    **_names(
+        simple("softmax", SOFTMAX_BACKWARD_FLOPS),
+        "_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward",
+    ),
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_dense_backward,
+    **_names(_embedding_bag, "_embedding_bag _embedding_bag_forward_only"),
+    **_names(_embedding_bag_backward, "_embedding_bag_backward _embedding_bag_dense_backward"),
+    **_names(
+        _gather, "index gather index_select take masked_select _unsafe_index unfold_backward embedding_renorm nonzero"
+    ),
+    **_names(
+        _scatter,
+        "scatter scatter_add index_put index_add index_copy index_fill scatter_reduce _index_put_impl "
+        "_unsafe_index_put masked_scatter put slice_scatter select_scatter index_reduce",
+    ),
+    **_names(_nll_loss, "nll_loss_forward nll_loss2d_forward"),
+    **_names(_nll_loss_backward, "nll_loss_backward nll_loss2d_backward"),
+    "copy": _copy_into,
+    **_names(
+        _fill,
+        "fill zero zeros ones full arange linspace eye zeros_like ones_like full_like new_zeros new_ones new_full "
+        "tril_indices triu_indices scalar_tensor",
+    ),
+    **_names(
+        _random,
+        "bernoulli uniform normal random exponential rand randn randint randperm rand_like randn_like randint_like "
+        "normal_functional geometric log_normal multinomial",
+    ),
+    **_names(
+        simple("copy"),
+        "clone _to_copy cat stack repeat roll flip constant_pad_nd slice_backward select_backward _reshape_copy "
+        "unfold_copy new_empty_strided_copy as_strided_copy _sparse_mask resize pixel_shuffle pixel_unshuffle "
+        "im2col col2im reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d "
+        "reflection_pad1d_backward reflection_pad2d_backward replication_pad1d_backward replication_pad2d_backward "
+        "replication_pad3d_backward diagonal_backward channel_shuffle repeat_interleave view_copy tril triu "
+        "rot90 block_diag split_with_sizes_copy _chunk_cat",
+    ),
+    **_names(
+        simple("pooling", 1.0),
+        "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d "
+        "_adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices_backward "
+        "max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward "
+        "_adaptive_avg_pool3d_backward adaptive_max_pool2d_backward upsample_nearest1d upsample_nearest2d "
+        "upsample_nearest3d upsample_nearest2d_backward upsample_nearest3d_backward max_unpool2d "
+        "fractional_max_pool2d",
+    ),
+    **_names(
+        simple("pooling", 8.0),
+        "upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d upsample_linear1d_backward "
+        "upsample_bicubic2d upsample_bicubic2d_backward upsample_trilinear3d upsample_trilinear3d_backward "
+        "_upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d "
+        "grid_sampler_3d_backward",
+    ),
+    **_names(
+        simple("reduction", 1.0),
+        "sum mean prod amax amin max min argmax argmin all any var var_mean std std_mean logsumexp cumsum cumprod "
+        "cumlogsumexp cummax cummin nansum linalg_vector_norm norm median mode aminmax mse_loss smooth_l1_loss "
+        "huber_loss binary_cross_entropy bincount histc count_nonzero logcumsumexp trace soft_margin_loss "
+        "multi_margin_loss multilabel_margin_loss_forward kthvalue searchsorted bucketize segment_reduce "
+        "_segment_reduce_backward is_same_size equal",
+    ),
+    **_names(
+        simple("pointwise", 1.0),
+        "native_dropout native_dropout_backward where masked_fill lerp addcmul addcdiv gelu_backward silu_backward "
+        "mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward glu glu_backward "
+        "_prelu_kernel _prelu_kernel_backward log_sigmoid_forward log_sigmoid_backward rrelu_with_noise threshold "
+        "_thnn_fused_lstm_cell _thnn_fused_gru_cell complex polar view_as_complex_copy outer ger masked_fill_backward "
+        "renorm soft_margin_loss_backward _euclidean_dist normalize cross linalg_cross",
+    ),
+    **_names(simple("sort", 16.0), "sort topk argsort msort _unique2 unique_dim unique_consecutive"),
+    **_names(_fused_optimizer, "_fused_adam _fused_adamw _fused_sgd _fused_adagrad"),
+    "_amp_foreach_non_finite_check_and_unscale": _lists(2),
+    "_amp_update_scale": simple("pointwise", 1.0),
+    **_names(
+        free,
+        "empty empty_like empty_strided new_empty new_empty_strided detach lift_fresh lift alias set_ "
+        "_local_scalar_dense _assert_async _assert_tensor_metadata record_stream is_pinned _efficientzerotensor "
+        "sym_size _record_function_enter_new _record_function_exit _record_function_enter _values _indices "
+        "_sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims_and_tensors _coalesced sparse_dim dense_dim _nnz "
+        "resolve_conj resolve_neg device profiler _version set _has_compatible_shallow_copy_type sym_numel sym_stride "
+        "_pin_memory retain_grad is_coalesced _unsafe_view _reshape_alias",
+    ),
+}  # fmt: skip
+
+POINTWISE = simple("pointwise", 1.0)
+REDUCTION = simple("reduction", 1.0)
+UNKNOWN = simple("unknown")
+
+
+def formula_of(func: Any) -> Formula:
+    """The formula of a torch operation: by name, by torch's own tags, or that of the unknown."""
+    name = base_name(func)
+    if name in FORMULAS:
+        return FORMULAS[name]
+    if name.startswith("_foreach_"):
+        return _lists(0.0 if name in ("_foreach_copy", "_foreach_zero") else 1.0)
+    if _is_view(func):
+        return free
+    if torch.Tag.pointwise in func.tags:
+        return POINTWISE
+    reduction = getattr(torch.Tag, "reduction", None)
+    if reduction is not None and reduction in func.tags:
+        return REDUCTION
+    return UNKNOWN
+
+
+def base_name(func: Any) -> str:
+    """``add`` of ``aten::add_.Tensor``; dunder and leading underscores stay."""
+    name = str(func._schema.name).rpartition("::")[2]
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def _is_view(func: Any) -> bool:
+    """Whether results share memory with arguments and nothing is written."""
+    returns = func._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)

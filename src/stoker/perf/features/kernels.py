@@ -1,0 +1,142 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
+# pyright: reportIncompatibleMethodOverride=false
+# (torch's autograd functions are untyped)
+"""Kernels that the target has and this CPU has not: fused attention and recurrent layers, both ways."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stoker.perf.features.formulas import Cost, Touch, touched
+
+Record = Callable[[str, Cost, torch.dtype], None]
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+def attention_kernel(
+    dtype: torch.dtype, head_dims: tuple[int, int], *, masked: bool, dropout: bool, mask_learns: bool, target: str
+) -> str:
+    """The kernel that torch picks for scaled dot product attention.
+
+    Args:
+        dtype: of the queries.
+        head_dims: of queries and of values.
+        masked: whether a mask tensor is given; a causal one by its flag is none.
+        dropout: whether attention is dropped out.
+        mask_learns: whether the mask wants a gradient.
+        target: ``cuda`` or ``cpu``.
+
+    Source: the checks of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and sdp_utils_cpp.cpp; flags that the
+    program sets by `sdpa_kernel` are kept.
+    """
+    flags = torch.backends.cuda
+    if target == "cpu":
+        return "math" if dropout or mask_learns or not flags.flash_sdp_enabled() else "flash"
+    half = dtype in (torch.float16, torch.bfloat16)
+    alike = head_dims[0] == head_dims[1]
+    if half and not masked and alike and head_dims[0] <= 256 and flags.flash_sdp_enabled():
+        return "flash"
+    aligned = all(dim % (8 if half else 4) == 0 for dim in head_dims)
+    if aligned and (half or dtype is torch.float32) and flags.mem_efficient_sdp_enabled():
+        return "efficient"
+    return "math"
+
+
+def _pairs(queries: int, keys: int, causal: bool) -> float:
+    """Pairs of query and key that are computed; a causal kernel skips what lies above the diagonal."""
+    if not causal:
+        return float(queries * keys)
+    rows = min(queries, keys)
+    return rows * (rows + 1) / 2 + max(0, queries - keys) * keys
+
+
+def _all(*tensors: Tensor | None) -> list[Touch]:
+    return [touched(tensor) for tensor in tensors if tensor is not None]
+
+
+class Attention(torch.autograd.Function):
+    """One kernel forward; backward computes the scores again: five products instead of two."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, name: str, record: Record
+    ) -> Tensor:
+        """Shapes of the result."""
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+        sums = q.new_empty(q.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(q, k, v, mask, out, sums)
+        heads = math.prod(q.shape[:-2])
+        pairs = heads * _pairs(q.shape[-2], k.shape[-2], causal)
+        ctx.dims = (heads, q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1])
+        ctx.rest = name, pairs, record
+        flops = 2.0 * pairs * (q.shape[-1] + v.shape[-1])
+        record(name, Cost("attention", flops, ctx.dims, _all(q, k, v, mask), _all(out, sums)), q.dtype)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        """Shapes of the gradients."""
+        q, k, v, mask, out, sums = ctx.saved_tensors
+        name, pairs, record = ctx.rest
+        wanted = ctx.needs_input_grad
+        grads = [torch.empty_like(t) if w else None for t, w in zip((q, k, v, mask), wanted, strict=False)]
+        flops = 2.0 * pairs * (3 * q.shape[-1] + 2 * v.shape[-1])
+        cost = Cost("attention", flops, ctx.dims, _all(q, k, v, mask, out, sums, grad), _all(*grads))
+        record(f"{name}_backward", cost, q.dtype)
+        return (*grads, None, None, None)
+
+
+class Recurrent(torch.autograd.Function):
+    """All layers, directions and time steps as one call, as cuDNN has it.
+
+    Bytes: inputs, outputs and gates once. The recurrent matrix is read at each time step; kept on the chip (as cuDNN's
+    persistent kernels do) it would be read once.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str, steps: int, hidden: int, directions: int, record: Record, shape: tuple[int, ...],
+        x: Tensor, h: Tensor, c: Tensor | None, *weights: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """Shapes of output and last states. ``shape`` is the output's; the size of a projection is its last one."""
+        gates = GATES[name]
+        matrices = [weight for weight in weights if weight.dim() == 2]
+        tokens = math.prod(x.shape[:-1])
+        out = x.new_empty(shape)
+        layers = h.shape[0]
+        reserve = x.new_empty((layers, tokens, (gates + (2 if name == "lstm" else 1)) * hidden))
+        ctx.save_for_backward(x, h, c, out, reserve, *weights)
+        width = sum(matrix.numel() for matrix in matrices)
+        # Matrices that multiply the state: one row a gate, as many columns as the state has.
+        again = sum(m.numel() * m.element_size() for m in matrices[1::2]) * (steps - 1)
+        flops = 2.0 * tokens * width + 10.0 * tokens * layers * hidden
+        ctx.rest = name, flops, again, record
+        ctx.dims = (tokens, steps, x.shape[-1], hidden, layers, gates)
+        states = [torch.empty_like(h), *([torch.empty_like(c)] if c is not None else [])]
+        reads = [*_all(x, h, c, *weights), Touch(matrices[1], again)]
+        record(name, Cost("rnn", flops, ctx.dims, reads, _all(out, reserve, *states)), x.dtype)
+        return (out, *states)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *state_grads: Tensor) -> tuple[Any, ...]:
+        """Shapes of the gradients; both products of each forward product."""
+        x, h, c, out, reserve, *weights = ctx.saved_tensors
+        name, flops, again, record = ctx.rest
+        wanted = ctx.needs_input_grad[6:]
+        grads = [
+            torch.empty_like(t) if w and t is not None else None
+            for t, w in zip((x, h, c, *weights), wanted, strict=True)
+        ]
+        matrix = next(weight for weight in weights if weight.dim() == 2)
+        reads = [*_all(x, h, c, out, reserve, grad, *weights), Touch(matrix, again)]
+        # The gates' gradients are written once and read by the products for the weights.
+        gates = touched(reserve)
+        cost = Cost("rnn", 2 * flops, ctx.dims, [*reads, gates], [*_all(*grads), gates])
+        record(f"{name}_backward", cost, x.dtype)
+        return (None, None, None, None, None, None, *grads)

@@ -1,0 +1,101 @@
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Where in the program something happened, and what its user says about sizes that only values would tell."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Mapping
+
+import torch
+
+from stoker.core.errors import TracingError
+
+_OWN = os.path.dirname(os.path.abspath(__file__))
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+
+
+def place() -> str:
+    """File and line of the program that led here: the innermost that is neither torch's nor ours."""
+    found = _frame()
+    return f"{os.path.basename(found[0])}:{found[1]}" if found else ""
+
+
+def _frame() -> tuple[str, int] | None:
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_OWN, _TORCH, "<")):
+            return name, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+class Hints:
+    """Answers to questions that cannot be computed, and what was assumed.
+
+    Args:
+        given: number of elements, or fraction of them below 1, by line of the program or by what is asked for.
+    """
+
+    def __init__(self, given: Mapping[str, float]) -> None:
+        self.given = given
+        self.assumed: dict[str, None] = {}
+        """Sentences, each once, in their order."""
+        self.used: set[str] = set()
+
+    def size(self, name: str, most: int, harmless: bool = False) -> int:
+        """How many elements a mask, `nonzero` or the like selects out of ``most``.
+
+        Args:
+            name: what is asked for.
+            most: elements there are.
+            harmless: only the cost depends on it, no size; all of them are assumed then.
+
+        Raises:
+            TracingError: no hint says it.
+        """
+        value = self._find(name)
+        if value is None:
+            if harmless:
+                return most
+            raise self.error(name)
+        return min(most, int(value) if value > 1 or value == 0 else round(value * most) if value < 1 else most)
+
+    def scalar(self, dtype: torch.dtype) -> float | int | bool:
+        """A value that the program asks for by `item()`, `if` or `int()`."""
+        where = place()
+        value = self._find("item")
+        if dtype.is_floating_point:
+            return 1.0 if value is None else value  # losses to print: no shape follows from them
+        if value is not None:
+            return bool(value) if dtype is torch.bool else int(value)
+        if dtype is torch.bool:
+            answer = _in_assertion()
+            self.assumed[f"a computed condition at {where} was taken as {answer}"] = None
+            return answer
+        self.assumed[f"a computed whole number at {where} was taken as 1; --hint {where}=N says otherwise"] = None
+        return 1
+
+    def error(self, name: str) -> TracingError:
+        """What is asked for where no hint says it."""
+        where = place() or "an unknown line"
+        message = (
+            f"`{name}` at {where} gives a size that depends on computed values, which are not known here; "
+            f"say how many elements, or which fraction: --hint {where}=0.15, in Python hints={{{where!r}: 0.15}}"
+        )
+        return TracingError(message, operation=name, where=where)
+
+    def _find(self, name: str) -> float | None:
+        for key in (place(), name):
+            if key in self.given:
+                self.used.add(key)
+                return self.given[key]
+        return None
+
+
+def _in_assertion() -> bool:
+    """Whether the line that asks is an assertion, which a sound program passes."""
+    found = _frame()
+    return found is not None and linecache.getline(*found).lstrip().startswith("assert")

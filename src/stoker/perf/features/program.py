@@ -1,0 +1,52 @@
+"""Characterises a user's program: runs it in a child process, which may die of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stoker.core.errors import TracingError
+from stoker.perf.features.records import StepFeatures
+
+
+def characterise_program(
+    program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None
+) -> StepFeatures:
+    """What one training step of a script computes, touches and keeps.
+
+    The script runs unmodified up to its second optimizer step; its data are loaded, its weights are not computed with.
+    What it prints goes to standard error.
+
+    Args:
+        program: the script and its arguments.
+        target: whose kernels are counted, ``cuda`` or ``cpu``.
+        hints: elements or fractions by line or operation, as of ``characterise``.
+
+    Raises:
+        TracingError: no step was found, or the program failed; fields: status.
+    """
+    if not Path(program[0]).is_file():
+        raise TracingError(f"`{program[0]}` must be a Python program, and is no file", status=None)
+    with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
+        out = Path(folder, "features.json")
+        command = [sys.executable, "-m", "stoker.perf.features.child", str(out), target, json.dumps(dict(hints or {}))]
+        # Warnings of the CPU's side (no accelerator found and the like) say nothing about the program.
+        environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
+        status = subprocess.run([*command, *program], check=False, stdout=2, env=environ).returncode
+        content: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}
+    if "features" in content:
+        return msgspec.convert(content["features"], StepFeatures)
+    if "error" in content:
+        raise TracingError(content["error"], status=status)
+    ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    raise TracingError(
+        f"`{program[0]}` {ended} before its second optimizer step; what it printed is above", status=status
+    )

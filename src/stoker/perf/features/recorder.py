@@ -1,0 +1,198 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
+# (FakeTensorMode has no public name)
+"""The dispatch mode under which a step runs: weights are fake, so nothing is computed; each call is kept with its cost.
+
+What depends on a weight has shapes only. What depends on the program's data alone is computed for real, so that sizes
+that follow from it (lengths, masks, counts) are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from stoker.perf.features.buffers import Buffers
+from stoker.perf.features.formulas import UNKNOWN, Cost, Formula, base_name, formula_of
+from stoker.perf.features.places import Hints, place
+from stoker.perf.features.records import Phase
+
+_CPU = torch.device("cpu")
+_DEVICE = torch.ops.prim.device.default
+_sequence: Any = torch._C._autograd._get_sequence_nr  # pyright: ignore[reportAttributeAccessIssue] (built in)
+_INDEXED = {"index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"}
+
+Access = tuple[int, tuple[Any, ...], float]
+"""Buffer, which part of it, bytes."""
+
+
+class Call:
+    """One recorded call."""
+
+    __slots__ = ("dims", "dtype", "flops", "kind", "module", "name", "phase", "reads", "where", "writes")
+
+    def __init__(self, name: str, cost: Cost, phase: Phase, dtype: str, module: int, where: str) -> None:
+        self.name, self.phase, self.dtype, self.module, self.where = name, phase, dtype, module, where
+        self.kind, self.flops, self.dims = cost.kind, cost.flops, cost.dims
+        self.reads: list[Access] = []
+        self.writes: list[Access] = []
+
+
+class Recorder(TorchDispatchMode):
+    """Runs torch's calls on shapes, and records them while :attr:`recording` is set.
+
+    Args:
+        hints: sizes that depend on values which are not computed.
+    """
+
+    def __init__(self, hints: Mapping[str, float] | None = None) -> None:
+        super().__init__()
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.buffers = Buffers()
+        self.hints = Hints(hints or {})
+        self.recording = False
+        self.spares_weights = False
+        """Whether real tensors are left alone: weights and states that were not made under this mode."""
+        self.phase: Phase = "forward"
+        self.calls: list[Call] = []
+        self.modules: dict[int, int] = {}
+        """Module in whose forward a node of the autograd graph was made, by the node's sequence number."""
+        self.module = 0
+        """The module whose forward runs: a number given by who keeps the stack of modules."""
+        self._formulas: dict[Any, tuple[str, Formula]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Makes one call."""
+        if func is _DEVICE:
+            return _CPU
+        kwargs = kwargs or {}
+        ins = tensors_of(args)
+        if kwargs:
+            ins += tensors_of(tuple(kwargs.values()))
+        fake = any(isinstance(tensor, FakeTensor) for tensor in ins) or (self.spares_weights and _weighs(ins))
+        out = self._on_shapes(func, types, args, kwargs) if fake else func(*args, **kwargs)
+        if self.recording:
+            name, formula = self._formulas.get(func) or self._formula(func)
+            outs = tensors_of(out if isinstance(out, (tuple, list)) else (out,))
+            if not outs and func._schema.is_mutable:
+                outs = _mutated(func, args)
+            cost = formula(args, ins, outs)
+            if cost.kind:
+                self.record(name, cost, _dtype(ins or outs), "" if formula is not UNKNOWN else place())
+            else:
+                for tensor in outs:
+                    if tensor.layout is torch.strided:
+                        self.buffers.number(tensor)
+        return out
+
+    def record(self, name: str, cost: Cost, dtype: torch.dtype, where: str = "") -> None:
+        """Keeps a call."""
+        if not self.recording:
+            return
+        node: Any = torch._C._current_autograd_node()
+        if node is None:
+            sequence = _sequence() - 1
+            module = self.modules[sequence] = self.module
+        else:
+            module = self.modules.get(node._sequence_nr(), 0)
+        call = Call(name, cost, self.phase, str(dtype)[6:], module, where)
+        number = self.buffers.number
+        for tensor, size in cost.reads:
+            call.reads.append((number(tensor), (tensor.storage_offset(), *tensor.shape), size))
+        for tensor, size in cost.writes:
+            call.writes.append((number(tensor), (tensor.storage_offset(), *tensor.shape), size))
+        self.calls.append(call)
+
+    def _formula(self, func: Any) -> tuple[str, Formula]:
+        found = self._formulas[func] = (base_name(func), formula_of(func))
+        return found
+
+    def _on_shapes(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = self._formulas.get(func, ("",))[0] or self._formula(func)[0]
+        if name in _INDEXED:
+            args = self._whole_indices(name, args)
+        elif name == "_local_scalar_dense":
+            return self.hints.scalar(args[0].dtype) if isinstance(args[0], FakeTensor) else func(*args)
+        if self.spares_weights:
+            args, kwargs = tree_map_only(Tensor, self._shape_of, (args, kwargs))
+        try:
+            return self.fake.dispatch(func, types, args, kwargs)
+        except (DynamicOutputShapeException, DataDependentOutputException):
+            return self._sized(name, args, kwargs)
+
+    def _shape_of(self, x: Tensor) -> Tensor:
+        return x if isinstance(x, FakeTensor) else self.fake.from_tensor(x)
+
+    def _whole_indices(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Masks as positions: of known values, or as many as the hint says."""
+        indices: list[Any] = []
+        for index in args[1]:
+            if index is None or index.dtype not in (torch.bool, torch.uint8):
+                indices.append(index)
+            elif isinstance(index, FakeTensor):
+                count = self.hints.size("mask", index.numel(), name.endswith(("put", "impl")))
+                with self.fake:
+                    indices += [torch.empty(count, dtype=torch.int64, device="cpu") for _ in range(index.dim())]
+            else:
+                indices += index.nonzero(as_tuple=True)
+        return (args[0], indices, *args[2:])
+
+    def _sized(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call whose size depends on values: of the size that the hint says."""
+        x = args[0]
+        with self.fake:
+            if name == "nonzero":
+                return x.new_empty((self.hints.size(name, x.numel()), x.dim()), dtype=torch.int64)
+            if name == "masked_select":
+                return x.new_empty(self.hints.size(name, x.numel()))
+            if name in ("_unique2", "unique_consecutive", "unique_dim"):
+                count = self.hints.size("unique", x.numel())
+                inverse, counts = (x.new_empty(n, dtype=torch.int64) for n in (x.shape, (count,)))
+                return x.new_empty(count), inverse, counts
+            if name in ("repeat_interleave", "bincount"):
+                return x.new_empty(self.hints.size(name, x.numel()), dtype=torch.int64)
+        raise self.hints.error(name)
+
+
+def tensors_of(values: Sequence[Any]) -> list[Tensor]:
+    """Tensors among arguments, lists of them included."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [item for item in value if isinstance(item, Tensor)]
+            if value and isinstance(value[0], (list, tuple)):  # states of optimizers that are lists of lists
+                found += tensors_of(value)
+    return found
+
+
+def _weighs(tensors: Sequence[Tensor]) -> bool:
+    """Whether these may be weights or states; counters of optimizers, single numbers, are not."""
+    return any(tensor.dim() > 0 or tensor.requires_grad for tensor in tensors)
+
+
+def _mutated(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
+    """Arguments that are written by a call that returns nothing."""
+    arguments = func._schema.arguments
+    written = [a for a, s in zip(args, arguments, strict=False) if s.alias_info is not None and s.alias_info.is_write]
+    return tensors_of(written)
+
+
+def _dtype(tensors: Sequence[Tensor]) -> torch.dtype:
+    """What is computed in: the first floating one decides."""
+    for tensor in tensors:
+        if tensor.dtype.is_floating_point:
+            return tensor.dtype
+    return tensors[0].dtype if tensors else torch.float32

@@ -1,0 +1,182 @@
+"""What is known of one training step: its operations, weights and memory. Plain data, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+Phase = Literal["forward", "backward", "optimizer"]
+PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
+MATRIX_KINDS = frozenset({"matmul", "conv", "attention", "rnn"})
+"""Kinds that run on matrix units; the FLOPs of all others are those of single elements."""
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one operation that are alike: same phase, module, precision and sizes."""
+
+    name: str
+    """As torch calls it, such as ``mm`` or ``native_layer_norm``; ``attention.flash`` and ``lstm`` for fused ones."""
+    kind: str
+    """Class of operation: ``matmul``, ``conv``, ``attention``, ``rnn``, ``norm``, ``pointwise``, ... or ``unknown``."""
+    phase: Phase
+    dtype: str
+    """Precision that is computed in."""
+    dims: tuple[int, ...]
+    """Sizes that its speed depends on; matmul: batch, m, n, k; others: elements."""
+    module: str
+    """Path of the module whose forward began it; also of its backward. Empty outside of modules."""
+    count: int
+    """Kernels started when each operation is one."""
+    flops: float
+    eager_bytes: float
+    """Bytes read and written when each operation reads its inputs and writes its outputs."""
+    fused_bytes: float
+    """The same where chains of elementwise work, norms and softmax stay on the chip."""
+    fused_count: int
+    """Kernels that are left then."""
+
+
+class Weights(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters, and what training keeps beside them."""
+
+    dense_count: int
+    embedding_count: int
+    """Parameters that are only ever looked up by row."""
+    dense_bytes: int
+    embedding_bytes: int
+    dense_gradient_bytes: int
+    embedding_gradient_bytes: int
+    """The whole table, or the touched rows where gradients are sparse."""
+    embedding_touched_bytes: int
+    """Rows that one step looks up, each counted as often as it is."""
+    optimizer_bytes: int
+
+    @property
+    def count(self) -> int:
+        """All parameters."""
+        return self.dense_count + self.embedding_count
+
+    @property
+    def bytes(self) -> int:
+        """Of all parameters."""
+        return self.dense_bytes + self.embedding_bytes
+
+
+class Unknown(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation without a formula: its bytes are its inputs and outputs, its FLOPs are not known."""
+
+    name: str
+    count: int
+    bytes: float
+    where: str
+    """Line of the program that called it first."""
+
+
+class StepFeatures(msgspec.Struct, frozen=True, kw_only=True):
+    """One training step of a program, as numbers."""
+
+    name: str
+    target: str
+    """What kernels were chosen for: ``cuda`` or ``cpu``."""
+    batch_size: int
+    operations: tuple[Operation, ...]
+    weights: Weights
+    input_bytes: int
+    """Of one batch, as it is copied to the device."""
+    activation_peak_bytes: int
+    """Most that is alive at once beside weights, gradients, optimizer state and inputs."""
+    peak_bytes: int
+    """Most that is alive at once, of everything."""
+    unknown: tuple[Unknown, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    """What was taken for granted because it depends on values that are not computed."""
+
+    @property
+    def flops(self) -> float:
+        """Of the whole step."""
+        return sum(operation.flops for operation in self.operations)
+
+    @property
+    def eager_bytes(self) -> float:
+        """Of the whole step."""
+        return sum(operation.eager_bytes for operation in self.operations)
+
+    @property
+    def fused_bytes(self) -> float:
+        """Of the whole step."""
+        return sum(operation.fused_bytes for operation in self.operations)
+
+    @property
+    def input_bytes_per_sample(self) -> float:
+        """Input of one sample."""
+        return self.input_bytes / self.batch_size
+
+    def matrix_flops(self, phase: Phase | None = None) -> float:
+        """FLOPs of matrix units, of one phase or of all; a multiplication and its addition count as two."""
+        return sum(
+            operation.flops
+            for operation in self.operations
+            if operation.kind in MATRIX_KINDS and phase in (None, operation.phase)
+        )
+
+    def by_kind(self) -> dict[tuple[Phase, str], Operation]:
+        """Sums per phase and kind, in the order of phases, the largest share of bytes first."""
+        groups: dict[tuple[Phase, str], list[Operation]] = {}
+        for operation in self.operations:
+            groups.setdefault((operation.phase, operation.kind), []).append(operation)
+        sums = {key: _summed(found) for key, found in groups.items()}
+        return dict(sorted(sums.items(), key=lambda item: (PHASES.index(item[0][0]), -item[1].eager_bytes)))
+
+    def to_json(self) -> bytes:
+        """As JSON, for files and other programs."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def from_json(content: bytes) -> StepFeatures:
+        """From what :meth:`to_json` made."""
+        return msgspec.json.decode(content, type=StepFeatures)
+
+
+def _summed(operations: Iterable[Operation]) -> Operation:
+    found = list(operations)
+    first = found[0]
+    return Operation(
+        name=first.kind, kind=first.kind, phase=first.phase, dtype=first.dtype, dims=(), module="",
+        count=sum(operation.count for operation in found),
+        flops=sum(operation.flops for operation in found),
+        eager_bytes=sum(operation.eager_bytes for operation in found),
+        fused_bytes=sum(operation.fused_bytes for operation in found),
+        fused_count=sum(operation.fused_count for operation in found),
+    )  # fmt: skip
+
+
+def parse_hints(words: Iterable[str]) -> dict[str, float]:
+    """Hints of the command line, ``name=value``.
+
+    Raises:
+        ValueError: one is not of that form.
+    """
+    hints: dict[str, float] = {}
+    for word in words:
+        name, equals, value = word.rpartition("=")
+        try:
+            hints[name] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise ValueError(f"`--hint` must be NAME=NUMBER, such as train.py:31=128 or nonzero=0.15, got {word!r}")
+    return check_hints(hints)
+
+
+def check_hints(hints: Mapping[str, float]) -> dict[str, float]:
+    """The hints, each of which must be a number of elements or a fraction.
+
+    Raises:
+        ValueError: one is negative, or above 1 and not whole.
+    """
+    for name, value in hints.items():
+        if value < 0 or (value > 1 and value != int(value)):
+            raise ValueError(f"`hint` {name} must be a whole number or a fraction of at most 1, got {value:g}")
+    return dict(hints)

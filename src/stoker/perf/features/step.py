@@ -1,0 +1,286 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
+"""Characterises one training step of a module, or of a function that makes a whole step, without computing it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from stoker.perf.features.recorder import Recorder
+from stoker.perf.features.records import StepFeatures, check_hints
+from stoker.perf.features.redirect import Redirect, redirected
+from stoker.perf.features.summing import features_of
+
+Target = Literal["cuda", "cpu"]
+
+
+def characterise(
+    module_or_step: nn.Module | Callable[..., Any],
+    inputs: Any,
+    *,
+    optimizer: Optimizer | Callable[[Any], Optimizer] | None = None,
+    loss: Callable[[Any], Tensor] | None = None,
+    autocast: torch.dtype | None = None,
+    target: Target = "cuda",
+    batch_size: int | None = None,
+    hints: Mapping[str, float] | None = None,
+    name: str = "",
+) -> StepFeatures:
+    """What one training step computes, touches and keeps; nothing is computed, and no weight changes.
+
+    Args:
+        module_or_step: a module (its weights may be on the meta device), or a function ``step(*inputs)`` that runs
+            forward, backward and optimizer itself.
+        inputs: arguments of the module: a tensor, a tuple of arguments, or a dict of named ones. Values of whole
+            numbers and masks count where sizes follow from them.
+        optimizer: an optimizer of the module, or what makes one of its parameters, such as ``torch.optim.AdamW``.
+        loss: what makes a scalar of the module's output; by default its sum, or its own ``loss``.
+        autocast: precision of automatic mixed precision, ``torch.bfloat16`` or ``torch.float16``.
+        target: whose kernels are counted: ``cuda`` (also for a machine without one) or ``cpu``.
+        batch_size: samples of a step; by default the first size of the first tensor of ``inputs``.
+        hints: by line (``train.py:31``) or operation (``nonzero``, ``mask``): elements, or a fraction of them.
+        name: for reports; by default the module's class.
+
+    Raises:
+        TracingError: a size follows from values that are not computed, and no hint says it.
+    """
+    if target not in ("cuda", "cpu"):
+        raise ValueError(f"`target` must be 'cuda' or 'cpu', got {target!r}")
+    recorder = Recorder(check_hints(hints or {}))
+    redirect = Redirect(recorder, target)
+    if isinstance(module_or_step, nn.Module):
+        run = _Step(recorder, module_or_step, optimizer, loss, autocast, target)
+    elif callable(module_or_step):
+        run = module_or_step
+    else:
+        raise TypeError(f"`module_or_step` must be a module or a function, got {type(module_or_step).__name__}")
+    with redirected(recorder, redirect):
+        recorder.spares_weights = not isinstance(run, _Step)
+        known = tree_map_only(Tensor, lambda tensor: _input(recorder, tensor), inputs)
+        tensors = [leaf for leaf in tree_leaves(known) if isinstance(leaf, Tensor)]
+        if isinstance(run, _Step):
+            run.prepare()
+            model, optimizers = run.module, [run.optimizer] if run.optimizer else []
+        else:
+            model, optimizers = None, []
+        for tensor in tensors:
+            recorder.buffers.give_role(tensor, "input")
+        watch = Watch(recorder, model)
+        with watch.recording():
+            _call(run, known)
+        found = features_of(
+            recorder, watch, optimizers or list(watch.optimizers.values()), target=target, inputs=tensors,
+            batch_size=batch_size,
+            name=name or (type(model).__name__ if model else getattr(module_or_step, "__name__", "step")),
+        )  # fmt: skip
+    watch.clear()
+    return found
+
+
+class _Step:
+    """Forward, backward and optimizer of a module's fake twin."""
+
+    def __init__(
+        self, recorder: Recorder, module: nn.Module, optimizer: Any, loss: Any, autocast: Any, target: str
+    ) -> None:
+        self._recorder, self._given, self._make, self._loss = recorder, module, optimizer, loss
+        self._autocast, self._target = autocast, target
+        self.module = module
+        self.optimizer: Optimizer | None = None
+
+    def prepare(self) -> None:
+        """Makes the twin, and an optimizer that has its state already, as in every step but the first."""
+        with _Faking(self._recorder):
+            given = self._make if isinstance(self._make, Optimizer) else None
+            self.module, self.optimizer = copy.deepcopy((self._given, given))
+            if self._make is not None and not isinstance(self._make, Optimizer):
+                trainable = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+                self.optimizer = self._make(trainable)
+        if self.optimizer is not None:
+            prepare_optimizer(self.optimizer, self._target)
+            for group in self.optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = torch.empty_like(parameter)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """One step."""
+        casting = torch.autocast("cuda", dtype=self._autocast) if self._autocast else contextlib.nullcontext()
+        with casting:
+            out = self.module(*args, **kwargs)
+            value = self._loss(out) if self._loss else _scalar(out)
+        del out
+        value.backward()
+        del value
+        if self.optimizer is not None:
+            self.optimizer.step()
+
+
+def _scalar(out: Any) -> Tensor:
+    """The output's own loss, or a sum of its floating tensors."""
+    own = out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
+    if isinstance(own, Tensor):
+        return own
+    found = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    if not found:
+        raise TypeError("`module` must give a tensor that wants a gradient; give `loss`, which makes one of its output")
+    total = found[0].sum()
+    for tensor in found[1:]:
+        total = total + tensor.sum()
+    return total
+
+
+def prepare_optimizer(optimizer: Optimizer, target: str) -> None:
+    """The implementation that torch takes by itself on the target: all tensors at once where it has that."""
+    for group in optimizer.param_groups:
+        if target == "cuda" and group.get("foreach", 0) is None and not group.get("fused"):
+            group["foreach"] = True
+
+
+class _Faking(TorchFunctionMode):
+    """Copies have fake tensors for those of the original."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Of all functions only copying is changed."""
+        if func is Tensor.clone:  # parameters copy themselves by it
+            return fake_of(self._recorder, args[0].detach())
+        if func is Tensor.__deepcopy__:
+            x, memo = args
+            if id(x) not in memo:
+                memo[id(x)] = fake_of(self._recorder, x)
+            return memo[id(x)]
+        return func(*args, **(kwargs or {}))
+
+
+def fake_of(recorder: Recorder, x: Tensor) -> Tensor:
+    """A fake tensor like ``x``, of the CPU's wherever that was; small constants stay as they are."""
+    with recorder.fake:
+        made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
+    if isinstance(x, nn.Parameter):
+        return nn.Parameter(made, requires_grad=x.requires_grad)
+    return made.requires_grad_(x.requires_grad)
+
+
+def _input(recorder: Recorder, x: Tensor) -> Tensor:
+    """Whole numbers keep their values, since sizes may follow from them."""
+    known = x.device.type == "cpu" and not isinstance(x, FakeTensor) and not x.dtype.is_floating_point
+    return x if known else fake_of(recorder, x)
+
+
+def _call(run: Callable[..., Any], inputs: Any) -> None:
+    if isinstance(inputs, Mapping):
+        run(**inputs)
+    elif isinstance(inputs, (tuple, list)):
+        run(*inputs)
+    else:
+        run(inputs)
+
+
+class Watch:
+    """Follows a step: which module runs, and which phase.
+
+    Args:
+        recorder: is told.
+        root: whose modules are named; the first that is called where none is given.
+    """
+
+    def __init__(self, recorder: Recorder, root: nn.Module | None = None) -> None:
+        self._recorder = recorder
+        self.root = root
+        self._numbers: dict[int, int] = {}
+        self._modules: list[nn.Module | None] = [None]
+        self._stack: list[int] = []
+        self.parameters: dict[int, Tensor] = {}
+        """Parameters of modules that ran or were stepped, by identity."""
+        self.optimizers: dict[int, Optimizer] = {}
+        self.calls = 0
+
+    def clear(self) -> None:
+        """Takes fake gradients and states away from what the program keeps."""
+        for parameter in self.parameters.values():
+            if isinstance(parameter.grad, FakeTensor):
+                parameter.grad = None
+        for optimizer in self.optimizers.values():
+            for parameter, state in list(optimizer.state.items()):
+                if any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(state)):
+                    del optimizer.state[parameter]
+
+    def names(self) -> list[str]:
+        """Path of each module by its number."""
+        known = {id(module): path for path, module in self.root.named_modules()} if self.root else {}
+        return ["" if module is None else known.get(id(module), type(module).__name__) for module in self._modules]
+
+    @contextlib.contextmanager
+    def recording(self) -> Generator[None]:
+        """Records what runs in the block."""
+        with self.hooks():
+            self._recorder.recording = True
+            try:
+                yield
+            finally:
+                self._recorder.recording = False
+
+    @contextlib.contextmanager
+    def hooks(self) -> Generator[None]:
+        """Follows modules and optimizers in the block."""
+        registry: Any = importlib.import_module("torch.nn.modules.module")
+        steps: Any = importlib.import_module("torch.optim.optimizer")
+        if self.root is not None:
+            self._add(self.root)
+        handles = [
+            registry.register_module_forward_pre_hook(self._enter),
+            registry.register_module_forward_hook(self._leave, always_call=True),
+            steps.register_optimizer_step_pre_hook(self._optimizer),
+            steps.register_optimizer_step_post_hook(self._optimized),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _add(self, root: nn.Module) -> None:
+        for parameter in root.parameters():
+            self.parameters.setdefault(id(parameter), parameter)
+            self._recorder.buffers.give_role(parameter, "weight")
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        number = self._numbers.get(id(module))
+        if number is None:
+            number = self._numbers[id(module)] = len(self._modules)
+            self._modules.append(module)
+        if not self._stack:
+            self.calls += 1
+            if self.root is None or sum(1 for _ in self.root.modules()) < sum(1 for _ in module.modules()):
+                self.root = module
+            self._add(module)
+        self._stack.append(number)
+        self._recorder.module = number
+
+    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+        self._recorder.module = self._stack[-1] if self._stack else 0
+
+    def _optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self.optimizers.setdefault(id(optimizer), optimizer)
+        self._recorder.phase = "optimizer"
+
+    def _optimized(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._recorder.phase = "forward"
