@@ -1,0 +1,51 @@
+"""A predicted step: its time, its parts, and how far to believe it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Tier = Literal["calibrated", "extrapolated", "refused"]
+"""How sure a prediction is: number and interval come from measurements of such steps; from specifications alone, wider
+and ranked below equal calibrated ones; not made, since a part of it is unknown."""
+
+PARTS = ("input", "compute", "memory", "host", "communication", "optimizer", "other")
+"""What a step's time is spent on, in the order in which it is shown: waiting for input and copying it to the device;
+products, convolutions, attention and recurrent layers; all other operations of the model, which move more than they
+compute; launching by the host that the device waits for; exchange between GPUs that computation does not hide; the
+optimizer; what has no other name. A measured step (`stoker profile`) has the same parts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One optimizer step.
+
+    Attributes:
+        seconds: most likely; NaN where refused.
+        low, high: ends of the interval.
+        share: of such predictions whose measurement lies in the interval.
+        parts: seconds by name, of :data:`PARTS`; they sum to ``seconds``.
+        hidden_s: of communication that goes on beside computation; no part of ``seconds``.
+        reasons: for the tier, and what of it no measurement has validated, as sentences.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    tier: Tier
+    parts: Mapping[str, float]
+    share: float = 0.9
+    hidden_s: float = 0.0
+    reasons: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.parts if name not in PARTS]
+        if unknown:
+            raise ValueError(f"`parts` must be among {', '.join(PARTS)}, got {unknown[0]!r}")
+
+
+def refused(*reasons: str) -> Prediction:
+    """No prediction, and why."""
+    nan = float("nan")
+    return Prediction(seconds=nan, low=nan, high=nan, tier="refused", parts={}, reasons=reasons)
