@@ -23,6 +23,12 @@ class Buffers:
         self.roles: dict[int, Role] = {}
         """What a buffer is used for, where it is known; all others are activations."""
         self.sizes: list[int] = []
+        self.module = 0
+        """Number of the module whose forward runs now."""
+        self.makers: list[int] = []
+        """The module in whose forward a buffer was made."""
+        self.marks: list[set[int]] = []
+        """What was alive each time that a backward pass began."""
         self._numbers: dict[int, int] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._events: list[int] = []
@@ -38,6 +44,7 @@ class Buffers:
     def _add(self, storage: torch.UntypedStorage, address: int) -> int:
         number = len(self.sizes)
         self.sizes.append(storage.nbytes())
+        self.makers.append(self.module)
         self._numbers[address] = number
         # The closure must not hold the storage; a dead address may be another's by now.
         self._references[number] = weakref.ref(storage, lambda _: self._end(number, address))
@@ -58,6 +65,15 @@ class Buffers:
     def alive(self) -> set[int]:
         """Buffers that are alive now."""
         return set(self._references)
+
+    def mark(self) -> None:
+        """Keeps what is alive now: a backward pass begins."""
+        self.marks.append(self.alive())
+
+    def saved(self) -> set[int]:
+        """Activations that were alive as a backward pass began; of several passes, those of the one with most."""
+        kept = [{number for number in mark if number not in self.roles} for mark in self.marks]
+        return max(kept, key=lambda numbers: sum(self.sizes[number] for number in numbers), default=set())
 
     def peaks(self) -> tuple[int, int]:
         """Most bytes of activations and of everything that were alive at once."""

@@ -68,8 +68,6 @@ class Recorder(TorchDispatchMode):
         self.calls: list[Call] = []
         self.modules: dict[int, int] = {}
         """Module in whose forward a node of the autograd graph was made, by the node's sequence number."""
-        self.module = 0
-        """The module whose forward runs: a number given by who keeps the stack of modules."""
         self._formulas: dict[Any, tuple[str, Formula]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -101,9 +99,10 @@ class Recorder(TorchDispatchMode):
         if not self.recording:
             return
         node: Any = torch._C._current_autograd_node()
-        if node is None:
+        running = self.buffers.module
+        if node is None or running:  # a forward inside of the backward pass: activations that are computed again
             sequence = _sequence() - 1
-            module = self.modules[sequence] = self.module
+            module = self.modules[sequence] = running
         else:
             module = self.modules.get(node._sequence_nr(), 0)
         call = Call(name, cost, self.phase, str(dtype)[6:], module, where)

@@ -64,6 +64,25 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
         return self.dense_bytes + self.embedding_bytes
 
 
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """What belongs to one module itself, without the modules in it; its operations are found by its path."""
+
+    module: str
+    """Path, as in :attr:`Operation.module`; empty for what runs outside of modules."""
+    dense_bytes: int = 0
+    """Of the parameters that it is the first to use, embedding tables aside."""
+    dense_gradient_bytes: int = 0
+    """Of their gradients, all of which are there once its backward pass is done."""
+    embedding_bytes: int = 0
+    """Of the tables that are only ever looked up."""
+    embedding_gradient_bytes: int = 0
+    """The whole tables, or the touched rows where gradients are sparse."""
+    saved_bytes: int = 0
+    """Activations that its forward pass made and that are alive when the backward pass begins."""
+    output_bytes: int = 0
+    """What one call of its forward pass gives back: what a stage that ends here would send on."""
+
+
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):
     """An operation without a formula: its bytes are its inputs and outputs, its FLOPs are not known."""
 
@@ -89,6 +108,8 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True):
     """Most that is alive at once beside weights, gradients, optimizer state and inputs."""
     peak_bytes: int
     """Most that is alive at once, of everything."""
+    layers: tuple[Layer, ...] = ()
+    """Modules that run operations or own parameters, in the order in which the forward pass reaches them."""
     unknown: tuple[Unknown, ...] = ()
     assumptions: tuple[str, ...] = ()
     """What was taken for granted because it depends on values that are not computed."""

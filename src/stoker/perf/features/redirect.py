@@ -240,6 +240,8 @@ def _backward_of(recorder: Recorder) -> Callable[..., Any]:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         before, recorder.phase = recorder.phase, "backward"
+        if recorder.recording:
+            recorder.buffers.mark()
         try:
             return original(*args, **kwargs)
         finally:

@@ -209,7 +209,8 @@ class Watch:
         self.parameters: dict[int, Tensor] = {}
         """Parameters of modules that ran or were stepped, by identity."""
         self.optimizers: dict[int, Optimizer] = {}
-        self.calls = 0
+        self.outputs: dict[int, int] = {}
+        """Bytes that the first recorded call of a module gave back, by its number."""
 
     def clear(self) -> None:
         """Takes fake gradients and states away from what the program keeps."""
@@ -225,6 +226,12 @@ class Watch:
         """Path of each module by its number."""
         known = {id(module): path for path, module in self.root.named_modules()} if self.root else {}
         return ["" if module is None else known.get(id(module), type(module).__name__) for module in self._modules]
+
+    def owners(self) -> dict[int, str]:
+        """Path of the module that holds a parameter, by the parameter's identity."""
+        if self.root is None:
+            return {}
+        return {id(p): path.rpartition(".")[0] for path, p in self.root.named_parameters()}
 
     @contextlib.contextmanager
     def recording(self) -> Generator[None]:
@@ -266,17 +273,20 @@ class Watch:
             number = self._numbers[id(module)] = len(self._modules)
             self._modules.append(module)
         if not self._stack:
-            self.calls += 1
             if self.root is None or sum(1 for _ in self.root.modules()) < sum(1 for _ in module.modules()):
                 self.root = module
             self._add(module)
         self._stack.append(number)
-        self._recorder.module = number
+        self._recorder.buffers.module = number
 
     def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
         if self._stack:
             self._stack.pop()
-        self._recorder.module = self._stack[-1] if self._stack else 0
+        self._recorder.buffers.module = self._stack[-1] if self._stack else 0
+        number = self._numbers.get(id(module))
+        if number is not None and self._recorder.recording and number not in self.outputs:
+            found = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+            self.outputs[number] = sum(tensor.numel() * tensor.element_size() for tensor in found)
 
     def _optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.optimizers.setdefault(id(optimizer), optimizer)

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from stoker.perf.features.fusion import fused
+from stoker.perf.features.layers import layers_of, memory_of, nbytes_of, uses_of, weights_of
 from stoker.perf.features.recorder import Call, Recorder
-from stoker.perf.features.records import Operation, StepFeatures, Unknown, Weights
+from stoker.perf.features.records import Operation, StepFeatures, Unknown
 
 if TYPE_CHECKING:
     from stoker.perf.features.step import Watch
@@ -40,32 +40,25 @@ def features_of(
     for tensor in parameters:
         buffers.give_role(tensor, "weight")
         if tensor.grad is not None:
-            buffers.give_role(_memory(tensor.grad), "gradient")
+            buffers.give_role(memory_of(tensor.grad), "gradient")
     for tensor in states:
         buffers.give_role(tensor, "state")
     activation_peak, peak = buffers.peaks()
+    uses = uses_of(recorder)
     first = next((tensor for tensor in inputs if tensor.dim() > 0), None)
     return StepFeatures(
         name=name,
         target=target,
         batch_size=batch_size or (first.shape[0] if first is not None else 1),
         operations=_operations(recorder, watch.names()),
-        weights=_weights(recorder, parameters, states),
-        input_bytes=sum(map(_nbytes, inputs)) if input_bytes is None else input_bytes,
+        weights=weights_of(recorder, uses, parameters, states),
+        input_bytes=sum(map(nbytes_of, inputs)) if input_bytes is None else input_bytes,
         activation_peak_bytes=activation_peak,
         peak_bytes=peak,
+        layers=layers_of(recorder, watch, uses, parameters),
         unknown=_unknown(recorder.calls),
         assumptions=tuple(recorder.hints.assumed),
     )
-
-
-def _memory(tensor: Tensor) -> Tensor:
-    return tensor if tensor.layout is torch.strided else tensor._values()
-
-
-def _nbytes(tensor: Tensor) -> int:
-    memory = _memory(tensor)
-    return memory.numel() * memory.element_size()
 
 
 def _operations(recorder: Recorder, modules: Sequence[str]) -> tuple[Operation, ...]:
@@ -83,36 +76,6 @@ def _operations(recorder: Recorder, modules: Sequence[str]) -> tuple[Operation, 
             flops=found[1], eager_bytes=found[2], fused_bytes=found[3], fused_count=int(found[4]),
         )
         for (name, kind, phase, dtype, dims, module), found in sums.items()
-    )  # fmt: skip
-
-
-def _weights(recorder: Recorder, parameters: Sequence[Tensor], states: Sequence[Tensor]) -> Weights:
-    """Parameters that are only looked up are embeddings; a table that also multiplies is dense."""
-    looked_up: set[int] = set()
-    multiplied: set[int] = set()
-    touched = 0.0
-    for call in recorder.calls:
-        if call.phase != "optimizer":
-            for at, (buffer, _, nbytes) in enumerate(call.reads):
-                if recorder.buffers.roles.get(buffer) == "weight":
-                    is_lookup = call.kind == "embedding" and at == 0
-                    (looked_up if is_lookup else multiplied).add(buffer)
-                    touched += nbytes if is_lookup else 0
-    tables = looked_up - multiplied
-    is_table = [recorder.buffers.number(parameter) in tables for parameter in parameters]
-    sums = {True: [0, 0, 0], False: [0, 0, 0]}
-    for parameter, table in zip(parameters, is_table, strict=True):
-        gradient = parameter.grad if parameter.grad is not None else parameter if parameter.requires_grad else None
-        sums[table][0] += parameter.numel()
-        sums[table][1] += _nbytes(parameter)
-        if gradient is not None:
-            # Fake sparse gradients hold no rows: they have those that were looked up.
-            sums[table][2] += _nbytes(gradient) if gradient.layout is torch.strided else int(touched)
-    dense, embedding = sums[False], sums[True]
-    return Weights(
-        dense_count=dense[0], embedding_count=embedding[0], dense_bytes=dense[1], embedding_bytes=embedding[1],
-        dense_gradient_bytes=dense[2], embedding_gradient_bytes=embedding[2], embedding_touched_bytes=int(touched),
-        optimizer_bytes=sum(map(_nbytes, states)),
     )  # fmt: skip
 
 
