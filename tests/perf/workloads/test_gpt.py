@@ -1,6 +1,6 @@
 import pytest
 
-from stoker.perf.collectives import all_reduce
+from stoker.perf.communication.sweeps import all_reduce
 from stoker.perf.tables.rows import published
 from stoker.perf.workloads.gpt import TERMS, Plan, at_spec, plan_of
 

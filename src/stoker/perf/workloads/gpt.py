@@ -17,7 +17,7 @@ import numpy as np
 from stoker.perf.calibration.fitting import Term
 from stoker.perf.calibration.holdout import Study
 from stoker.perf.catalogue import gpu
-from stoker.perf.collectives import all_reduce
+from stoker.perf.communication.sweeps import all_reduce
 from stoker.perf.tables.rows import Published, published
 
 VOCABULARY, HEADS = 51_200, 16

@@ -60,6 +60,12 @@ def sweep(family: str, gpus: int) -> Sweep:
     return Sweep(sizes, seconds)
 
 
+@functools.cache
+def counts(family: str) -> frozenset[int]:
+    """Counts of GPUs for which a family has a sweep."""
+    return frozenset(row.gpus for row in all_reduces() if row.gpu == family)
+
+
 def all_reduce(family: str, gpus: int, size_bytes: float) -> float:
     """Seconds of an all-reduce within a server; 0 for one GPU."""
     return sweep(family, gpus)(size_bytes) if gpus > 1 else 0.0

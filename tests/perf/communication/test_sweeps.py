@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.perf.collectives import all_reduce, sweep
+from stoker.perf.communication.sweeps import all_reduce, sweep
 from stoker.perf.tables.rows import all_reduces
 
 SWEEPS = sorted({(row.gpu, row.gpus) for row in all_reduces()})

@@ -1,0 +1,135 @@
+"""What collectives take, within a server and over several.
+
+Within a server the measured sweep holds where there is one for the very count; else a ring: a start, its steps, and
+the bytes that each GPU sends over the link. Other collectives than the all-reduce follow from it by the ring's formula:
+half of it for a reduce-scatter or an all-gather (arXiv 1802.05799, section 3: a ring all-reduce is the two in a row).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from stoker.perf.communication.cost import NOTHING, Cost, after
+from stoker.perf.communication.fabric import NETWORK_SHARE, NETWORK_SPREAD, NETWORK_STEP_S, Fabric
+from stoker.perf.communication.sweeps import counts, sweep
+
+_SWEEP_SPREAD = 1.15
+"""Of measured all-reduces on another server of the same kind: A100 sweeps of neighbouring counts differ by as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """GPUs that exchange with each other.
+
+    Attributes:
+        size: all of them.
+        local: of them in each server.
+        network: bytes/s of a server's links to the others that this group has for itself, one direction.
+    """
+
+    fabric: Fabric
+    size: int
+    local: int
+    network: float
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.local < 1:
+            raise ValueError(f"`size` and `local` must be at least 1, got {self.size} and {self.local}")
+
+    @property
+    def nodes(self) -> int:
+        """Servers over which it reaches."""
+        return -(-self.size // self.local)
+
+
+def all_reduce(group: Group, size_bytes: float) -> Cost:
+    """Everybody gets the sum.
+
+    Over servers: reduce-scatter within each, rings between GPUs of the same place in all of them, all-gather within.
+    NCCL streams one through the other, so that the lower end of the interval is the longer of the two.
+    """
+    if group.size == 1 or size_bytes <= 0:
+        return NOTHING
+    if group.nodes == 1:
+        return _within(group.fabric, group.size, size_bytes)
+    inside = _within(group.fabric, group.local, size_bytes)
+    between = _between(group, 2, size_bytes)
+    both = after((inside, between))
+    return Cost(both.seconds, min(both.seconds, max(inside.low, between.low)), both.high, both.basis, both.note)
+
+
+def reduce_scatter(group: Group, size_bytes: float) -> Cost:
+    """Each GPU gets its share of the sum; ``size_bytes`` of what each has before."""
+    return _half(group, size_bytes)
+
+
+def all_gather(group: Group, size_bytes: float) -> Cost:
+    """Everybody gets all shares; ``size_bytes`` of what each has afterwards."""
+    return _half(group, size_bytes)
+
+
+def all_to_all(group: Group, size_bytes: float) -> Cost:
+    """Each GPU sends another part of its ``size_bytes`` to each other GPU."""
+    if group.size == 1 or size_bytes <= 0:
+        return NOTHING
+    fabric, others = group.fabric, group.size - 1
+    inside = min(group.local, group.size) - 1
+    sent = size_bytes * inside / group.size
+    note = f"an exchange of all with all at the rate of {fabric.name}'s rings"
+    within = _spread(fabric.start_s + inside * fabric.step_s + sent / fabric.bandwidth, fabric.spread, fabric, note)
+    if group.nodes == 1:
+        return within
+    away = size_bytes * (others - inside) / group.size * group.local
+    between = (others - inside) * NETWORK_STEP_S / group.local + away / (group.network * NETWORK_SHARE)
+    return after((within, _network(between)))
+
+
+def send(group: Group, size_bytes: float, *, over_network: bool) -> Cost:
+    """One GPU to its neighbour."""
+    if size_bytes <= 0:
+        return NOTHING
+    if over_network:
+        return _network(NETWORK_STEP_S + size_bytes / (group.network * NETWORK_SHARE))
+    fabric = group.fabric
+    seconds = fabric.start_s + fabric.step_s + size_bytes / fabric.bandwidth
+    return _spread(seconds, fabric.spread, fabric, f"sent over {fabric.name}")
+
+
+def _half(group: Group, size_bytes: float) -> Cost:
+    whole = all_reduce(group, size_bytes)
+    return Cost(whole.seconds / 2, whole.low / 2, whole.high / 2, whole.basis, whole.note and f"half of {whole.note}")
+
+
+def _within(fabric: Fabric, gpus: int, size_bytes: float) -> Cost:
+    if gpus == 1:
+        return NOTHING
+    if gpus in counts(fabric.sweep):
+        seconds = sweep(fabric.sweep, gpus)(size_bytes)
+        note = f"an all-reduce among {gpus} as measured on {fabric.sweep}"
+        return Cost(seconds, seconds / _SWEEP_SPREAD, seconds * _SWEEP_SPREAD, "measured", note)
+    steps = 2 * (gpus - 1)
+    seconds = fabric.start_s + steps * fabric.step_s + steps / gpus * size_bytes / fabric.bandwidth
+    return _spread(seconds, fabric.spread, fabric, f"a ring of {gpus} over {fabric.name}, {fabric.basis}")
+
+
+def _between(group: Group, passes: int, size_bytes: float) -> Cost:
+    """Rings between servers, one for each place in a server; all of them share its links."""
+    steps = passes * (group.nodes - 1)
+    traffic = steps / group.nodes * size_bytes
+    return _network(steps * NETWORK_STEP_S + traffic / (group.network * NETWORK_SHARE))
+
+
+def _network(seconds: float) -> Cost:
+    note = f"rings between servers at {NETWORK_SHARE:.0%} of their links, specification"
+    return Cost(seconds, seconds / NETWORK_SPREAD, seconds * NETWORK_SPREAD, "specification", note)
+
+
+def _spread(seconds: float, spread: float, fabric: Fabric, note: str) -> Cost:
+    return Cost(seconds, seconds / spread, seconds * spread, fabric.basis, note)
+
+
+def bus_bandwidth(group: Group, size_bytes: float) -> float:
+    """Bytes a second as NCCL's own tests give it: 2 (n - 1) / n of the bytes over the time."""
+    seconds = all_reduce(group, size_bytes).seconds
+    return 2 * (group.size - 1) / group.size * size_bytes / seconds if seconds else math.inf

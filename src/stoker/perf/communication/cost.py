@@ -1,0 +1,54 @@
+"""What an exchange takes: a time, an interval, and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Basis = Literal["measured", "fitted", "specification"]
+"""Where a time comes from: a sweep of such collectives; published steps that exchanged over such a link; a data sheet
+and stated constants. The last has the widest interval."""
+_BASES: tuple[Basis, ...] = ("measured", "fitted", "specification")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds on a link.
+
+    Attributes:
+        seconds: most likely.
+        low, high: ends of the interval.
+        note: how it was found, as a sentence without its stop; empty for nothing.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    basis: Basis = "measured"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.seconds <= self.high:
+            raise ValueError(
+                f"`low`, `seconds` and `high` must ascend from 0, got {self.low}, {self.seconds}, {self.high}"
+            )
+
+    def times(self, factor: float) -> Cost:
+        """The same exchange so many times, or that part of it."""
+        return Cost(self.seconds * factor, self.low * factor, self.high * factor, self.basis, self.note)
+
+
+NOTHING = Cost(0.0, 0.0, 0.0)
+"""No exchange."""
+
+
+def after(costs: Iterable[Cost]) -> Cost:
+    """One after another; as sure as the least sure of them."""
+    found = [cost for cost in costs if cost.seconds > 0]
+    if not found:
+        return NOTHING
+    notes = "; ".join(dict.fromkeys(cost.note for cost in found if cost.note))
+    basis = _BASES[max(_BASES.index(cost.basis) for cost in found)]
+    low, high = sum(cost.low for cost in found), sum(cost.high for cost in found)
+    return Cost(sum(cost.seconds for cost in found), low, high, basis, notes)

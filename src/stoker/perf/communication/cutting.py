@@ -1,0 +1,115 @@
+"""Cutting one replica over several GPUs: tensor parallelism within layers, pipeline stages between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stoker.perf.communication.blocks import Unit, block_of, output_bytes, transformer_blocks, units_of
+from stoker.perf.communication.times import layers_of
+from stoker.perf.features.records import MATRIX_KINDS, Layer, StepFeatures
+
+ALL_REDUCES = 2
+"""Of a block's activations, in the forward pass as well as in the backward pass (Megatron-LM, arXiv 1909.08053, section
+3: one after the attention, one after the MLP)."""
+
+
+def split_layers(features: StepFeatures) -> frozenset[int]:
+    """Places of layers that tensor parallelism divides.
+
+    In blocks all but those that normalise, and what the block itself does (its residual additions); outside of blocks
+    those with products: embeddings and output are cut along the vocabulary (arXiv 1909.08053, section 3).
+    """
+    blocks = transformer_blocks(features)
+    kinds: dict[str, set[str]] = {}
+    for operation in features.operations:
+        kinds.setdefault(operation.module, set()).add(operation.kind)
+    found: set[int] = set()
+    for place, layer in enumerate(layers_of(features)):
+        path, own = block_of(layer.module), kinds.get(layer.module, set())
+        is_whole = "norm" in own or layer.module == path
+        if own & (MATRIX_KINDS | {"embedding"}) or (path in blocks and not is_whole):
+            found.add(place)
+    return frozenset(found)
+
+
+def activations(features: StepFeatures) -> tuple[int, float]:
+    """Blocks that tensor parallelism cuts, and bytes of activations that go from one to the next."""
+    blocks = transformer_blocks(features)
+    layers = layers_of(features)
+    found = {unit.path: output_bytes(layers, unit) for unit in units_of(layers) if unit.path in blocks}
+    return len(found), max(found.values(), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Consecutive layers of a pipeline.
+
+    Attributes:
+        start, stop: places of its layers.
+        output_bytes: what it hands to the next stage; 0 of the last.
+    """
+
+    start: int
+    stop: int
+    output_bytes: int
+
+
+def stages_of(layers: Sequence[Layer], seconds: Sequence[float], count: int) -> tuple[Stage, ...]:
+    """The layers in so many stages, cut between blocks, so that the longest takes as little time as possible.
+
+    Args:
+        layers: in the order of the forward pass.
+        seconds: of each of them, forward and backward.
+        count: of stages.
+
+    Raises:
+        ValueError: there are fewer blocks than stages.
+    """
+    units = units_of(layers)
+    if len(units) < count:
+        raise ValueError(f"`pipeline` must be at most {len(units)}, the parts that can be told apart, got {count}")
+    costs = [sum(seconds[unit.start : unit.stop]) for unit in units]
+    limit = _least_limit(costs, count)
+    groups = _packed(costs, limit, count)
+    stages: list[Stage] = []
+    for start, stop in groups:
+        last: Unit = units[stop - 1]
+        sent = output_bytes(layers, last) if stop < len(units) else 0
+        stages.append(Stage(units[start].start, last.stop, sent))
+    return tuple(stages)
+
+
+def _least_limit(costs: Sequence[float], count: int) -> float:
+    """Least time that no stage needs to exceed, to a millionth."""
+    low, high = max(costs), sum(costs)
+    while high - low > 1e-6 * max(high, 1e-12):
+        middle = (low + high) / 2
+        if _needed(costs, middle) <= count:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _needed(costs: Sequence[float], limit: float) -> int:
+    stages, filled = 1, 0.0
+    for cost in costs:
+        if filled + cost > limit:
+            stages, filled = stages + 1, 0.0
+        filled += cost
+    return stages
+
+
+def _packed(costs: Sequence[float], limit: float, count: int) -> list[tuple[int, int]]:
+    """First and last + 1 part of each stage; each has one at least."""
+    groups: list[tuple[int, int]] = []
+    start, filled = 0, 0.0
+    for place, cost in enumerate(costs):
+        must_cut = len(costs) - place <= count - len(groups) - 1
+        if place > start and (filled + cost > limit or must_cut):
+            groups.append((start, place))
+            start, filled = place, 0.0
+        filled += cost
+    groups.append((start, len(costs)))
+    return groups

@@ -1,0 +1,84 @@
+"""How GPUs of one server reach each other, and how servers do."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from stoker.perf.catalogue import Gpu
+from stoker.perf.communication.cost import Basis
+
+NETWORK_SHARE, NETWORK_STEP_S, NETWORK_SPREAD = 0.7, 19.2e-6, 2.0
+"""Of exchanges between servers: what they get of the links (70 %, recalled from arXiv 1910.05930 and unverified), what
+a step of a ring waits (twice NCCL's 9.6 us for a network, for which its tuning model has 1.9 times in large rings:
+NVIDIA/nccl src/graph/tuning.cc at 01afd20), and how far off they may be (assumed)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """What joins the GPUs of a server.
+
+    Attributes:
+        sweep: family of GPUs whose measured all-reduces hold here; empty for none.
+        bandwidth: bytes/s that each GPU of a ring sends, which NCCL calls the bus bandwidth; of counts that no sweep
+            has.
+        step_s: seconds that each step of a ring waits.
+        start_s: seconds of a call.
+        spread: factor by which an exchange may well be faster or slower.
+        slowdown: computation takes 1 + this times as long while an exchange goes on.
+    """
+
+    name: str
+    bandwidth: float
+    step_s: float
+    start_s: float
+    spread: float
+    slowdown: float
+    source: str
+    sweep: str = ""
+    basis: Basis = "specification"
+
+
+@functools.cache
+def fabrics() -> Mapping[str, dict[str, Any]]:
+    """Kinds of fabric by name, as ``fabrics.toml`` has them."""
+    return tomllib.loads((files("stoker.perf.communication") / "fabrics.toml").read_text())
+
+
+def fabric_of(gpu: Gpu, kind: str = "") -> Fabric:
+    """What joins GPUs of a model.
+
+    Args:
+        gpu: all of the server's are alike.
+        kind: ``nvlink``, ``pcie`` (peers) or ``host`` (through its memory: cards without peer access, and most virtual
+            machines); by default the GPU's NVLink, and the host where it has none.
+
+    Raises:
+        ValueError: the kind is not known, or the GPU has no such link.
+    """
+    kind = kind or ("nvlink" if gpu.nvlink else "host")
+    if kind not in fabrics():
+        raise ValueError(f"`fabric` must be one of {', '.join(fabrics())}, got {kind!r}")
+    entry = fabrics()[kind]
+    rate = gpu.nvlink / 2 if entry["link"] == "nvlink" else gpu.pcie
+    if not rate:
+        raise ValueError(f"`fabric` of {gpu.name} must be pcie or host, since it has no NVLink, got {kind!r}")
+    return Fabric(
+        name=kind,
+        bandwidth=rate * entry["share"],
+        step_s=entry["step"],
+        start_s=entry["start"],
+        spread=entry["spread"],
+        slowdown=entry["slowdown"],
+        source=entry["source"],
+        sweep=_swept(gpu) if kind == "nvlink" else "",
+    )
+
+
+def _swept(gpu: Gpu) -> str:
+    family = gpu.name.split("-")[0]
+    return family if family in ("A100", "V100") and gpu.name.endswith("-SXM") else ""

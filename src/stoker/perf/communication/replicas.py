@@ -1,0 +1,164 @@
+"""Keeping replicas alike: what a micro-batch and a step exchange, and how much of it computation hides.
+
+DDP's buckets: Li et al., "PyTorch Distributed" (arXiv 2006.15704), section 3.2.3, with its defaults: 25 MiB, the first
+1 MiB, filled in the reverse order of the layers. FSDP: arXiv 2304.11277, section 3.3: each unit is gathered before its
+forward and its backward pass, its gradients are scattered after it; the next unit is gathered during this one. ZeRO:
+arXiv 1910.02054, section 7: stages 1 and 2 scatter gradients and gather weights, as many bytes as an all-reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stoker.perf.communication.collectives import Group, all_gather, all_reduce, all_to_all, reduce_scatter
+from stoker.perf.communication.cost import Cost, after
+from stoker.perf.communication.overlap import Overlap, Task, Transfer, overlapped
+
+FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Layers of one GPU, in the order of the forward pass: what it computes and what of it others have too.
+
+    Attributes:
+        forward_s, backward_s: of each unit.
+        weight_bytes: of each unit, as they are gathered.
+        gradient_bytes: of each unit, as they are exchanged.
+        row_bytes: gradients of all embeddings that are sent row by row.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    weight_bytes: tuple[float, ...]
+    gradient_bytes: tuple[float, ...]
+    row_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a step's exchange adds to its computation.
+
+    Attributes:
+        overlap: most likely.
+        low_s, high_s: ends of the interval of ``overlap.exposed_s``.
+        cost: the exchange by itself.
+    """
+
+    overlap: Overlap
+    low_s: float
+    high_s: float
+    cost: Cost
+
+
+Run = Callable[[Callable[[Cost], float]], Overlap]
+
+
+def ddp(shard: Shard, group: Group) -> Exchange:
+    """The last micro-batch: all-reduces of buckets beside the backward pass; rows of embeddings, gathered, after it."""
+    buckets = list(buckets_of(tuple(reversed(shard.gradient_bytes))))
+    costs = [all_reduce(group, size) for size, _ in buckets]
+    places = [place for _, place in buckets]
+    if shard.row_bytes:
+        costs.append(all_gather(group, shard.row_bytes * group.size))
+        places.append(len(shard.backward_s))
+    tasks = [Task(seconds) for seconds in reversed(shard.backward_s)]
+    return _priced(tasks, costs, places, group)
+
+
+def scattered(shard: Shard, group: Group) -> Exchange:
+    """ZeRO-1 and -2 up to the optimizer: gradients are scattered, bucket by bucket, beside the backward pass."""
+    buckets = list(buckets_of(tuple(reversed(shard.gradient_bytes))))
+    costs = [reduce_scatter(group, size) for size, _ in buckets]
+    tasks = [Task(seconds) for seconds in reversed(shard.backward_s)]
+    return _priced(tasks, costs, [place for _, place in buckets], group)
+
+
+def gathered(shard: Shard, group: Group) -> Exchange:
+    """ZeRO-1 and -2 after the optimizer: nothing goes on beside it."""
+    return exposed(all_gather(group, sum(shard.weight_bytes)))
+
+
+def fsdp(shard: Shard, group: Group) -> Exchange:
+    """One micro-batch, forward and backward."""
+    units = len(shard.forward_s)
+    gathers = [all_gather(group, size) for size in shard.weight_bytes]
+    scatters = [reduce_scatter(group, size) for size in shard.gradient_bytes]
+    costs: list[Cost] = []
+    places: list[int] = []
+    needs = [0] * (2 * units)
+
+    def issue(cost: Cost, place: int) -> None:
+        costs.append(cost)
+        places.append(place)
+
+    for unit in range(units):
+        issue(gathers[unit], max(0, unit - 1))
+        needs[unit] = len(costs)
+    for step in range(units):  # unit ``units - 1 - step`` goes backward
+        issue(gathers[units - 1 - step], units + max(0, step - 1))
+        needs[units + step] = len(costs)
+        if step:
+            issue(scatters[units - step], units + step)
+    issue(scatters[0], 2 * units)
+    seconds = (*shard.forward_s, *reversed(shard.backward_s))
+    tasks = [Task(each, need) for each, need in zip(seconds, needs, strict=True)]
+    return _priced(tasks, costs, places, group)
+
+
+def pearl(shard: Shard, group: Group, touched_bytes: float) -> Exchange:
+    """Dense gradients as in DDP; rows of partitioned embeddings to those who need them, and their gradients back.
+
+    Source: arXiv 1910.05930, recalled; neither is anything hidden there, nor here of the rows.
+    """
+    dense = ddp(shard, group)
+    rows = exposed(all_to_all(group, touched_bytes).times(2.0))
+    return together(dense, rows)
+
+
+def exposed(cost: Cost) -> Exchange:
+    """Nothing goes on beside it."""
+    return Exchange(Overlap(cost.seconds, 0.0), cost.low, cost.high, cost)
+
+
+def together(*exchanges: Exchange) -> Exchange:
+    """One after another."""
+    overlap = Overlap(sum(e.overlap.exposed_s for e in exchanges), sum(e.overlap.hidden_s for e in exchanges))
+    low, high = sum(e.low_s for e in exchanges), sum(e.high_s for e in exchanges)
+    return Exchange(overlap, low, high, after(e.cost for e in exchanges))
+
+
+def times(exchange: Exchange, count: float) -> Exchange:
+    """So many of them."""
+    overlap = Overlap(exchange.overlap.exposed_s * count, exchange.overlap.hidden_s * count)
+    return Exchange(overlap, exchange.low_s * count, exchange.high_s * count, exchange.cost.times(count))
+
+
+def buckets_of(sizes: Sequence[float]) -> Iterator[tuple[float, int]]:
+    """Buckets and how many layers must be done before each, of gradients in the order in which they come.
+
+    A bucket is closed by the layer that fills it; a layer is never cut.
+    """
+    limit, held, last = FIRST_BUCKET_BYTES, 0.0, 0
+    for place, size in enumerate(sizes):
+        if size > 0:
+            held, last = held + size, place + 1
+        if held >= limit:
+            yield held, last
+            limit, held = BUCKET_BYTES, 0.0
+    if held > 0:
+        yield held, last
+
+
+def _priced(tasks: Sequence[Task], costs: Sequence[Cost], places: Sequence[int], group: Group) -> Exchange:
+    """The same order of events with likely, low and high costs."""
+
+    def run(seconds: Callable[[Cost], float]) -> Overlap:
+        transfers = [Transfer(seconds(cost), place) for cost, place in zip(costs, places, strict=True)]
+        return overlapped(tasks, transfers, group.fabric.slowdown)
+
+    likely = run(lambda cost: cost.seconds)
+    low = min(run(lambda cost: cost.low).exposed_s, likely.exposed_s)
+    high = max(run(lambda cost: cost.high).exposed_s, likely.exposed_s)
+    return Exchange(likely, low, high, after(costs))
