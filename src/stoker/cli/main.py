@@ -36,6 +36,7 @@ COMMANDS = (
     Command("report", "stoker.cli.report", "say where the time of a run went"),
     Command("graph", "stoker.cli.graph", "show what was moved out of a run's steps, as text or as a picture"),
     Command("cache", "stoker.cli.cache.main", "fill, look into and serve the data cache"),
+    Command("plan", "stoker.cli.plan", "say which GPUs, how many and which strategy keep a budget and a deadline"),
     Command("perf", "stoker.cli.perf.main", "predict where time goes: of a program's step, of a fleet of jobs"),
     Command("config", "stoker.cli.config_show", "show the settings and where each comes from"),
     Command("doctor", "stoker.cli.doctor", "check this machine: memory, descriptors, cores, torch"),

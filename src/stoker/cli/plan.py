@@ -1,0 +1,207 @@
+"""`stoker plan`: which hardware, how many GPUs and which strategy come closest to a budget and a deadline."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import sys
+from pathlib import Path
+
+import msgspec
+
+from stoker.core.errors import ConfigError
+from stoker.core.extras import require
+from stoker.core.units import parse_seconds
+from stoker.perf.catalogue import Gpu, catalogue
+from stoker.perf.features.records import StepFeatures, parse_hints
+from stoker.perf.planning.batches import Batches
+from stoker.perf.planning.front import Limits
+from stoker.perf.planning.offers import Prices, only, read_gpus, read_prices, without_prices
+from stoker.perf.planning.pricing import Job, fitted, predicted
+from stoker.perf.planning.report import Question, answer
+from stoker.perf.planning.space import Space
+from stoker.ui.plan_text import render_plan
+from stoker.ui.terminal import style_for
+
+_EPILOG = """\
+PROGRAM is a script, run up to its second optimizer step without a GPU; or module:function (file.py:function), which
+returns what stoker.perf.characterise takes; or features that were found before (features.json).
+examples:
+  stoker plan train.py --samples 5e6 --prices prices.toml --budget 500 --deadline 12h
+  stoker plan model.py:step --samples 1e9 --gpu H100-SXM --gpu A100-80GB-SXM
+  stoker plan train.py --samples 5e6 --batch 512 -- --epochs 3
+  stoker plan train.py --samples 5e6 --prices prices.toml --html plan.html"""
+
+
+def main(argv: list[str]) -> int:
+    """Says what to take; returns the exit status.
+
+    Raises:
+        ConfigError: an option or a file has a wrong value.
+        TracingError: the program cannot be characterised.
+    """
+    ours, theirs = _split(argv)
+    arguments = _parser().parse_args(ours)
+    limits, prices = _limits(arguments), _prices(arguments)
+    batches = Batches(*_features(arguments, theirs))
+    try:
+        question = _question(arguments, batches, prices, limits)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    report = answer(question)
+    if arguments.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
+    else:
+        sys.stdout.write(render_plan(report, style_for(sys.stdout, os.environ)))
+    sys.stdout.flush()
+    return 0 if report.picks and report.picks[0].keeps else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="stoker plan",
+        usage="stoker plan PROGRAM --samples N [options] [-- arguments of the program]",
+        description="Finds the hardware, the number of GPUs and the strategy that keep a budget and a deadline best.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--samples", required=True, type=_count, metavar="N", help="samples to train on, over all epochs")
+    add("--budget", type=_amount, metavar="AMOUNT", help="most that it may cost, in the currency of the prices")
+    add("--deadline", type=_hours, metavar="TIME", help="most that it may take (12h, 90min, 3d)")
+    add("--sure", action="store_true", help="keep both even at the upper ends of the intervals")
+    add("--prices", type=Path, metavar="FILE", help="TOML list of servers and their prices; without it GPU-hours count")
+    add("--gpus", type=Path, metavar="FILE", help="TOML of GPUs that the catalogue lacks")
+    add("--gpu", action="append", default=[], metavar="NAME", help="consider this GPU only; may be repeated")
+    add("--max-gpus", type=_count, default=64, metavar="N", help="most GPUs that the job may take (default: 64)")
+    add(
+        "--batch", default="global", metavar="global|per-gpu|N",
+        help="samples of an optimizer step: as the program has it on however many GPUs (default), that much for each "
+        "GPU, or N",
+    )  # fmt: skip
+    add("--precision", choices=("fp32", "tf32", "fp16", "bf16"), help="of products; by default what the program uses")
+    add(
+        "--cpu-seconds-per-sample", type=_seconds, metavar="TIME",
+        help="of one core, to prepare a sample: says how many cores the input needs, and waits where they are too few",
+    )  # fmt: skip
+    add("--hint", action="append", default=[], metavar="NAME=VALUE", help="as of `stoker perf features`")
+    add("--json", action="store_true", help="print the answer for programs")
+    add("program", metavar="PROGRAM", help="script, module:function or features.json")
+    return parser
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Our arguments, and those of the program behind ``--``."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    return argv[:at], argv[at + 1 :]
+
+
+def _count(text: str) -> int:
+    try:
+        value = float(text.replace("_", "").replace(",", ""))
+    except ValueError:
+        value = math.nan
+    if not 1 <= value < 1e18 or value != int(value):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, such as 5000000 or 5e6, got {text!r}")
+    return int(value)
+
+
+def _amount(text: str) -> float:
+    try:
+        value = float(text.replace("_", "").replace(",", "").lstrip("$"))
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a positive amount, got {text!r}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _hours(text: str) -> float:
+    days = re.fullmatch(r"\s*([0-9.]+)\s*(d|days?)\s*", text)
+    seconds = float(days[1]) * 86400 if days else _seconds(text)
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"must be a positive time such as 12h, got {text!r}")
+    return seconds / 3600
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    if arguments.budget is not None and arguments.prices is None:
+        raise ConfigError(
+            "`--budget` must go with `--prices FILE`, a list of servers and what they cost (docs/plan.md)"
+        )
+    return Limits(
+        budget=math.inf if arguments.budget is None else arguments.budget,
+        deadline_h=math.inf if arguments.deadline is None else arguments.deadline,
+        sure=arguments.sure,
+    )
+
+
+def _prices(arguments: argparse.Namespace) -> Prices:
+    known: dict[str, Gpu] = read_gpus(arguments.gpus) if arguments.gpus else dict(catalogue())
+    prices = read_prices(arguments.prices, known) if arguments.prices else without_prices(known)
+    try:
+        return only(prices, arguments.gpu) if arguments.gpu else prices
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _features(arguments: argparse.Namespace, theirs: list[str]) -> list[StepFeatures]:
+    program: str = arguments.program
+    if program.endswith(".json"):
+        return [_read_features(Path(program))]
+    require("torch", extra="torch")
+    # Imported here: help must not wait for them.
+    from stoker.perf.features.definition import characterise_definition
+    from stoker.perf.features.program import characterise_program
+
+    try:
+        hints = parse_hints(arguments.hint)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if ":" in program and not Path(program).exists():
+        return characterise_definition(program, hints=hints)
+    return [characterise_program([program, *theirs], hints=hints)]
+
+
+def _read_features(path: Path) -> StepFeatures:
+    try:
+        return StepFeatures.from_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"`{path}` must be a file that can be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"`{path}` must be what `stoker perf features --json` writes: {error}") from None
+
+
+def _question(arguments: argparse.Namespace, batches: Batches, prices: Prices, limits: Limits) -> Question:
+    first = batches.first
+    word: str = arguments.batch
+    batch = first.batch_size if word in ("global", "per-gpu") else _batch(word)
+    notes = [f"`{unknown.name}` at {unknown.where} has no formula: its FLOPs are missing" for unknown in first.unknown]
+    return Question(
+        name=first.name,
+        job=Job(
+            samples=arguments.samples, batches=batches, cpu_seconds_per_sample=arguments.cpu_seconds_per_sample,
+            predict=predicted(arguments.precision), fits=fitted(),
+        ),
+        space=Space(
+            offers=prices.offers, batch=batch, grows=word == "per-gpu", max_gpus=arguments.max_gpus,
+            embeddings=first.weights.embedding_count > 0,
+        ),
+        limits=limits, prices=prices, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _batch(word: str) -> int:
+    try:
+        return _count(word)
+    except argparse.ArgumentTypeError:
+        raise ConfigError(f"`--batch` must be global, per-gpu or a whole number, got {word!r}") from None

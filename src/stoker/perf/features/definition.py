@@ -1,0 +1,55 @@
+"""Characterises what a function of a user's module defines: runs it in a child process, which may die of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stoker.core.errors import TracingError
+from stoker.perf.features.records import StepFeatures
+
+
+def characterise_definition(
+    target: str, batch_sizes: Sequence[int] = (), *, hints: Mapping[str, float] | None = None
+) -> list[StepFeatures]:
+    """What one training step of a definition computes, touches and keeps, for several sizes of its batch.
+
+    The function gives what ``stoker.perf.characterise`` takes: a dict of its arguments, a tuple of the first ones
+    (module, inputs), or features that it has already. It is called with the meta device as torch's default, so that
+    weights of any size cost nothing. A function with a parameter is asked for each batch size.
+
+    Args:
+        target: ``package.module:function`` or ``file.py:function``.
+        batch_sizes: to ask for; by default those of the parameter's default and of twice that. A function without a
+            parameter has one size, and is asked once.
+        hints: elements or fractions by line or operation, as of ``characterise``.
+
+    Raises:
+        TracingError: there is no such function, it fails, or it gives something else; fields: status.
+    """
+    module, colon, function = target.rpartition(":")
+    if not (module and colon and function.isidentifier()):
+        raise TracingError(f"`{target}` must be module:function or file.py:function", status=None)
+    if module.endswith(".py") and not Path(module).is_file():
+        raise TracingError(f"`{module}` must be a Python file, and is none", status=None)
+    with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
+        out = Path(folder, "features.json")
+        arguments = [str(out), module, function, json.dumps(list(batch_sizes)), json.dumps(dict(hints or {}))]
+        environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
+        command = [sys.executable, "-m", "stoker.perf.features.definition_child", *arguments]
+        status = subprocess.run(command, check=False, stdout=2, env=environ).returncode
+        content: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}
+    if "features" in content:
+        return [msgspec.convert(each, StepFeatures) for each in content["features"]]
+    if "error" in content:
+        raise TracingError(content["error"], status=status)
+    ended = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"
+    raise TracingError(f"`{target}` {ended}; what it printed is above", status=status)

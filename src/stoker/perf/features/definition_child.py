@@ -1,0 +1,107 @@
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Asks a user's function for what ``characterise`` takes, in a process of its own, and writes the features."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from stoker.core.errors import StokerError
+from stoker.perf.features.records import StepFeatures
+from stoker.perf.features.step import characterise
+
+_FIRST_BATCH = 1
+"""Of a function that is asked for batches and names no size of its own."""
+
+
+def main() -> None:
+    """Arguments: where to write, module, function, batch sizes and hints as JSON."""
+    out, module, name, sizes, hints = sys.argv[1:]
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = _features(_function(module, name), json.loads(sizes), json.loads(hints), f"{module}:{name}")
+        content: dict[str, Any] = {"features": [json.loads(each.to_json()) for each in found]}
+    except _Mistake as error:
+        content = {"error": str(error)}
+    except StokerError as error:
+        content = {"error": error.args[0]}
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+    Path(out).write_text(json.dumps(content), encoding="utf-8")
+
+
+class _Mistake(Exception):
+    """The user's definition is not what it must be."""
+
+
+def _function(module: str, name: str) -> Callable[..., Any]:
+    if module.endswith(".py"):
+        path = os.path.abspath(module)
+        sys.path.insert(0, os.path.dirname(path))
+        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        loaded = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = loaded
+        spec.loader.exec_module(loaded)
+    elif importlib.util.find_spec(module.partition(".")[0]) is None:
+        raise _Mistake(f"`{module}` must be a module that can be imported from here, or a file: {module}.py:{name}")
+    else:
+        loaded = importlib.import_module(module)
+    found = getattr(loaded, name, None)
+    if not callable(found):
+        known = [key for key, value in vars(loaded).items() if inspect.isfunction(value) and not key.startswith("_")]
+        raise _Mistake(f"`{name}` must be a function of `{module}`, which has {', '.join(known) or 'none'}")
+    return found
+
+
+def _features(
+    function: Callable[..., Any], sizes: Sequence[int], hints: Mapping[str, float], name: str
+) -> list[StepFeatures]:
+    parameter = next(iter(inspect.signature(function).parameters.values()), None)
+    if parameter is None:
+        return [_traced(function, (), hints, name, None)]
+    if not sizes:
+        default = parameter.default
+        first = default if isinstance(default, int) and default > 0 else _FIRST_BATCH
+        sizes = (first, 2 * first)
+    return [_traced(function, (size,), hints, name, size) for size in sizes]
+
+
+def _traced(
+    function: Callable[..., Any], arguments: tuple[int, ...], hints: Mapping[str, float], name: str, size: int | None
+) -> StepFeatures:
+    with torch.device("meta"):
+        given = function(*arguments)
+    if isinstance(given, StepFeatures):
+        return given
+    if isinstance(given, tuple) and 2 <= len(given) <= 3:
+        given = dict(zip(("module_or_step", "inputs", "optimizer"), given, strict=False))
+    if not isinstance(given, Mapping) or not {"module_or_step", "inputs"} <= set(given):
+        raise _Mistake(
+            f"`{name}` must return what stoker.perf.characterise takes: (module, inputs), (module, inputs, optimizer) "
+            f"or a dict with `module_or_step` and `inputs`, got {type(given).__name__}"
+        )
+    known = inspect.signature(characterise).parameters
+    unknown = next((key for key in given if key not in known), None)
+    if unknown is not None:
+        raise _Mistake(f"`{unknown}` of what `{name}` returns must be one of {', '.join(known)}")
+    asked: dict[str, Any] = {"name": name, "hints": hints or None}
+    if size is not None:
+        asked["batch_size"] = size
+    return characterise(**{**asked, **cast("Mapping[str, Any]", given)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""What a candidate takes in hours and money, or why it cannot be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from stoker.perf.features.records import StepFeatures
+from stoker.perf.planning.batches import Batches
+from stoker.perf.planning.memory import Fit, fit
+from stoker.perf.planning.space import Candidate
+from stoker.perf.prediction.prediction import Prediction
+from stoker.perf.prediction.predictor import predict
+
+TIERS = ("calibrated", "extrapolated")
+"""Of plans, the surer first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """A figure and the ends of its interval."""
+
+    likely: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Amount:
+        """All three, so many times."""
+        return Amount(likely=self.likely * factor, low=self.low * factor, high=self.high * factor)
+
+    def at_least(self, bound: float) -> Amount:
+        """None below a bound."""
+        return Amount(likely=max(self.likely, bound), low=max(self.low, bound), high=max(self.high, bound))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A candidate and what it takes.
+
+    Attributes:
+        steps: optimizer steps of the job.
+        step_s: seconds of each.
+        hours, cost: of the whole job; the cost is in the currency of the offers.
+        parts: seconds of a step by what they are spent on, as of a prediction.
+        hidden_s: exchange that computation hides, seconds of a step.
+        needed_bytes: memory of each GPU.
+        cores: busy with preparing the input, of each server; None where the work a sample takes is not known.
+        reasons: for the tier.
+    """
+
+    candidate: Candidate
+    steps: int
+    step_s: Amount
+    hours: Amount
+    cost: Amount
+    tier: Literal["calibrated", "extrapolated"]
+    parts: dict[str, float]
+    hidden_s: float
+    needed_bytes: float
+    cores: float | None
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A candidate that cannot be.
+
+    Attributes:
+        why: ``memory``, or ``refused`` where a part of its time is not known.
+        missing_bytes: of each GPU's memory; 0 where that is not why.
+        reasons: of a refusal.
+    """
+
+    candidate: Candidate
+    why: Literal["memory", "refused"]
+    missing_bytes: float = 0.0
+    reasons: tuple[str, ...] = ()
+
+
+Predict = Callable[[StepFeatures, Candidate], Prediction]
+"""A step of a micro-batch's features, as a candidate runs it."""
+Fits = Callable[[StepFeatures, Candidate], Fit]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What shall be trained.
+
+    Attributes:
+        samples: over all epochs.
+        batches: features by size of the micro-batch.
+        cpu_seconds_per_sample: of a core, to prepare the input; None where that is not known.
+        predict, fits: what to ask for times and memory.
+    """
+
+    samples: int
+    batches: Batches
+    cpu_seconds_per_sample: float | None = None
+    predict: Predict
+    fits: Fits
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"`samples` must be at least 1, got {self.samples}")
+        seconds = self.cpu_seconds_per_sample
+        if seconds is not None and not 0 <= seconds < math.inf:
+            raise ValueError(f"`cpu_seconds_per_sample` must be 0 or more, got {seconds}")
+
+
+def predicted(precision: str | None = None) -> Predict:
+    """The calibrated predictor."""
+
+    def step(features: StepFeatures, candidate: Candidate) -> Prediction:
+        return predict(features, candidate.machines, candidate.strategy, precision=precision)
+
+    return step
+
+
+def fitted() -> Fits:
+    """The memory model."""
+
+    def judged(features: StepFeatures, candidate: Candidate) -> Fit:
+        return fit(features, candidate.machines, candidate.strategy)
+
+    return judged
+
+
+def price(candidate: Candidate, job: Job) -> Plan | Rejection:
+    """A candidate's hours and cost, or why it cannot be."""
+    features = job.batches.at(candidate.micro_batch)
+    memory = job.fits(features, candidate)
+    if memory.missing > 0:
+        return Rejection(candidate=candidate, why="memory", missing_bytes=memory.missing)
+    step = job.predict(features, candidate)
+    if step.tier == "refused":
+        return Rejection(candidate=candidate, why="refused", reasons=step.reasons)
+    return _plan(candidate, job, step, memory.needed)
+
+
+def _plan(candidate: Candidate, job: Job, step: Prediction, needed_bytes: float) -> Plan:
+    batch, servers = candidate.global_batch, candidate.servers
+    steps = -(-job.samples // batch)
+    alone = Amount(likely=step.seconds, low=step.low, high=step.high)
+    work_s = None if job.cpu_seconds_per_sample is None else job.cpu_seconds_per_sample * batch / servers
+    cores = candidate.offer.cores
+    step_s, parts = alone, dict(step.parts)
+    if work_s and cores:
+        # The slower of the two sets the pace: batches are prepared while steps run.
+        step_s = alone.at_least(work_s / cores)
+        parts["input"] = parts.get("input", 0.0) + step_s.likely - alone.likely
+    hours = step_s.times(steps / 3600)
+    assert step.tier != "refused"
+    return Plan(
+        candidate=candidate, steps=steps, step_s=step_s, hours=hours, cost=hours.times(candidate.per_hour),
+        tier=step.tier, parts=parts, hidden_s=step.hidden_s, needed_bytes=needed_bytes,
+        cores=None if work_s is None else work_s / step_s.likely, reasons=step.reasons,
+    )  # fmt: skip

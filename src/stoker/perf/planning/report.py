@@ -1,0 +1,317 @@
+"""The answer to "which hardware, how many GPUs, which strategy?", as records that can be shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from stoker.core.amounts import format_cost, format_hours
+from stoker.core.plan import Dot, Family, Miss, Pick, PlanReport, PlanRow, Span
+from stoker.core.units import format_bytes
+from stoker.perf.planning.front import Choice, Limits, choose, front
+from stoker.perf.planning.offers import Prices
+from stoker.perf.planning.pricing import Amount, Job, Plan, Rejection
+from stoker.perf.planning.searching import Found, search
+from stoker.perf.planning.space import FAMILIES, Space
+
+_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked: a job, what it may take, and where it may run."""
+
+    name: str
+    job: Job
+    space: Space
+    limits: Limits
+    prices: Prices
+    notes: tuple[str, ...] = ()
+
+
+def answer(question: Question) -> PlanReport:
+    """Searches the space and says what to take, what else there is, and what binds."""
+    found = search(question.space, question.job)
+    limits = question.limits
+    best = front(found.plans, limits)
+    choice = choose(best, limits)
+    prices, job = question.prices, question.job
+    return PlanReport(
+        name=question.name,
+        samples=job.samples,
+        batch=_batch(question.space),
+        currency=prices.currency,
+        is_money=prices.is_money,
+        prices=_prices(prices),
+        budget=_finite(limits.budget),
+        deadline_h=_finite(limits.deadline_h),
+        sure=limits.sure,
+        share=_SHARE,
+        candidates=found.candidates,
+        unfit=sum(map(len, found.unfit.values())),
+        refused=sum(map(len, found.refused.values())),
+        picks=_picks(best, choice, question),
+        front=[_row(plan) for plan in best],
+        dots=_dots(found.plans),
+        families=[_family(name, found, best, question) for name in FAMILIES],
+        advice=_advice(best, choice, question),
+        miss=None if found.plans else _miss(found, question),
+        notes=[*question.notes, *_notes(found.plans, question)],
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _batch(space: Space) -> str:
+    if space.grows:
+        return f"each replica computes {space.batch:,} samples a step: the global batch grows with the GPUs"
+    return f"global batch of {space.batch:,} samples, however many GPUs"
+
+
+def _prices(prices: Prices) -> str:
+    if not prices.is_money:
+        return "none given: GPU-hours are counted, whatever the GPU"
+    return prices.source + (f", {prices.date}" if prices.date else "")
+
+
+def _span(amount: Amount) -> Span:
+    return Span(likely=amount.likely, low=amount.low, high=amount.high)
+
+
+def _row(plan: Plan) -> PlanRow:
+    candidate = plan.candidate
+    strategy = candidate.strategy
+    return PlanRow(
+        offer=candidate.offer.name,
+        gpu=candidate.offer.gpu.name,
+        gpus=candidate.gpus,
+        servers=candidate.servers,
+        family=candidate.family,
+        data=strategy.data,
+        tensor=strategy.tensor,
+        pipeline=strategy.pipeline,
+        replicas=candidate.replicas,
+        micro_batch=candidate.micro_batch,
+        accumulation=strategy.accumulation,
+        global_batch=candidate.global_batch,
+        checkpointing=strategy.checkpointing,
+        steps=plan.steps,
+        step_s=_span(plan.step_s),
+        hours=_span(plan.hours),
+        cost=_span(plan.cost),
+        tier=plan.tier,
+        parts={name: seconds for name, seconds in plan.parts.items() if seconds},
+        hidden_s=plan.hidden_s,
+        needed_bytes=plan.needed_bytes,
+        memory_bytes=candidate.offer.gpu.memory_bytes,
+        cores=plan.cores,
+        offered_cores=candidate.offer.cores,
+        reasons=list(plan.reasons),
+    )
+
+
+def _picks(best: list[Plan], choice: Choice, question: Question) -> list[Pick]:
+    """The plans that answer the question; the same plan only once, for its first role."""
+    limits, currency = question.limits, question.prices.currency
+    wanted: list[tuple[str, Plan | None]] = []
+    if choice.nearest is not None:
+        wanted.append(("nearest to both limits", choice.nearest))
+    within = f" within {format_hours(limits.deadline_h)}" if math.isfinite(limits.deadline_h) else ""
+    wanted.append((f"cheapest{within}", choice.cheapest))
+    within = f" for {format_cost(limits.budget, currency)}" if math.isfinite(limits.budget) else ""
+    wanted.append((f"fastest{within}", choice.fastest))
+    if len(best) > 2:
+        wanted.append(("in between", _middle(best, limits)))
+    picks: dict[int, Pick] = {}
+    for role, plan in wanted:
+        if plan is None:
+            continue
+        before = picks.get(id(plan))
+        if before is None:
+            picks[id(plan)] = Pick(
+                role=role, plan=_row(plan), keeps=limits.allow(plan), remarks=_remarks(plan, question)
+            )
+        elif role != "in between":
+            picks[id(plan)] = Pick(role=f"{before.role}, {role}", plan=before.plan, keeps=before.keeps,
+                                   remarks=before.remarks)  # fmt: skip
+    return list(picks.values())
+
+
+def _middle(best: list[Plan], limits: Limits) -> Plan:
+    """The plan with the least product of hours and cost: a little more of the one buys the most of the other."""
+    allowed = [plan for plan in best if limits.allow(plan)] or best
+    return min(allowed, key=lambda plan: plan.hours.likely * plan.cost.likely)
+
+
+def _remarks(plan: Plan, question: Question) -> list[str]:
+    """What to know before taking it."""
+    limits, currency = question.limits, question.prices.currency
+    remarks: list[str] = []
+    over = limits.hours(plan) / limits.deadline_h
+    if over > 1:
+        remarks.append(f"{format_hours(limits.hours(plan) - limits.deadline_h)} beyond the deadline")
+    elif plan.hours.high > limits.deadline_h:
+        remarks.append(f"the deadline is inside its interval, which ends at {format_hours(plan.hours.high)}")
+    if limits.cost(plan) > limits.budget:
+        remarks.append(f"{format_cost(limits.cost(plan) - limits.budget, currency)} beyond the budget")
+    elif plan.cost.high > limits.budget:
+        remarks.append(f"the budget is inside its interval, which ends at {format_cost(plan.cost.high, currency)}")
+    if plan.parts.get("input", 0.0) > 0.05 * plan.step_s.likely and plan.candidate.offer.cores:
+        remarks.append(f"waits for input: {plan.candidate.offer.cores:g} cores a server are too few")
+    return remarks
+
+
+def _dots(plans: Iterable[Plan]) -> list[Dot]:
+    """The fastest of each kind of server, number of GPUs and kind of strategy; its price an hour is that of all."""
+    found: dict[tuple[str, int, str], Plan] = {}
+    for plan in plans:
+        candidate = plan.candidate
+        key = (candidate.offer.name, candidate.gpus, candidate.family)
+        if key not in found or plan.hours.likely < found[key].hours.likely:
+            found[key] = plan
+    return [
+        Dot(
+            offer=plan.candidate.offer.name, gpu=plan.candidate.offer.gpu.name, gpus=plan.candidate.gpus,
+            family=plan.candidate.family, tier=plan.tier, hours=plan.hours.likely, cost=plan.cost.likely,
+        )
+        for plan in found.values()
+    ]  # fmt: skip
+
+
+def _family(name: str, found: Found, best: list[Plan], question: Question) -> Family:
+    plans = found.of(name)
+    on_front = sum(plan.candidate.family == name for plan in best)
+    return Family(
+        name=name, tried=found.tried.get(name, 0), priced=len(plans), on_front=on_front,
+        why="" if on_front else _why(name, found, best, question.space),
+    )  # fmt: skip
+
+
+def _why(name: str, found: Found, best: list[Plan], space: Space) -> str:
+    """Why nothing of a family is worth taking."""
+    if not found.tried.get(name):
+        return _absent(name, space)
+    plans = found.of(name)
+    if plans:
+        margin, plan, by = _least_beaten(plans, best)
+        return (
+            f"beaten: {plan.candidate.gpus}x {plan.candidate.offer.gpu.name} takes {format_hours(plan.hours.likely)}, "
+            f"{by.candidate.gpus}x {by.candidate.offer.gpu.name} with {by.candidate.family} is {margin:.2g} times as "
+            "good in both"
+        )
+    unfit, refused = found.unfit.get(name, []), found.refused.get(name, [])
+    if refused:
+        return f"no prediction: {refused[0].reasons[0] if refused[0].reasons else 'a part of its time is not known'}"
+    least = unfit[0]
+    return (
+        f"does not fit: {format_bytes(least.missing_bytes)} missing on each {least.candidate.offer.gpu.name}, "
+        f"at best ({least.candidate.gpus} GPUs)"
+    )
+
+
+def _margin(plan: Plan, other: Plan) -> float:
+    return min(plan.hours.likely / other.hours.likely, plan.cost.likely / other.cost.likely)
+
+
+def _least_beaten(plans: list[Plan], best: list[Plan]) -> tuple[float, Plan, Plan]:
+    """Of plans behind a front, the one that is nearest to it, and what it is beaten by."""
+    nearest: tuple[float, Plan, Plan] | None = None
+    for plan in plans:
+        margin, by = max(((_margin(plan, other), other) for other in best), key=lambda each: each[0])
+        if nearest is None or margin < nearest[0]:
+            nearest = margin, plan, by
+    assert nearest is not None
+    return nearest
+
+
+def _absent(name: str, space: Space) -> str:
+    """Why a family has no candidate at all."""
+    if name == "PEARL" and not space.embeddings:
+        return "the program has no embedding tables to partition"
+    if name == "1 GPU":
+        return "no offer is for a single GPU, and none of a server's can be left idle"
+    if space.max_gpus == 1:
+        return "one GPU at most (--max-gpus)"
+    if name == "DDP over servers" and all(
+        offer.max_servers == 1 or offer.gpus >= space.max_gpus for offer in space.offers
+    ):
+        return "no offer has more than one server within --max-gpus"
+    return f"the batch of {space.batch:,} cannot be shared among its replicas evenly"
+
+
+def _advice(best: list[Plan], choice: Choice, question: Question) -> list[str]:
+    """What binds, and what relaxing it buys."""
+    limits, currency = question.limits, question.prices.currency
+    lines: list[str] = []
+    if choice.cheapest is not None and math.isfinite(limits.deadline_h):
+        at = best.index(choice.cheapest)
+        if at + 1 < len(best):
+            other = best[at + 1]
+            saved = limits.cost(choice.cheapest) - limits.cost(other)
+            lines.append(
+                f"The deadline binds: with {format_hours(limits.hours(other))} it costs "
+                f"{format_cost(limits.cost(other), currency)}, {format_cost(saved, currency)} less."
+            )
+    if choice.fastest is not None and math.isfinite(limits.budget):
+        at = best.index(choice.fastest)
+        if at > 0:
+            other = best[at - 1]
+            lines.append(
+                f"The budget binds: with {format_cost(limits.cost(other), currency)} it takes "
+                f"{format_hours(limits.hours(other))} instead of {format_hours(limits.hours(choice.fastest))}."
+            )
+    if best and best[0].candidate.gpus > question.space.max_gpus // 2:
+        lines += _with_more_gpus(best, question)
+    return lines
+
+
+def _with_more_gpus(best: list[Plan], question: Question) -> list[str]:
+    """What twice as many GPUs would bring, of the kinds of server on the front."""
+    offers = tuple({id(plan.candidate.offer): plan.candidate.offer for plan in best}.values())
+    most = 2 * question.space.max_gpus
+    wider = search(replace(question.space, offers=offers, max_gpus=most), question.job)
+    faster = front(wider.plans, question.limits)[0]
+    before = best[0]
+    if question.limits.hours(faster) >= question.limits.hours(before):
+        return []
+    currency = question.prices.currency
+    return [
+        f"--max-gpus {question.space.max_gpus} binds: with {faster.candidate.gpus} GPUs the fastest takes "
+        f"{format_hours(faster.hours.likely)} instead of {format_hours(before.hours.likely)}, for "
+        f"{format_cost(faster.cost.likely, currency)} instead of {format_cost(before.cost.likely, currency)}."
+    ]
+
+
+def _miss(found: Found, question: Question) -> Miss | None:
+    """What lacks least where nothing can run."""
+    unfit = [rejections[0] for rejections in found.unfit.values()]
+    if not unfit:
+        return None
+    least: Rejection = min(unfit, key=lambda rejection: rejection.missing_bytes)
+    candidate = least.candidate
+    needed = candidate.offer.gpu.memory_bytes + least.missing_bytes
+    remedies = [f"GPUs with {format_bytes(needed)} of memory"]
+    wider = search(replace(question.space, max_gpus=4 * question.space.max_gpus), question.job)
+    if wider.plans:
+        smallest = min(wider.plans, key=lambda plan: (plan.candidate.gpus, plan.cost.likely))
+        remedies.append(
+            f"--max-gpus {smallest.candidate.gpus}: {smallest.candidate.family} on "
+            f"{smallest.candidate.gpus}x {smallest.candidate.offer.gpu.name} fits"
+        )
+    return Miss(
+        offer=candidate.offer.name, gpu=candidate.offer.gpu.name, gpus=candidate.gpus, family=candidate.family,
+        missing_bytes=least.missing_bytes, needed_bytes=needed, remedies=remedies,
+    )  # fmt: skip
+
+
+def _notes(plans: list[Plan], question: Question) -> list[str]:
+    notes: list[str] = []
+    if not question.job.batches.is_exact:
+        traced = question.job.batches.first.batch_size
+        notes.append(f"traced with a batch of {traced}; other sizes of a micro-batch are scaled from it")
+    if any(plan.tier == "extrapolated" for plan in plans):
+        notes.append("extrapolated times are from specifications alone: their intervals are wide")
+    return notes

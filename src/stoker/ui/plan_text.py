@@ -1,0 +1,153 @@
+"""A plan as text: what to take, what else is worth a look, why not the rest."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from stoker.core.amounts import format_cost, format_hours
+from stoker.core.plan import Pick, PlanReport, PlanRow
+from stoker.ui.figures import write_count
+from stoker.ui.plan_words import (
+    PART_WORDS,
+    write_batch,
+    write_cores,
+    write_cost_span,
+    write_facts,
+    write_gb,
+    write_headline,
+    write_hours_span,
+    write_machines,
+    write_pick,
+    write_strategy,
+)
+from stoker.ui.report_text import Style
+from stoker.ui.tables import render_facts, render_table
+
+_FRONT_SHOWN = 12
+
+
+def render_plan(report: PlanReport, style: Style | None = None, command: str = "") -> str:
+    """The report, lines joined by newlines, the last one ended by one.
+
+    Args:
+        report: what was found.
+        style: what the terminal shows.
+        command: that shows more, if there is one.
+    """
+    style = style or Style()
+    blocks = [
+        _heading(report, style),
+        _wrapped(write_headline(report), style, 1),
+        *(_pick(pick, report, style) for pick in report.picks),
+        _remedies(report, style),
+        _front(report, style),
+        _titled("What binds", [line for each in report.advice for line in _item(each, style)], style),
+        _families(report, style),
+        _notes(report, style),
+        [style.paint("Next  ", 1) + style.paint(style.clean(command), 36)] if command else [],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _heading(report: PlanReport, style: Style) -> list[str]:
+    counted = (
+        f"{write_count(report.candidates)} candidates, {write_count(report.unfit)} looked at do not fit, "
+        f"{write_count(report.refused)} without a prediction"
+    )
+    return [
+        style.paint(style.cut(f"stoker plan · {report.name}", style.width), 1),
+        style.cut(" · ".join([*write_facts(report), report.batch]), style.width),
+        style.paint(style.cut(f"prices: {report.prices} · {counted}", style.width), 90),
+        style.paint(style.clean("─" * style.width), 90),
+    ]
+
+
+def _wrapped(text: str, style: Style, code: int = 0, indent: str = "") -> list[str]:
+    held = style.clean(text).replace(" %", "\u00a0%")
+    lines = textwrap.wrap(held, style.width, break_on_hyphens=False, subsequent_indent=indent)
+    plain = [line.replace("\u00a0", " ") for line in lines]
+    return [style.paint(line, code) if code else line for line in plain]
+
+
+def _item(text: str, style: Style) -> list[str]:
+    return _wrapped(f"- {text}", style, indent="  ")
+
+
+def _titled(title: str, lines: list[str], style: Style) -> list[str]:
+    return [style.paint(style.clean(title), 36), *lines] if lines else []
+
+
+def _pick(pick: Pick, report: PlanReport, style: Style) -> list[str]:
+    plan = pick.plan
+    hour = sum(plan.parts.values())
+    parts = ", ".join(f"{PART_WORDS[name]} {100 * seconds / hour:.0f} %" for name, seconds in plan.parts.items())
+    where = f"{write_machines(plan)} ({plan.servers}x {plan.offer})" if plan.offer else write_machines(plan)
+    facts = [
+        ("on", where),
+        ("how", f"{write_strategy(plan)}; batch {write_batch(plan)} = {plan.global_batch} samples"),
+        ("takes", f"{write_hours_span(plan.hours)}, {write_count(plan.steps)} steps of {plan.step_s.likely:.3g} s"),
+        ("costs", write_cost_span(plan.cost, report.currency)),
+        ("step", parts + f"; {write_gb(plan.needed_bytes)} of {write_gb(plan.memory_bytes)}"),
+        ("sure", plan.tier + (f": {plan.reasons[0]}" if plan.reasons else "")),
+    ]
+    if cores := write_cores(plan):
+        facts.append(("input", cores))
+    facts += [("note", remark) for remark in pick.remarks]
+    return _titled(write_pick(pick), render_facts(facts, style, indent=2), style)
+
+
+def _remedies(report: PlanReport, style: Style) -> list[str]:
+    if report.miss is None:
+        return []
+    lines = [line for each in report.miss.remedies for line in _item(each, style)]
+    return _titled("What would make it fit", lines, style)
+
+
+def _front(report: PlanReport, style: Style) -> list[str]:
+    rows = [_front_row(plan, report) for plan in _shown(report.front)]
+    if not rows:
+        return []
+    head = ["hours", "likely", "cost", "likely", "GPUs", "", "memory", "strategy"]
+    head = ["time", "from … to", "cost", "from … to", "machines", "memory", "", "strategy and batch"]
+    lines = render_table(head, rows, style, right=(0, 1, 2, 3, 5))
+    title = f"Worth a look: no other plan is as fast and as cheap ({100 * report.share:.0f} % intervals)"
+    return _titled(title, lines, style)
+
+
+def _shown(front: Sequence[PlanRow]) -> list[PlanRow]:
+    """All of a short front; of a long one evenly spread plans, its ends among them."""
+    if len(front) <= _FRONT_SHOWN:
+        return list(front)
+    last = len(front) - 1
+    return [front[round(place * last / (_FRONT_SHOWN - 1))] for place in range(_FRONT_SHOWN)]
+
+
+def _front_row(plan: PlanRow, report: PlanReport) -> list[str]:
+    def ends(low: str, high: str) -> str:
+        return f"{low} … {high}"
+
+    currency = report.currency
+    return [
+        format_hours(plan.hours.likely),
+        ends(format_hours(plan.hours.low), format_hours(plan.hours.high)),
+        format_cost(plan.cost.likely, currency),
+        ends(format_cost(plan.cost.low, currency), format_cost(plan.cost.high, currency)),
+        write_machines(plan),
+        write_gb(plan.needed_bytes),
+        "" if plan.tier == "calibrated" else "~",
+        f"{write_strategy(plan)}, {write_batch(plan)}",
+    ]
+
+
+def _families(report: PlanReport, style: Style) -> list[str]:
+    left = [(family.name, family.why) for family in report.families if family.why]
+    width = max((len(name) for name, _ in left), default=0)
+    lines = [
+        line for name, why in left for line in _wrapped(f"{name:<{width}}  {why}", style, indent=" " * (width + 2))
+    ]
+    return _titled("Not taken, and why", lines, style)
+
+
+def _notes(report: PlanReport, style: Style) -> list[str]:
+    return [line for note in report.notes for line in _wrapped(f"Note: {note}.", style, 90)]

@@ -1,0 +1,91 @@
+"""Fronts and choices: nothing beats them, and more never makes them worse."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.perf.catalogue import gpu
+from stoker.perf.planning.front import Limits, choose, front
+from stoker.perf.planning.offers import Offer
+from stoker.perf.planning.pricing import Amount, Plan
+from stoker.perf.planning.space import Candidate
+from stoker.perf.prediction.setting import Strategy
+
+OFFER = Offer(name="any", gpu=gpu("T4"), gpus=1, per_hour=1.0)
+
+
+def plan(
+    hours: float, cost: float, tier: Literal["calibrated", "extrapolated"] = "extrapolated", gpus: int = 1
+) -> Plan:
+    """One that takes so much, with an interval of a half to twice."""
+    candidate = Candidate(offer=OFFER, gpus=gpus, strategy=Strategy(), micro_batch=1)
+    time, money = (Amount(likely=value, low=value / 2, high=value * 2) for value in (hours, cost))
+    return Plan(
+        candidate=candidate, steps=1, step_s=time.times(3600), hours=time, cost=money, tier=tier, parts={},
+        hidden_s=0.0, needed_bytes=0.0, cores=None, reasons=(),
+    )  # fmt: skip
+
+
+FIGURE = st.floats(0.01, 1e6)
+PLANS = st.lists(st.builds(plan, FIGURE, FIGURE), max_size=40)
+
+
+def beats(one: Plan, other: Plan) -> bool:
+    at_least = one.hours.likely <= other.hours.likely and one.cost.likely <= other.cost.likely
+    return at_least and (one.hours.likely < other.hours.likely or one.cost.likely < other.cost.likely)
+
+
+@given(PLANS)
+def test_no_plan_beats_the_front_and_each_that_none_beats_is_matched(plans: list[Plan]) -> None:
+    best = front(plans)
+    assert not any(beats(one, other) for one in plans for other in best)
+    figures = {(each.hours.likely, each.cost.likely) for each in best}
+    unbeaten = {(p.hours.likely, p.cost.likely) for p in plans if not any(beats(other, p) for other in plans)}
+    assert figures == unbeaten
+    assert [each.hours.likely for each in best] == sorted(each.hours.likely for each in best)
+
+
+@given(PLANS, FIGURE, st.floats(1.0, 100.0), st.booleans())
+def test_more_money_or_time_is_never_worse(plans: list[Plan], limit: float, times: float, sure: bool) -> None:
+    for name in ("budget", "deadline_h"):
+        tight, loose = (Limits(**{name: limit * factor}, sure=sure) for factor in (1.0, times))
+        before, after = (choose(front(plans, each), each) for each in (tight, loose))
+        if before.fastest is not None:
+            assert after.fastest is not None
+            assert tight.hours(after.fastest) <= tight.hours(before.fastest)
+        if before.cheapest is not None:
+            assert after.cheapest is not None
+            assert tight.cost(after.cheapest) <= tight.cost(before.cheapest)
+
+
+@given(PLANS, FIGURE, FIGURE)
+def test_the_nearest_miss_breaks_its_worse_limit_least(plans: list[Plan], budget: float, deadline_h: float) -> None:
+    limits = Limits(budget=budget, deadline_h=deadline_h)
+    choice = choose(front(plans, limits), limits)
+    if any(map(limits.allow, plans)):
+        assert choice.nearest is None
+        assert choice.cheapest is not None
+        assert limits.allow(choice.cheapest)
+        assert choice.fastest is not None
+        assert limits.allow(choice.fastest)
+    elif plans:
+        assert choice.nearest is not None
+        assert limits.excess(choice.nearest) == min(map(limits.excess, plans))
+
+
+def test_of_equal_plans_the_surer_stays_then_the_smaller() -> None:
+    sure, small = plan(2, 3, "calibrated", gpus=8), plan(2, 3, gpus=4)
+    assert front([small, sure]) == [sure]
+    assert front([plan(2, 3, gpus=8), small]) == [small]
+
+
+def test_intervals_decide_where_one_wants_to_be_sure() -> None:
+    close, far = plan(10, 5), plan(5, 10)
+    best = [far, close]
+    assert choose(best, Limits(deadline_h=12)).cheapest is close
+    assert choose(best, Limits(deadline_h=12, sure=True)).cheapest is far
+    assert choose(best, Limits(deadline_h=math.inf)).nearest is None
