@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Role = Literal["activation", "weight", "gradient", "state", "input"]
+Role = Literal["weight", "gradient", "state", "input", "buffer"]
 
 
 class Buffers:
@@ -33,6 +33,7 @@ class Buffers:
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._events: list[int] = []
         """``n`` for an allocation of buffer n, ``~n`` for its end."""
+        self._begun = 0
 
     def number(self, tensor: Tensor) -> int:
         """The buffer of a tensor."""
@@ -75,15 +76,20 @@ class Buffers:
         kept = [{number for number in mark if number not in self.roles} for mark in self.marks]
         return max(kept, key=lambda numbers: sum(self.sizes[number] for number in numbers), default=set())
 
+    def begin(self) -> None:
+        """The step begins: what is alive now belongs to it, what has ended does not."""
+        self._begun = len(self._events)
+
     def peaks(self) -> tuple[int, int]:
-        """Most bytes of activations and of everything that were alive at once."""
+        """Most bytes of activations and of everything that were alive at once since the step began."""
         live = peak = activations = peak_activations = 0
-        for event in self._events:
+        for at, event in enumerate(self._events):
             number, sign = (event, 1) if event >= 0 else (~event, -1)
             size = sign * self.sizes[number]
             live += size
-            peak = max(peak, live)
-            if self.roles.get(number, "activation") == "activation":
+            if number not in self.roles:
                 activations += size
+            if at + 1 >= self._begun:
+                peak = max(peak, live)
                 peak_activations = max(peak_activations, activations)
         return peak_activations, peak

@@ -107,8 +107,9 @@ class _Program:
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
         if not self.begun:
-            self.begun = self.recorder.recording = True
+            self.begun = True
             self.redirect.moved_bytes = 0
+            self.recorder.begin()
             return
         self.recorder.recording = False
         found = features_of(

@@ -10,11 +10,13 @@ of its textbook form, constants below; they are small beside its bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from stoker.perf.features import cpu_kernels
+from stoker.perf.features.costs import Cost, Formula, Touch, all_of, elements, simple, touched
 
 SOFTMAX_FLOPS = 5
 """An element: maximum, subtraction, exponential, sum, division."""
@@ -22,61 +24,6 @@ SOFTMAX_BACKWARD_FLOPS = 4
 NORM_FLOPS = 8
 """An element: mean, variance (3), subtraction, scaling, weight and bias."""
 NORM_BACKWARD_FLOPS = 14
-
-
-class Touch(NamedTuple):
-    """A tensor that a kernel reads or writes, and how many bytes of it."""
-
-    tensor: Tensor
-    bytes: float
-
-
-class Cost(NamedTuple):
-    """What one call costs."""
-
-    kind: str
-    flops: float
-    dims: tuple[int, ...]
-    reads: Sequence[Touch]
-    writes: Sequence[Touch]
-
-
-Formula = Callable[[tuple[Any, ...], list[Tensor], list[Tensor]], Cost]
-"""Of arguments, tensors among them, and tensors of the result."""
-
-
-def touched(tensor: Tensor) -> Touch:
-    """The whole tensor; what was broadcast by `expand` is read once."""
-    count = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if stride or size == 0:
-            count *= size
-    return Touch(tensor, count * tensor.element_size())
-
-
-def all_of(tensors: Sequence[Tensor]) -> list[Touch]:
-    """Each tensor, sparse ones by their values."""
-    return [touched(tensor) if tensor.layout is torch.strided else _sparse(tensor) for tensor in tensors]
-
-
-def _sparse(tensor: Tensor) -> Touch:
-    values = tensor._values()
-    return Touch(values, values.numel() * values.element_size() + tensor._indices().numel() * 8)
-
-
-def elements(tensors: Sequence[Tensor]) -> int:
-    """Elements of the largest."""
-    return max((tensor.numel() for tensor in tensors), default=0)
-
-
-def simple(kind: str, flops_per_element: float = 0.0) -> Formula:
-    """Reads its inputs, writes its outputs."""
-
-    def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
-        largest = elements([*ins, *outs])
-        return Cost(kind, flops_per_element * largest, (largest,), all_of(ins), all_of(outs))
-
-    return cost
 
 
 def _matmul(first: int, batched: bool) -> Formula:
@@ -195,6 +142,29 @@ def _nll_loss_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tens
     return Cost("fill", 0.0, (outs[0].numel(),), all_of([args[0], args[2]]), all_of(outs))
 
 
+def _linalg(flops_per_cube: float) -> Formula:
+    """Of square matrices, by the cube of their side (Golub and Van Loan, Matrix Computations, tables of flops)."""
+
+    def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+        matrix = max(ins, key=lambda tensor: tensor.numel())
+        batch, rows, columns = math.prod(matrix.shape[:-2]), *matrix.shape[-2:]
+        flops = flops_per_cube * batch * rows * columns * min(rows, columns)
+        return Cost("linalg", flops, (batch, rows, columns), all_of(ins), all_of(outs))
+
+    return cost
+
+
+def _pointwise(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """Each element once; with a sparse argument only its rows."""
+    sparse = [tensor for tensor in ins if tensor.layout is torch.sparse_coo]
+    if not sparse:
+        return _ELEMENTWISE(args, ins, outs)
+    rows = all_of(sparse[:1])[0]
+    count = rows.tensor.numel()
+    reads, writes = ([Touch(t, rows.bytes) if t.layout is torch.strided else rows for t in ts] for ts in (ins, outs))
+    return Cost("indexing", count, (count,), reads, writes)
+
+
 def _copy_into(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
     return Cost("copy", 0.0, (outs[0].numel(),), all_of(ins[1:2]), all_of(outs))
 
@@ -231,6 +201,9 @@ def _names(formula: Formula, names: str) -> dict[str, Formula]:
     return dict.fromkeys(names.split(), formula)
 
 
+_ELEMENTWISE = simple("pointwise", 1.0)
+RMS_NORM_BACKWARD = _twice("norm", NORM_BACKWARD_FLOPS, 2)
+
 FORMULAS: dict[str, Formula] = {
     **{name: _matmul(0, False) for name in ("mm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm")},
     **{name: _matmul(1, False) for name in ("addmm", "addmv", "_addmm_activation")},
@@ -261,6 +234,10 @@ FORMULAS: dict[str, Formula] = {
     "embedding_dense_backward": _embedding_dense_backward,
     **_names(_embedding_bag, "_embedding_bag _embedding_bag_forward_only"),
     **_names(_embedding_bag_backward, "_embedding_bag_backward _embedding_bag_dense_backward"),
+    "_scaled_dot_product_flash_attention_for_cpu": cpu_kernels.flash,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": cpu_kernels.flash_backward,
+    "mkldnn_rnn_layer": cpu_kernels.lstm_layer,
+    "mkldnn_rnn_layer_backward": cpu_kernels.lstm_layer_backward,
     **_names(
         _gather, "index gather index_select take masked_select _unsafe_index unfold_backward embedding_renorm nonzero"
     ),
@@ -289,7 +266,7 @@ FORMULAS: dict[str, Formula] = {
         "im2col col2im reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d "
         "reflection_pad1d_backward reflection_pad2d_backward replication_pad1d_backward replication_pad2d_backward "
         "replication_pad3d_backward diagonal_backward channel_shuffle repeat_interleave view_copy tril triu "
-        "rot90 block_diag split_with_sizes_copy _chunk_cat",
+        "rot90 block_diag diag_embed split_with_sizes_copy _chunk_cat",
     ),
     **_names(
         simple("pooling", 1.0),
@@ -323,6 +300,15 @@ FORMULAS: dict[str, Formula] = {
         "_thnn_fused_lstm_cell _thnn_fused_gru_cell complex polar view_as_complex_copy outer ger masked_fill_backward "
         "renorm soft_margin_loss_backward _euclidean_dist normalize cross linalg_cross",
     ),
+    **_names(simple("scan", 10.0), "_ctc_loss _ctc_loss_backward _cudnn_ctc_loss"),
+    **_names(_linalg(2 / 3), "_linalg_slogdet _linalg_det linalg_lu linalg_lu_factor linalg_lu_factor_ex"),
+    **_names(_linalg(8 / 3), "_linalg_solve_ex linalg_inv_ex"),
+    **_names(_linalg(2.0), "linalg_lu_solve cholesky_inverse"),
+    **_names(_linalg(1.0), "linalg_solve_triangular triangular_solve"),
+    **_names(_linalg(1 / 3), "linalg_cholesky_ex cholesky"),
+    **_names(_linalg(4 / 3), "linalg_qr linalg_householder_product"),
+    **_names(_linalg(9.0), "_linalg_eigh"),
+    **_names(_linalg(22.0), "_linalg_svd linalg_eig"),
     **_names(simple("sort", 16.0), "sort topk argsort msort _unique2 unique_dim unique_consecutive"),
     **_names(_fused_optimizer, "_fused_adam _fused_adamw _fused_sgd _fused_adagrad"),
     "_amp_foreach_non_finite_check_and_unscale": _lists(2),
@@ -334,11 +320,11 @@ FORMULAS: dict[str, Formula] = {
         "sym_size _record_function_enter_new _record_function_exit _record_function_enter _values _indices "
         "_sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims_and_tensors _coalesced sparse_dim dense_dim _nnz "
         "resolve_conj resolve_neg device profiler _version set _has_compatible_shallow_copy_type sym_numel sym_stride "
-        "_pin_memory retain_grad is_coalesced _unsafe_view _reshape_alias",
+        "_pin_memory retain_grad is_coalesced _unsafe_view _reshape_alias "
+        "unsafe_split unsafe_split_with_sizes unsafe_chunk unbind_copy _use_cudnn_ctc_loss",
     ),
 }  # fmt: skip
 
-POINTWISE = simple("pointwise", 1.0)
 REDUCTION = simple("reduction", 1.0)
 UNKNOWN = simple("unknown")
 
@@ -353,7 +339,7 @@ def formula_of(func: Any) -> Formula:
     if _is_view(func):
         return free
     if torch.Tag.pointwise in func.tags:
-        return POINTWISE
+        return _pointwise
     reduction = getattr(torch.Tag, "reduction", None)
     if reduction is not None and reduction in func.tags:
         return REDUCTION

@@ -2,7 +2,7 @@
 # pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
 # pyright: reportIncompatibleMethodOverride=false
 # (torch's autograd functions are untyped)
-"""Kernels that the target has and this CPU has not: fused attention and recurrent layers, both ways."""
+"""Kernels that CUDA has and this CPU has not: fused attention, norms, recurrent layers and cells, both ways."""
 
 from __future__ import annotations
 
@@ -13,31 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker.perf.features.formulas import Cost, Touch, touched
+from stoker.perf.features.costs import Cost, Touch, attention_dims, causal_pairs, simple, touched
+from stoker.perf.features.formulas import NORM_FLOPS, RMS_NORM_BACKWARD
 
 Record = Callable[[str, Cost, torch.dtype], None]
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
-def attention_kernel(
-    dtype: torch.dtype, head_dims: tuple[int, int], *, masked: bool, dropout: bool, mask_learns: bool, target: str
-) -> str:
-    """The kernel that torch picks for scaled dot product attention.
+def attention_kernel(dtype: torch.dtype, head_dims: tuple[int, int], *, masked: bool) -> str:
+    """The kernel that torch picks for scaled dot product attention on CUDA.
 
     Args:
         dtype: of the queries.
         head_dims: of queries and of values.
         masked: whether a mask tensor is given; a causal one by its flag is none.
-        dropout: whether attention is dropped out.
-        mask_learns: whether the mask wants a gradient.
-        target: ``cuda`` or ``cpu``.
 
-    Source: the checks of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and sdp_utils_cpp.cpp; flags that the
-    program sets by `sdpa_kernel` are kept.
+    Source: the checks of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; flags that the program sets by
+    `sdpa_kernel` are kept.
     """
     flags = torch.backends.cuda
-    if target == "cpu":
-        return "math" if dropout or mask_learns or not flags.flash_sdp_enabled() else "flash"
     half = dtype in (torch.float16, torch.bfloat16)
     alike = head_dims[0] == head_dims[1]
     if half and not masked and alike and head_dims[0] <= 256 and flags.flash_sdp_enabled():
@@ -46,14 +40,6 @@ def attention_kernel(
     if aligned and (half or dtype is torch.float32) and flags.mem_efficient_sdp_enabled():
         return "efficient"
     return "math"
-
-
-def _pairs(queries: int, keys: int, causal: bool) -> float:
-    """Pairs of query and key that are computed; a causal kernel skips what lies above the diagonal."""
-    if not causal:
-        return float(queries * keys)
-    rows = min(queries, keys)
-    return rows * (rows + 1) / 2 + max(0, queries - keys) * keys
 
 
 def _all(*tensors: Tensor | None) -> list[Touch]:
@@ -72,8 +58,8 @@ class Attention(torch.autograd.Function):
         sums = q.new_empty(q.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(q, k, v, mask, out, sums)
         heads = math.prod(q.shape[:-2])
-        pairs = heads * _pairs(q.shape[-2], k.shape[-2], causal)
-        ctx.dims = (heads, q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1])
+        pairs = heads * causal_pairs(q.shape[-2], k.shape[-2], causal)
+        ctx.dims = attention_dims(q, k, v)
         ctx.rest = name, pairs, record
         flops = 2.0 * pairs * (q.shape[-1] + v.shape[-1])
         record(name, Cost("attention", flops, ctx.dims, _all(q, k, v, mask), _all(out, sums)), q.dtype)
@@ -140,3 +126,67 @@ class Recurrent(torch.autograd.Function):
         cost = Cost("rnn", 2 * flops, ctx.dims, [*reads, gates], [*_all(*grads), gates])
         record(f"{name}_backward", cost, x.dtype)
         return (None, None, None, None, None, None, *grads)
+
+
+class RmsNorm(torch.autograd.Function):
+    """One kernel each way, where this CPU would take eight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, width: int, record: Record) -> Tensor:
+        """Shapes of the result."""
+        out = torch.empty_like(x)
+        scale = x.new_empty(x.numel() // width, dtype=torch.float32)
+        ctx.save_for_backward(x, weight, scale)
+        ctx.record = record
+        record("_fused_rms_norm", simple("norm", NORM_FLOPS)((), _known(x, weight), [out, scale]), x.dtype)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        """Shapes of the gradients."""
+        x, weight, scale = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        grads = [
+            torch.empty_like(t) if w and t is not None else None for t, w in zip((x, weight), wanted, strict=False)
+        ]
+        cost = RMS_NORM_BACKWARD((), _known(grad, x, scale, weight), _known(*grads))
+        ctx.record("_fused_rms_norm_backward", cost, x.dtype)
+        return (*grads, None, None)
+
+
+class Cell(torch.autograd.Function):
+    """Gates of one step of an LSTM or GRU, once their products are there.
+
+    ``state`` is the cell's of an LSTM and the hidden one of a GRU; the workspace holds 4 or 5 numbers for each of its.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str, record: Record, inner: Tensor, recurrent: Tensor, state: Tensor, *biases: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """Shapes of the new states."""
+        lstm = name == "lstm_cell"
+        outs = [torch.empty_like(state) for _ in range(2 if lstm else 1)]
+        workspace = state.new_empty((state.shape[0], (4 if lstm else 5) * state.shape[1]))
+        ctx.save_for_backward(workspace, state, outs[-1] if lstm else None, inner, *biases)
+        ctx.rest = name, record, recurrent.shape
+        ins = _known(inner, recurrent, state, *biases)
+        record(f"_thnn_fused_{name}", simple("pointwise", 5.0)((), ins, [*outs, workspace]), inner.dtype)
+        return tuple(outs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        """Shapes of the gradients; both products get the same one in an LSTM."""
+        workspace, state, new, inner, *biases = ctx.saved_tensors
+        name, record, shape = ctx.rest
+        gates = inner.new_empty(shape)
+        both = gates if name == "lstm_cell" else torch.empty_like(gates)
+        before = torch.empty_like(state)
+        bias = [gates.sum(0) if b is not None else None for b in biases]
+        cost = simple("pointwise", 8.0)((), _known(workspace, state, new, *grads), [gates, before])
+        record(f"_thnn_fused_{name}_backward", cost, inner.dtype)
+        return (None, None, gates, both, before, *bias)
+
+
+def _known(*tensors: Tensor | None) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor is not None]

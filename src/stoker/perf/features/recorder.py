@@ -24,9 +24,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from stoker.perf.features.buffers import Buffers
-from stoker.perf.features.formulas import UNKNOWN, Cost, Formula, base_name, formula_of
+from stoker.perf.features.costs import Cost, Formula
+from stoker.perf.features.cpu_kernels import lstm_workspace_bytes
+from stoker.perf.features.formulas import UNKNOWN, base_name, formula_of
 from stoker.perf.features.places import Hints, place
 from stoker.perf.features.records import Phase
+from stoker.perf.features.sparse import RESULTS
 
 _CPU = torch.device("cpu")
 _DEVICE = torch.ops.prim.device.default
@@ -88,11 +91,21 @@ class Recorder(TorchDispatchMode):
             cost = formula(args, ins, outs)
             if cost.kind:
                 self.record(name, cost, _dtype(ins or outs), "" if formula is not UNKNOWN else place())
-            else:
-                for tensor in outs:
-                    if tensor.layout is torch.strided:
-                        self.buffers.number(tensor)
+            self._number(outs)
+        elif fake:
+            # Not of the step, but what is alive of it as the step begins takes room beside it.
+            self._number(tensors_of(out if isinstance(out, (tuple, list)) else (out,)))
         return out
+
+    def begin(self) -> None:
+        """The step begins."""
+        self.recording = True
+        self.buffers.begin()
+
+    def _number(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            for part in (tensor,) if tensor.layout is torch.strided else (tensor._values(), tensor._indices()):
+                self.buffers.number(part)
 
     def record(self, name: str, cost: Cost, dtype: torch.dtype, where: str = "") -> None:
         """Keeps a call."""
@@ -125,10 +138,20 @@ class Recorder(TorchDispatchMode):
             return self.hints.scalar(args[0].dtype) if isinstance(args[0], FakeTensor) else func(*args)
         if self.spares_weights:
             args, kwargs = tree_map_only(Tensor, self._shape_of, (args, kwargs))
+        if name in RESULTS:
+            with self.fake:
+                found = RESULTS[name](args)
+            if found is not None:
+                return found
         try:
-            return self.fake.dispatch(func, types, args, kwargs)
+            out: Any = self.fake.dispatch(func, types, args, kwargs)
+            return out if name != "mkldnn_rnn_layer" else (*out[:3], self._workspace(args))
         except (DynamicOutputShapeException, DataDependentOutputException):
             return self._sized(name, args, kwargs)
+
+    def _workspace(self, args: tuple[Any, ...]) -> Tensor:
+        with self.fake:
+            return torch.empty(lstm_workspace_bytes(args), dtype=torch.uint8, device="cpu")
 
     def _shape_of(self, x: Tensor) -> Tensor:
         return x if isinstance(x, FakeTensor) else self.fake.from_tensor(x)

@@ -19,13 +19,11 @@ import torch.nn.functional as functional
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from stoker.perf.features.formulas import simple, touched
-from stoker.perf.features.kernels import Attention, Recurrent, attention_kernel
+from stoker.perf.features.costs import simple, touched
 from stoker.perf.features.recorder import Recorder
+from stoker.perf.features.stand_ins import StandIns
 
 _HALF = (torch.float16, torch.bfloat16)
-_SDPA: Any = functional.scaled_dot_product_attention
-_MATH: Any = torch._C._VariableFunctions._scaled_dot_product_attention_math
 _FP32 = [
     "softmax", "log_softmax", "layer_norm", "group_norm", "rms_norm", "cross_entropy", "nll_loss", "mse_loss",
     "l1_loss", "smooth_l1_loss", "kl_div", "softplus", "softmin", "cosine_similarity",
@@ -51,83 +49,50 @@ class Redirect(TorchFunctionMode):
     def __init__(self, recorder: Recorder, target: str) -> None:
         super().__init__()
         self._recorder = recorder
-        self._target = target
+        self.stand_ins: StandIns | None = None
+        self.applying = False
+        """Whether a module's own tensors are being moved: no input."""
         self.moved_bytes = 0
-        """Of what was copied to the accelerator during the step."""
+        """Of what was copied to the accelerator, weights aside."""
         variable: Any = torch._C._VariableFunctions
         self._handlers: dict[Any, Callable[..., Any]] = {
             Tensor.cuda: self._moved,
             Tensor.pin_memory: lambda x, *_, **__: x,
             Tensor.to: self._to,
-            _SDPA: self.attention,
-            torch._C._nn.scaled_dot_product_attention: self.attention,
             variable._pack_padded_sequence: self._pack,
             variable._pad_packed_sequence: self._unpack,
         }
-        for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-            self._handlers[getattr(variable, name)] = lambda *args, _name=name: self._recurrent(_name, *args)
+        if target == "cuda":
+            self.stand_ins = StandIns(recorder)
+            self._handlers |= self.stand_ins.handlers
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Makes one call, or what stands for it."""
         kwargs = kwargs or {}
         if kwargs.get("device") is not None and _is_accelerator(kwargs["device"]):
+            if func is Tensor.to:
+                self._moved(args[0])
             kwargs = {**kwargs, "device": "cpu"}
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         handler = self._handlers.get(func)
         if handler is not None:
             return handler(*args, **kwargs)
-        if self._target == "cuda" and torch.is_autocast_enabled("cpu") and func in _FP32_FUNCTIONS:
+        if self.stand_ins and torch.is_autocast_enabled("cpu") and func in _FP32_FUNCTIONS:
             args = tuple(_float(arg) for arg in args)
         return func(*args, **kwargs)
 
     def _moved(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        self.moved_bytes += x.numel() * x.element_size()
+        if not self.applying:
+            self.moved_bytes += x.numel() * x.element_size()
         return x
 
     def _to(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if (
-            any(_is_accelerator(arg) for arg in args if isinstance(arg, (str, torch.device)))
-            or str(kwargs.get("device")) == "cpu"
-        ):
+        devices = [isinstance(arg, (int, str, torch.device)) and _is_accelerator(arg) for arg in args]
+        if any(devices):
             self._moved(x)
-        args = tuple("cpu" if isinstance(arg, (str, torch.device)) and _is_accelerator(arg) else arg for arg in args)
+        args = tuple("cpu" if device else arg for arg, device in zip(args, devices, strict=True))
         return Tensor.to(x, *args, **kwargs)
-
-    def attention(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-    ) -> Tensor:  # fmt: skip
-        """Scaled dot product attention by the kernel that the target would take."""
-        if torch.is_autocast_enabled("cpu"):
-            dtype = torch.get_autocast_dtype("cpu")
-            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-        name = attention_kernel(
-            query.dtype, (query.shape[-1], value.shape[-1]), masked=attn_mask is not None, dropout=dropout_p > 0,
-            mask_learns=attn_mask is not None and attn_mask.requires_grad, target=self._target,
-        )  # fmt: skip
-        if name == "math":
-            return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
-        return Attention.apply(query, key, value, attn_mask, is_causal, f"attention.{name}", self._recorder.record)
-
-    def _recurrent(self, name: str, x: Tensor, second: Any, *rest: Any) -> tuple[Tensor, ...]:
-        """An LSTM, GRU or plain RNN; ``second`` is the batch sizes of a packed sequence, or the first states."""
-        packed = isinstance(second, Tensor) and second.dtype is torch.int64
-        states, weights = (rest[0], rest[1]) if packed else (second, rest[0])
-        flags = rest[2:] if packed else rest[1:]
-        both = bool(flags[4])
-        batch_first = not packed and bool(flags[5])
-        h, c = states if isinstance(states, (tuple, list)) else (states, None)
-        if torch.is_autocast_enabled("cpu"):
-            dtype = torch.get_autocast_dtype("cpu")
-            x, h, weights = x.to(dtype), h.to(dtype), [weight.to(dtype) for weight in weights]
-            c = c.to(dtype) if c is not None else None
-        steps = second.numel() if packed else x.shape[1 if batch_first else 0]
-        directions = 2 if both else 1
-        hidden = (c if c is not None else h).shape[-1]
-        shape = (*x.shape[:-1], directions * h.shape[-1])
-        found = Recurrent.apply(name, steps, hidden, directions, self._recorder.record, shape, x, h, c, *weights)
-        return tuple(found)
 
     def _pack(self, x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
         """Rows of known lengths one after another by time; how many rows are left at each time."""
@@ -186,37 +151,44 @@ class _Scaler(torch.amp.GradScaler):
         super().__init__("cpu", *args, **rest)
 
 
-def _apply(self: torch.nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> torch.nn.Module:
+def _apply_of(redirect: Redirect) -> Callable[..., torch.nn.Module]:
     """``Module._apply`` that sets data: fake parameters have weak references and cannot be swapped."""
-    for child in self.children() if recurse else ():
-        child._apply(fn)
-    with torch.no_grad():
-        for parameter in self._parameters.values():
-            if parameter is not None:
-                parameter.data = fn(parameter.data)
-                if parameter.grad is not None:
-                    parameter.grad = fn(parameter.grad)
-    for name, buffer in self._buffers.items():
-        if buffer is not None:
-            self._buffers[name] = fn(buffer)
-    return self
+
+    def apply(self: torch.nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> torch.nn.Module:
+        for child in self.children() if recurse else ():
+            child._apply(fn)
+        before, redirect.applying = redirect.applying, True
+        with torch.no_grad():
+            for parameter in self._parameters.values():
+                if parameter is not None:
+                    parameter.data = fn(parameter.data)
+                    if parameter.grad is not None:
+                        parameter.grad = fn(parameter.grad)
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = fn(buffer)
+        redirect.applying = before
+        return self
+
+    return apply
 
 
 @contextlib.contextmanager
 def redirected(recorder: Recorder, redirect: Redirect) -> Generator[None]:
     """Runs the block with both modes on, and torch's names for what modes do not see replaced."""
     changes: list[tuple[Any, str, Any]] = [
-        (functional, "scaled_dot_product_attention", _sdpa_of(redirect)),
         (torch, "autocast", _Autocast),
         (torch.amp, "autocast", _Autocast),
         (torch.cuda.amp, "autocast", _Autocast),
         (torch.amp, "GradScaler", _Scaler),
         (torch.cuda.amp, "GradScaler", _Scaler),
-        (torch.nn.Module, "_apply", _apply),
+        (torch.nn.Module, "_apply", _apply_of(redirect)),
         (torch.nn.Module, "cuda", lambda self, *_: self),
         (torch, "compile", lambda model=None, **_: model if model is not None else (lambda inner: inner)),
         (torch.autograd, "_engine_run_backward", _backward_of(recorder)),
     ]
+    if redirect.stand_ins:
+        changes += [(functional, name, value) for name, value in redirect.stand_ins.functional.items()]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     for owner, name, value in changes:
         setattr(owner, name, value)
@@ -226,13 +198,6 @@ def redirected(recorder: Recorder, redirect: Redirect) -> Generator[None]:
     finally:
         for owner, name, value in before:
             setattr(owner, name, value)
-
-
-def _sdpa_of(redirect: Redirect) -> Callable[..., Tensor]:
-    def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Tensor:
-        return redirect.attention(*args, **kwargs)
-
-    return scaled_dot_product_attention
 
 
 def _backward_of(recorder: Recorder) -> Callable[..., Any]:

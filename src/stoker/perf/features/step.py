@@ -237,7 +237,7 @@ class Watch:
     def recording(self) -> Generator[None]:
         """Records what runs in the block."""
         with self.hooks():
-            self._recorder.recording = True
+            self._recorder.begin()
             try:
                 yield
             finally:
@@ -266,6 +266,8 @@ class Watch:
         for parameter in root.parameters():
             self.parameters.setdefault(id(parameter), parameter)
             self._recorder.buffers.give_role(parameter, "weight")
+        for buffer in root.buffers():
+            self._recorder.buffers.give_role(buffer, "buffer")
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         number = self._numbers.get(id(module))

@@ -1,0 +1,76 @@
+"""Kernels that torch has for this CPU alone: oneDNN's LSTM layer, and attention without its scores in memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from stoker.perf.features.costs import Cost, Touch, all_of, attention_dims, causal_pairs, touched
+
+_PAGE = 4096
+_LINE = 16
+"""Numbers of float32 in a line of the cache."""
+
+
+def flash(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """Two products for each pair."""
+    query, key, value = args[:3]
+    heads, queries, keys, width, wide = dims = attention_dims(query, key, value)
+    flops = 2.0 * heads * causal_pairs(queries, keys, len(args) > 4 and bool(args[4])) * (width + wide)
+    return Cost("attention", flops, dims, all_of(ins), all_of(outs))
+
+
+def flash_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """Scores are computed again: five products."""
+    query, key, value = args[1:4]
+    heads, queries, keys, width, wide = dims = attention_dims(query, key, value)
+    flops = 2.0 * heads * causal_pairs(queries, keys, bool(args[7])) * (3 * width + 2 * wide)
+    return Cost("attention", flops, dims, all_of(ins), all_of(outs))
+
+
+def lstm_layer(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """One layer in one direction; the recurrent matrix is read again at each step."""
+    flops, dims, again = _lstm(args)
+    return Cost("rnn", flops, dims, [*all_of(ins), Touch(args[2], again)], all_of(outs))
+
+
+def lstm_layer_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """Both products of each forward product."""
+    flops, dims, again = _lstm(args)
+    # The gates' gradients are written once and read by the products for the weights.
+    gates = Touch(args[0], 4.0 * touched(args[0]).bytes / args[0].shape[-1] * dims[3])
+    return Cost("rnn", 2 * flops, dims, [*all_of(ins), Touch(args[2], again), gates], [*all_of(outs), gates])
+
+
+def _lstm(args: tuple[Any, ...]) -> tuple[float, tuple[int, ...], float]:
+    """FLOPs, sizes as of fused kernels (one layer), and bytes of reading the recurrent matrix again."""
+    x, inner, recurrent = args[:3]
+    tokens, steps, hidden = math.prod(x.shape[:-1]), x.shape[0], recurrent.shape[1]
+    flops = 2.0 * tokens * (inner.numel() + recurrent.numel()) + 10.0 * tokens * hidden
+    return flops, (tokens, steps, x.shape[-1], hidden, 1, 4), touched(recurrent).bytes * (steps - 1)
+
+
+def lstm_workspace_bytes(args: tuple[Any, ...]) -> int:
+    """What oneDNN's LSTM keeps for its backward pass; nothing where there will be none.
+
+    Gates, states of both sides of each step with their gradients, cell states with theirs, and the steps' outputs,
+    each from a page of its own. Source: oneDNN's src/cpu/rnn/rnn_utils.hpp (set_offsets), and sizes as measured.
+    """
+    x, recurrent = args[0], args[2]
+    if not args[-1]:
+        return 0
+    steps, batch, width = x.shape
+    hidden = recurrent.shape[1]
+    states = 2 * (steps + 1) * batch
+    sizes = [steps * batch * _padded(4 * hidden)]
+    sizes += [states * _padded(max(width, hidden))] * 3 + [states * hidden] * 2
+    sizes += [steps * batch * _padded(hidden)]
+    return sum(math.ceil(4 * size / _PAGE) * _PAGE for size in sizes)
+
+
+def _padded(row: int) -> int:
+    """Rows are whole lines, and no multiple of 256 numbers, which would all meet in one set of the cache."""
+    whole = math.ceil(row / _LINE) * _LINE
+    return whole + _LINE if whole % 256 == 0 else whole

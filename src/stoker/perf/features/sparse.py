@@ -1,0 +1,50 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+"""Results with rows, where torch's own shape functions give sparse tensors without any.
+
+How many rows are left when equal ones are joined depends on values: all that were looked up are taken to differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _made(like: Tensor, rows: int) -> Tensor:
+    """A sparse tensor of rows of ``like``, their values not known."""
+    indices = torch.empty((1, rows), dtype=torch.int64, device="cpu")
+    values = torch.empty((rows, *like.shape[1:]), dtype=like.dtype, device="cpu")
+    return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=False)
+
+
+def _bag_gradient(args: tuple[Any, ...]) -> Tensor | None:
+    """Of an EmbeddingBag with ``sparse=True``: a row for each lookup."""
+    grad, indices, num_weights, sparse = args[0], args[1], args[6], args[9]
+    if not sparse:
+        return None
+    table = torch.empty((num_weights, *grad.shape[1:]), dtype=grad.dtype, device="meta")
+    return _made(table, indices.numel())
+
+
+def _alike(args: tuple[Any, ...]) -> Tensor | None:
+    """As many rows as the argument has."""
+    x = args[0]
+    return _made(x, x._nnz()) if x.layout is torch.sparse_coo and x.sparse_dim() == 1 else None
+
+
+def _masked(args: tuple[Any, ...]) -> Tensor | None:
+    """Rows of a dense tensor, those of the mask."""
+    return _made(args[0], args[1]._nnz()) if args[1].layout is torch.sparse_coo else None
+
+
+RESULTS: dict[str, Callable[[tuple[Any, ...]], Tensor | None]] = {
+    "_embedding_bag_backward": _bag_gradient,
+    "_coalesce": _alike,
+    "clone": _alike,
+    "sparse_mask": _masked,
+}
+"""By operation; None where the result is not sparse. Called under the fake mode."""
