@@ -5,6 +5,7 @@ A block is what a module's path holds up to its first number: ``encoder.layer.3`
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ class Unit:
     stop: int
 
 
+@functools.cache
 def block_of(module: str) -> str:
     """Path of the block that a module belongs to; empty for none."""
     parts = module.split(".")
