@@ -32,6 +32,7 @@ class Command:
 
 COMMANDS = (
     Command("run", "stoker.cli.run", "run a PyTorch program with stoker's data workers", runs_program=True),
+    Command("profile", "stoker.cli.profile", "say where a step's time goes and what to do about it", runs_program=True),
     Command("explain", "stoker.cli.explain", "say how each loader is served, and why", runs_program=True),
     Command("report", "stoker.cli.report", "say where the time of a run went"),
     Command("graph", "stoker.cli.graph", "show what was moved out of a run's steps, as text or as a picture"),

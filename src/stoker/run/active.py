@@ -34,6 +34,8 @@ class Active:
     """Process that `stoker run` became: the program's own, unlike those that it starts; 0 where that is not known."""
     explain_to: str = ""
     """File for an explanation of the loaders: written at the first ``iter(loader)``, where the process then ends."""
+    profile: str = ""
+    """Options of `stoker profile` as JSON, where the program is measured rather than served."""
 
     def to_environment(self) -> str:
         """Returns the value of ``STOKER_ACTIVE`` that carries this run to the program and its children."""
@@ -47,6 +49,8 @@ class Active:
             fields["pid"] = self.pid
         if self.explain_to:
             fields["explain_to"] = self.explain_to
+        if self.profile:
+            fields["profile"] = self.profile
         return json.dumps(fields)
 
     @classmethod
@@ -62,7 +66,7 @@ class Active:
             version, run_dir, settings = fields["stoker"], fields["run_dir"], json.dumps(fields["settings"])
             program, explain_to = tuple(fields.get("program", ())), fields.get("explain_to", "")
             run_id, launcher = fields.get("run_id", ""), tuple(fields.get("launcher", ()))
-            pid = int(fields.get("pid", 0))
+            pid, profile = int(fields.get("pid", 0)), fields.get("profile", "")
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"`{ACTIVE_ENV}` must hold what `stoker run` wrote, got {text[:80]!r}") from error
         if version != __version__:
@@ -78,4 +82,5 @@ class Active:
             launcher=launcher,
             pid=pid,
             explain_to=explain_to,
+            profile=profile,
         )

@@ -45,13 +45,16 @@ def launch(settings: Settings, program: Sequence[str]) -> NoReturn:
     os.execve(sys.executable, command, environ)
 
 
-def command_of(settings: Settings, program: Sequence[str], *, explain_to: str = "") -> tuple[list[str], dict[str, str]]:
+def command_of(
+    settings: Settings, program: Sequence[str], *, explain_to: str = "", profile: str = ""
+) -> tuple[list[str], dict[str, str]]:
     """Returns the command line and the environment with which a program is run.
 
     Args:
         settings: Merged settings of the run; ``off`` runs the program without stoker.
         program: A script or ``-m module``, then the program's arguments.
         explain_to: File for an explanation, where the program is only run to explain its loaders.
+        profile: Options of `stoker profile` as JSON, where the program is measured.
 
     Raises:
         ConfigError: Python was started in a way that cannot carry the hook to the program.
@@ -69,6 +72,7 @@ def command_of(settings: Settings, program: Sequence[str], *, explain_to: str = 
             launcher=launcher_of(environ),
             pid=os.getpid(),
             explain_to=explain_to,
+            profile=profile,
         )
         environ = served_environment(environ, active)
         if settings.cache != "off":

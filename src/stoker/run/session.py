@@ -167,7 +167,12 @@ def will_report() -> bool:
 def install(active: Active) -> None:
     """Serves this process's loaders from now on; does nothing the second time."""
     global _session
-    if active.explain_to or active.settings.replay:
+    if active.profile:
+        # Imported here, as below.
+        from stoker.run.profiling import session as profiling
+
+        profiling.install(active)
+    elif active.explain_to or active.settings.replay:
         # Imported here: these modes are rare, and each served process would pay for them.
         from stoker.run import explaining, replaying
 

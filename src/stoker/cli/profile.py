@@ -1,0 +1,261 @@
+"""`stoker profile [options] train.py`: where the time of a program's steps goes, and what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from stoker.cli.errors import refuse
+from stoker.core.config_sources import resolve
+from stoker.core.errors import ConfigError, StokerError
+from stoker.core.extras import require
+from stoker.perf.verdict.judging import Context, judge
+from stoker.perf.verdict.profile import PROFILE_NAME, Profile, RankRecord, write_record
+from stoker.run.active import Active
+from stoker.run.environment import ACTIVE_ENV
+from stoker.run.launch import command_of
+from stoker.run.profiling import predicting
+from stoker.run.profiling.assembling import assemble
+from stoker.run.profiling.launching import clear, end_like, read_ranks, run_program, wait_for
+from stoker.run.profiling.options import ProfileOptions
+from stoker.ui.profile_text import render_profile
+from stoker.ui.terminal import style_for
+
+HELP = """\
+usage: stoker profile [options] script.py [args...]
+       stoker profile [options] -m module [args...]
+
+Measures where the time of a program's training steps goes, beside what is predicted from its operations, and says what
+limits it and what to do next. The program runs unmodified, its loaders as torch serves them.
+
+  --steps N             steps to measure after warming up (default: 50)
+  --warmup N            steps to let go by first (default: 5)
+  --samples N           of the steps, how many torch's profiler divides into parts (default: 3; 10 with several ranks)
+  --then stop|continue  what happens after that: the program is ended at once, without its own clean-up, so that no
+                        half-trained model is saved over a good one (default), or it goes on to its end
+  --no-prediction       do not trace the program a second time to predict its step
+  --price-per-hour P    what everything that the program runs on costs an hour, in any currency
+  --json FILE           also write the profile to FILE; `-` prints it instead of the screen
+  --run-dir DIR         folder for the records (default: a new one under stoker-runs)
+
+Everything after the script or module belongs to the program. Under torchrun it nests both ways.
+"""
+
+_VALUES = ("steps", "warmup", "samples", "then", "price-per-hour", "json", "run-dir")
+_SWITCHES = ("no-prediction",)
+
+
+def main(argv: list[str]) -> int:
+    """Profiles; returns the program's exit status, 0 where it was stopped on purpose, 2 for a wrong command line."""
+    try:
+        chosen, program = split(argv)
+        if "help" in chosen:
+            sys.stdout.write(HELP)
+            return 0
+        return _profile(chosen, program)
+    except StokerError as error:
+        return refuse(error)
+
+
+def split(argv: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Divides a command line into options, by name, and the program with its own arguments.
+
+    Raises:
+        ConfigError: an option is unknown or lacks its value, or there is no program.
+    """
+    chosen: dict[str, str] = {}
+    words = list(argv)
+    while words:
+        word = words[0]
+        if word == "--":
+            words.pop(0)
+            break
+        if word in ("-h", "--help"):
+            return {"help": ""}, []
+        if not word.startswith("-") or word == "-" or word[:2] in ("-m", "-c"):
+            break
+        words.pop(0)
+        name, equals, value = word.partition("=")
+        name = name.removeprefix("--")
+        if name in _SWITCHES:
+            chosen[name] = ""
+        elif name in _VALUES:
+            if not equals and not words:
+                raise ConfigError(f"`--{name}` must be followed by a value, got nothing; see `stoker profile --help`")
+            chosen[name] = value if equals else words.pop(0)
+        else:
+            raise ConfigError(f"`{word}` is not an option of `stoker profile`; see `stoker profile --help`")
+    if not words or words in (["-m"], ["-c"]):
+        found = f"`{words[0]}` alone" if words else "nothing"
+        raise ConfigError(
+            f"`script.py` or `-m module` must follow the options, got {found}; see `stoker profile --help`"
+        )
+    return chosen, words
+
+
+def options_of(chosen: dict[str, str], world_size: int) -> ProfileOptions:
+    """The options as values.
+
+    Raises:
+        ConfigError: one breaks its rule.
+    """
+    then = chosen.get("then", "stop")
+    if then not in ("stop", "continue"):
+        raise ConfigError(f"`--then` must be `stop` or `continue`, got {then!r}")
+    return ProfileOptions(
+        steps=_number(chosen, "steps", 50),
+        warmup=_number(chosen, "warmup", 5),
+        samples=_number(chosen, "samples", 10 if world_size > 1 else 3),
+        then="stop" if then == "stop" else "continue",
+    )
+
+
+def _number(chosen: dict[str, str], name: str, default: int) -> int:
+    if name not in chosen:
+        return default
+    try:
+        return int(chosen[name])
+    except ValueError:
+        raise ConfigError(f"`--{name}` must be a whole number, got {chosen[name]!r}") from None
+
+
+def _price(chosen: dict[str, str]) -> float | None:
+    if "price-per-hour" not in chosen:
+        return None
+    try:
+        price = float(chosen["price-per-hour"])
+    except ValueError:
+        price = float("nan")
+    if not 0 < price < float("inf"):
+        raise ConfigError(f"`--price-per-hour` must be a positive number, got {chosen['price-per-hour']!r}")
+    return price
+
+
+def _profile(chosen: dict[str, str], program: list[str]) -> int:
+    require("torch", extra="torch")
+    options, price = options_of(chosen, _world_size(program)), _price(chosen)
+    settings = resolve({name: chosen[name] for name in ("run-dir",) if name in chosen}).settings
+    command, environ = command_of(msgspec.structs.replace(settings, off=False), program, profile=options.to_json())
+    environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own log lines
+    active = Active.from_environment({ACTIVE_ENV: environ[ACTIVE_ENV]})
+    folder, rank = Path(active.run_dir), _own_rank()
+    clear(folder, rank)
+    started_unix_s = time.time()
+    ended = run_program(command, environ, folder, stop=options.then == "stop")
+    speaks = not rank
+    status = ended.status
+    if speaks:
+        records = read_ranks(folder)
+        report = _Report(chosen, program, price, folder)
+        with _until_interrupted():
+            report.make(records, active, started_unix_s, stopped=ended.stopped, status=ended.status)
+    if ended.process is not None:
+        status = wait_for(ended.process)
+    return end_like(status)
+
+
+def _own_rank() -> int | None:
+    """The rank as which a launcher started this process; None where it starts ranks itself, or there are none."""
+    return int(os.environ["RANK"]) if os.environ.get("RANK", "").isdecimal() else None
+
+
+def _world_size(program: list[str]) -> int:
+    if os.environ.get("WORLD_SIZE", "").isdecimal():
+        return int(os.environ["WORLD_SIZE"])
+    launches = program[:2] == ["-m", "torch.distributed.run"] or Path(program[0]).name == "torchrun"
+    return 2 if launches else 1
+
+
+@contextlib.contextmanager
+def _until_interrupted() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("interrupted: no report")
+
+
+class _Report:
+    """What is said after the program has been measured."""
+
+    def __init__(self, chosen: dict[str, str], program: list[str], price: float | None, folder: Path) -> None:
+        self._chosen, self._program, self._price, self._folder = chosen, program, price, folder
+
+    def make(
+        self, records: list[RankRecord], active: Active, started_unix_s: float, *, stopped: bool, status: int
+    ) -> None:
+        """Writes ``profile.json`` and shows it."""
+        profile = assemble(
+            records, run_id=active.run_id or self._folder.name, program=self._program, cwd=os.getcwd(),
+            started_unix_s=started_unix_s,
+        )  # fmt: skip
+        if profile is None:
+            _say(_nothing_seen(records, status))
+            return
+        if stopped:
+            _say(f"{profile.steps + profile.sampled} steps measured; the program was ended, as `--then stop` says")
+        self._predict(profile)
+        context = self._context(profile, records)
+        profile.verdict = judge(profile, context)
+        self._write(profile)
+        if self._chosen.get("json") == "-":
+            sys.stdout.write(msgspec.json.format(msgspec.json.encode(profile)).decode() + "\n")
+            sys.stdout.flush()
+        else:
+            shown = self._folder.relative_to(Path.cwd()) if self._folder.is_relative_to(Path.cwd()) else self._folder
+            sys.stderr.write("\n" + render_profile(profile, style_for(sys.stderr, os.environ), folder=str(shown)))
+            sys.stderr.flush()
+
+    def _predict(self, profile: Profile) -> None:
+        if "no-prediction" in self._chosen:
+            self._prophecy = predicting.Prophecy(why_not="not asked for (`--no-prediction`)")
+            profile.unpredicted = self._prophecy.why_not
+            return
+        features, why_not = predicting.trace(self._program, profile.device)
+        self._prophecy = predicting.prophesy(profile, features, why_not)
+        predicting.add_prediction(profile, self._prophecy, self._folder)
+
+    def _context(self, profile: Profile, records: list[RankRecord]) -> Context:
+        from stoker.cli.main import COMMANDS
+
+        shown = self._folder.relative_to(Path.cwd()) if self._folder.is_relative_to(Path.cwd()) else self._folder
+        steps = [step for step in records[0].steps if not step.sampled] or records[0].steps
+        return Context(
+            price_per_hour=self._price,
+            commands=frozenset(command.name for command in COMMANDS),
+            features=self._prophecy.features,
+            alternatives=self._prophecy.alternatives,
+            run=str(shown),
+            mean_wait_cpu_s=fmean(step.wait_cpu_s for step in steps) if steps else 0.0,
+        )
+
+    def _write(self, profile: Profile) -> None:
+        targets = [self._folder / PROFILE_NAME]
+        if self._chosen.get("json", "-") != "-":
+            targets.append(Path(self._chosen["json"]))
+        for target in targets:
+            try:
+                write_record(target, profile)
+            except OSError as error:
+                _say(f"`{target}` could not be written: {error.strerror}")
+
+
+def _nothing_seen(records: list[RankRecord], status: int) -> str:
+    ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}" if status else "ended"
+    if not records:
+        return (
+            f"the program {ended} without a step that could be measured: it took no step of a torch optimizer and "
+            "iterated over no DataLoader, or was killed before it could say"
+        )
+    return f"the program {ended} after less than two steps: nothing to measure; see `stoker profile --help`"
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"stoker: {text}\n")

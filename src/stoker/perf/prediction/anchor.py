@@ -1,0 +1,95 @@
+"""A measured step of a program, which sharpens predictions of the same program elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stoker.core.errors import RunFolderError
+from stoker.perf.catalogue import catalogue
+from stoker.perf.prediction.prediction import PARTS
+from stoker.perf.verdict.profile import read_profile
+
+CPU = "cpu"
+"""What stands for the GPU where the step was measured on a processor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """One measured step.
+
+    Attributes:
+        gpu: name in the catalogue, or ``cpu``.
+        gpus: ranks, each with one.
+        seconds: of an optimizer step.
+        low, high: interval of the measurement.
+        parts: seconds by name, of :data:`~stoker.perf.prediction.prediction.PARTS`; they sum to ``seconds``.
+        precision: of products, as the catalogue calls it; empty where it is not known.
+        batch_size: samples of one rank and step; None where it is not known.
+        cpu_seconds_per_sample: processor time of making a sample; None where it was not measured.
+        features: path of the traced features of the same program; empty where there are none.
+
+    Raises:
+        ValueError: at construction, for a step that takes no time, an interval beside it or a part of another name.
+    """
+
+    gpu: str
+    gpus: int
+    seconds: float
+    low: float
+    high: float
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    precision: str = ""
+    batch_size: int | None = None
+    cpu_seconds_per_sample: float | None = None
+    features: str = ""
+
+    def __post_init__(self) -> None:
+        """Checks the values together."""
+        if not (0 < self.low <= self.seconds <= self.high < float("inf")):
+            raise ValueError(
+                f"`seconds` must be positive and in its interval, got {self.seconds} in {self.low} to {self.high}"
+            )
+        if self.gpus < 1:
+            raise ValueError(f"`gpus` must be at least 1, got {self.gpus}")
+        unknown = [name for name in self.parts if name not in PARTS]
+        if unknown:
+            raise ValueError(f"`parts` must be among {', '.join(PARTS)}, got {unknown[0]!r}")
+
+    @classmethod
+    def from_run(cls, path: Path | str) -> Anchor:
+        """The step that `stoker profile` measured.
+
+        Args:
+            path: the run folder, or ``profile.json`` itself.
+
+        Raises:
+            RunFolderError: there is no profile, it is not readable, it counts batches rather than optimizer steps, or
+                its GPU is not in the catalogue.
+        """
+        found = read_profile(Path(path))
+        if found.unit != "optimizer step":
+            raise RunFolderError(
+                f"`{path}` must have measured optimizer steps to be an anchor, and has measured batches: no optimizer "
+                "stepped",
+                path=str(path),
+            )
+        if found.device != CPU and not found.gpu:
+            raise RunFolderError(
+                f"`{path}` was measured on {found.device_name or found.device}, which is not in the catalogue "
+                f"({', '.join(catalogue())})",
+                path=str(path),
+            )
+        return cls(
+            gpu=found.gpu or CPU,
+            gpus=found.gpus,
+            seconds=found.seconds,
+            low=found.low,
+            high=found.high,
+            parts=found.parts,
+            precision=found.precision,
+            batch_size=found.batch_size,
+            cpu_seconds_per_sample=found.cpu_seconds_per_sample,
+            features=found.features if found.features and Path(found.features).is_file() else "",
+        )

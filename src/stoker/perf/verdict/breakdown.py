@@ -1,0 +1,116 @@
+"""From what ranks have recorded to a step's parts: always-on marks say how long, sampled steps say on what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from stoker.perf.prediction.prediction import PARTS
+from stoker.perf.verdict.kernels import LABELS
+from stoker.perf.verdict.marks import Pace, pace_of
+from stoker.perf.verdict.profile import RankRecord, SampledStep, StepTimes
+
+
+class Breakdown(NamedTuple):
+    """A rank's step.
+
+    Attributes:
+        pace: of steps that nothing disturbed.
+        seconds: by label, of :data:`~stoker.perf.verdict.kernels.LABELS`; they sum to the pace.
+        hidden_s: of communication.
+        own_s: of the step, without communication.
+    """
+
+    pace: Pace
+    seconds: dict[str, float]
+    hidden_s: float
+    steps: int
+    sampled: int
+
+    def parts(self) -> dict[str, float]:
+        """By the names that predictions have: waiting for input and copying it are one."""
+        return {part: self.seconds[part] + (self.seconds["copy"] if part == "input" else 0.0) for part in PARTS}
+
+
+def break_down(record: RankRecord) -> Breakdown | None:
+    """The step of one rank; None where no whole step was seen.
+
+    Sampled steps are slower than others. What sampling adds lies between operators, so it is taken from the host's
+    part first; what is left of the difference is spread over all. On the CPU the optimizer's time is that of the marks,
+    which disturb nothing. Without sampled steps, what lies between batch and optimizer is ``other``: not divided.
+    """
+    plain = [step for step in record.steps if not step.sampled] or list(record.steps)
+    if not plain:
+        return None
+    pace = pace_of([step.period_s for step in plain])
+    mean_s = fmean(step.period_s for step in plain)
+    wait_s = fmean(step.wait_s for step in plain)
+    if not record.samples:
+        seconds = _undivided(plain)
+        hidden_s = 0.0
+    else:
+        seconds, hidden_s = _divided(record, plain, mean_s, wait_s)
+    scale = pace.seconds / mean_s if mean_s > 0 else 0.0
+    return Breakdown(
+        pace=pace,
+        seconds={label: scale * seconds.get(label, 0.0) for label in LABELS},
+        hidden_s=scale * hidden_s,
+        steps=len(plain),
+        sampled=len(record.samples),
+    )
+
+
+def _undivided(plain: Sequence[StepTimes]) -> dict[str, float]:
+    wait_s, optimizer_s = fmean(step.wait_s for step in plain), fmean(step.optimizer_s for step in plain)
+    mean_s = fmean(step.period_s for step in plain)
+    return {"input": wait_s, "optimizer": optimizer_s, "other": mean_s - wait_s - optimizer_s}
+
+
+def _divided(
+    record: RankRecord, plain: Sequence[StepTimes], mean_s: float, wait_s: float
+) -> tuple[dict[str, float], float]:
+    samples = record.samples
+    seconds = {label: fmean(sample.seconds.get(label, 0.0) for sample in samples) for label in LABELS}
+    if record.device == "cpu":
+        fixed = {"input": wait_s, "optimizer": fmean(step.optimizer_s for step in plain)}
+    else:
+        fixed = {"input": _exposed_wait(record, samples, wait_s)}
+    rest = {label: value for label, value in seconds.items() if label not in fixed}
+    target_s = max(0.0, mean_s - sum(fixed.values()))
+    rest = without_overhead(rest, target_s)
+    hidden_s = fmean(sample.hidden_s for sample in samples)
+    return {**rest, **fixed}, hidden_s
+
+
+def _exposed_wait(record: RankRecord, samples: Sequence[SampledStep], wait_s: float) -> float:
+    """The device idles for a part of the host's wait only; that part is known from sampled steps."""
+    numbers = {sample.number for sample in samples}
+    host_s = fmean([step.wait_s for step in record.steps if step.number in numbers] or [0.0])
+    idle_s = fmean(sample.seconds.get("input", 0.0) for sample in samples)
+    return wait_s * min(1.0, idle_s / host_s) if host_s > 0 else wait_s
+
+
+def without_overhead(seconds: Mapping[str, float], target_s: float) -> dict[str, float]:
+    """Scaled to a sum of ``target_s``; what is too much comes off the host's part first."""
+    total_s = sum(seconds.values())
+    if total_s <= 0:
+        return {**seconds, "other": target_s}
+    host_s = max(0.0, seconds.get("host", 0.0) - max(0.0, total_s - target_s))
+    lighter = {**seconds, "host": host_s}
+    total_s = sum(lighter.values())
+    if total_s <= 0:
+        return {**lighter, "other": target_s}
+    return {label: value * target_s / total_s for label, value in lighter.items()}
+
+
+def mean_of(breakdowns: Sequence[Breakdown]) -> Breakdown:
+    """The mean over ranks, label by label; they share one pace, that of the slowest."""
+    slowest = max(breakdowns, key=lambda each: each.pace.seconds)
+    seconds = {label: fmean(each.seconds[label] for each in breakdowns) for label in LABELS}
+    total_s = sum(seconds.values())
+    scale = slowest.pace.seconds / total_s if total_s > 0 else 1.0
+    return slowest._replace(
+        seconds={label: scale * value for label, value in seconds.items()},
+        hidden_s=fmean(each.hidden_s for each in breakdowns),
+    )

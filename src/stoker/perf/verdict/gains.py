@@ -1,0 +1,79 @@
+"""What an action would make of a step: bounds that follow from the measured parts, in time and money."""
+
+from __future__ import annotations
+
+from stoker.perf.verdict.profile import Gain, LoaderFacts, Stragglers, Usage
+
+NOT_BOUND = 0.05
+"""Share of input wait below which a step does not count as bound by input; what data workers are scaled to."""
+CORES_FULL = 0.85
+"""Share of the cores that data workers and the program can use up together before they hinder each other."""
+
+
+def gain_of(
+    now_s: float,
+    best_s: float,
+    worst_s: float,
+    basis: str,
+    price_per_hour: float | None,
+    expected_s: float | None = None,
+) -> Gain:
+    """A gain from the step now to one between two bounds.
+
+    Args:
+        now_s: of a step.
+        best_s: of a step after the action, at best.
+        worst_s: at worst; no action makes a step longer here.
+        basis: what the bounds follow from, as a sentence.
+        price_per_hour: of all that the program runs on; None where it is not known.
+        expected_s: most likely; by default the middle.
+    """
+    best_s = min(max(best_s, 0.0), now_s)
+    worst_s = min(max(worst_s, best_s), now_s)
+    seconds = min(max(expected_s, best_s), worst_s) if expected_s is not None else (best_s + worst_s) / 2
+
+    def saved(after_s: float) -> float:
+        return 1 - after_s / now_s if now_s > 0 else 0.0
+
+    def money(after_s: float) -> float | None:
+        return saved(after_s) * price_per_hour if price_per_hour is not None else None
+
+    return Gain(
+        seconds=seconds, low=best_s, high=worst_s, basis=basis,
+        saved_frac=saved(seconds), saved_frac_low=saved(worst_s), saved_frac_high=saved(best_s),
+        price_per_hour=price_per_hour, saved_per_hour=money(seconds), saved_per_hour_low=money(worst_s),
+        saved_per_hour_high=money(best_s),
+    )  # fmt: skip
+
+
+def input_bounds(
+    now_s: float, wait_s: float, wait_cpu_s: float, usage: Usage, loader: LoaderFacts | None, cores: float
+) -> tuple[float, float]:
+    """Seconds of a step whose batches are made by as many data workers as help: at best, and at worst.
+
+    At best nothing is waited for, so the gain is at most 1 / (1 - share of the wait). Cores bound it: training and
+    making batches take as much processor time as now. At worst waiting stays at the share that does not count, and the
+    cores are full before they are used up.
+
+    Args:
+        now_s: of a step.
+        wait_s: of it, waiting for batches.
+        wait_cpu_s: processor time of the training thread meanwhile.
+        usage: processor time a step.
+        loader: of the batches.
+        cores: of this rank.
+    """
+    in_process = loader is None or loader.workers == 0
+    making_s = wait_cpu_s if in_process else usage.children_s
+    training_s = max(0.0, usage.process_s - (wait_cpu_s if in_process else 0.0))
+    rest_s = now_s - wait_s
+    best_s = max(rest_s, (training_s + making_s) / cores)
+    worst_s = max(rest_s / (1 - NOT_BOUND), (training_s + making_s) / (CORES_FULL * cores))
+    return min(best_s, now_s), min(worst_s, now_s)
+
+
+def straggler_bounds(now_s: float, found: Stragglers) -> tuple[float, float]:
+    """Seconds of a step with the slowest rank as fast as the others: as their mean, and as the slowest of them."""
+    slowest = max(found.own_s)
+    others = sorted(found.own_s)[:-1]
+    return now_s - (slowest - sum(others) / len(others)), now_s - (slowest - others[-1])

@@ -1,0 +1,320 @@
+"""The records of a profile: what a rank writes while the program runs, and the whole, ``profile.json``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from stoker.core.errors import RunFolderError
+
+PROFILE_NAME = "profile.json"
+FEATURES_NAME = "features.json"
+FORMAT = 1
+"""Of ``profile.json``; a field that changes its meaning raises it."""
+
+Unit = Literal["optimizer step", "batch"]
+"""What counts as a step: an optimizer's, or, where none steps, a batch of a loader."""
+
+
+def rank_name(rank: int) -> str:
+    """The name of the file that a rank writes."""
+    return f"profile.rank{rank}.json"
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One step by the marks that are always set, in seconds of the host."""
+
+    number: int
+    """From 0 at the first that was seen; the same on all ranks."""
+    period_s: float
+    wait_s: float
+    """Inside ``next`` of the program's loaders."""
+    wait_cpu_s: float
+    """Processor time of the training thread meanwhile: batches are made there."""
+    optimizer_s: float
+    after_s: float
+    """From the optimizer's end to the next request for a batch."""
+    batches: int
+    sampled: bool
+    """Whether the step was slowed down by being sampled."""
+
+
+class SampledStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step that torch's profiler looked into, in seconds by label; the labels sum to the period."""
+
+    number: int
+    period_s: float
+    seconds: dict[str, float]
+    """By label: ``input``, ``copy``, ``compute``, ``memory``, ``host``, ``communication``, ``optimizer``, ``other``."""
+    hidden_s: float = 0.0
+    """Of communication that goes on beside something else."""
+
+
+class ModuleTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operations of one module took, forward and backward, in seconds a step."""
+
+    path: str
+    compute_s: float
+    memory_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Both."""
+        return self.compute_s + self.memory_s
+
+
+class OperatorTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What one kind of operation took, in seconds a step."""
+
+    name: str
+    label: str
+    seconds: float
+    calls: float
+    """A step."""
+
+
+class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """How the program's batches are made."""
+
+    site: str = ""
+    """``file.py:line`` of the loader that delivered most."""
+    dataset: str = ""
+    workers: int = 0
+    batch_size: int | None = None
+    """Samples of one batch."""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Processor time a step of this process and of those that it started, in seconds."""
+
+    process_s: float = 0.0
+    children_s: float = 0.0
+
+
+class RankRecord(msgspec.Struct, kw_only=True):
+    """What one rank has measured."""
+
+    format: int = FORMAT
+    run_id: str = ""
+    rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    hostname: str = ""
+    device: str = "cpu"
+    """``cpu`` or ``cuda``."""
+    device_name: str = ""
+    cores: float = 1.0
+    precision: str = "fp32"
+    """Of products: ``fp32``, ``tf32``, ``fp16`` or ``bf16``."""
+    unit: Unit = "optimizer step"
+    complete: bool = False
+    """Whether all the steps that were asked for were seen."""
+    outcome: str = ""
+    """How the program ended where it did before that: ``finished``, or the class of an exception."""
+    steps: list[StepTimes] = []
+    samples: list[SampledStep] = []
+    modules: list[ModuleTime] = []
+    operators: list[OperatorTime] = []
+    loader: LoaderFacts | None = None
+    usage: Usage = Usage()
+    optimizers: int = 0
+    notes: list[str] = []
+
+
+class Details(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parts do not say."""
+
+    wait_s: float
+    """Of the input: waiting for batches."""
+    copy_s: float
+    """Of the input: copying them to the device."""
+    hidden_communication_s: float
+    straggler_wait_s: float
+    """Of the communication: waiting for the slowest rank."""
+
+
+class Stragglers(msgspec.Struct, frozen=True, kw_only=True):
+    """How unequal the ranks' own work is: the time of each in a step without what it waits for others."""
+
+    ratio: float
+    """Slowest over mean, in the median of steps."""
+    ratio_p95: float
+    rank: int
+    """The one that is slowest most often."""
+    frequency: float
+    """Share of steps in which it is."""
+    own_s: list[float]
+    """By rank, in the mean of steps."""
+    part: str
+    """In which part the slowest rank is most above the mean of the ranks."""
+    part_s: float
+    """By how much."""
+    steps: int
+
+
+class Predicted(msgspec.Struct, frozen=True, kw_only=True):
+    """The same step, predicted from the program's features."""
+
+    seconds: float
+    low: float
+    high: float
+    tier: str
+    parts: dict[str, float]
+    basis: str
+    """What it was predicted with: the calibration of a machine, or the catalogue's GPU."""
+    reasons: list[str] = []
+
+
+class Residual(msgspec.Struct, frozen=True, kw_only=True):
+    """Where measurement and prediction are furthest apart."""
+
+    part: str
+    predicted_frac: float
+    measured_frac: float
+    module: str
+    """Where in the model most of the gap is; empty where it is spread."""
+    text: str
+
+
+class Gain(msgspec.Struct, frozen=True, kw_only=True):
+    """What an action is predicted to buy: the step's seconds after it."""
+
+    seconds: float
+    low: float
+    high: float
+    basis: str
+    saved_frac: float
+    saved_frac_low: float
+    saved_frac_high: float
+    price_per_hour: float | None = None
+    """Of everything the program runs on."""
+    saved_per_hour: float | None = None
+    """Money that an hour's work would then not cost."""
+    saved_per_hour_low: float | None = None
+    saved_per_hour_high: float | None = None
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do next."""
+
+    text: str
+    command: str
+    gain: Gain | None = None
+    no_gain: str = ""
+    """Why no gain is predicted, where none is."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What limits the step."""
+
+    kind: str
+    """``INPUT-BOUND``, ``COMPUTE-BOUND``, ``MEMORY-BOUND``, ``HOST-BOUND``, ``COMMUNICATION-BOUND``, ``STRAGGLER`` or
+    ``UNKNOWN``."""
+    severity: str
+    """``high``, ``moderate`` or empty."""
+    share: float
+    text: str
+    evidence: list[str]
+    action: Action
+
+
+class Profile(msgspec.Struct, kw_only=True):
+    """One profile: the content of ``profile.json``."""
+
+    format: int = FORMAT
+    stoker: str
+    torch: str
+    run_id: str
+    started_unix_s: float
+    program: list[str]
+    cwd: str
+    hostname: str
+    device: str
+    device_name: str
+    gpu: str
+    """The device in stoker's catalogue of GPUs; empty where it is none of them."""
+    gpus: int
+    """Ranks, each with a device (on CPUs: processes)."""
+    cores: float
+    precision: str
+    unit: Unit
+    batch_size: int | None
+    """Samples of one rank and step."""
+    complete: bool
+    outcome: str
+    steps: int
+    """Behind the step's time."""
+    sampled: int
+    """Behind its division into parts."""
+    seconds: float
+    """Of a step: median over blocks of consecutive steps of each block's mean."""
+    low: float
+    high: float
+    """Shortest and longest block."""
+    share: float
+    """Of such intervals that hold the median: what blocks of that number give."""
+    parts: dict[str, float]
+    details: Details
+    usage: Usage
+    cpu_seconds_per_sample: float | None
+    """Processor time of making a sample: of the data workers, or of the training thread while it makes batches."""
+    loader: LoaderFacts | None
+    operators: list[OperatorTime]
+    modules: list[ModuleTime]
+    seconds_of_ranks: list[float]
+    stragglers: Stragglers | None
+    features: str
+    """Path of the traced features; empty where there are none."""
+    predicted: Predicted | None
+    unpredicted: str
+    """Why nothing was predicted."""
+    residual: Residual | None
+    verdict: Verdict | None
+    notes: list[str]
+
+
+def write_record(path: Path, record: RankRecord | Profile) -> None:
+    """Writes it whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1 if isinstance(record, Profile) else -1))
+    part.replace(path)
+
+
+def read_rank(path: Path) -> RankRecord:
+    """What a rank wrote.
+
+    Raises:
+        RunFolderError: it is not readable.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RankRecord)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunFolderError(f"`{path}` cannot be read as what a rank measured: {error}", path=str(path)) from error
+
+
+def read_profile(path: Path) -> Profile:
+    """A profile, from its file or from the run folder that holds it.
+
+    Raises:
+        RunFolderError: there is none, or it is not readable.
+    """
+    file = path / PROFILE_NAME if path.is_dir() else path
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=Profile)
+    except FileNotFoundError:
+        where = f"`{path}` holds no `{PROFILE_NAME}`" if path.is_dir() else f"`{path}` is no file"
+        raise RunFolderError(f"{where}; `stoker profile train.py` writes one", path=str(path)) from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunFolderError(f"`{file}` cannot be read as a profile: {error}", path=str(file)) from error
+    if found.format > FORMAT:
+        raise RunFolderError(f"`{file}` has format {found.format}, this stoker reads up to {FORMAT}", path=str(file))
+    if not (math.isfinite(found.seconds) and found.seconds > 0):
+        raise RunFolderError(f"`{file}` has measured no step: the program ended too early", path=str(file))
+    return found

@@ -1,0 +1,161 @@
+"""From a trace of several consecutive steps to each step's seconds by label, and to modules and operators."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from stoker.perf.verdict.kernels import label_of_kernel
+from stoker.perf.verdict.profile import ModuleTime, OperatorTime, SampledStep
+from stoker.perf.verdict.timeline import STEP, Span, contexts, cut, flatten, modules_by_sequence, on_device, on_host
+
+NS = 1e-9
+_OPERATORS_KEPT = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """What a device did.
+
+    Attributes:
+        start, end: nanoseconds, of the clock of the spans.
+        operator: number of the operator that started it; 0 where that is not known.
+    """
+
+    name: str
+    start: int
+    end: int
+    operator: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What torch's profiler saw in a few steps.
+
+    Attributes:
+        main: ranges of the training thread.
+        threads: ranges of other threads, that of the backward pass with a device.
+        exchanges: when an exchange between ranks was under way on the host, start and end.
+        kernels: of the device; none on a CPU.
+    """
+
+    main: Sequence[Span]
+    threads: Sequence[Sequence[Span]] = ()
+    exchanges: Sequence[tuple[int, int]] = ()
+    kernels: Sequence[Kernel] = ()
+
+
+@dataclass
+class Sampled:
+    """What sampled steps tell."""
+
+    steps: list[SampledStep] = field(default_factory=list[SampledStep])
+    modules: list[ModuleTime] = field(default_factory=list[ModuleTime])
+    operators: list[OperatorTime] = field(default_factory=list[OperatorTime])
+
+
+def analyse(trace: Trace, *, first: int) -> Sampled:
+    """The whole steps of a trace; the first range between two ends of steps lets the profiler settle, and is left out.
+
+    Args:
+        trace: of consecutive steps.
+        first: number of the step that follows the first end of one in the trace.
+    """
+    ends = [span.start for span in sorted(trace.main, key=lambda span: span.start) if span.name == STEP]
+    if len(ends) < 3:
+        return Sampled()
+    segments = flatten(span for span in trace.main if span.end <= ends[-1] or span.start < ends[-1])
+    begin, end = ends[1], ends[-1]
+    has_device = bool(trace.kernels)
+    labelled = _labelled(trace) if has_device else []
+    found = Sampled()
+    for number, (start, stop) in enumerate(pairwise(ends[1:])):
+        own = cut(segments, start, stop)
+        if has_device:
+            near = [(k.start, k.end, label) for k, label, _, _ in labelled if k.start < stop and k.end > start]
+            seconds, hidden = on_device(own, near)
+        else:
+            seconds, hidden = on_host(own, trace.exchanges)
+        found.steps.append(
+            SampledStep(
+                number=first + 1 + number,
+                period_s=(stop - start) * NS,
+                seconds={label: value * NS for label, value in seconds.items()},
+                hidden_s=hidden * NS,
+            )
+        )
+    if has_device:
+        pieces = [
+            (k.end - k.start, label, module, name) for k, label, module, name in labelled if begin <= k.start < end
+        ]
+    else:
+        pieces = [(s.length, s.label, s.module, s.name) for s in cut(segments, begin, end) if s.covered]
+    found.modules = _modules(pieces, len(found.steps))
+    found.operators = _operators(pieces, len(found.steps))
+    return found
+
+
+def _labelled(trace: Trace) -> list[tuple[Kernel, str, str, str]]:
+    """Each kernel with its label, the module and the operator that it belongs to."""
+    modules = modules_by_sequence(sorted(trace.main, key=lambda span: (span.start, -span.end)))
+    known: dict[int, tuple[str, str, str]] = {}
+    for thread in (trace.main, *trace.threads):
+        known.update(contexts(thread, modules))
+    found: list[tuple[Kernel, str, str, str]] = []
+    for kernel in trace.kernels:
+        region, module, operator = known.get(kernel.operator, ("", "", ""))
+        label = label_of_kernel(kernel.name, operator)
+        if region == "optimizer" and label in ("compute", "memory"):
+            label = "optimizer"
+        found.append((kernel, label, module, operator or kernel.name))
+    return found
+
+
+Piece = tuple[int, str, str, str]
+"""Nanoseconds, label, module and operator."""
+
+
+def _modules(pieces: Iterable[Piece], steps: int) -> list[ModuleTime]:
+    sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for length, label, module, _ in pieces:
+        if label in ("compute", "memory"):
+            sums[module][label == "memory"] += length * NS / steps
+    found = [ModuleTime(path=path, compute_s=both[0], memory_s=both[1]) for path, both in sums.items()]
+    return sorted(found, key=lambda module: -module.total_s)
+
+
+def _operators(pieces: Iterable[Piece], steps: int) -> list[OperatorTime]:
+    sums: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0])
+    for length, label, _, name in pieces:
+        if label in ("compute", "memory", "optimizer") and name:
+            found = sums[name, label]
+            found[0] += length * NS / steps
+            found[1] += 1 / steps
+    times = [
+        OperatorTime(name=name, label=label, seconds=seconds, calls=calls)
+        for (name, label), (seconds, calls) in sums.items()
+    ]
+    return sorted(times, key=lambda each: -each.seconds)[:_OPERATORS_KEPT]
+
+
+def rescaled(
+    modules: Sequence[ModuleTime], sampled: Mapping[str, float], shown: Mapping[str, float]
+) -> list[ModuleTime]:
+    """Module times on the scale of the parts that are shown: sampling slows steps down.
+
+    Args:
+        modules: as sampled.
+        sampled: seconds by label in sampled steps.
+        shown: the same parts as they are shown.
+    """
+
+    def factor(label: str) -> float:
+        return shown.get(label, 0.0) / sampled[label] if sampled.get(label) else 0.0
+
+    compute, memory = factor("compute"), factor("memory")
+    return [
+        ModuleTime(path=module.path, compute_s=compute * module.compute_s, memory_s=memory * module.memory_s)
+        for module in modules
+    ]

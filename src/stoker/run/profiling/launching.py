@@ -1,0 +1,148 @@
+"""Runs the program to be measured as a child, waits for what its ranks write, and ends it when that is asked for.
+
+Not by becoming the program, as `stoker run` does: what is predicted and said beside the measurement must come after the
+program's end, whatever that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stoker.core.errors import RunFolderError
+from stoker.perf.verdict.profile import PROFILE_NAME, RankRecord, read_rank
+from stoker.run.profiling.usage import descendants
+
+_POLL_S = 0.05
+_OTHERS_S = 10.0
+"""How long a rank that is done waits for those that are not; ranks on other machines may write elsewhere."""
+
+
+class Ended(NamedTuple):
+    """How the program went.
+
+    Attributes:
+        status: as of :class:`subprocess.Popen`: negative for a signal; 0 where it was ended on purpose.
+        stopped: whether it was.
+        process: the program, where it goes on.
+    """
+
+    status: int
+    stopped: bool
+    process: subprocess.Popen[bytes] | None = None
+
+
+def clear(folder: Path, rank: int | None) -> None:
+    """Takes away what an earlier profile left in the same folder: of one rank, or of all."""
+    names = (
+        [f"profile.rank{rank}.json"] if rank is not None else [path.name for path in folder.glob("profile.rank*.json")]
+    )
+    for name in [*names, *([PROFILE_NAME] if not rank else [])]:
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
+
+
+def run_program(command: Sequence[str], environ: Mapping[str, str], folder: Path, *, stop: bool) -> Ended:
+    """Runs the program until its ranks are done, or until it ends.
+
+    Signals that a terminal or a scheduler sends reach the program; what was measured by then is still reported.
+
+    Args:
+        command: of the program.
+        environ: of the program.
+        folder: that its ranks write to.
+        stop: whether it is ended once they are done; otherwise it goes on, and ``process`` is to be waited for.
+    """
+    sys.stdout.flush()
+    process = subprocess.Popen(command, env=dict(environ))
+    with _passed_on(process):
+        done_s: float | None = None
+        while process.poll() is None:
+            records = read_ranks(folder)
+            if records and all(record.complete for record in records):
+                done_s = done_s or time.monotonic()
+                if len(records) >= records[0].world_size or time.monotonic() - done_s > _OTHERS_S:
+                    if not stop:
+                        return Ended(0, False, process)
+                    end_tree(process)
+                    return Ended(0, True)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_POLL_S)
+    return Ended(process.returncode, False)
+
+
+def wait_for(process: subprocess.Popen[bytes]) -> int:
+    """Waits for the end of a program that goes on; its status."""
+    with _passed_on(process):
+        return process.wait()
+
+
+def read_ranks(folder: Path) -> list[RankRecord]:
+    """What the ranks have written so far, in their order."""
+    found: list[RankRecord] = []
+    for path in folder.glob("profile.rank*.json"):
+        with contextlib.suppress(RunFolderError):
+            found.append(read_rank(path))
+    return sorted(found, key=lambda record: record.rank)
+
+
+@contextlib.contextmanager
+def _passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A terminal interrupts the program together with us; other signals are passed on. We outlive both."""
+
+    def pass_on(number: int, _: Any) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+
+    before: dict[int, Any] = {}
+    try:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            before[number] = signal.signal(number, pass_on)
+    except ValueError:  # not the main thread
+        pass
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_tree(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all that descend from it, at once: a parent that saw its rank end would go on.
+
+    Python's resource trackers are spared: they end with the last process that they serve, and clean up after it.
+    """
+    if process.poll() is not None:
+        return
+    os.kill(process.pid, signal.SIGSTOP)  # it starts no others while they are counted
+    for pid in [process.pid, *descendants(process.pid)]:
+        if not _is_tracker(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def end_like(status: int) -> int:
+    """The exit status that says what became of the program; does not return where a signal ended it."""
+    if status >= 0:
+        return status
+    number = -status
+    with contextlib.suppress(OSError, ValueError):
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    return 128 + number

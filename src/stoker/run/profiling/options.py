@@ -1,0 +1,50 @@
+"""What `stoker profile` asks of the processes of a program; travels with the run's settings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from stoker.core.errors import ConfigError
+
+LEAST_STEPS = 4
+"""One to settle, one to sample, one to settle again, one to measure."""
+
+
+class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is measured.
+
+    Raises:
+        ConfigError: at construction, for a value that breaks its rule.
+    """
+
+    steps: int = 50
+    """Steps that are measured after warming up, sampled ones included."""
+    warmup: int = 5
+    """Steps that are let go by first: compilation, caches, the start of data workers."""
+    samples: int = 3
+    """Of the steps, how many torch's profiler looks into."""
+    then: Literal["stop", "continue"] = "stop"
+    served: bool = False
+    """Whether stoker serves the program's loaders meanwhile, as in `stoker run`."""
+
+    def __post_init__(self) -> None:
+        """Checks each value."""
+        for name, least in (("steps", LEAST_STEPS), ("warmup", 0), ("samples", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"`--{name}` must be at least {least}, got {getattr(self, name)}")
+
+    @property
+    def sampled(self) -> int:
+        """Steps that are sampled: as many as asked for, as far as others are left to measure."""
+        return min(self.samples, max(1, (self.steps - 2) // 2)) if self.samples else 0
+
+    def to_json(self) -> str:
+        """What :meth:`from_json` of a child process reads back."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> ProfileOptions:
+        """What :meth:`to_json` wrote."""
+        return msgspec.json.decode(text, type=cls)

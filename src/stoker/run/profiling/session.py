@@ -1,0 +1,217 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""One process under ``stoker profile``: watches its steps, samples some, writes what it found, and may end there."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import io
+import os
+import platform
+import socket
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from stoker.core import events, host
+from stoker.core.runlog import RunLog
+from stoker.perf.verdict.marks import steps_of
+from stoker.perf.verdict.profile import RankRecord, Usage, rank_name, write_record
+from stoker.perf.verdict.sampled import Sampled, analyse
+from stoker.run.active import Active
+from stoker.run.ending import await_end
+from stoker.run.header import describe_run
+from stoker.run.place import find_place
+from stoker.run.profiling.options import ProfileOptions
+from stoker.run.profiling.sampling import Sampler, mark_step
+from stoker.run.profiling.schedule import Do, Schedule
+from stoker.run.profiling.usage import read_usage, used_between
+from stoker.run.profiling.watching import Watch
+from stoker.scale.budget import rank_cores
+
+
+class ProfileSession:
+    """What one profiled process has."""
+
+    def __init__(self, active: Active) -> None:
+        self._active = active
+        self._options = ProfileOptions.from_json(active.profile)
+        self._pid = os.getpid()
+        self._started_s, self._started_unix_s = time.monotonic(), time.time()
+        self._watch = Watch(self._on_step)
+        self._sampler = Sampler()
+        self._schedule: Schedule | None = None
+        self._by_optimizer = True
+        self._first_sampled = 0
+        self._usage: tuple[int, Usage] | None = None
+        self._end = 0
+        self._finished = False
+
+    def start(self) -> None:
+        """Watches from now on; what was found is written when the steps are over, or when the interpreter exits."""
+        self._watch.install()
+        atexit.register(self._exit)
+
+    def _on_step(self, end: int, by_optimizer: bool) -> None:
+        if self._finished:
+            return
+        if self._schedule is None or by_optimizer != self._by_optimizer:
+            # Batches counted until an optimizer stepped after all: begin anew.
+            self._sampler.drop()
+            self._watch.sampling = False
+            self._by_optimizer, self._usage = by_optimizer, None
+            self._schedule = Schedule(self._options, begin=end)
+        self._end = end
+        match self._schedule.at(end):
+            case Do.SAMPLE:
+                self._sampler.start()
+                self._first_sampled = end
+                self._watch.sampling = self._sampler.active
+                if self._sampler.active:
+                    mark_step()
+            case Do.MARK if self._sampler.active:
+                mark_step()
+            case Do.HALT if self._sampler.active:
+                mark_step()
+                self._watch.sampling = False
+                self._sampler.stop()
+            case Do.MEASURE:
+                self._usage = (end, read_usage())
+            case Do.FINISH:
+                self._finish(complete=True, outcome="")
+                if self._options.then == "stop":
+                    flush_files()
+                    await_end()
+            case _:
+                pass
+
+    def _exit(self) -> None:
+        """The program ends by itself."""
+        if os.getpid() == self._pid and not self._finished:
+            error = getattr(sys, "last_type", None)
+            self._finish(complete=False, outcome=error.__name__ if error is not None else "finished")
+
+    def _finish(self, *, complete: bool, outcome: str) -> None:
+        self._finished = True
+        usage = self._used()
+        self._watch.sampling = False
+        self._sampler.stop()
+        self._watch.remove()
+        if not self._watch.marks:
+            return  # a launcher, or another process that does not train
+        try:
+            self._write(self._record(complete=complete, outcome=outcome, usage=usage))
+        except Exception as error:  # a full disk must not change how the program goes on
+            _say(f"what was measured could not be written: {type(error).__name__}: {error}")
+
+    def _used(self) -> Usage:
+        if self._usage is None or self._end <= self._usage[0]:
+            return Usage()
+        return used_between(self._usage[1], read_usage(), self._end - self._usage[0])
+
+    def _record(self, *, complete: bool, outcome: str, usage: Usage) -> RankRecord:
+        watch, schedule, place = self._watch, self._schedule, find_place()
+        steps = steps_of(
+            watch.marks,
+            by_optimizer=watch.by_optimizer and bool(watch.optimizers),
+            sampled=schedule.disturbed if schedule is not None else (0, 0),
+        )
+        first = schedule.first if schedule is not None else 0
+        counted = [step for step in steps if step.number >= first]
+        notes = [self._sampler.failure] if self._sampler.failure else []
+        if not [step for step in counted if not step.sampled] and steps:
+            counted = steps[1:] or steps
+            notes.append(f"the program ended before it was warm: all but the first of {len(steps) + 1} steps count")
+        trace = self._sampler.read()
+        sampled = analyse(trace, first=self._first_sampled) if trace is not None else Sampled()
+        device = watch.device if watch.optimizers or not torch.cuda.is_initialized() else "cuda"
+        return RankRecord(
+            run_id=self._run_id,
+            rank=place.rank,
+            world_size=place.world_size,
+            local_world_size=place.local_world_size,
+            hostname=socket.gethostname(),
+            device=device,
+            device_name=torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
+            cores=rank_cores(host.cores(), place.local_world_size),
+            precision=self._precision(device),
+            unit="optimizer step" if watch.by_optimizer and watch.optimizers else "batch",
+            complete=complete,
+            outcome=outcome,
+            steps=counted,
+            samples=sampled.steps,
+            modules=sampled.modules,
+            operators=sampled.operators,
+            loader=watch.main_loader(),
+            usage=usage,
+            optimizers=len(watch.optimizers),
+            notes=notes,
+        )
+
+    def _precision(self, device: str) -> str:
+        if self._sampler.precision:
+            return self._sampler.precision
+        found = {"bfloat16": "bf16", "float16": "fp16"}.get(self._watch.dtype, "fp32")
+        if found == "fp32" and device == "cuda" and torch.get_float32_matmul_precision() != "highest":
+            return "tf32"
+        return found
+
+    def _write(self, record: RankRecord) -> None:
+        """The rank's own file, and the records that `stoker report` reads."""
+        log = RunLog(self._active.run_dir, lambda: self._header(record))
+        log.on_event(events.RunEnded(t_s=time.monotonic() - self._started_s, outcome=record.outcome or "finished"))
+        log.close()
+        if log.silent or log.failed:
+            return
+        write_record(Path(log.folder) / rank_name(record.rank), record)
+
+    def _header(self, record: RankRecord) -> events.RunHeader:
+        active = self._active
+        return describe_run(
+            self._run_id, active.program or active.argv, active.settings, self._started_unix_s, record.cores,
+            find_place(),
+        )  # fmt: skip
+
+    @property
+    def _run_id(self) -> str:
+        return self._active.run_id or Path(self._active.run_dir).name
+
+
+def cpu_name() -> str:
+    """The processor as it calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model", "Hardware")))
+    return next(named, platform.machine())
+
+
+def flush_files() -> None:
+    """Writes out what the program has written to its files so far: it is ended without its own clean-up."""
+    for thing in gc.get_objects():
+        if type(thing) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+            try:
+                thing.flush()
+            except (OSError, ValueError):
+                continue
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(f"stoker: {text}\n")
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+_session: ProfileSession | None = None
+
+
+def install(active: Active) -> None:
+    """Profiles this process from now on; does nothing the second time."""
+    global _session
+    if _session is None:
+        _session = ProfileSession(active)
+        _session.start()

@@ -1,0 +1,62 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportAttributeAccessIssue=false
+# (torch's profiler hands out untyped, private objects)
+"""What torch's profiler saw, as plain spans; the only module that knows how torch keeps it."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch._C._autograd import DeviceType
+
+from stoker.perf.verdict.kernels import label_of_operator
+from stoker.perf.verdict.sampled import Kernel, Trace
+from stoker.perf.verdict.timeline import STEP, Span
+
+
+def read_trace(events: list[Any]) -> Trace:
+    """The events of a finished profile, by what they are.
+
+    Args:
+        events: as kineto keeps them, ``prof.profiler.kineto_results.events()``.
+    """
+    threads: defaultdict[int, list[Span]] = defaultdict(list)
+    exchanges: list[tuple[int, int]] = []
+    kernels: list[Kernel] = []
+    main = 0
+    for event in events:
+        name, start = event.name(), event.start_ns()
+        end = start + event.duration_ns()
+        if event.device_type() != DeviceType.CPU:
+            if not (event.is_user_annotation() or name.startswith("stoker::")):
+                kernels.append(Kernel(name=name, start=start, end=end, operator=event.linked_correlation_id()))
+            continue
+        thread = event.start_thread_id()
+        if event.is_async() or thread != event.end_thread_id():
+            # An exchange that threads of the process group carry out; other asynchronous ranges overlap as they like.
+            if label_of_operator(name) == "communication":
+                exchanges.append((start, end))
+            continue
+        label = label_of_operator(name, is_wrapper=_is_wrapper(name))
+        span = Span(name, start, end, label, event.sequence_nr(), event.correlation_id())
+        threads[thread].append(span)
+        if name == STEP:
+            main = thread
+    others = [spans for thread, spans in threads.items() if thread != main]
+    return Trace(main=threads.get(main, []), threads=others, exchanges=exchanges, kernels=kernels)
+
+
+@functools.cache
+def _is_wrapper(name: str) -> bool:
+    """Whether torch implements an operator by others on all devices (``CompositeImplicitAutograd``)."""
+    if not name.startswith("aten::"):
+        return False
+    try:
+        schema = torch._C._jit_get_schemas_for_operator(name)[0]
+        full = f"{name}.{schema.overload_name}" if schema.overload_name else name
+        return torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd")
+    except (RuntimeError, IndexError, AttributeError):
+        return False
