@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from stoker.perf.planning.offers import Prices, only, read_gpus, read_prices, wi
 from stoker.perf.planning.pricing import Job, fitted, predicted
 from stoker.perf.planning.report import Question, answer
 from stoker.perf.planning.space import Space
+from stoker.ui.plan_html import render_plan_page
 from stoker.ui.plan_text import render_plan
 from stoker.ui.terminal import style_for
 
@@ -53,8 +55,13 @@ def main(argv: list[str]) -> int:
     report = answer(question)
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
+    elif arguments.html == "-":
+        sys.stdout.write(render_plan_page(report))
+    elif arguments.html:
+        _write_page(Path(arguments.html), render_plan_page(report))
     else:
-        sys.stdout.write(render_plan(report, style_for(sys.stdout, os.environ)))
+        command = shlex.join(["stoker", "plan", *ours, "--html", "plan.html", *(["--", *theirs] if theirs else [])])
+        sys.stdout.write(render_plan(report, style_for(sys.stdout, os.environ), command))
     sys.stdout.flush()
     return 0 if report.picks and report.picks[0].keeps else 1
 
@@ -87,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         help="of one core, to prepare a sample: says how many cores the input needs, and waits where they are too few",
     )  # fmt: skip
     add("--hint", action="append", default=[], metavar="NAME=VALUE", help="as of `stoker perf features`")
+    add("--html", metavar="FILE", help="write the answer as one page with a plot (- prints it)")
     add("--json", action="store_true", help="print the answer for programs")
     add("program", metavar="PROGRAM", help="script, module:function or features.json")
     return parser
@@ -181,6 +189,14 @@ def _read_features(path: Path) -> StepFeatures:
         raise ConfigError(f"`{path}` must be what `stoker perf features --json` writes: {error}") from None
 
 
+def _write_page(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"`--html` must name a file that can be written, got `{path}`: {error.strerror}") from None
+    print(f"wrote {path} ({len(page.encode()) / 1000:.0f} kB)")
+
+
 def _question(arguments: argparse.Namespace, batches: Batches, prices: Prices, limits: Limits) -> Question:
     first = batches.first
     word: str = arguments.batch
@@ -190,7 +206,7 @@ def _question(arguments: argparse.Namespace, batches: Batches, prices: Prices, l
         name=first.name,
         job=Job(
             samples=arguments.samples, batches=batches, cpu_seconds_per_sample=arguments.cpu_seconds_per_sample,
-            predict=predicted(arguments.precision), fits=fitted(),
+            predict=predicted(arguments.precision), fits=fitted(arguments.precision),
         ),
         space=Space(
             offers=prices.offers, batch=batch, grows=word == "per-gpu", max_gpus=arguments.max_gpus,

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from stoker.perf.features.records import StepFeatures
+from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
+from stoker.perf.memory import Fit, capacity, needs
 from stoker.perf.planning.batches import Batches
-from stoker.perf.planning.memory import Fit, fit
 from stoker.perf.planning.space import Candidate
 from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import predict
+from stoker.perf.prediction.setting import Strategy
 
 TIERS = ("calibrated", "extrapolated")
 """Of plans, the surer first."""
@@ -118,13 +119,35 @@ def predicted(precision: str | None = None) -> Predict:
     return step
 
 
-def fitted() -> Fits:
-    """The memory model."""
+def fitted(precision: str | None = None) -> Fits:
+    """The memory model: what a candidate needs is worked out once, whatever the GPU.
+
+    Args:
+        precision: of products; by default that of most FLOPs of the features.
+    """
+    known: dict[tuple[int, Strategy, int], tuple[dict[str, float], tuple[str, ...]]] = {}
 
     def judged(features: StepFeatures, candidate: Candidate) -> Fit:
-        return fit(features, candidate.machines, candidate.strategy)
+        key = (candidate.micro_batch, candidate.strategy, candidate.gpus)
+        if key not in known:
+            own = precision or precision_of(features)
+            known[key] = needs(features, candidate.strategy, candidate.gpus, precision=own)
+        parts, notes = known[key]
+        return Fit(needed=sum(parts.values()), available=capacity(candidate.offer.gpu), parts=parts, notes=notes)
 
     return judged
+
+
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
+
+
+def precision_of(features: StepFeatures) -> str:
+    """What most products of a step are computed in, as the catalogue calls it."""
+    flops: dict[str, float] = {}
+    for operation in features.operations:
+        if operation.kind in MATRIX_KINDS:
+            flops[operation.dtype] = flops.get(operation.dtype, 0.0) + operation.flops
+    return _PRECISIONS.get(max(flops, key=lambda name: flops[name]), "fp32") if flops else "fp32"
 
 
 def price(candidate: Candidate, job: Job) -> Plan | Rejection:

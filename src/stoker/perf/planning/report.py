@@ -12,7 +12,7 @@ from stoker.core.units import format_bytes
 from stoker.perf.planning.front import Choice, Limits, choose, front
 from stoker.perf.planning.offers import Prices
 from stoker.perf.planning.pricing import Amount, Job, Plan, Rejection
-from stoker.perf.planning.searching import Found, search
+from stoker.perf.planning.searching import Found, examples, search
 from stoker.perf.planning.space import FAMILIES, Space
 
 _SHARE = 0.9
@@ -32,8 +32,8 @@ class Question:
 
 def answer(question: Question) -> PlanReport:
     """Searches the space and says what to take, what else there is, and what binds."""
-    found = search(question.space, question.job)
     limits = question.limits
+    found = search(question.space, question.job, limits)
     best = front(found.plans, limits)
     choice = choose(best, limits)
     prices, job = question.prices, question.job
@@ -49,11 +49,11 @@ def answer(question: Question) -> PlanReport:
         sure=limits.sure,
         share=_SHARE,
         candidates=found.candidates,
-        unfit=sum(map(len, found.unfit.values())),
-        refused=sum(map(len, found.refused.values())),
+        unfit=sum(each.count for each in found.unfit.values()),
+        refused=sum(each.count for each in found.refused.values()),
         picks=_picks(best, choice, question),
         front=[_row(plan) for plan in best],
-        dots=_dots(found.plans),
+        dots=_dots([*found.plans, *examples(question.space, question.job, found)]),
         families=[_family(name, found, best, question) for name in FAMILIES],
         advice=_advice(best, choice, question),
         miss=None if found.plans else _miss(found, question),
@@ -202,10 +202,12 @@ def _why(name: str, found: Found, best: list[Plan], space: Space) -> str:
             f"{by.candidate.gpus}x {by.candidate.offer.gpu.name} with {by.candidate.family} is {margin:.2g} times as "
             "good in both"
         )
-    unfit, refused = found.unfit.get(name, []), found.refused.get(name, [])
-    if refused:
-        return f"no prediction: {refused[0].reasons[0] if refused[0].reasons else 'a part of its time is not known'}"
-    least = unfit[0]
+    unfit, refused = found.unfit.get(name), found.refused.get(name)
+    if refused is not None:
+        return f"no prediction: {'; '.join(refused.least.reasons) or 'a part of its time is not known'}"
+    if unfit is None:
+        return "beaten by others even if its exchange took no time"
+    least = unfit.least
     return (
         f"does not fit: {format_bytes(least.missing_bytes)} missing on each {least.candidate.offer.gpu.name}, "
         f"at best ({least.candidate.gpus} GPUs)"
@@ -272,7 +274,7 @@ def _with_more_gpus(best: list[Plan], question: Question) -> list[str]:
     """What twice as many GPUs would bring, of the kinds of server on the front."""
     offers = tuple({id(plan.candidate.offer): plan.candidate.offer for plan in best}.values())
     most = 2 * question.space.max_gpus
-    wider = search(replace(question.space, offers=offers, max_gpus=most), question.job)
+    wider = search(replace(question.space, offers=offers, max_gpus=most), question.job, question.limits)
     faster = front(wider.plans, question.limits)[0]
     before = best[0]
     if question.limits.hours(faster) >= question.limits.hours(before):
@@ -287,7 +289,7 @@ def _with_more_gpus(best: list[Plan], question: Question) -> list[str]:
 
 def _miss(found: Found, question: Question) -> Miss | None:
     """What lacks least where nothing can run."""
-    unfit = [rejections[0] for rejections in found.unfit.values()]
+    unfit = [rejected.least for rejected in found.unfit.values()]
     if not unfit:
         return None
     least: Rejection = min(unfit, key=lambda rejection: rejection.missing_bytes)

@@ -1,13 +1,31 @@
-"""Prices the candidates of a space, and keeps why others cannot be."""
+"""Prices the candidates of a space that may be worth it, and keeps why others cannot be.
+
+A candidate is priced unless something that is known already beats it even if its exchange were free: a step takes at
+least what its computation takes on one GPU, divided by the GPUs that share it, idle stages of a pipeline included. The
+bound is exact mathematics on the predictor's own figures, so that the front is that of all candidates (the benchmark
+``plan_quality`` checks it).
+"""
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from stoker.perf.planning.front import Limits
+from stoker.perf.planning.offers import Offer
 from stoker.perf.planning.pricing import Job, Plan, Rejection, price
 from stoker.perf.planning.space import Candidate, Space, groups
+from stoker.perf.prediction.setting import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Candidates that cannot be: how many, and the one that lacks least."""
+
+    count: int
+    least: Rejection
 
 
 @dataclass(slots=True)
@@ -15,30 +33,28 @@ class Found:
     """What a search has found.
 
     Attributes:
-        plans: all that can run.
+        plans: that were priced; the front of all candidates is among them.
         tried: candidates by family.
-        unfit: of each family, the candidates that do not fit; the first lacks least.
-        refused: of each family, the candidates without a prediction.
+        beaten: of each family, those that need not be priced.
+        unfit: of each family, how many do not fit, and the one that lacks least.
+        refused: of each family, how many have no prediction, and one of them.
     """
 
     plans: list[Plan] = field(default_factory=list[Plan])
     tried: dict[str, int] = field(default_factory=dict[str, int])
-    unfit: dict[str, list[Rejection]] = field(default_factory=dict[str, list[Rejection]])
-    refused: dict[str, list[Rejection]] = field(default_factory=dict[str, list[Rejection]])
+    beaten: dict[str, int] = field(default_factory=dict[str, int])
+    unfit: dict[str, Rejected] = field(default_factory=dict[str, "Rejected"])
+    refused: dict[str, Rejected] = field(default_factory=dict[str, "Rejected"])
 
-    def add(self, outcome: Plan | Rejection) -> None:
-        """Puts a candidate where it belongs."""
+    def add(self, outcome: Plan | Rejection, count: int = 1) -> None:
+        """Puts a candidate where it belongs, and with it others that cannot be for the same reason."""
         if isinstance(outcome, Plan):
             self.plans.append(outcome)
-        else:
-            kind = self.unfit if outcome.why == "memory" else self.refused
-            kind.setdefault(outcome.candidate.family, []).append(outcome)
-
-    def ordered(self) -> Found:
-        """The same, what lacks least memory first."""
-        for rejections in self.unfit.values():
-            rejections.sort(key=lambda rejection: rejection.missing_bytes)
-        return self
+            return
+        kind, family = (self.unfit if outcome.why == "memory" else self.refused), outcome.candidate.family
+        before = kind.get(family, Rejected(0, outcome))
+        least = min(before.least, outcome, key=lambda rejection: rejection.missing_bytes)
+        kind[family] = Rejected(before.count + count, least)
 
     def of(self, family: str) -> list[Plan]:
         """Plans of a family."""
@@ -46,44 +62,131 @@ class Found:
 
     @property
     def candidates(self) -> int:
-        """All that were tried."""
+        """All that there are."""
         return sum(self.tried.values())
 
 
-def search(space: Space, job: Job) -> Found:
-    """What is best of a space.
+class Stairs:
+    """The front so far: the least cost of each time, in a form that is quick to ask."""
 
-    Of candidates that differ in their micro-batch alone the largest comes first, none is looked at below the size at
-    which steps grow slower; checkpointing is tried only where it lets a larger one fit. :func:`priced` over all
-    candidates finds the same front, as the benchmark ``plan_quality`` checks.
+    def __init__(self) -> None:
+        self._hours: list[float] = []
+        self._cost: list[float] = []
+
+    def beats(self, hours: float, cost: float) -> bool:
+        """Whether some point is as fast and as cheap, and better in one."""
+        at = bisect.bisect_right(self._hours, hours) - 1
+        return at >= 0 and self._cost[at] <= cost and (self._cost[at] < cost or self._hours[at] < hours)
+
+    def add(self, hours: float, cost: float) -> None:
+        """Takes a point in, and drops those that it beats."""
+        if self.beats(hours, cost):
+            return
+        at = bisect.bisect_left(self._hours, hours)
+        end = at
+        while end < len(self._cost) and self._cost[end] >= cost:
+            end += 1
+        self._hours[at:end], self._cost[at:end] = [hours], [cost]
+
+
+class _Floor:
+    """Hours and cost below which no candidate can come."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._known: dict[tuple[str, int, bool], float] = {}
+
+    def __call__(self, candidate: Candidate) -> tuple[float, float]:
+        strategy = candidate.strategy
+        passes = strategy.accumulation + strategy.pipeline - 1
+        step_s = self._micro_batch_s(candidate) * passes / (strategy.tensor * strategy.pipeline)
+        hours = step_s * -(-self._job.samples // candidate.global_batch) / 3600
+        return hours, hours * candidate.per_hour
+
+    def _micro_batch_s(self, candidate: Candidate) -> float:
+        """Computation of one micro-batch on one GPU; 0 where that is not known."""
+        offer, strategy = candidate.offer, candidate.strategy
+        key = (offer.gpu.name, candidate.micro_batch, strategy.checkpointing)
+        if key not in self._known:
+            alone = Candidate(
+                offer=Offer(name=offer.name, gpu=offer.gpu, gpus=1, per_hour=offer.per_hour), gpus=1,
+                strategy=Strategy(checkpointing=strategy.checkpointing), micro_batch=candidate.micro_batch,
+            )  # fmt: skip
+            step = self._job.predict(self._job.batches.at(candidate.micro_batch), alone)
+            known = 0.0 if step.tier == "refused" else step.seconds - step.parts.get("optimizer", 0.0)
+            self._known[key] = known
+        return self._known[key]
+
+
+def search(space: Space, job: Job, limits: Limits | None = None) -> Found:
+    """The plans of a space that are worth it.
+
+    Candidates with the least hours x cost come first, as far as their computation tells: what they take shows early
+    that most others need not be looked at. Checkpointing is tried where it lets a larger micro-batch fit.
     """
-    found = Found()
+    limits = limits or Limits()
+    found, floor, stairs = Found(), _Floor(job), Stairs()
+    bounded: list[tuple[float, list[Candidate]]] = []
     for group in groups(space):
         family = group[0].family
         found.tried[family] = found.tried.get(family, 0) + len(group)
-        _search(group, job, found)
-    return found.ordered()
+        bounded.append((min(math.prod(floor(candidate)) for candidate in group), group))
+    for _, group in sorted(bounded, key=lambda each: each[0]):
+        _search(group, job, limits, found, floor, stairs)
+    return found
 
 
-def _search(group: Sequence[Candidate], job: Job, found: Found) -> None:
-    fits = 0
-    for checkpointing in (False, True):
-        before = math.inf
+def examples(space: Space, job: Job, found: Found) -> list[Plan]:
+    """A plan of each offer that has none yet, so that it can be shown what it is beaten by: plain replicas, where they
+    fit, on one GPU, on a server, and on all that may be taken.
+    """
+    shown = {plan.candidate.offer.name for plan in found.plans}
+    offers = tuple(offer for offer in space.offers if offer.name not in shown)
+    plans: dict[tuple[str, int], Plan] = {}
+    for group in groups(replace(space, offers=offers)):
+        first = group[0]
+        key = (first.offer.name, first.gpus)
+        sizes = first.offer.counts(space.max_gpus)
+        if key in plans or first.family not in _PLAIN or first.gpus not in (sizes[0], first.offer.gpus, sizes[-1]):
+            continue
         for candidate in group:
-            if candidate.strategy.checkpointing != checkpointing:
-                continue
-            if checkpointing and candidate.micro_batch <= fits:
-                break
             outcome = price(candidate, job)
-            found.add(outcome)
             if isinstance(outcome, Plan):
-                fits = max(fits, candidate.micro_batch)
-                if outcome.step_s.likely > before:
-                    break
-                before = outcome.step_s.likely
-            elif outcome.why == "refused":
-                # What is not known of one size is not known of the others.
-                return
+                plans[key] = outcome
+                break
+            if outcome.why == "refused":
+                break
+    return list(plans.values())
+
+
+_PLAIN = ("1 GPU", "DDP in a server", "DDP over servers", "FSDP")
+
+
+def _search(group: Sequence[Candidate], job: Job, limits: Limits, found: Found, floor: _Floor, stairs: Stairs) -> None:
+    largest, is_unfit = 0, False
+    for place, candidate in enumerate(group):
+        if candidate.strategy.checkpointing and candidate.micro_batch <= largest:
+            break
+        if stairs.beats(*floor(candidate)):
+            found.beaten[candidate.family] = found.beaten.get(candidate.family, 0) + 1
+            continue
+        outcome = price(candidate, job)
+        if isinstance(outcome, Plan):
+            found.add(outcome)
+            largest = max(largest, candidate.micro_batch)
+            stairs.add(limits.hours(outcome), limits.cost(outcome))
+        elif outcome.why == "refused":
+            # What is not known of one size is not known of the others.
+            found.add(outcome, len(group) - place)
+            return
+        else:
+            found.add(outcome)
+            if not is_unfit:
+                # The last needs least: where it does not fit either, nothing does.
+                is_unfit, least = True, price(group[-1], job)
+                if isinstance(least, Rejection) and least.why == "memory":
+                    found.add(least, len(group) - place - 1)
+                    return
 
 
 def priced(all_of_them: Iterable[Candidate], job: Job) -> Found:
@@ -92,4 +195,4 @@ def priced(all_of_them: Iterable[Candidate], job: Job) -> Found:
     for candidate in all_of_them:
         found.tried[candidate.family] = found.tried.get(candidate.family, 0) + 1
         found.add(price(candidate, job))
-    return found.ordered()
+    return found
