@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from stoker.perf.features import cpu_kernels
+from stoker.perf.features.calls import base_name, is_view
 from stoker.perf.features.costs import Cost, Formula, Touch, all_of, elements, simple, touched
 
 SOFTMAX_FLOPS = 5
@@ -336,7 +337,7 @@ def formula_of(func: Any) -> Formula:
         return FORMULAS[name]
     if name.startswith("_foreach_"):
         return _lists(0.0 if name in ("_foreach_copy", "_foreach_zero") else 1.0)
-    if _is_view(func):
+    if is_view(func):
         return free
     if torch.Tag.pointwise in func.tags:
         return _pointwise
@@ -344,15 +345,3 @@ def formula_of(func: Any) -> Formula:
     if reduction is not None and reduction in func.tags:
         return REDUCTION
     return UNKNOWN
-
-
-def base_name(func: Any) -> str:
-    """``add`` of ``aten::add_.Tensor``; dunder and leading underscores stay."""
-    name = str(func._schema.name).rpartition("::")[2]
-    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
-
-
-def _is_view(func: Any) -> bool:
-    """Whether results share memory with arguments and nothing is written."""
-    returns = func._schema.returns
-    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)

@@ -1,0 +1,40 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""What torch's own descriptions say of its operations."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+Shortcut = Literal["same", "plain", "none"]
+_WRITERS = frozenset(("copy", "fill", "zero", "uniform", "normal", "bernoulli", "exponential", "random", "masked_fill"))
+_PLAIN = frozenset(("_unsafe_view", "mm"))
+
+
+def base_name(func: Any) -> str:
+    """``add`` of ``aten::add_.Tensor``; dunder and leading underscores stay."""
+    name = str(func._schema.name).rpartition("::")[2]
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def is_view(func: Any) -> bool:
+    """Whether results share memory with arguments and nothing is written."""
+    returns = func._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def shortcut_of(func: Any) -> Shortcut:
+    """How to find its result on shapes without the fake mode's own search, which takes several times as long.
+
+    ``same``: what is written is all that comes of it; ``plain``: one new tensor, as torch's function for shapes says.
+    """
+    schema = func._schema
+    name = base_name(func)
+    first = schema.arguments[0].alias_info if schema.arguments else None
+    if first is not None and first.is_write and len(schema.returns) <= 1 and str(schema.name).endswith("_"):
+        if name.startswith("_foreach_") or name in _WRITERS or torch.Tag.pointwise in func.tags:
+            return "same"
+    elif name in _PLAIN or (is_view(func) and len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor"):
+        return "plain"
+    return "none"
