@@ -22,6 +22,7 @@ class Gpu:
         memory_bandwidth: bytes/s.
         nvlink: bytes/s of all its links, both directions together; 0 where it has none.
         pcie: bytes/s of its slot, one direction.
+        power_w: what the board may draw, in W; it lowers its clock where products would take more.
         source: where the figures come from.
     """
 
@@ -32,6 +33,7 @@ class Gpu:
     memory_bandwidth: float
     nvlink: float
     pcie: float
+    power_w: float
     source: str
 
     def rate(self, precision: str) -> float:
@@ -73,7 +75,7 @@ def parse(text: str) -> dict[str, Gpu]:
 
 
 def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
-    missing = [key for key in ("generation", "memory", "bandwidth", "pcie", "source") if key not in entry]
+    missing = [key for key in ("generation", "memory", "bandwidth", "pcie", "power", "source") if key not in entry]
     if missing:
         raise ValueError(f"[{name}] must have {', '.join(missing)}")
     for key, value in entry.items():
@@ -90,5 +92,6 @@ def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
         memory_bandwidth=entry["bandwidth"] * 1e9,
         nvlink=entry.get("nvlink", 0) * 1e9,
         pcie=entry["pcie"] * 1e9,
+        power_w=float(entry["power"]),
         source=entry["source"],
     )

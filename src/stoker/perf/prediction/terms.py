@@ -1,0 +1,152 @@
+"""The terms of a step on one GPU: what each part would take at the maker's rates, and what is believed of it.
+
+A step's work times :func:`unit_times` is its time at the makers' rates, term by term; coefficients, fitted to published
+measurements (:mod:`stoker.perf.prediction.calibrated`), make it a prediction.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker.perf.calibration.fitting import Term
+from stoker.perf.catalogue import Gpu
+from stoker.perf.prediction.work import AMOUNTS, Array
+
+LAUNCH_S = 10e-6
+"""A unit for the host's work for a kernel, and for a step of a recurrent layer; the coefficient says how many."""
+PRECISIONS = ("fp32", "tf32", "half")
+GENERATIONS = ("volta", "turing", "ampere", "ampere-ga10x", "ada", "hopper")
+"""Those of which there are measurements."""
+_FLOPS_PER_JOULE = {
+    "maxwell": 0.2e12,
+    "pascal": 0.3e12,
+    "volta": 0.45e12,
+    "turing": 0.45e12,
+    "ampere": 0.8e12,
+    "ampere-ga10x": 0.6e12,
+    "ada": 1.3e12,
+    "hopper": 1.5e12,
+    "blackwell": 2.2e12,
+}
+"""Of products in 16 bits: about the rate over the board power of each generation's largest server card, whose clock
+power limits least (data sheets in catalogue.toml); GA10x and Ada between their cards."""
+_ENERGY = {"half": 1.0, "tf32": 2.0, "fp32": 8.0}
+"""Of a FLOP beside one in 16 bits: as the rates of V100 (1 to 8) and A100 (1 to 2) are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What runs the program.
+
+    Attributes:
+        compiled: chains of elementwise work become one kernel (XLA, MXNet's and Paddle's fused kernels, inductor).
+        channels_last: images are laid out as tensor cores take them; torch does so only where it is told.
+    """
+
+    compiled: bool = False
+    channels_last: bool = False
+
+
+TERMS = (
+    Term("products in fp32", 1.15, 0.15, "large products reach nearly the rate of fp32"),
+    Term("products in tf32", 1.4, 0.2, "about two thirds of the rate of tensor cores"),
+    Term("products in 16 bits", 1.4, 0.2, "the same"),
+    Term("convolutions in fp32", 1.0, 0.2, "Winograd's algorithm saves multiplications"),
+    Term("convolutions in tf32", 2.2, 0.3, "tiles of 3x3 kernels fill tensor cores by half"),
+    Term("convolutions in 16 bits", 1.8, 0.3, "the same"),
+    Term("recurrent layers in fp32", 1.2, 0.3, "products of a step, one after another"),
+    Term("recurrent layers in tf32", 1.6, 0.3, "the same"),
+    Term("recurrent layers in 16 bits", 1.6, 0.3, "the same"),
+    Term("narrow products", 0.2, 0.5, "a side below a tile of 64 leaves part of it empty"),
+    Term("narrow convolutions", 0.2, 0.5, "the same"),
+    Term("operands of products", 0.5, 0.5, "half of the traffic hides behind arithmetic"),
+    Term("operands of convolutions", 0.6, 0.4, "the same"),
+    Term("grouped convolutions", 0.5, 0.5, "groups below 32 channels leave tensor cores idle"),
+    Term("depthwise convolutions", 5.0, 0.5, "cuDNN's kernels for them reach a fifth of the memory's bandwidth"),
+    Term("steps of recurrent layers", 0.5, 0.5, "a step cannot begin before the one before it"),
+    Term("fused traffic", 1.1, 0.12, "streaming kernels reach 85 to 95 % of the memory's bandwidth"),
+    Term("unfused traffic, eager", 0.8, 0.2, "caches hold some of what the next kernel reads"),
+    Term("unfused traffic, compiled", 0.2, 0.5, "little of it is left"),
+    Term("lookups", 1.2, 0.3, "rows of tables, at random"),
+    Term("optimizer", 1.3, 0.3, "reads and writes its state once"),
+    Term("optimizer, unfused", 0.7, 0.4, "more often where it is many kernels"),
+    Term("launches", 0.6, 0.4, "6 us of the host for a kernel, forward and backward", "host"),
+    Term("power", 0.4, 0.5, "boards with less power for their rate lower their clocks"),
+    Term("change of layout", 1.0, 0.4, "16-bit convolutions turn channels-first images over and back"),
+    *(Term(f"tensor cores of {name}", 0.1, 1.0, "how well they are fed") for name in GENERATIONS),
+    *(Term(f"memory of {name}", 0.05, 1.0, "beside that of volta") for name in GENERATIONS[1:]),
+)
+_COLUMN = {term.name: place for place, term in enumerate(TERMS)}
+_NAMES = {"fp32": "fp32", "tf32": "tf32", "half": "16 bits"}
+_CALLED = {"matmul": "products", "conv": "convolutions", "rnn": "recurrent layers"}
+COMPUTE = frozenset(
+    term.name for term in TERMS if term.name.startswith(("products", "convolutions", "recurrent", "narrow", "operands"))
+) | {"grouped convolutions", "depthwise convolutions", "steps of recurrent layers", "power", "change of layout"} | {
+    term.name for term in TERMS if term.name.startswith("tensor cores")
+}  # fmt: skip
+"""Terms of products, convolutions and recurrent layers."""
+OPTIMIZER = frozenset({"optimizer", "optimizer, unfused"})
+HOST = frozenset({"launches"})
+
+
+def precision_of(width: str, gpu: Gpu, precision: str) -> str:
+    """What tensor cores make of numbers of a width, as the catalogue calls it.
+
+    Args:
+        precision: of the program; ``fp32`` keeps TF32 off.
+    """
+    if width == "half":
+        return precision if precision in ("fp16", "bf16") else "fp16"
+    return "tf32" if precision != "fp32" and "tf32" in gpu.rates else "fp32"
+
+
+@functools.cache
+def _places() -> dict[str, int]:
+    return {name: place for place, name in enumerate(AMOUNTS)}
+
+
+def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
+    """Seconds at the makers' rates of one unit of each amount, by term: shape (amounts, terms).
+
+    Raises:
+        ValueError: the GPU does not have the precision.
+    """
+    gpu.rate(precision)
+    at, table = _places(), np.zeros((len(AMOUNTS), len(TERMS)))
+
+    def put(amount: str, term: str, seconds: float) -> None:
+        if term in _COLUMN:
+            table[at[amount], _COLUMN[term]] += seconds
+
+    for width in ("single", "half"):
+        used = precision_of(width, gpu, precision)
+        if used not in gpu.rates:  # 16-bit operations of a program in a card without them
+            used = "fp32"
+        flop_s = 1.0 / gpu.rate(used)
+        group = "half" if used in ("fp16", "bf16") else used
+        for kind, name in _CALLED.items():
+            put(f"{kind} {width}", f"{name} in {_NAMES[group]}", flop_s)
+            put(f"{kind} {width}", "power", _ENERGY[group] / (gpu.power_w * _FLOPS_PER_JOULE[gpu.generation]))
+            if precision != "fp32":
+                put(f"{kind} {width}", f"tensor cores of {gpu.generation}", flop_s)
+        put(f"narrow matmul {width}", "narrow products", flop_s)
+        put(f"narrow conv {width}", "narrow convolutions", flop_s)
+        put(f"grouped conv {width}", "grouped convolutions", flop_s)
+    byte_s = 1.0 / gpu.memory_bandwidth
+    put("matmul bytes", "operands of products", byte_s)
+    put("conv bytes", "operands of convolutions", byte_s)
+    put("half conv bytes", "change of layout", byte_s * (not stack.channels_last and "fp16" in gpu.rates))
+    put("depthwise bytes", "depthwise convolutions", byte_s)
+    put("recurrences", "steps of recurrent layers", LAUNCH_S)
+    put("embedding bytes", "lookups", byte_s)
+    put("fused bytes", "fused traffic", byte_s)
+    put("fused bytes", f"memory of {gpu.generation}", byte_s)
+    put("unfused bytes", f"unfused traffic, {'compiled' if stack.compiled else 'eager'}", byte_s)
+    put("unfused bytes", f"memory of {gpu.generation}", byte_s / 2)
+    put("optimizer bytes", "optimizer", byte_s)
+    put("unfused optimizer bytes", "optimizer, unfused", byte_s)
+    put("launches", "launches", LAUNCH_S)
+    return table
