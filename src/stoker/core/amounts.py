@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from stoker.core.units import format_seconds
-
 _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 
 
 def format_hours(hours: float) -> str:
-    """A duration as people say it: ``42 s``, ``3.4 h``, ``12 days``, ``3.1 years``."""
+    """A duration as precise as predictions are: ``42 s``, ``3.4 h``, ``12 days``, ``3.1 years``."""
+    if hours < 1 / 60:
+        return f"{hours * 3600:.3g} s"
     if hours < 1:
-        return format_seconds(hours * 3600)
+        return f"{hours * 60:.1f} min" if hours < 1 / 6 else f"{hours * 60:.0f} min"
     if hours < 72:
-        return f"{hours:.1f} h" if hours < 20 else f"{hours:.0f} h"
+        return f"{hours:.1f}".removesuffix(".0") + " h" if hours < 20 else f"{hours:.0f} h"
     days = hours / 24
     if days < 730:
         return f"{days:.1f} days" if days < 20 else f"{days:,.0f} days"

@@ -16,6 +16,7 @@ from stoker.ui.plan_words import (
     PART_WORDS,
     write_batch,
     write_cores,
+    write_counts,
     write_facts,
     write_gb,
     write_headline,
@@ -168,9 +169,7 @@ def _families(report: PlanReport) -> str:
     ]
     table = _table(["strategy", "candidates", "priced", "what became of them"], rows, numbers=(1, 2))
     about = (
-        f"{write_count(report.candidates)} candidates: {write_count(report.unfit)} do not fit the memory of their GPUs, "
-        f"{write_count(report.refused)} have no prediction; those are not priced which others beat even if their "
-        "exchange took no time."
+        f"{write_counts(report)}. Candidates are not priced where others beat them even if their exchange took no time."
     )
     return _section("Strategies", f'<div class="card scroll">{table}</div>', about)
 

@@ -6,6 +6,7 @@ percentages, so that a drawing stretches to its width without stretching its tex
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,8 +111,8 @@ def draw_plans(report: PlanReport) -> str:
         _stairs(report.front, place),
         *(_dot(dot, report, place, classes[dot.gpu]) for dot in others),
         *(_cross(plan, place, classes[plan.gpu]) for plan in picks),
-        *(_plan(plan, report, place, classes[plan.gpu]) for plan in report.front),
-        *(_label(plan, place, rank) for rank, plan in enumerate(picks)),
+        *(_plan(plan, report, place, classes[plan.gpu], 6) for plan in report.front if plan not in picks),
+        *_picked(picks, report, place, classes),
     ]
     label = "Hours and cost of plans; the front is the line"
     return f'<svg class="plot plans" role="img" aria-label="{label}" width="100%" height="100%">{"".join(body)}</svg>'
@@ -186,7 +187,7 @@ def _tick(hours: float) -> str:
 def _stairs(front: Sequence[PlanRow], place: _Place) -> str:
     """What can be had for so much: from plan to plan along the time, then down."""
     parts: list[str] = []
-    for one, other in zip(front, front[1:], strict=False):
+    for one, other in itertools.pairwise(front):
         x1, y1 = place.x(one.hours.likely), place.y(one.cost.likely)
         x2, y2 = place.x(other.hours.likely), place.y(other.cost.likely)
         parts += [_line("stairs", x1, y1, x2, y1), _line("stairs", x2, y1, x2, y2)]
@@ -204,7 +205,7 @@ def _dot(dot: Dot, report: PlanReport, place: _Place, colour: str) -> str:
     )
 
 
-def _plan(plan: PlanRow, report: PlanReport, place: _Place, colour: str) -> str:
+def _plan(plan: PlanRow, report: PlanReport, place: _Place, colour: str, radius: int) -> str:
     said = (
         f"{write_machines(plan)} ({plan.offer}), {write_strategy(plan)}: {write_hours_span(plan.hours)}, "
         f"{write_cost_span(plan.cost, report.currency)}; {plan.tier}"
@@ -212,7 +213,7 @@ def _plan(plan: PlanRow, report: PlanReport, place: _Place, colour: str) -> str:
     kind = "best" if plan.tier == "calibrated" else "best open"
     return (
         f'<circle class="{kind} {colour}" cx="{place.x(plan.hours.likely):.2f}%" '
-        f'cy="{place.y(plan.cost.likely):.2f}%" r="6"><title>{escape(said)}</title></circle>'
+        f'cy="{place.y(plan.cost.likely):.2f}%" r="{radius}"><title>{escape(said)}</title></circle>'
     )
 
 
@@ -224,13 +225,26 @@ def _cross(plan: PlanRow, place: _Place, colour: str) -> str:
     )  # fmt: skip
 
 
-def _label(plan: PlanRow, place: _Place, rank: int) -> str:
-    x, y = place.x(plan.hours.likely), place.y(plan.cost.likely)
-    right = x < 70
-    return _text(
-        x, y, f"{rank + 1}  {write_machines(plan)}", dx=11 if right else -11, dy=-9 if y > 6 else 16,
-        anchor="start" if right else "end", kind="name",
-    )  # fmt: skip
+def _picked(picks: Sequence[PlanRow], report: PlanReport, place: _Place, classes: Mapping[str, str]) -> Iterable[str]:
+    """Circles with the numbers of the picked plans, and their machines where there is room for the words."""
+    named: list[tuple[float, float]] = []
+    for number, plan in enumerate(picks, start=1):
+        x, y = place.x(plan.hours.likely), place.y(plan.cost.likely)
+        yield _plan(plan, report, place, classes[plan.gpu], 10)
+        yield _text(x, y, str(number), dy=4, anchor="middle", kind="rank")
+        side = -1 if y > _NAME_HEIGHT else 1
+        if any(abs(x - other) < _NAME_WIDTH and abs(y - height) < _NAME_HEIGHT for other, height in named):
+            side = -side
+        named.append((x, y))
+        right = x < 100 - _NAME_WIDTH
+        yield _text(
+            x, y, write_machines(plan), dx=14 if right else -14, dy=5 + 13 * side,
+            anchor="start" if right else "end", kind="name",
+        )  # fmt: skip
+
+
+_NAME_WIDTH, _NAME_HEIGHT = 22.0, 8.0
+"""Percents of the drawing that a name takes."""
 
 
 def draw_parts(parts: Mapping[str, float]) -> str:

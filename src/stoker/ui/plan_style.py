@@ -10,6 +10,9 @@ PLAN_STYLE = """
 .plans .best { fill: var(--c); stroke: var(--card); stroke-width: 1.5; }
 .plans .best.open { fill: var(--card); stroke: var(--c); stroke-width: 3; }
 .plans .span { stroke: var(--c); stroke-width: 2; opacity: .5; }
+i.even { background: var(--c); }
+.plans text.rank { fill: #fff; font-size: 11px; font-weight: 700; pointer-events: none; }
+.plans .open + text.rank { fill: var(--ink); }
 .plans text.name { fill: var(--ink); font-weight: 600; font-size: 12.5px; paint-order: stroke; stroke: var(--card);
   stroke-width: 4px; stroke-linejoin: round; }
 .picks { display: grid; gap: 14px; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); margin-top: 14px; }

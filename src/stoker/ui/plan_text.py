@@ -13,6 +13,7 @@ from stoker.ui.plan_words import (
     write_batch,
     write_cores,
     write_cost_span,
+    write_counts,
     write_facts,
     write_gb,
     write_headline,
@@ -51,14 +52,10 @@ def render_plan(report: PlanReport, style: Style | None = None, command: str = "
 
 
 def _heading(report: PlanReport, style: Style) -> list[str]:
-    counted = (
-        f"{write_count(report.candidates)} candidates, {write_count(report.unfit)} looked at do not fit, "
-        f"{write_count(report.refused)} without a prediction"
-    )
     return [
         style.paint(style.cut(f"stoker plan · {report.name}", style.width), 1),
         style.cut(" · ".join([*write_facts(report), report.batch]), style.width),
-        style.paint(style.cut(f"prices: {report.prices} · {counted}", style.width), 90),
+        style.paint(style.cut(f"prices: {report.prices}", style.width), 90),
         style.paint(style.clean("─" * style.width), 90),
     ]
 
@@ -108,7 +105,6 @@ def _front(report: PlanReport, style: Style) -> list[str]:
     rows = [_front_row(plan, report) for plan in _shown(report.front)]
     if not rows:
         return []
-    head = ["hours", "likely", "cost", "likely", "GPUs", "", "memory", "strategy"]
     head = ["time", "from … to", "cost", "from … to", "machines", "memory", "", "strategy and batch"]
     lines = render_table(head, rows, style, right=(0, 1, 2, 3, 5))
     title = f"Worth a look: no other plan is as fast and as cheap ({100 * report.share:.0f} % intervals)"
@@ -146,6 +142,7 @@ def _families(report: PlanReport, style: Style) -> list[str]:
     lines = [
         line for name, why in left for line in _wrapped(f"{name:<{width}}  {why}", style, indent=" " * (width + 2))
     ]
+    lines += [style.paint(line, 90) for line in _wrapped(f"{write_counts(report)}.", style)]
     return _titled("Not taken, and why", lines, style)
 
 

@@ -114,6 +114,17 @@ def write_cores(plan: PlanRow) -> str:
     return f"{plan.cores:.1f}{offered} cores a server prepare its input"
 
 
+def write_counts(report: PlanReport) -> str:
+    """How many candidates there were, and what became of them."""
+    priced = sum(family.priced for family in report.families)
+    words = [f"{write_count(report.candidates)} candidates", f"{write_count(priced)} priced"]
+    if report.unfit:
+        words.append(f"{write_count(report.unfit)} do not fit the memory of their GPUs")
+    if report.refused:
+        words.append(f"{write_count(report.refused)} have no prediction")
+    return ", ".join(words)
+
+
 def write_pick(pick: Pick) -> str:
     """The question that a plan answers, capitalised."""
     return pick.role[:1].upper() + pick.role[1:]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from stoker.core.amounts import format_cost, format_hours
 from stoker.core.plan import Dot, Family, Miss, Pick, PlanReport, PlanRow, Span
-from stoker.core.units import format_bytes
 from stoker.perf.planning.front import Choice, Limits, choose, front
 from stoker.perf.planning.offers import Prices
 from stoker.perf.planning.pricing import Amount, Job, Plan, Rejection
@@ -123,7 +122,7 @@ def _picks(best: list[Plan], choice: Choice, question: Question) -> list[Pick]:
     wanted.append((f"cheapest{within}", choice.cheapest))
     within = f" for {format_cost(limits.budget, currency)}" if math.isfinite(limits.budget) else ""
     wanted.append((f"fastest{within}", choice.fastest))
-    if len(best) > 2:
+    if len(best) > 2 and choice.nearest is None:
         wanted.append(("in between", _middle(best, limits)))
     picks: dict[int, Pick] = {}
     for role, plan in wanted:
@@ -194,24 +193,47 @@ def _why(name: str, found: Found, best: list[Plan], space: Space) -> str:
     """Why nothing of a family is worth taking."""
     if not found.tried.get(name):
         return _absent(name, space)
-    plans = found.of(name)
-    if plans:
-        margin, plan, by = _least_beaten(plans, best)
-        return (
-            f"beaten: {plan.candidate.gpus}x {plan.candidate.offer.gpu.name} takes {format_hours(plan.hours.likely)}, "
-            f"{by.candidate.gpus}x {by.candidate.offer.gpu.name} with {by.candidate.family} is {margin:.2g} times as "
-            "good in both"
+    if plans := found.of(name):
+        return _beaten(*_least_beaten(plans, best))
+    unfit, refused, beaten = found.unfit.get(name), found.refused.get(name), found.beaten.get(name, 0)
+    words: list[str] = []
+    if beaten:
+        share = "all are" if beaten == found.tried[name] else f"{beaten:,} of {found.tried[name]:,} are"
+        words.append(f"{share} beaten by other plans even if their exchange took no time")
+    if unfit is not None:
+        least = unfit.least.candidate
+        words.append(
+            f"{unfit.count:,} do not fit, at best {_gb(unfit.least.missing_bytes)} are missing on each of "
+            f"{least.gpus}x {least.offer.gpu.name}"
         )
-    unfit, refused = found.unfit.get(name), found.refused.get(name)
     if refused is not None:
-        return f"no prediction: {'; '.join(refused.least.reasons) or 'a part of its time is not known'}"
-    if unfit is None:
-        return "beaten by others even if its exchange took no time"
-    least = unfit.least
-    return (
-        f"does not fit: {format_bytes(least.missing_bytes)} missing on each {least.candidate.offer.gpu.name}, "
-        f"at best ({least.candidate.gpus} GPUs)"
+        reasons = "; ".join(refused.least.reasons) or "a part of their time is not known"
+        words.append(f"{refused.count:,} have no prediction: {reasons}")
+    return "; ".join(words)
+
+
+def _beaten(margin: float, plan: Plan, by: Plan) -> str:
+    """How far a plan is behind another."""
+    one, other = plan.candidate, by.candidate
+    name = f"{one.gpus}x {one.offer.gpu.name} in {format_hours(plan.hours.likely)}"
+    against = other.family if _same_machines(plan, by) else f"{other.family} on {other.gpus}x {other.offer.gpu.name}"
+    if margin < 1.03:
+        return f"no better than {against}: {name} at best"
+    behind = (
+        f"{100 * (margin - 1):.0f} % more time and cost than"
+        if margin < 2
+        else f"{margin:.2g} times the time and cost of"
     )
+    return f"{name} at best: {behind} {against}"
+
+
+def _same_machines(plan: Plan, other: Plan) -> bool:
+    return (plan.candidate.offer, plan.candidate.gpus) == (other.candidate.offer, other.candidate.gpus)
+
+
+def _gb(num_bytes: float) -> str:
+    """As the makers of GPUs count."""
+    return f"{num_bytes / 1e9:.3g} GB"
 
 
 def _margin(plan: Plan, other: Plan) -> float:
@@ -274,10 +296,11 @@ def _with_more_gpus(best: list[Plan], question: Question) -> list[str]:
     """What twice as many GPUs would bring, of the kinds of server on the front."""
     offers = tuple({id(plan.candidate.offer): plan.candidate.offer for plan in best}.values())
     most = 2 * question.space.max_gpus
-    wider = search(replace(question.space, offers=offers, max_gpus=most), question.job, question.limits)
-    faster = front(wider.plans, question.limits)[0]
+    space = replace(question.space, offers=offers, max_gpus=most, beyond=question.space.max_gpus)
+    wider = search(space, question.job, question.limits, known=best)
     before = best[0]
-    if question.limits.hours(faster) >= question.limits.hours(before):
+    faster = front([*wider.plans, before], question.limits)[0]
+    if faster is before:
         return []
     currency = question.prices.currency
     return [
@@ -295,7 +318,7 @@ def _miss(found: Found, question: Question) -> Miss | None:
     least: Rejection = min(unfit, key=lambda rejection: rejection.missing_bytes)
     candidate = least.candidate
     needed = candidate.offer.gpu.memory_bytes + least.missing_bytes
-    remedies = [f"GPUs with {format_bytes(needed)} of memory"]
+    remedies = [f"GPUs with {_gb(needed)} of memory"]
     wider = search(replace(question.space, max_gpus=4 * question.space.max_gpus), question.job)
     if wider.plans:
         smallest = min(wider.plans, key=lambda plan: (plan.candidate.gpus, plan.cost.likely))
@@ -311,9 +334,19 @@ def _miss(found: Found, question: Question) -> Miss | None:
 
 def _notes(plans: list[Plan], question: Question) -> list[str]:
     notes: list[str] = []
+    traced = question.job.batches.first.batch_size
     if not question.job.batches.is_exact:
-        traced = question.job.batches.first.batch_size
-        notes.append(f"traced with a batch of {traced}; other sizes of a micro-batch are scaled from it")
+        notes.append(f"traced with a batch of {traced:,}; other sizes of a micro-batch are scaled from it")
+    if question.space.grows:
+        notes.append(
+            "the global batch grows with the GPUs: the learning rate and its schedule have to follow, and "
+            "the same samples may teach less"
+        )
+    elif question.space.batch != traced:
+        notes.append(
+            f"the program's own batch is {traced:,}: with {question.space.batch:,} the learning rate and its "
+            "schedule have to follow"
+        )
     if any(plan.tier == "extrapolated" for plan in plans):
         notes.append("extrapolated times are from specifications alone: their intervals are wide")
     return notes

@@ -118,14 +118,22 @@ class _Floor:
         return self._known[key]
 
 
-def search(space: Space, job: Job, limits: Limits | None = None) -> Found:
+def search(space: Space, job: Job, limits: Limits | None = None, known: Iterable[Plan] = ()) -> Found:
     """The plans of a space that are worth it.
 
     Candidates with the least hours x cost come first, as far as their computation tells: what they take shows early
     that most others need not be looked at. Checkpointing is tried where it lets a larger micro-batch fit.
+
+    Args:
+        space: to search.
+        job: to run.
+        limits: whose figures are compared.
+        known: plans that candidates must not be beaten by either.
     """
     limits = limits or Limits()
     found, floor, stairs = Found(), _Floor(job), Stairs()
+    for plan in known:
+        stairs.add(limits.hours(plan), limits.cost(plan))
     bounded: list[tuple[float, list[Candidate]]] = []
     for group in groups(space):
         family = group[0].family
@@ -137,8 +145,9 @@ def search(space: Space, job: Job, limits: Limits | None = None) -> Found:
 
 
 def examples(space: Space, job: Job, found: Found) -> list[Plan]:
-    """A plan of each offer that has none yet, so that it can be shown what it is beaten by: plain replicas, where they
-    fit, on one GPU, on a server, and on all that may be taken.
+    """A plan of each offer that has none yet, so that it can be shown what it is beaten by.
+
+    Plain replicas, where they fit, on one GPU, on a server, and on all that may be taken.
     """
     shown = {plan.candidate.offer.name for plan in found.plans}
     offers = tuple(offer for offer in space.offers if offer.name not in shown)

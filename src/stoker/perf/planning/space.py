@@ -100,6 +100,7 @@ class Space:
         batch: samples of an optimizer step, or of one GPU where ``grows``.
         grows: whether the batch grows with the GPUs: each replica then computes ``batch`` samples a step.
         max_gpus: most that a job may take.
+        beyond: number of GPUs above which candidates begin.
         embeddings: whether the program has tables that can be partitioned.
     """
 
@@ -107,6 +108,7 @@ class Space:
     batch: int
     grows: bool = False
     max_gpus: int = 64
+    beyond: int = 0
     embeddings: bool = False
 
     def __post_init__(self) -> None:
@@ -128,7 +130,7 @@ def groups(space: Space) -> Iterator[list[Candidate]]:
     candidates.
     """
     for offer in space.offers:
-        for gpus in offer.counts(space.max_gpus):
+        for gpus in (count for count in offer.counts(space.max_gpus) if count > space.beyond):
             for data, tensor, pipeline in _spreads(space, offer, gpus):
                 own = _own_batch(space, gpus // (tensor * pipeline))
                 sizes = micro_batches(own)
