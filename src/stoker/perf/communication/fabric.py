@@ -43,24 +43,31 @@ class Fabric:
     basis: Basis = "specification"
 
 
+_BRIDGED = "-PCIe"
+"""End of the name of cards whose NVLink is a bridge between two."""
+
+
 @functools.cache
 def fabrics() -> Mapping[str, dict[str, Any]]:
     """Kinds of fabric by name, as ``fabrics.toml`` has them."""
     return tomllib.loads((files("stoker.perf.communication") / "fabrics.toml").read_text())
 
 
-def fabric_of(gpu: Gpu, kind: str = "") -> Fabric:
+def fabric_of(gpu: Gpu, kind: str = "", *, gpus: int = 2) -> Fabric:
     """What joins GPUs of a model.
 
     Args:
         gpu: all of the server's are alike.
         kind: ``nvlink``, ``pcie`` (peers) or ``host`` (through its memory: cards without peer access, and most virtual
-            machines); by default the GPU's NVLink, and the host where it has none.
+            machines); by default the GPU's NVLink, peers where NVLink is a bridge between two and there are more, and
+            the host where there is no NVLink.
+        gpus: that exchange with each other.
 
     Raises:
         ValueError: the kind is not known, or the GPU has no such link.
     """
-    kind = kind or ("nvlink" if gpu.nvlink else "host")
+    is_bridge = gpu.name.endswith(_BRIDGED)
+    kind = kind or ("host" if not gpu.nvlink else "pcie" if is_bridge and gpus > 2 else "nvlink")
     if kind not in fabrics():
         raise ValueError(f"`fabric` must be one of {', '.join(fabrics())}, got {kind!r}")
     entry = fabrics()[kind]
@@ -76,6 +83,7 @@ def fabric_of(gpu: Gpu, kind: str = "") -> Fabric:
         slowdown=entry["slowdown"],
         source=entry["source"],
         sweep=_swept(gpu) if kind == "nvlink" else "",
+        basis=entry["basis"],
     )
 
 

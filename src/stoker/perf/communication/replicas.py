@@ -8,6 +8,7 @@ arXiv 1910.02054, section 7: stages 1 and 2 scatter gradients and gather weights
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -52,9 +53,6 @@ class Exchange:
     cost: Cost
 
 
-Run = Callable[[Callable[[Cost], float]], Overlap]
-
-
 def ddp(shard: Shard, group: Group) -> Exchange:
     """The last micro-batch: all-reduces of buckets beside the backward pass; rows of embeddings, gathered, after it."""
     buckets = list(buckets_of(tuple(reversed(shard.gradient_bytes))))
@@ -63,16 +61,14 @@ def ddp(shard: Shard, group: Group) -> Exchange:
     if shard.row_bytes:
         costs.append(all_gather(group, shard.row_bytes * group.size))
         places.append(len(shard.backward_s))
-    tasks = [Task(seconds) for seconds in reversed(shard.backward_s)]
-    return _priced(tasks, costs, places, group)
+    return _priced(*_ddp_tasks(shard.backward_s[::-1], places), costs, group)
 
 
 def scattered(shard: Shard, group: Group) -> Exchange:
     """ZeRO-1 and -2 up to the optimizer: gradients are scattered, bucket by bucket, beside the backward pass."""
     buckets = list(buckets_of(tuple(reversed(shard.gradient_bytes))))
     costs = [reduce_scatter(group, size) for size, _ in buckets]
-    tasks = [Task(seconds) for seconds in reversed(shard.backward_s)]
-    return _priced(tasks, costs, [place for _, place in buckets], group)
+    return _priced(*_ddp_tasks(shard.backward_s[::-1], [place for _, place in buckets]), costs, group)
 
 
 def gathered(shard: Shard, group: Group) -> Exchange:
@@ -104,7 +100,7 @@ def fsdp(shard: Shard, group: Group) -> Exchange:
     issue(scatters[0], 2 * units)
     seconds = (*shard.forward_s, *reversed(shard.backward_s))
     tasks = [Task(each, need) for each, need in zip(seconds, needs, strict=True)]
-    return _priced(tasks, costs, places, group)
+    return _priced(tasks, places, costs, group)
 
 
 def pearl(shard: Shard, group: Group, touched_bytes: float) -> Exchange:
@@ -151,7 +147,15 @@ def buckets_of(sizes: Sequence[float]) -> Iterator[tuple[float, int]]:
         yield held, last
 
 
-def _priced(tasks: Sequence[Task], costs: Sequence[Cost], places: Sequence[int], group: Group) -> Exchange:
+def _ddp_tasks(seconds: Sequence[float], places: Sequence[int]) -> tuple[list[Task], list[int]]:
+    """Tasks with what happens between two buckets as one, and the buckets' places among them."""
+    cuts = sorted({0, *places, len(seconds)})
+    number = {cut: place for place, cut in enumerate(cuts)}
+    tasks = [Task(sum(seconds[start:stop])) for start, stop in itertools.pairwise(cuts)]
+    return tasks, [number[place] for place in places]
+
+
+def _priced(tasks: Sequence[Task], places: Sequence[int], costs: Sequence[Cost], group: Group) -> Exchange:
     """The same order of events with likely, low and high costs."""
 
     def run(seconds: Callable[[Cost], float]) -> Overlap:

@@ -7,7 +7,6 @@ GPU, and the optimizer. The times of one GPU are given; what is added here comes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from stoker.perf.communication import cutting, replicas
 from stoker.perf.communication.blocks import transformer_blocks, units_of
@@ -16,14 +15,12 @@ from stoker.perf.communication.cost import NOTHING, Basis, Cost
 from stoker.perf.communication.fabric import Fabric, fabric_of
 from stoker.perf.communication.replicas import Exchange, Shard
 from stoker.perf.communication.servers import served
-from stoker.perf.communication.stragglers import slowest
+from stoker.perf.communication.stragglers import Cluster, slowest
 from stoker.perf.communication.times import StepTimes, layers_of
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.prediction.setting import Machines, Strategy
 
 HALVES = ("fp16", "bf16")
-Cluster = Literal["dedicated", "shared"]
-"""Whose the servers are: nobody else's, or also of other jobs, which slow some workers down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +104,7 @@ def spread(
     strategy = strategy or Strategy()
     if reason := refusal(features, machines, strategy):
         raise ValueError(f"`strategy` cannot be used: {reason}")
-    fabric = fabric or fabric_of(machines.gpu)
+    fabric = fabric or fabric_of(machines.gpu, gpus=min(machines.gpus, machines.gpus_per_node))
     layout = _Layout(machines, strategy, fabric)
     replica = _Replica(features, compute, layout, precision, sent)
     steps = strategy.accumulation

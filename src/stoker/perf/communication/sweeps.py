@@ -7,11 +7,10 @@ times are no function of the count.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from dataclasses import dataclass
-
-import numpy as np
 
 from stoker.perf.tables.rows import all_reduces
 
@@ -37,8 +36,11 @@ class Sweep:
             return 0.0
         if size_bytes >= self.sizes_bytes[-1]:
             return self.seconds[-1] * size_bytes / self.sizes_bytes[-1]
-        place = np.interp(math.log(size_bytes), np.log(self.sizes_bytes), np.log(self.seconds))
-        return math.exp(place)
+        above = bisect.bisect_right(self.sizes_bytes, size_bytes)
+        if above == 0:
+            return self.seconds[0]
+        (low, high), (fast, slow) = self.sizes_bytes[above - 1 : above + 1], self.seconds[above - 1 : above + 1]
+        return fast * (slow / fast) ** (math.log(size_bytes / low) / math.log(high / low))
 
 
 @functools.cache
