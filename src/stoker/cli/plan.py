@@ -20,7 +20,7 @@ from stoker.perf.features.records import StepFeatures, parse_hints
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.front import Limits
 from stoker.perf.planning.offers import Prices, only, read_gpus, read_prices, without_prices
-from stoker.perf.planning.pricing import Job, fitted, predicted
+from stoker.perf.planning.pricing import Job, fitted, predicted, refused
 from stoker.perf.planning.report import Question, answer
 from stoker.perf.planning.space import Space
 from stoker.ui.plan_html import render_plan_page
@@ -206,7 +206,7 @@ def _question(arguments: argparse.Namespace, batches: Batches, prices: Prices, l
         name=first.name,
         job=Job(
             samples=arguments.samples, batches=batches, cpu_seconds_per_sample=arguments.cpu_seconds_per_sample,
-            predict=predicted(arguments.precision), fits=fitted(arguments.precision),
+            predict=predicted(arguments.precision), fits=fitted(arguments.precision), refuses=refused(),
         ),
         space=Space(
             offers=prices.offers, batch=batch, grows=word == "per-gpu", max_gpus=arguments.max_gpus,

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from stoker.perf.communication import refusal
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.perf.memory import Fit, capacity, needs
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.space import Candidate
 from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import predict
-from stoker.perf.prediction.setting import Strategy
+from stoker.perf.prediction.setting import DataParallel, Strategy
 
 TIERS = ("calibrated", "extrapolated")
 """Of plans, the surer first."""
@@ -83,6 +84,9 @@ class Rejection:
 Predict = Callable[[StepFeatures, Candidate], Prediction]
 """A step of a micro-batch's features, as a candidate runs it."""
 Fits = Callable[[StepFeatures, Candidate], Fit]
+"""Memory of a GPU for a micro-batch's features, as a candidate runs it."""
+Refuses = Callable[[StepFeatures, Candidate], str]
+"""Why a step cannot be spread as a candidate says; empty where it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,7 @@ class Job:
         samples: over all epochs.
         batches: features by size of the micro-batch.
         cpu_seconds_per_sample: of a core, to prepare the input; None where that is not known.
-        predict, fits: what to ask for times and memory.
+        predict, fits, refuses: what to ask for times, for memory, and whether a step can be spread at all.
     """
 
     samples: int
@@ -101,6 +105,7 @@ class Job:
     cpu_seconds_per_sample: float | None = None
     predict: Predict
     fits: Fits
+    refuses: Refuses
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -141,6 +146,20 @@ def fitted(precision: str | None = None) -> Fits:
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
+def refused() -> Refuses:
+    """Whether a step can be spread: asked once for each way, since neither the GPU nor the batch matters."""
+    known: dict[tuple[DataParallel, int, int, int], str] = {}
+
+    def judged(features: StepFeatures, candidate: Candidate) -> str:
+        strategy = candidate.strategy
+        key = (strategy.data, strategy.tensor, strategy.pipeline, candidate.gpus)
+        if key not in known:
+            known[key] = refusal(features, candidate.machines, strategy)
+        return known[key]
+
+    return judged
+
+
 def precision_of(features: StepFeatures) -> str:
     """What most products of a step are computed in, as the catalogue calls it."""
     flops: dict[str, float] = {}
@@ -153,6 +172,8 @@ def precision_of(features: StepFeatures) -> str:
 def price(candidate: Candidate, job: Job) -> Plan | Rejection:
     """A candidate's hours and cost, or why it cannot be."""
     features = job.batches.at(candidate.micro_batch)
+    if reason := job.refuses(features, candidate):
+        return Rejection(candidate=candidate, why="refused", reasons=(reason,))
     memory = job.fits(features, candidate)
     if memory.missing > 0:
         return Rejection(candidate=candidate, why="memory", missing_bytes=memory.missing)
