@@ -1,5 +1,6 @@
 """Classic models against arithmetic by hand, from their published sizes."""
 
+import itertools
 import math
 
 import pytest
@@ -123,7 +124,7 @@ class DLRM(nn.Module):
         self.bottom, self.top = self._dense(13, 512, 256, width), self._dense(479, 1024, 1024, 512, 256, 1)
 
     def _dense(self, *widths: int) -> nn.Sequential:
-        layers = ((nn.Linear(before, after), nn.ReLU()) for before, after in zip(widths[:-1], widths[1:], strict=True))
+        layers = ((nn.Linear(before, after), nn.ReLU()) for before, after in itertools.pairwise(widths))
         return nn.Sequential(*(layer for pair in layers for layer in pair))
 
     def forward(self, numbers: Tensor, rows: Tensor) -> Tensor:
@@ -145,7 +146,7 @@ def test_dlrm(sparse: bool) -> None:
     optimizer = (lambda p: torch.optim.SGD(p, lr=0.1)) if sparse else torch.optim.Adagrad
     found = characterise(model, inputs, optimizer=optimizer)
     sizes = ((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1))
-    dense = sum(math.prod(pair) for widths in sizes for pair in zip(widths[:-1], widths[1:], strict=True))
+    dense = sum(math.prod(pair) for widths in sizes for pair in itertools.pairwise(widths))
     assert products(found, "forward") == 2 * batch * (dense + 27 * 27 * width)
     assert products(found, "backward") == 2 * products(found, "forward") - 2 * batch * 13 * 512
     weights = found.weights

@@ -41,6 +41,13 @@ def _matmul(first: int, batched: bool) -> Formula:
     return cost
 
 
+def _grouped(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """Rows of the first, each by the matrix of its group."""
+    a, b = args[:2]
+    dims = (1, math.prod(a.shape[:-1]), b.shape[-1], a.shape[-1])
+    return Cost("matmul", 2.0 * math.prod(dims), dims, all_of(ins), all_of(outs))
+
+
 def _conv_flops(x: Tensor, weight: Tensor, out: Tensor, transposed: bool) -> float:
     """Weight's shape is (out, in/groups, *kernel); (in, out/groups, *kernel) when transposed."""
     positions = (x if transposed else out).shape
@@ -143,6 +150,13 @@ def _nll_loss_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tens
     return Cost("fill", 0.0, (outs[0].numel(),), all_of([args[0], args[2]]), all_of(outs))
 
 
+def _fourier(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """Five operations an element for each doubling of the length (Cooley and Tukey, radix 2)."""
+    size = elements([*ins, *outs])
+    length = math.prod(ins[0].shape[dim] for dim in args[1])
+    return Cost("fourier", 5.0 * size * math.log2(max(2, length)), (size, length), all_of(ins), all_of(outs))
+
+
 def _linalg(flops_per_cube: float) -> Formula:
     """Of square matrices, by the cube of their side (Golub and Van Loan, Matrix Computations, tables of flops)."""
 
@@ -208,7 +222,7 @@ RMS_NORM_BACKWARD = _twice("norm", NORM_BACKWARD_FLOPS, 2)
 FORMULAS: dict[str, Formula] = {
     **{name: _matmul(0, False) for name in ("mm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm")},
     **{name: _matmul(1, False) for name in ("addmm", "addmv", "_addmm_activation")},
-    **{"bmm": _matmul(0, True), "baddbmm": _matmul(1, True)},
+    **{"bmm": _matmul(0, True), "baddbmm": _matmul(1, True), "addbmm": _matmul(1, True), "_grouped_mm": _grouped},
     **{"convolution": _convolution, "convolution_backward": _convolution_backward},
     **_names(
         simple("norm", NORM_FLOPS),
@@ -216,13 +230,17 @@ FORMULAS: dict[str, Formula] = {
     ),
     **_names(
         _twice("norm", NORM_BACKWARD_FLOPS, 2),
-        "native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward native_batch_norm_backward "
-        "batch_norm_backward cudnn_batch_norm_backward _weight_norm_interface_backward",
+        """
+        native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward native_batch_norm_backward
+        batch_norm_backward cudnn_batch_norm_backward _weight_norm_interface_backward
+        """,
     ),
     **_names(
         _twice("norm", NORM_FLOPS, 1),
-        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm "
-        "_batch_norm_with_update _batch_norm_with_update_functional",
+        """
+        native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm
+        _batch_norm_with_update _batch_norm_with_update_functional
+        """,
     ),
     "_native_batch_norm_legit_no_training": simple("norm", 2),
     "_batch_norm_no_update": simple("norm", 2),
@@ -244,63 +262,87 @@ FORMULAS: dict[str, Formula] = {
     ),
     **_names(
         _scatter,
-        "scatter scatter_add index_put index_add index_copy index_fill scatter_reduce _index_put_impl "
-        "_unsafe_index_put masked_scatter put slice_scatter select_scatter index_reduce",
+        """
+        scatter scatter_add index_put index_add index_copy index_fill scatter_reduce _index_put_impl
+        _unsafe_index_put masked_scatter put slice_scatter select_scatter index_reduce
+        """,
     ),
     **_names(_nll_loss, "nll_loss_forward nll_loss2d_forward"),
     **_names(_nll_loss_backward, "nll_loss_backward nll_loss2d_backward"),
     "copy": _copy_into,
     **_names(
         _fill,
-        "fill zero zeros ones full arange linspace eye zeros_like ones_like full_like new_zeros new_ones new_full "
-        "tril_indices triu_indices scalar_tensor",
+        """
+        fill zero zeros ones full arange linspace eye zeros_like ones_like full_like new_zeros new_ones new_full
+        tril_indices triu_indices scalar_tensor
+        """,
     ),
     **_names(
         _random,
-        "bernoulli uniform normal random exponential rand randn randint randperm rand_like randn_like randint_like "
-        "normal_functional geometric log_normal multinomial",
+        """
+        bernoulli uniform normal random exponential rand randn randint randperm rand_like randn_like randint_like
+        normal_functional geometric log_normal multinomial cauchy poisson _standard_gamma _fused_dropout
+        """,
     ),
     **_names(
         simple("copy"),
-        "clone _to_copy cat stack repeat roll flip constant_pad_nd slice_backward select_backward _reshape_copy "
-        "unfold_copy new_empty_strided_copy as_strided_copy _sparse_mask resize pixel_shuffle pixel_unshuffle "
-        "im2col col2im reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d "
-        "reflection_pad1d_backward reflection_pad2d_backward replication_pad1d_backward replication_pad2d_backward "
-        "replication_pad3d_backward diagonal_backward channel_shuffle repeat_interleave view_copy tril triu "
-        "rot90 block_diag diag_embed split_with_sizes_copy _chunk_cat",
+        """
+        clone _to_copy cat stack repeat roll flip constant_pad_nd slice_backward select_backward _reshape_copy
+        unfold_copy new_empty_strided_copy as_strided_copy _sparse_mask resize pixel_shuffle pixel_unshuffle im2col
+        col2im reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d
+        reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward _to_dense
+        replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward diagonal_backward
+        channel_shuffle repeat_interleave view_copy tril triu rot90 block_diag diag_embed split_with_sizes_copy
+        _chunk_cat
+        """,
     ),
     **_names(
         simple("pooling", 1.0),
-        "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d "
-        "_adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices_backward "
-        "max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward "
-        "_adaptive_avg_pool3d_backward adaptive_max_pool2d_backward upsample_nearest1d upsample_nearest2d "
-        "upsample_nearest3d upsample_nearest2d_backward upsample_nearest3d_backward max_unpool2d "
-        "fractional_max_pool2d",
+        """
+        max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d
+        _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices_backward
+        max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward
+        _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward upsample_nearest1d upsample_nearest2d
+        _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+        _upsample_nearest_exact2d_backward adaptive_max_pool3d_backward upsample_nearest1d_backward
+        upsample_nearest3d upsample_nearest2d_backward upsample_nearest3d_backward max_unpool2d
+        fractional_max_pool2d
+        """,
     ),
     **_names(
         simple("pooling", 8.0),
-        "upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d upsample_linear1d_backward "
-        "upsample_bicubic2d upsample_bicubic2d_backward upsample_trilinear3d upsample_trilinear3d_backward "
-        "_upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d "
-        "grid_sampler_3d_backward",
+        """
+        upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d upsample_linear1d_backward
+        upsample_bicubic2d upsample_bicubic2d_backward upsample_trilinear3d upsample_trilinear3d_backward
+        _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward upsample_trilinear3d_backward
+        _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward
+        """,
     ),
     **_names(
         simple("reduction", 1.0),
-        "sum mean prod amax amin max min argmax argmin all any var var_mean std std_mean logsumexp cumsum cumprod "
-        "cumlogsumexp cummax cummin nansum linalg_vector_norm norm median mode aminmax mse_loss smooth_l1_loss "
-        "huber_loss binary_cross_entropy bincount histc count_nonzero logcumsumexp trace soft_margin_loss "
-        "multi_margin_loss multilabel_margin_loss_forward kthvalue searchsorted bucketize segment_reduce "
-        "_segment_reduce_backward is_same_size equal",
+        """
+        sum mean prod amax amin max min argmax argmin all any var var_mean std std_mean logsumexp cumsum cumprod
+        cumlogsumexp cummax cummin nansum linalg_vector_norm norm median mode aminmax mse_loss smooth_l1_loss
+        huber_loss binary_cross_entropy binary_cross_entropy_with_logits dist nanmedian bincount histc count_nonzero
+        logcumsumexp trace soft_margin_loss multi_margin_loss multilabel_margin_loss_forward kthvalue searchsorted
+        bucketize segment_reduce _segment_reduce_backward is_same_size equal
+        """,
     ),
     **_names(
         simple("pointwise", 1.0),
-        "native_dropout native_dropout_backward where masked_fill lerp addcmul addcdiv gelu_backward silu_backward "
-        "mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward glu glu_backward "
-        "_prelu_kernel _prelu_kernel_backward log_sigmoid_forward log_sigmoid_backward rrelu_with_noise threshold "
-        "_thnn_fused_lstm_cell _thnn_fused_gru_cell complex polar view_as_complex_copy outer ger masked_fill_backward "
-        "renorm soft_margin_loss_backward _euclidean_dist normalize cross linalg_cross",
+        """
+        native_dropout native_dropout_backward where masked_fill lerp addcmul addcdiv gelu_backward silu_backward
+        mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward glu glu_backward
+        _prelu_kernel _prelu_kernel_backward log_sigmoid_forward log_sigmoid_backward rrelu_with_noise threshold
+        _thnn_fused_lstm_cell _thnn_fused_gru_cell complex polar view_as_complex_copy outer ger masked_fill_backward
+        renorm soft_margin_loss_backward _euclidean_dist normalize cross linalg_cross elu_backward
+        hardsigmoid_backward hardswish hardswish_backward hardtanh_backward leaky_relu_backward softplus_backward
+        rrelu_with_noise_backward floor_divide rsub addr abs eq ne lt le gt ge gelu mish copysign gcd lcm heaviside
+        xlogy hann_window isin _masked_scale masked_scatter_backward _thnn_fused_lstm_cell_backward_impl
+        affine_grid_generator
+        """,
     ),
+    **_names(_fourier, "_fft_r2c _fft_c2c _fft_c2r"),
     **_names(simple("scan", 10.0), "_ctc_loss _ctc_loss_backward _cudnn_ctc_loss"),
     **_names(_linalg(2 / 3), "_linalg_slogdet _linalg_det linalg_lu linalg_lu_factor linalg_lu_factor_ex"),
     **_names(_linalg(8 / 3), "_linalg_solve_ex linalg_inv_ex"),
@@ -316,13 +358,16 @@ FORMULAS: dict[str, Formula] = {
     "_amp_update_scale": simple("pointwise", 1.0),
     **_names(
         free,
-        "empty empty_like empty_strided new_empty new_empty_strided detach lift_fresh lift alias set_ "
-        "_local_scalar_dense _assert_async _assert_tensor_metadata record_stream is_pinned _efficientzerotensor "
-        "sym_size _record_function_enter_new _record_function_exit _record_function_enter _values _indices "
-        "_sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims_and_tensors _coalesced sparse_dim dense_dim _nnz "
-        "resolve_conj resolve_neg device profiler _version set _has_compatible_shallow_copy_type sym_numel sym_stride "
-        "_pin_memory retain_grad is_coalesced _unsafe_view _reshape_alias "
-        "unsafe_split unsafe_split_with_sizes unsafe_chunk unbind_copy _use_cudnn_ctc_loss",
+        """
+        empty empty_like empty_strided new_empty new_empty_strided detach lift_fresh lift alias set_
+        _local_scalar_dense _assert_async _assert_tensor_metadata record_stream is_pinned _efficientzerotensor
+        sym_size _record_function_enter_new _record_function_exit _record_function_enter _values _indices
+        _sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims_and_tensors _coalesced sparse_dim dense_dim _nnz
+        resolve_conj resolve_neg device profiler _version set _has_compatible_shallow_copy_type sym_numel sym_stride
+        _pin_memory retain_grad is_coalesced _unsafe_view _reshape_alias unsafe_split unsafe_split_with_sizes
+        unsafe_chunk t transpose unsqueeze squeeze swapdims swapaxes as_strided empty_permuted unbind_copy
+        _use_cudnn_ctc_loss
+        """,
     ),
 }  # fmt: skip
 
@@ -339,7 +384,7 @@ def formula_of(func: Any) -> Formula:
         return _lists(0.0 if name in ("_foreach_copy", "_foreach_zero") else 1.0)
     if is_view(func):
         return free
-    if torch.Tag.pointwise in func.tags:
+    if torch.Tag.pointwise in func.tags or name.startswith("special_"):
         return _pointwise
     reduction = getattr(torch.Tag, "reduction", None)
     if reduction is not None and reduction in func.tags:
