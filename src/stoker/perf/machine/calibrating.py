@@ -1,0 +1,125 @@
+# pyright: reportUnknownMemberType=false
+"""Measures this machine once: kernels, the host's work beside them, cold tensors, and sums over two processes."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+
+from stoker.perf.machine.exchange import all_reduce_seconds
+from stoker.perf.machine.matrix_probes import matrix_probes
+from stoker.perf.machine.measuring import measured
+from stoker.perf.machine.memory_probes import memory_probes
+from stoker.perf.machine.operands import Operands, Probe
+from stoker.perf.machine.rates import Rates
+from stoker.perf.machine.speed import Speed
+from stoker.perf.machine.steps import coldness, host_seconds
+
+_NUMBERS = 32_000_000
+"""Of the block of operands: several times what caches hold."""
+_EXCHANGED = (4_096, 32_768, 262_144, 2_097_152, 16_777_216, 50_331_648)
+"""Bytes that are summed over two processes."""
+_CACHE_BYTES = 32 << 20
+"""Where the system does not say how large its caches are."""
+_REST = {"host": 0.06, "cold": 0.1, "exchange": 0.1}
+"""Parts of the time that are kept for what follows single operations."""
+
+
+def calibrate(
+    tell: Callable[[str, float], None] = lambda _what, _share: None,
+    *,
+    seconds: float = 52.0,
+    exchange: bool = True,
+    thin: int = 1,
+) -> Rates:
+    """The rates of this machine with torch's present number of threads.
+
+    Args:
+        tell: is given what is measured, and the share of it that is done.
+        seconds: to spend, about.
+        thin: measures one of so many operations, for a rough look.
+        exchange: whether two processes are started to measure sums over them.
+    """
+    begun = time.perf_counter()
+    cache_bytes = last_cache_bytes()
+    probes = _thinned([*matrix_probes(), *memory_probes()], thin)
+    operands = Operands(_NUMBERS)
+    _settle()
+    rest = seconds * sum(part for name, part in _REST.items() if exchange or name != "exchange")
+    gc.collect()
+    gc.disable()
+    try:
+        samples, disturbed = measured(
+            probes, operands, cache_bytes, begun + seconds - rest, lambda share: tell("operations", share)
+        )
+        rates = Rates(
+            machine=processor(), threads=torch.get_num_threads(), torch=str(torch.__version__),
+            measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), took_s=0.0,
+            cache_bytes=cache_bytes, samples=tuple(samples), host_s={}, disturbed_share=disturbed,
+        )  # fmt: skip
+        del operands
+        speed = Speed(rates)
+        tell("steps", 0.0)
+        host_s = host_seconds(speed, seconds * _REST["host"])
+        tell("steps", 0.4)
+        cold = coldness(speed, host_s, cache_bytes, seconds * _REST["cold"])
+    finally:
+        gc.enable()
+    sums: tuple[tuple[float, float], ...] = ()
+    if exchange:
+        tell("sums over two processes", 0.0)
+        sums = tuple(all_reduce_seconds(_EXCHANGED, seconds * _REST["exchange"]).items())
+    return msgspec.structs.replace(
+        rates, host_s=host_s, coldness=cold, all_reduce=sums, took_s=time.perf_counter() - begun
+    )
+
+
+def _thinned(probes: list[Probe], thin: int) -> list[Probe]:
+    """One of so many of each curve, its first among them."""
+    seen: Counter[str] = Counter()
+    kept: list[Probe] = []
+    for probe in probes:
+        if seen[probe.work.curve] % thin == 0:
+            kept.append(probe)
+        seen[probe.work.curve] += 1
+    return kept
+
+
+def _settle() -> None:
+    """The allocator keeps what is freed from now on, as it does in a training process after some steps.
+
+    glibc gives large blocks back at once until one was freed; then it keeps blocks of up to that size, at most 32 MiB
+    (mallopt(3), M_MMAP_THRESHOLD).
+    """
+    for megabytes in (1, 4, 16, 31):
+        torch.ones(megabytes << 18)
+
+
+def last_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Of the last level of cache, as the system says."""
+    found: list[tuple[int, int]] = []
+    for folder in root.glob("index*"):
+        try:
+            level, size = ((folder / name).read_text().strip() for name in ("level", "size"))
+            found.append((int(level), int(size.removesuffix("K")) << 10))
+        except (OSError, ValueError):
+            continue
+    return max(found)[1] if found else _CACHE_BYTES
+
+
+def processor(info: Path = Path("/proc/cpuinfo")) -> str:
+    """Its name, as the system says."""
+    try:
+        lines = info.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

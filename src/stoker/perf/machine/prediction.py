@@ -1,0 +1,131 @@
+"""Predicts a training step on a measured CPU."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker.perf.features.records import MATRIX_KINDS, PHASES, Operation, Phase, StepFeatures
+from stoker.perf.machine.curves import placed
+from stoker.perf.machine.rates import Rates
+from stoker.perf.machine.speed import Speed
+from stoker.perf.prediction.prediction import Prediction, Tier, refused
+
+_FAR = 1.5
+"""Distance to the next measurement, in units of the logarithm, from which an operation counts as unmeasured."""
+_LEAST = 0.9
+"""Share of the time that must lie on measured curves."""
+_STEP_SPREAD = 0.05
+"""Of a step's time beside its kernels' (standard deviation): steps of one program differ by so much between runs."""
+_WITHIN = 1.645
+"""Standard deviations that hold 90 % of a normal distribution."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Predicted time of one kind of call."""
+
+    operation: Operation
+    seconds: float
+    """Of all calls in a step, without the host's work."""
+    host_s: float
+    curve: str
+    measured: bool
+    """Whether such an operation of about such a size was measured."""
+
+
+def predict_step(features: StepFeatures, rates: Rates | Speed) -> Prediction:
+    """One optimizer step on the machine that was measured.
+
+    Args:
+        features: traced for the target ``cpu``.
+        rates: of the machine; a :class:`Speed` where many steps are predicted.
+    """
+    speed = rates if isinstance(rates, Speed) else Speed(rates)
+    if features.target != "cpu":
+        return refused(f"features of {features.name} are for {features.target}; trace the program with target cpu")
+    other = {op.dtype for op in features.operations if op.kind in MATRIX_KINDS} - {"float32"}
+    if other:
+        return refused(f"{features.name} multiplies in {', '.join(sorted(other))}; float32 is what was measured")
+    lines = predicted_lines(features, speed)
+    parts = _parts(lines)
+    seconds = sum(parts.values())
+    apart = math.exp(_WITHIN * _spread(lines, speed, seconds))
+    tier, reasons = _tier(lines, features)
+    if tier == "extrapolated":
+        apart *= apart
+    return Prediction(
+        seconds=seconds, low=seconds / apart, high=seconds * apart, tier=tier, parts=parts, reasons=reasons
+    )
+
+
+def predicted_lines(features: StepFeatures, speed: Speed) -> list[Line]:
+    """Each kind of call; a step whose memory outgrows the caches finds its tensors cold."""
+    shares = {phase: cold_share(speed.rates, phase, features.peak_bytes) for phase in PHASES}
+    lines: list[Line] = []
+    for operation in features.operations:
+        work = placed(operation)
+        found = speed.of(work)
+        share = shares[operation.phase]
+        lines.append(
+            Line(
+                operation, operation.count * (found.warm_s * (1 - share) + found.cold_s * share),
+                operation.count * speed.rates.host_s[operation.phase], found.curve,
+                found.curve == work.curve and found.distance < _FAR,
+            )
+        )  # fmt: skip
+    return lines
+
+
+def cold_share(rates: Rates, phase: Phase, alive_bytes: float) -> float:
+    """How far tensors are in memory instead of the caches: measured at some sizes, between them by logarithms."""
+    points = sorted(rates.coldness.get(phase, ((1.0, 1.0),)))
+    sizes, shares = np.log([size for size, _ in points]), [share for _, share in points]
+    return float(np.interp(math.log(max(alive_bytes, 1.0)), sizes, shares))
+
+
+def _parts(lines: Sequence[Line]) -> dict[str, float]:
+    parts: dict[str, float] = dict.fromkeys(("compute", "memory", "host", "optimizer"), 0.0)
+    for line in lines:
+        if line.operation.phase == "optimizer":
+            parts["optimizer"] += line.seconds + line.host_s
+        else:
+            parts["compute" if line.operation.kind in MATRIX_KINDS else "memory"] += line.seconds
+            parts["host"] += line.host_s
+    return parts
+
+
+def _spread(lines: Sequence[Line], speed: Speed, seconds: float) -> float:
+    """Of the step's logarithm: what each curve says of its own points when they are left out, and between runs.
+
+    Operations on one curve are wrong together, those on different curves independently.
+    """
+    by_curve: defaultdict[str, float] = defaultdict(float)
+    for line in lines:
+        by_curve[line.curve] += line.seconds
+    squares = (_STEP_SPREAD * seconds) ** 2
+    for curve, part in by_curve.items():
+        residuals = speed.surfaces[curve].residuals
+        # Half as many again as the median error: as a standard deviation, and a few far off ones do not decide.
+        squares += (part * 1.48 * float(np.median(np.abs(residuals)))) ** 2
+    return math.sqrt(squares) / seconds
+
+
+def _tier(lines: Sequence[Line], features: StepFeatures) -> tuple[Tier, tuple[str, ...]]:
+    total = sum(line.seconds for line in lines)
+    strange: defaultdict[str, float] = defaultdict(float)
+    for line in lines:
+        if not line.measured:
+            strange[line.operation.name] += line.seconds
+    reasons = [
+        f"{name} at such sizes was not measured ({share:.0%} of the time)"
+        for name, part in sorted(strange.items(), key=lambda item: -item[1])
+        if (share := part / total) >= 0.01
+    ]
+    reasons += [f"{found.name} has no formula: charged for its bytes" for found in features.unknown]
+    known = sum(line.seconds for line in lines if line.measured) >= _LEAST * total
+    return ("calibrated" if known else "extrapolated"), tuple(reasons)

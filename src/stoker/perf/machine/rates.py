@@ -1,0 +1,101 @@
+"""What a calibration found out about a machine: seconds of single operations at sizes of its own, as plain data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+FORMAT = 1
+"""Raised whenever what is measured changes its meaning; an older file is measured again."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of an operation: which curve it lies on, where, and what it computes and moves."""
+
+    curve: str
+    dims: tuple[float, ...]
+    flops: float
+    bytes: float
+    """Read and written, each tensor once."""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured operation."""
+
+    work: Work
+    warm_s: float
+    """With its tensors in the caches."""
+    cold_s: float
+    """With its tensors in memory."""
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine's speed, as torch's CPU kernels reach it with so many threads."""
+
+    format: int = FORMAT
+    machine: str
+    """Its processor, as it calls itself."""
+    threads: int
+    torch: str
+    """Version of torch whose kernels were measured."""
+    measured_at: str
+    """Date and time, UTC."""
+    took_s: float
+    cache_bytes: int
+    """Of the last level of cache."""
+    samples: tuple[Sample, ...]
+    host_s: Mapping[str, float]
+    """What an operation costs beside its kernel, by phase: Python, dispatch, the graph of gradients."""
+    coldness: Mapping[str, tuple[tuple[float, float], ...]] = {}
+    """By phase: bytes that a step keeps alive, and how far its operations find their tensors in memory (1) instead of
+    the caches (0)."""
+    all_reduce: tuple[tuple[float, float], ...] = ()
+    """Bytes, and seconds of summing them over two processes of this machine by gloo."""
+    disturbed_share: float = 0.0
+    """Samples during which the system ran something else."""
+
+    def to_json(self) -> bytes:
+        """As JSON."""
+        return msgspec.json.encode(self)
+
+
+class RatesError(ValueError):
+    """A file of rates is missing, unreadable, or of another kind of measurement."""
+
+
+def default_path() -> Path:
+    """Where the calibration of this machine is kept: ``$XDG_STATE_HOME/stoker``, or ``~/.local/state/stoker``."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "stoker" / "machine.json"
+
+
+def save(rates: Rates, path: Path) -> None:
+    """Writes the file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_bytes(rates.to_json())
+    part.replace(path)
+
+
+def load(path: Path) -> Rates:
+    """The rates in a file.
+
+    Raises:
+        RatesError: there is none, or not one of this version.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RatesError(
+            f"`{path}` cannot be read ({error.strerror}); measure this machine: stoker perf calibrate"
+        ) from None
+    try:
+        kind = msgspec.json.decode(content, type=dict[str, object]).get("format")
+        if kind != FORMAT:
+            raise RatesError(f"`{path}` must be of format {FORMAT}, got {kind}; measure again: stoker perf calibrate")
+        return msgspec.json.decode(content, type=Rates)
+    except msgspec.MsgspecError as error:
+        raise RatesError(f"`{path}` is no calibration ({error}); measure again: stoker perf calibrate") from None

@@ -1,0 +1,83 @@
+"""How long single operations take on a measured machine: one surface for each curve, over a roofline."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker.perf.machine.curves import logs
+from stoker.perf.machine.rates import Rates, Sample, Work
+from stoker.perf.machine.surface import Surface, fitted
+
+_CLOCK_S = 1e-6
+"""By how much short times are uncertain."""
+ANY = "add"
+"""The curve of operations that were not measured: what they read and write, as an addition would."""
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What an operation takes at least, about: to be started, to compute, and to move its bytes.
+
+    The three are added up: nothing here depends on which is the largest, as surfaces carry what this misses.
+    """
+
+    start_s: float
+    flops_per_s: float
+    bytes_per_s: float
+
+    def seconds(self, work: Work) -> float:
+        """Of one call."""
+        return self.start_s + work.flops / self.flops_per_s + work.bytes / self.bytes_per_s
+
+    @staticmethod
+    def of(samples: tuple[Sample, ...]) -> Roofline:
+        """The quickest start, the most FLOPs and the most bytes in a second that were measured."""
+        return Roofline(
+            start_s=min(sample.warm_s for sample in samples),
+            flops_per_s=max(sample.work.flops / sample.warm_s for sample in samples),
+            bytes_per_s=max(s.work.bytes / s.warm_s for s in samples if s.work.curve == ANY),
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """Seconds of one call, and how they were found."""
+
+    warm_s: float
+    cold_s: float
+    curve: str
+    distance: float
+    """To the next measurement, in units of the logarithm of sizes."""
+
+
+class Speed:
+    """Answers for one machine."""
+
+    def __init__(self, rates: Rates) -> None:
+        self.rates = rates
+        self.roofline = Roofline.of(rates.samples)
+        by_curve: defaultdict[str, list[Sample]] = defaultdict(list)
+        for sample in rates.samples:
+            by_curve[sample.work.curve].append(sample)
+        self.surfaces: Mapping[str, Surface] = {curve: self._fitted(found) for curve, found in by_curve.items()}
+
+    def _fitted(self, samples: list[Sample]) -> Surface:
+        points = np.array([logs(sample.work.dims) for sample in samples])
+        at_most = np.array([self.roofline.seconds(sample.work) for sample in samples])
+        times = np.array([(sample.warm_s, sample.cold_s) for sample in samples])
+        return fitted(points, np.log(times / at_most[:, None]), _CLOCK_S / times[:, 0])
+
+    def of(self, work: Work) -> Found:
+        """One call of an operation; an unmeasured one is charged for its bytes."""
+        curve, at = work.curve, logs(work.dims)
+        surface = self.surfaces.get(curve)
+        if surface is None or surface.points.shape[1] != len(at):
+            curve, surface = ANY, self.surfaces[ANY]
+            at = logs((max(1.0, work.bytes / 12.0), 3.0))
+        where = np.array(at)
+        warm, cold = surface.ratios(where) * self.roofline.seconds(work)
+        return Found(float(warm), float(cold), curve, surface.distance(where))
