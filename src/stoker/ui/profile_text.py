@@ -8,7 +8,7 @@ import textwrap
 from stoker.core.units import format_seconds
 from stoker.perf.prediction.prediction import PARTS
 from stoker.perf.verdict.profile import Gain, Profile
-from stoker.ui.figures import shorten, shorten_start, write_count, write_percent
+from stoker.ui.figures import shorten_start, write_percent, write_rate
 from stoker.ui.report_text import Style
 
 LABEL_WIDTH = 15
@@ -51,14 +51,14 @@ def _heading(profile: Profile, style: Style) -> list[str]:
         device = f"{profile.cores:g} cores"
     if profile.gpus > 1:
         device = f"{profile.gpus} ranks, {device} each" if profile.device == "cpu" else f"{profile.gpus} x {device}"
-    facts = [f"{_plural(profile.steps, profile.unit)} of {pace}", device, profile.precision]
+    facts = [f"{_plural(profile.steps, profile.unit)} of {pace}"]
     if profile.batch_size:
-        rate = profile.batch_size * profile.gpus / profile.seconds
-        facts.append(f"{write_count(rate) if rate >= 100 else f'{rate:.3g}'} samples/s")
-    text = " · ".join(facts)
-    program = shorten(shlex.join(profile.program) or "python", max(12, style.width - len(text) - 20))
+        facts.append(f"{write_rate(profile.batch_size * profile.gpus / profile.seconds)} samples/s")
+    facts += [profile.precision, device]
+    program = f"stoker profile · {shlex.join(profile.program) or 'python'}"
     return [
-        style.paint(style.cut(f"stoker profile · {program} · {text}", style.width), 1),
+        style.paint(style.cut(program, style.width), 1),
+        style.cut(" · ".join(facts), style.width),
         style.paint(style.clean("─" * style.width), 90),
     ]
 

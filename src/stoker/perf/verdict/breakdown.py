@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 from stoker.perf.prediction.prediction import PARTS
@@ -70,7 +70,7 @@ def _undivided(plain: Sequence[StepTimes]) -> dict[str, float]:
 def _divided(
     record: RankRecord, plain: Sequence[StepTimes], mean_s: float, wait_s: float
 ) -> tuple[dict[str, float], float]:
-    samples = record.samples
+    samples = typical(record.samples)
     seconds = {label: fmean(sample.seconds.get(label, 0.0) for sample in samples) for label in LABELS}
     if record.device == "cpu":
         fixed = {"input": wait_s, "optimizer": fmean(step.optimizer_s for step in plain)}
@@ -81,6 +81,20 @@ def _divided(
     rest = without_overhead(rest, target_s)
     hidden_s = fmean(sample.hidden_s for sample in samples)
     return {**rest, **fixed}, hidden_s
+
+
+def typical(samples: Sequence[SampledStep]) -> list[SampledStep]:
+    """Sampled steps without those that something else disturbed: of few, one would decide the division into parts.
+
+    Waiting for input does not count against a step; it may come every few batches.
+    """
+    busy = [sample.period_s - sample.seconds.get("input", 0.0) for sample in samples]
+    most = _DISTURBED * median(busy)
+    return [sample for sample, busy_s in zip(samples, busy, strict=True) if busy_s <= most]
+
+
+_DISTURBED = 2.0
+"""Times the median from which on a sampled step is left out."""
 
 
 def _exposed_wait(record: RankRecord, samples: Sequence[SampledStep], wait_s: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.perf.verdict.profile import Gain, LoaderFacts, Stragglers, Usage
+from stoker.perf.verdict.profile import Gain, LoaderFacts, Usage
 
 NOT_BOUND = 0.05
 """Share of input wait below which a step does not count as bound by input; what data workers are scaled to."""
@@ -70,10 +70,3 @@ def input_bounds(
     best_s = max(rest_s, (training_s + making_s) / cores)
     worst_s = max(rest_s / (1 - NOT_BOUND), (training_s + making_s) / (CORES_FULL * cores))
     return min(best_s, now_s), min(worst_s, now_s)
-
-
-def straggler_bounds(now_s: float, found: Stragglers) -> tuple[float, float]:
-    """Seconds of a step with the slowest rank as fast as the others: as their mean, and as the slowest of them."""
-    slowest = max(found.own_s)
-    others = sorted(found.own_s)[:-1]
-    return now_s - (slowest - sum(others) / len(others)), now_s - (slowest - others[-1])

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 
 from stoker.core.units import format_seconds
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
-from stoker.perf.verdict.gains import NOT_BOUND, gain_of, input_bounds, straggler_bounds
+from stoker.perf.verdict.gains import NOT_BOUND, gain_of, input_bounds
 from stoker.perf.verdict.profile import Action, Gain, Predicted, Profile, Verdict
 
 INPUT_LEVELS = (NOT_BOUND, 0.20)
 COMMUNICATION_LEVELS = (0.06, 0.10)
 HOST_LEVELS = (0.03, 0.15)
 STRAGGLER_RATIO = 1.12
+STRAGGLER_OFTEN = 0.75
+"""Share of steps in which one rank is the slowest, from which on it is named."""
 STRAGGLER_LOST = 0.05
 """Of the step, spent by the other ranks on waiting for the slowest."""
 
@@ -114,9 +116,9 @@ def _straggler(profile: Profile, context: Context) -> Verdict:
     found = profile.stragglers
     assert found is not None
     share = profile.details.straggler_wait_s / profile.seconds
+    who = f"rank {found.rank}" if found.frequency >= STRAGGLER_OFTEN else "a rank, not always the same,"
     text = (
-        f"rank {found.rank} takes {found.ratio:.2f}x the mean of the ranks; the others wait for it "
-        f"{_percent(share)} of each step"
+        f"{who} takes {found.ratio:.2f}x the mean of the ranks; the others wait for it {_percent(share)} of each step"
     )
     own = ", ".join(f"rank {number} {format_seconds(value)}" for number, value in enumerate(found.own_s[:8]))
     evidence = [
@@ -126,17 +128,23 @@ def _straggler(profile: Profile, context: Context) -> Verdict:
         f"slowest over mean {found.ratio:.2f} in the median, {found.ratio_p95:.2f} at the 95th percentile "
         "(ordinary jobs: 1.09 to 1.12)",
     ]
-    best, worst = straggler_bounds(profile.seconds, found)
-    basis = "rank as fast as the others: as their mean, or as the slowest of them"
+    now_s = profile.seconds
+    basis = "that rank as fast as the mean of the others, step by step"
+    gain = gain_of(
+        now_s, now_s - found.excess_high_s, now_s - found.excess_low_s, basis, context.price_per_hour,
+        now_s - found.excess_s,
+    )  # fmt: skip
     remedies = {
         "input": ("feed that rank faster", f"stoker run {_program(profile)}"),
         "host": ("look at what that rank's host does beside training", "stoker doctor"),
     }
     text_of_action, command = remedies.get(found.part, ("look at that rank's machine", "stoker doctor"))
+    if found.frequency < STRAGGLER_OFTEN:
+        text_of_action, command = "look for what disturbs the ranks' machines", "stoker doctor"
     action = Action(
-        text=f"{text_of_action} (rank {found.rank})",
+        text=f"{text_of_action} (rank {found.rank})" if found.frequency >= STRAGGLER_OFTEN else text_of_action,
         command=command,
-        gain=gain_of(profile.seconds, best, worst, basis, context.price_per_hour),
+        gain=gain,
     )
     return Verdict(kind="STRAGGLER", severity="high", share=share, text=text, evidence=evidence, action=action)
 

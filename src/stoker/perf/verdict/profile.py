@@ -107,6 +107,8 @@ class RankRecord(msgspec.Struct, kw_only=True):
     """``cpu`` or ``cuda``."""
     device_name: str = ""
     cores: float = 1.0
+    threads: int = 1
+    """That torch computes one operation with."""
     precision: str = "fp32"
     """Of products: ``fp32``, ``tf32``, ``fp16`` or ``bf16``."""
     unit: Unit = "optimizer step"
@@ -152,6 +154,11 @@ class Stragglers(msgspec.Struct, frozen=True, kw_only=True):
     """In which part the slowest rank is most above the mean of the ranks."""
     part_s: float
     """By how much."""
+    excess_s: float
+    """The slowest rank's own time above the mean of the others, in the median of steps."""
+    excess_low_s: float
+    excess_high_s: float
+    """The same at the 5th and the 95th percentile."""
     steps: int
 
 
@@ -239,6 +246,8 @@ class Profile(msgspec.Struct, kw_only=True):
     gpus: int
     """Ranks, each with a device (on CPUs: processes)."""
     cores: float
+    threads: int
+    """That torch computes one operation with, on a CPU."""
     precision: str
     unit: Unit
     batch_size: int | None

@@ -24,9 +24,12 @@ _LEAST = 0.03
 
 
 def find_residual(
-    measured: Mapping[str, float], predicted: Predicted, modules: Iterable[ModuleTime], features: StepFeatures | None
+    measured: Mapping[str, float],
+    predicted: Predicted,
+    modules: Iterable[ModuleTime],
+    expected: Mapping[str, Mapping[str, float]],
 ) -> Residual:
-    """The part whose share of the step differs most, and the module that holds most of that.
+    """The part whose share of the step is most above the predicted one, and the module that holds most of that.
 
     Shares rather than seconds are compared: what is off in all parts alike says nothing about any of them. Input is
     left out, since a prediction from the model does not know it.
@@ -35,25 +38,27 @@ def find_residual(
         measured: seconds by part.
         predicted: the same step.
         modules: measured seconds by module.
-        features: what was predicted from.
+        expected: by part and module, amounts that are in proportion to the predicted seconds (:func:`modules_of`).
     """
     known = [name for name in NAMES if name != "input"]
     measured_s = {name: measured.get(name, 0.0) for name in known}
     predicted_s = {name: predicted.parts.get(name, 0.0) for name in known}
-    total, expected = sum(measured_s.values()) or 1.0, sum(predicted_s.values()) or 1.0
-    gaps = {name: measured_s[name] / total - predicted_s[name] / expected for name in known}
-    part = max(gaps, key=lambda name: abs(gaps[name]))
-    if abs(gaps[part]) < _LEAST:
-        text = f"no part is further off than {abs(100 * gaps[part]):.0f} % of the step"
+    total, whole = sum(measured_s.values()) or 1.0, sum(predicted_s.values()) or 1.0
+    gaps = {name: measured_s[name] / total - predicted_s[name] / whole for name in known}
+    part = max(gaps, key=lambda name: gaps[name])
+    if gaps[part] < _LEAST:
+        text = f"no part is more than {100 * _LEAST:.0f} % of the step above its predicted share"
         return Residual(part="", predicted_frac=0.0, measured_frac=0.0, module="", text=text)
     module = ""
-    if part in ("compute", "memory") and features is not None:
-        shares = _predicted_modules(part, features)
+    if part in ("compute", "memory"):
+        amounts = expected.get(part, {})
+        all_of_it = sum(amounts.values()) or 1.0
+        shares = {path: amount / all_of_it for path, amount in amounts.items()}
         found = {each.path: (each.compute_s if part == "compute" else each.memory_s) / total for each in modules}
-        scale = predicted_s[part] / expected
+        scale = predicted_s[part] / whole
         paths = found.keys() | shares.keys()
         module = locate({path: found.get(path, 0.0) - scale * shares.get(path, 0.0) for path in paths}, gaps[part])
-    predicted_frac, measured_frac = predicted_s[part] / expected, measured_s[part] / total
+    predicted_frac, measured_frac = predicted_s[part] / whole, measured_s[part] / total
     where = f"{NAMES[part]} of {module}" if module else NAMES[part]
     text = f"predicted {part} {100 * predicted_frac:.0f} %, measured {100 * measured_frac:.0f} %: the gap is in {where}"
     return Residual(
@@ -61,16 +66,16 @@ def find_residual(
     )  # fmt: skip
 
 
-def _predicted_modules(part: str, features: StepFeatures) -> dict[str, float]:
-    """Share of each module in a part: of FLOPs, or of bytes."""
-    sums: dict[str, float] = {}
-    for operation in features.operations:
-        if operation.phase == "optimizer" or (operation.kind in MATRIX_KINDS) != (part == "compute"):
-            continue
-        amount = operation.flops if part == "compute" else operation.eager_bytes
-        sums[operation.module] = sums.get(operation.module, 0.0) + amount
-    total = sum(sums.values()) or 1.0
-    return {path: amount / total for path, amount in sums.items()}
+def modules_of(features: StepFeatures | None) -> dict[str, dict[str, float]]:
+    """What stands for each module's time where operations are not predicted one by one: FLOPs, and bytes."""
+    sums: dict[str, dict[str, float]] = {"compute": {}, "memory": {}}
+    for operation in features.operations if features is not None else ():
+        if operation.phase != "optimizer":
+            is_product = operation.kind in MATRIX_KINDS
+            found = sums["compute" if is_product else "memory"]
+            amount = operation.flops if is_product else operation.eager_bytes
+            found[operation.module] = found.get(operation.module, 0.0) + amount
+    return sums
 
 
 def locate(gaps: Mapping[str, float], total: float) -> str:
@@ -78,16 +83,16 @@ def locate(gaps: Mapping[str, float], total: float) -> str:
 
     Args:
         gaps: by path of module, of its own operations.
-        total: the whole gap, whose sign counts.
+        total: the whole gap; of the others those count that have its sign.
     """
-    if total == 0:
-        return ""
+    alike = {path: abs(gap) for path, gap in gaps.items() if gap * total > 0}
+    whole = sum(alike.values())
     below: dict[str, float] = {}
-    for path, gap in gaps.items():
+    for path, gap in alike.items():
         words = path.split(".") if path else []
         for count in range(1, len(words) + 1):
             name = ".".join(words[:count])
-            below[name] = below.get(name, 0.0) + gap / total
+            below[name] = below.get(name, 0.0) + gap / whole
     holder = ""
     while True:
         depth = holder.count(".") + 1 if holder else 0

@@ -27,23 +27,32 @@ def find_stragglers(records: Sequence[RankRecord]) -> Stragglers | None:
         return None
     ratios: list[float] = []
     slowest: list[int] = []
+    excess_s: list[float] = []
     for number in common:
         own = [own_s(found[number]) for found in by_number]
         mean = fmean(own)
         ratios.append(max(own) / mean if mean > 0 else 1.0)
         slowest.append(own.index(max(own)))
+        excess_s.append(max(own) - (sum(own) - max(own)) / (len(own) - 1))
     position, times = Counter(slowest).most_common(1)[0]
     part, part_s = _excess(by_number, position, common)
     return Stragglers(
         ratio=median(ratios),
-        ratio_p95=sorted(ratios)[min(len(ratios) - 1, int(0.95 * len(ratios)))],
+        ratio_p95=_percentile(ratios, 0.95),
         rank=ranks[position].rank,
         frequency=times / len(common),
         own_s=[fmean(own_s(found[number]) for number in common) for found in by_number],
         part=part,
         part_s=part_s,
+        excess_s=median(excess_s),
+        excess_low_s=_percentile(excess_s, 0.05),
+        excess_high_s=_percentile(excess_s, 0.95),
         steps=len(common),
     )
+
+
+def _percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def own_s(sample: SampledStep) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
 
 from stoker import __version__
-from stoker.perf.catalogue import Gpu, catalogue
-from stoker.perf.verdict.breakdown import break_down, mean_of
+from stoker.perf.catalogue import catalogue
+from stoker.perf.verdict.breakdown import break_down, mean_of, typical
+from stoker.perf.verdict.kernels import LABELS
 from stoker.perf.verdict.profile import Details, Profile, RankRecord
 from stoker.perf.verdict.sampled import rescaled
 from stoker.perf.verdict.stragglers import find_stragglers, waited_s
@@ -54,6 +56,7 @@ def assemble(
         gpu=gpu_named(first.device_name, catalogue()) if first.device == "cuda" else "",
         gpus=first.world_size,
         cores=first.cores,
+        threads=first.threads,
         precision=first.precision,
         unit=first.unit,
         batch_size=round(batch_size * max(1.0, batches)) if batch_size else None,
@@ -101,11 +104,8 @@ def _input_cpu_s(record: RankRecord, batch_size: int | None) -> float | None:
 
 
 def _sampled_means(record: RankRecord) -> dict[str, float]:
-    if not record.samples:
-        return {}
-    return {
-        label: fmean(sample.seconds.get(label, 0.0) for sample in record.samples) for label in record.samples[0].seconds
-    }
+    samples = record.samples and typical(record.samples)
+    return {label: fmean(sample.seconds.get(label, 0.0) for sample in samples) for label in LABELS} if samples else {}
 
 
 def _torch_version() -> str:
@@ -115,27 +115,21 @@ def _torch_version() -> str:
         return ""
 
 
-def gpu_named(name: str, known: Mapping[str, Gpu]) -> str:
+def gpu_named(name: str, known: Iterable[str]) -> str:
     """The catalogue's name of a GPU that calls itself ``NVIDIA A100-SXM4-80GB``; empty where it has none.
 
-    The words of the catalogue's name must be in the GPU's own (``A100``, ``80GB``; of ``SXM`` and ``PCIe`` the one that
-    it has). Of several that fit, the one with most words is taken.
+    All words of the catalogue's name must be in the GPU's own, the form of the board only where that tells one.
     """
-    own = name.upper().replace("GEFORCE", "").replace("-", " ").replace("NVIDIA", " ")
-    fitting = [
-        each
-        for each in known
-        if all(word.upper() in own for word in each.split("-")) and each.split("-")[0] in own.split()
-    ]
-    return max(fitting, key=len, default="") or _without_form(own, known)
-
-
-def _without_form(own: str, known: Mapping[str, Gpu]) -> str:
-    """Names that leave out what the catalogue tells: ``Tesla V100-SXM2-16GB`` has all, ``NVIDIA H200`` no form."""
+    words = set(re.split(r"[^A-Z0-9]+", name.upper()))
+    # The board for servers of H100 calls itself by its memory.
+    own = {form for form, marks in _FORMS.items() if any(word.startswith(marks) for word in words)}
+    fitting: list[tuple[bool, int, str]] = []
     for each in known:
-        words = [word for word in each.upper().split("-") if word not in ("SXM", "PCIE")]
-        others = {word for word in ("SXM", "PCIE") if word in own}
-        forms = {word for word in ("SXM", "PCIE") if word in each.upper().split("-")}
-        if all(word in own.split() for word in words) and (not others or not forms or others & forms):
-            return each
-    return ""
+        named = set(each.upper().split("-"))
+        forms = named & _FORMS.keys()
+        if named - forms <= words and (not own or not forms or own & forms):
+            fitting.append((bool(own & forms), len(named), each))
+    return max(fitting)[2] if fitting else ""
+
+
+_FORMS = {"SXM": ("SXM", "HBM3"), "PCIE": ("PCIE",), "NVL": ("NVL",)}

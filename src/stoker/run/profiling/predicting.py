@@ -5,24 +5,25 @@ What stands in the way is a line in the profile, never the end of it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
-import importlib.util
 import math
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stoker.core.errors import StokerError
 from stoker.perf import catalogue
 from stoker.perf.features.program import characterise_program
-from stoker.perf.features.records import StepFeatures
+from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import predict
 from stoker.perf.prediction.setting import Machines
 from stoker.perf.verdict.profile import FEATURES_NAME, Predicted, Profile
-from stoker.perf.verdict.residual import find_residual
+from stoker.perf.verdict.residual import find_residual, modules_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,28 +34,62 @@ class Prophecy:
         features: of its step; None where it could not be traced.
         predicted: the step on the device that it was measured on.
         alternatives: in other precisions.
+        modules: predicted seconds by part and module, where operations are predicted one by one.
         why_not: what stood in the way, where there is no prediction.
     """
 
     features: StepFeatures | None = None
     predicted: Predicted | None = None
     alternatives: dict[str, Predicted] = dataclasses.field(default_factory=dict[str, Predicted])
+    modules: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict[str, dict[str, float]])
     why_not: str = ""
 
 
-def trace(program: Sequence[str], device: str) -> tuple[StepFeatures | None, str]:
-    """The features of a program, or why there are none."""
-    if program[0].startswith("-"):
+def trace(program: Sequence[str], device: str, log: Path) -> tuple[StepFeatures | None, str]:
+    """The features of a program, or why there are none.
+
+    Args:
+        program: as python was given it; of one that starts ranks, the script that they run.
+        device: whose kernels are counted.
+        log: receives what the program prints meanwhile; taken away again when all is well.
+    """
+    script = script_of(program)
+    if not script:
         return None, f"only scripts can be traced, not `{' '.join(program[:2])}`"
     environ = {name: os.environ.pop(name) for name in _RANK_VARIABLES if name in os.environ}
     try:
-        return characterise_program(list(program), target="cuda" if device == "cuda" else "cpu"), ""
+        with _said_to(log):
+            found = characterise_program(script, target="cuda" if device == "cuda" else "cpu")
     except StokerError as error:
-        return None, str(error.args[0])
+        why = str(error.args[0]).replace("what it printed is above", f"what it printed is in {log}")
+        return None, why
     except KeyboardInterrupt:
         return None, "tracing was interrupted"
     finally:
         os.environ.update(environ)
+    log.unlink(missing_ok=True)
+    return found, ""
+
+
+def script_of(program: Sequence[str]) -> list[str]:
+    """The script and its arguments; behind a launcher of ranks the first word that is a script. Empty for modules."""
+    launches = program[0].endswith("torchrun") or list(program[:2]) == ["-m", "torch.distributed.run"]
+    at = next((at for at, word in enumerate(program) if word.endswith(".py")), -1) if launches else 0
+    return list(program[at:]) if at >= 0 and not program[at].startswith("-") else []
+
+
+@contextlib.contextmanager
+def _said_to(log: Path) -> Iterator[None]:
+    """Sends this process's standard error, and that of its children, to a file."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID")
@@ -93,17 +128,26 @@ def _on_gpu(profile: Profile, features: StepFeatures) -> Prophecy:
 
 def _on_cpu(profile: Profile, features: StepFeatures) -> Prophecy:
     """By a calibration of this machine, where there is one."""
-    why_not = "no calibration of this machine's CPU; `stoker perf calibrate` makes one"
-    if importlib.util.find_spec("stoker.perf.machine") is None:
-        return Prophecy(features=features, why_not="CPUs are not predicted by this version")
     machine: Any = importlib.import_module("stoker.perf.machine")
-    rates = machine.saved_rates() if hasattr(machine, "saved_rates") else None
-    if rates is None:
+    path: Path = machine.default_path()
+    if not path.exists():
+        why_not = "this machine's CPU has not been measured; `stoker perf calibrate` does it"
         return Prophecy(features=features, why_not=why_not)
+    rates = machine.load(path)
     found: Prediction = machine.predict_step(features, rates)
     if found.tier == "refused" or not math.isfinite(found.seconds):
         return Prophecy(features=features, why_not="; ".join(found.reasons))
-    return Prophecy(features=features, predicted=_as_record(found, "this machine's calibration"))
+    basis = f"this machine's calibration ({rates.threads} threads)"
+    if rates.threads != profile.threads:
+        basis += f"; the program computes with {profile.threads}"
+    prediction: Any = importlib.import_module("stoker.perf.machine.prediction")
+    speed: Any = importlib.import_module("stoker.perf.machine.speed")
+    modules: dict[str, dict[str, float]] = {"compute": {}, "memory": {}}
+    for line in prediction.predicted_lines(features, speed.Speed(rates)):
+        if line.operation.phase != "optimizer":
+            found_in = modules["compute" if line.operation.kind in MATRIX_KINDS else "memory"]
+            found_in[line.operation.module] = found_in.get(line.operation.module, 0.0) + line.seconds
+    return Prophecy(features=features, predicted=_as_record(found, basis), modules=modules)
 
 
 def _as_record(found: Prediction, basis: str) -> Predicted:
@@ -123,4 +167,6 @@ def add_prediction(profile: Profile, prophecy: Prophecy, folder: Path) -> None:
             profile.batch_size = prophecy.features.batch_size
     profile.predicted, profile.unpredicted = prophecy.predicted, prophecy.why_not
     if prophecy.predicted is not None and profile.sampled:
-        profile.residual = find_residual(profile.parts, prophecy.predicted, profile.modules, prophecy.features)
+        profile.residual = find_residual(
+            profile.parts, prophecy.predicted, profile.modules, prophecy.modules or modules_of(prophecy.features)
+        )

@@ -11,6 +11,7 @@ import platform
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ import torch
 from stoker.core import events, host
 from stoker.core.runlog import RunLog
 from stoker.perf.verdict.marks import steps_of
-from stoker.perf.verdict.profile import RankRecord, Usage, rank_name, write_record
+from stoker.perf.verdict.profile import LoaderFacts, RankRecord, StepTimes, Usage, rank_name, write_record
 from stoker.perf.verdict.sampled import Sampled, analyse
 from stoker.run.active import Active
 from stoker.run.ending import await_end
@@ -136,6 +137,7 @@ class ProfileSession:
             device=device,
             device_name=torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
             cores=rank_cores(host.cores(), place.local_world_size),
+            threads=torch.get_num_threads(),
             precision=self._precision(device),
             unit="optimizer step" if watch.by_optimizer and watch.optimizers else "batch",
             complete=complete,
@@ -161,7 +163,8 @@ class ProfileSession:
     def _write(self, record: RankRecord) -> None:
         """The rank's own file, and the records that `stoker report` reads."""
         log = RunLog(self._active.run_dir, lambda: self._header(record))
-        log.on_event(events.RunEnded(t_s=time.monotonic() - self._started_s, outcome=record.outcome or "finished"))
+        for event in _events_of(record, time.monotonic() - self._started_s):
+            log.on_event(event)
         log.close()
         if log.silent or log.failed:
             return
@@ -177,6 +180,34 @@ class ProfileSession:
     @property
     def _run_id(self) -> str:
         return self._active.run_id or Path(self._active.run_dir).name
+
+
+def _events_of(record: RankRecord, now_s: float) -> list[events.AnyEvent]:
+    """What `stoker report` shows of a profile: the main loader in the steps that were measured."""
+    found: list[events.AnyEvent] = []
+    steps = [step for step in record.steps if not step.sampled]
+    loader = record.loader
+    if loader is not None and steps:
+        found.append(
+            events.LoaderOpened(
+                t_s=0.0, loader=0, site=loader.site, dataset=loader.dataset, length=None, batch_size=loader.batch_size,
+                declared_workers=loader.workers, tier="stock", reason="left to torch while `stoker profile` measured",
+            )
+        )  # fmt: skip
+        lasted_s = sum(step.period_s for step in steps)
+        found += [_progress(loader, [], max(0.0, now_s - lasted_s)), _progress(loader, steps, now_s)]
+    return [*found, events.RunEnded(t_s=now_s, outcome=record.outcome or "finished")]
+
+
+def _progress(loader: LoaderFacts, steps: Sequence[StepTimes], t_s: float) -> events.Progress:
+    batches = sum(step.batches for step in steps)
+    wait_s, other_s = sum(step.wait_s for step in steps), sum(step.after_s for step in steps)
+    return events.Progress(
+        t_s=t_s, loader=0, iteration=0, batches=batches, samples=batches * (loader.batch_size or 0), bytes=0,
+        input_wait_s=wait_s, h2d_s=0.0, compute_s=sum(step.period_s for step in steps) - wait_s - other_s,
+        other_s=other_s, starved_steps=0, workers=loader.workers, ready=0, capacity=0, worker_busy_s=0.0,
+        worker_idle_s=0.0, worker_cpu_s=0.0, optimizer_steps=len(steps),
+    )  # fmt: skip
 
 
 def cpu_name() -> str:
