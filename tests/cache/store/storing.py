@@ -88,13 +88,24 @@ def work(
 
 
 def disk_bytes(directory: Path) -> int:
-    total = 0
+    """What all files take at one moment: files come and go between two looks, so looks are repeated until two agree."""
+    last = _sizes(directory)
+    for _ in range(50):
+        now = _sizes(directory)
+        if now == last:
+            break
+        last = now
+    return min(sum(now.values()), sum(last.values()))
+
+
+def _sizes(directory: Path) -> dict[Path, int]:
+    found: dict[Path, int] = {}
     for path in directory.rglob("*"):
         try:
-            total += path.stat().st_blocks * 512
+            found[path] = path.stat().st_blocks * 512
         except FileNotFoundError:
             pass  # evicted just now
-    return total
+    return found
 
 
 def check_all(store: PageStore) -> int:
