@@ -18,6 +18,11 @@ from stoker.perf.prediction.work import AMOUNTS, Array
 LAUNCH_S = 10e-6
 """A unit for the host's work for a kernel, and for a step of a recurrent layer; the coefficient says how many."""
 PRECISIONS = ("fp32", "tf32", "half")
+CARDS = (
+    "V100-16GB-SXM", "V100-32GB-SXM", "RTX-8000", "A100-40GB-PCIe", "A100-40GB-SXM", "A100-80GB-PCIe", "A100-80GB-SXM",
+    "A10", "RTX-A6000", "RTX-3090", "RTX-6000-Ada", "RTX-4090", "H100-PCIe", "H100-SXM",
+)  # fmt: skip
+"""GPUs of which there are measurements."""
 GENERATIONS = ("volta", "turing", "ampere", "ampere-ga10x", "ada", "hopper")
 """Those of which there are measurements."""
 _FLOPS_PER_JOULE = {
@@ -78,8 +83,14 @@ TERMS = (
     Term("change of layout", 1.0, 0.4, "16-bit convolutions turn channels-first images over and back"),
     *(Term(f"tensor cores of {name}", 0.1, 1.0, "how well they are fed") for name in GENERATIONS),
     *(Term(f"memory of {name}", 0.05, 1.0, "beside that of volta") for name in GENERATIONS[1:]),
+    *(Term(f"card {name}", 0.05, 0.5, "cooling, clocks and hosts differ from what the data sheet says") for name in CARDS),
 )
 _COLUMN = {term.name: place for place, term in enumerate(TERMS)}
+_COMMON = np.array([
+    term.prior * (term.lane == "device" and not term.name.startswith(("tensor cores", "memory of", "card")))
+    for term in TERMS
+])  # fmt: skip
+"""What a card is believed to take for each term, which the term of the card is a share of."""
 _NAMES = {"fp32": "fp32", "tf32": "tf32", "half": "16 bits"}
 _CALLED = {"matmul": "products", "conv": "convolutions", "rnn": "recurrent layers"}
 COMPUTE = frozenset(
@@ -90,6 +101,7 @@ COMPUTE = frozenset(
 """Terms of products, convolutions and recurrent layers."""
 OPTIMIZER = frozenset({"optimizer", "optimizer, unfused"})
 HOST = frozenset({"launches"})
+CARD = frozenset(f"card {name}" for name in CARDS)
 
 
 def precision_of(width: str, gpu: Gpu, precision: str) -> str:
@@ -149,4 +161,8 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
     put("optimizer bytes", "optimizer", byte_s)
     put("unfused optimizer bytes", "optimizer, unfused", byte_s)
     put("launches", "launches", LAUNCH_S)
+    believed = table @ _COMMON
+    cards = [gpu.name] if gpu.name in CARDS else CARDS
+    for name in cards:  # one that was never measured is taken for the mean of those that were
+        table[:, _COLUMN[f"card {name}"]] = believed / len(cards)
     return table

@@ -1,0 +1,114 @@
+"""The published steps that the predictor is calibrated on and judged by: one for each distinct configuration."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker.perf.calibration.holdout import Study
+from stoker.perf.catalogue import gpu
+from stoker.perf.communication.collectives import Group
+from stoker.perf.communication.fabric import fabric_of
+from stoker.perf.communication.profiles import key_of as profile_key
+from stoker.perf.communication.profiles import profiles
+from stoker.perf.communication.replicas import ddp
+from stoker.perf.prediction.terms import TERMS, Stack, unit_times
+from stoker.perf.prediction.work import AMOUNTS, Array
+from stoker.perf.tables.rows import Published, published
+from stoker.perf.tables.traced import Traced, key_of, traced_programs
+from stoker.perf.workloads.definitions import workload_of
+from stoker.perf.workloads.workload import Excluded, Workload
+
+_COMPILED = ("TensorFlow", "TensorFlow2", "MxNet", "PaddlePaddle")
+"""Frameworks whose published runs fuse elementwise work: XLA, MXNet's fused operators, Paddle's fused kernels."""
+LOOSE = {
+    "tacotron2": "the lengths of its clips, and so the steps of its decoder, are a mean of the data set",
+    "ncf": "rows on several GPUs gain up to 1.9 times a GPU: something else than its step limits it",
+    "wide-deep": "predicted too fast by half in every row: its tables are read by the step's own input pipeline",
+    "vnet": "predicted too fast by two thirds: steps of some milliseconds, whose input is cut from volumes on the way",
+}
+"""Families whose step is not said by their definition alone. They are predicted and shown, but neither calibrated on nor
+counted among the families that a predictor from a definition is judged by."""
+_GPUS_OF_HOST = {"DGX-2": 16}
+_NETWORKS = {"DGX-1": 4 * 12.5e9, "DGX-2": 8 * 12.5e9, "DGX A100": 8 * 25e9}
+"""Bytes/s of a server's links to others: 4 and 8 EDR, 8 HDR adapters (NVIDIA's data sheets); 1 HDR elsewhere."""
+_AT = {name: place for place, name in enumerate(AMOUNTS)}
+_PER_STEP = [_AT[name] for name in ("optimizer bytes", "unfused optimizer bytes")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """One configuration that somebody measured.
+
+    Attributes:
+        step_s: median over the hosts that it was measured on.
+        hosts: how many.
+    """
+
+    source: str
+    family: str
+    framework: str
+    host: str
+    gpu: str
+    gpus: int
+    workload: Workload
+    traced: Traced
+    step_s: float
+    hosts: int
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether its definition leaves open what limits it."""
+        return self.family in LOOSE
+
+    @property
+    def stack(self) -> Stack:
+        """What ran it; Lambda's runs alone are channels first."""
+        return Stack(compiled=self.framework in _COMPILED, channels_last=self.source == "nvidia-dle")
+
+    def at_spec(self) -> Array:
+        """Seconds of each term on one GPU, at the makers' rates: all micro-batches and one optimizer step."""
+        work = np.array(self.traced.work) * self.workload.accumulation
+        work[_PER_STEP] = np.array(self.traced.work)[_PER_STEP]
+        return work @ unit_times(gpu(self.gpu), self.workload.precision, self.stack)
+
+    def spread(self, alone_s: float) -> float:
+        """Seconds on all its GPUs of a step that takes so long on one."""
+        if self.gpus == 1:
+            return alone_s
+        local = min(self.gpus, _GPUS_OF_HOST.get(self.host, 8))
+        network = _NETWORKS.get(self.host, 25e9)
+        group = Group(fabric=fabric_of(gpu(self.gpu)), size=self.gpus, local=local, network=network)
+        profile = profiles()[profile_key(self.workload)]
+        shard = profile.shard(alone_s / self.workload.accumulation)
+        return alone_s + ddp(shard, group).overlap.exposed_s
+
+
+@functools.cache
+def configurations() -> tuple[Configuration, ...]:
+    """All of ``lambda-v1`` and ``nvidia-dle`` that have a workload, in the order of the table."""
+    found: dict[tuple[object, ...], list[tuple[Published, Workload]]] = defaultdict(list)
+    for row in published():
+        workload = workload_of(row) if row.source in ("lambda-v1", "nvidia-dle") else Excluded("")
+        if isinstance(workload, Workload):
+            where = (row.source, row.family, row.framework, workload.name, row.gpu, row.gpus)
+            found[*where, workload.accumulation, key_of(workload)].append((row, workload))
+    programs = traced_programs()
+    return tuple(
+        Configuration(
+            source=rows[0][0].source, family=rows[0][0].family, framework=rows[0][0].framework, host=rows[0][0].host,
+            gpu=rows[0][0].gpu, gpus=rows[0][0].gpus, workload=rows[0][1], traced=programs[key_of(rows[0][1])],
+            step_s=statistics.median(workload.step_s(row) for row, workload in rows), hosts=len(rows),
+        )
+        for rows in found.values()
+    )  # fmt: skip
+
+
+def study(found: Sequence[Configuration]) -> Study:
+    """Configurations on one GPU as a study."""
+    return Study(TERMS, np.array([each.at_spec() for each in found]), np.array([each.step_s for each in found]))
