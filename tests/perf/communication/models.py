@@ -74,7 +74,8 @@ def convnet() -> StepFeatures:
         name="convnet", target="cuda", batch_size=4, operations=operations, layers=layers,
         weights=Weights(
             dense_count=3 << 18, embedding_count=0, dense_bytes=3 << 20, embedding_bytes=0,
-            dense_gradient_bytes=3 << 20, embedding_gradient_bytes=0, embedding_touched_bytes=0, optimizer_bytes=6 << 20,
+            dense_gradient_bytes=3 << 20, embedding_gradient_bytes=0, embedding_touched_bytes=0,
+            optimizer_bytes=6 << 20,
         ),
         input_bytes=1 << 16, activation_peak_bytes=3 << 22, peak_bytes=0,
     )  # fmt: skip
