@@ -45,6 +45,7 @@ BARS = (
     "perf_mpt",
     "perf_parallel_terms",
     "perf_speed",
+    "plan_quality",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")

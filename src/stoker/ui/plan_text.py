@@ -23,9 +23,12 @@ from stoker.ui.plan_words import (
     write_strategy,
 )
 from stoker.ui.report_text import Style
-from stoker.ui.tables import render_facts, render_table
+from stoker.ui.tables import render_table
 
 _FRONT_SHOWN = 12
+_LABEL_WIDTH = 7
+_WIDE = 96
+"""Columns that the whole table of the front takes."""
 
 
 def render_plan(report: PlanReport, style: Style | None = None, command: str = "") -> str:
@@ -91,7 +94,14 @@ def _pick(pick: Pick, report: PlanReport, style: Style) -> list[str]:
     if cores := write_cores(plan):
         facts.append(("input", cores))
     facts += [("note", remark) for remark in pick.remarks]
-    return _titled(write_pick(pick), render_facts(facts, style, indent=2), style)
+    return _titled(write_pick(pick), [line for fact in facts for line in _fact(*fact, style)], style)
+
+
+def _fact(name: str, value: str, style: Style) -> list[str]:
+    """A labelled line, or several where it is long."""
+    label = f"  {name:<{_LABEL_WIDTH}}"
+    first, *others = _wrapped(label + value, style, indent=" " * len(label))
+    return ["  " + style.paint(first[2 : len(label)].rstrip(), 1) + first[2 + len(name) :], *others]
 
 
 def _remedies(report: PlanReport, style: Style) -> list[str]:
@@ -105,10 +115,18 @@ def _front(report: PlanReport, style: Style) -> list[str]:
     rows = [_front_row(plan, report) for plan in _shown(report.front)]
     if not rows:
         return []
-    head = ["time", "from … to", "cost", "from … to", "machines", "memory", "", "strategy and batch"]
-    lines = render_table(head, rows, style, right=(0, 1, 2, 3, 5))
-    title = f"Worth a look: no other plan is as fast and as cheap ({100 * report.share:.0f} % intervals)"
-    return _titled(title, lines, style)
+    head = ["time", "from … to", "cost", "machines", "memory", "batch", "", "strategy"]
+    right = {0, 1, 2, 4}
+    # Intervals, memory and batches give way on a narrow terminal: the picked plans above have them.
+    kept = range(len(head)) if style.width >= _WIDE else (0, 2, 3, 6, 7)
+    lines = render_table(
+        [head[place] for place in kept], [[row[place] for place in kept] for row in rows], style,
+        right=[number for number, place in enumerate(kept) if place in right],
+    )  # fmt: skip
+    if any(plan.tier != "calibrated" for plan in report.front):
+        lines += _wrapped("~ extrapolated: no measurements of such steps stand behind it", style, 90)
+    title = f"Worth a look: none is both faster and cheaper ({100 * report.share:.0f} % intervals)"
+    return _titled(style.cut(title, style.width), lines, style)
 
 
 def _shown(front: Sequence[PlanRow]) -> list[PlanRow]:
@@ -120,19 +138,15 @@ def _shown(front: Sequence[PlanRow]) -> list[PlanRow]:
 
 
 def _front_row(plan: PlanRow, report: PlanReport) -> list[str]:
-    def ends(low: str, high: str) -> str:
-        return f"{low} … {high}"
-
-    currency = report.currency
     return [
         format_hours(plan.hours.likely),
-        ends(format_hours(plan.hours.low), format_hours(plan.hours.high)),
-        format_cost(plan.cost.likely, currency),
-        ends(format_cost(plan.cost.low, currency), format_cost(plan.cost.high, currency)),
+        f"{format_hours(plan.hours.low)} … {format_hours(plan.hours.high)}",
+        format_cost(plan.cost.likely, report.currency),
         write_machines(plan),
         write_gb(plan.needed_bytes),
+        write_batch(plan),
         "" if plan.tier == "calibrated" else "~",
-        f"{write_strategy(plan)}, {write_batch(plan)}",
+        write_strategy(plan),
     ]
 
 
