@@ -19,7 +19,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
@@ -28,6 +27,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.errors import StokerError
+from stoker.perf.features.accelerator import answering
+from stoker.perf.features.distributed import alone
 from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.redirect import Redirect, redirected
 from stoker.perf.features.step import Watch, fake_of, prepare_optimizer
@@ -52,7 +53,9 @@ class _Program:
         self.name = os.path.basename(words[0])
         sys.argv = words
         sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
-        with redirected(self.recorder, self.redirect), self.watch.hooks(), self._patched():
+        note = self.recorder.hints.note
+        accelerator = answering(note) if self.target == "cuda" else contextlib.nullcontext()
+        with redirected(self.recorder, self.redirect), self.watch.hooks(), self._patched(), accelerator, alone(note):
             runpy.run_path(words[0], run_name="__main__")
 
     @contextlib.contextmanager
@@ -80,18 +83,12 @@ class _Program:
             (nn.Parameter, "__new__", staticmethod(parameter)),
             (DataLoader, "__init__", loader),
             (_BaseDataLoaderIter, "__next__", loaded),
-            (torch.cuda, "is_available", self._asked),
         ]
-        changed += [(torch.cuda, name, lambda *_, **__: None) for name in ("synchronize", "set_device", "empty_cache")]
         for owner, name, value in changed:
             setattr(owner, name, value)
         yield
         before.remove()
         after.remove()
-
-    def _asked(self) -> bool:
-        """The program has an accelerator, as far as it sees; torch itself must not look for one."""
-        return not str(sys._getframe(1).f_globals.get("__name__", "")).startswith("torch")
 
     def _load(self, load: Any, iterator: Any) -> Any:
         recording, self.recorder.recording = self.recorder.recording, False

@@ -207,6 +207,11 @@ def _fused_optimizer(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor
     return Cost("pointwise", 12.0 * size, (size,), all_of(ins), all_of(outs or ins))
 
 
+def _exchange(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    """A collective that the program calls itself: what it hands over, and what it is handed."""
+    return Cost("communication", 0.0, (elements(ins),), all_of(ins), all_of(outs))
+
+
 def free(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
     """No kernel, or none that touches data."""
     return Cost("", 0.0, (), (), ())
@@ -378,6 +383,8 @@ UNKNOWN = simple("unknown")
 def formula_of(func: Any) -> Formula:
     """The formula of a torch operation: by name, by torch's own tags, or that of the unknown."""
     name = base_name(func)
+    if str(func._schema.name).startswith(("c10d::", "_c10d_functional::")):
+        return _exchange if name not in ("barrier", "wait_tensor", "monitored_barrier_") else free
     if name in FORMULAS:
         return FORMULAS[name]
     if name.startswith("_foreach_"):

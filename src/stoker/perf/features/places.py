@@ -78,6 +78,10 @@ class Hints:
         self.assumed[f"a computed whole number at {where} was taken as 1; --hint {where}=N says otherwise"] = None
         return 1
 
+    def note(self, sentence: str) -> None:
+        """Keeps what was taken for granted."""
+        self.assumed[sentence] = None
+
     def error(self, name: str) -> TracingError:
         """What is asked for where no hint says it."""
         where = place() or "an unknown line"

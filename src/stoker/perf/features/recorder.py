@@ -167,6 +167,17 @@ class Recorder(TorchDispatchMode):
         except (DynamicOutputShapeException, DataDependentOutputException):
             return self._sized(name, args, kwargs)
 
+    def _aligned(self, name: str, args: tuple[Any, ...]) -> Any:
+        """CTC: for each sample and time, states of its target and the gaps around them; lengths may be known."""
+        scores, targets, _, lengths = args[1:5] if name == "_ctc_loss_backward" else args[:4]
+        known = isinstance(lengths, Tensor) and not isinstance(lengths, FakeTensor)
+        longest = max(lengths.tolist()) if known else targets.shape[-1]
+        times, batch = scores.shape[0], scores.shape[1]
+        with self.fake:
+            if name == "_ctc_loss_backward":
+                return torch.empty_like(scores)
+            return scores.new_empty(batch), scores.new_empty(batch, times, 2 * longest + 1)
+
     def _workspace(self, args: tuple[Any, ...]) -> Tensor:
         with self.fake:
             return torch.empty(lstm_workspace_bytes(args), dtype=torch.uint8, device="cpu")
@@ -190,6 +201,8 @@ class Recorder(TorchDispatchMode):
 
     def _sized(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call whose size depends on values: of the size that the hint says."""
+        if name in ("_ctc_loss", "_ctc_loss_backward"):
+            return self._aligned(name, args)
         x = args[0]
         with self.fake:
             if name == "nonzero":

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from stoker.perf.features.distributed import paths
 from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.records import StepFeatures, check_hints
 from stoker.perf.features.redirect import Redirect, redirected
@@ -224,14 +225,14 @@ class Watch:
 
     def names(self) -> list[str]:
         """Path of each module by its number."""
-        known = {id(module): path for path, module in self.root.named_modules()} if self.root else {}
+        known = {id(module): path for path, module in paths(self.root)} if self.root else {}
         return ["" if module is None else known.get(id(module), type(module).__name__) for module in self._modules]
 
     def owners(self) -> dict[int, str]:
         """Path of the module that holds a parameter, by the parameter's identity."""
         if self.root is None:
             return {}
-        return {id(p): path.rpartition(".")[0] for path, p in self.root.named_parameters()}
+        return {id(p): path for path, module in paths(self.root) for p in module.parameters(recurse=False)}
 
     @contextlib.contextmanager
     def recording(self) -> Generator[None]:

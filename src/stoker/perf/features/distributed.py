@@ -1,0 +1,224 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownLambdaType=false
+"""Distributed programs in one process: a process group that sends nothing, and wrappers that are what they wrap.
+
+Features are those of one GPU with the whole model; what spreading it costs is another question, asked of them. So the
+wrappers of data parallelism do nothing but compute in the precision that they are told to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.abc
+import os
+import sys
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+Note = Callable[[str], None]
+_FSDP = "torch.distributed.fsdp"
+_INNER = ("module", "_fsdp_wrapped_module")
+
+
+def wrapped(module: nn.Module) -> nn.Module | None:
+    """What a wrapper of data parallelism holds; None for other modules."""
+    if type(module).__name__ not in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"):
+        return None
+    return next((module._modules[name] for name in _INNER if name in module._modules), None)
+
+
+def paths(root: nn.Module) -> Generator[tuple[str, nn.Module]]:
+    """Each module with its path, wrappers left out: under the names that it has without them."""
+    seen: set[int] = set()
+
+    def walk(module: nn.Module, path: str) -> Generator[tuple[str, nn.Module]]:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        yield path, module
+        inner = wrapped(module)
+        for name, child in module._modules.items():
+            if child is not None:
+                yield from walk(child, path if child is inner else f"{path}.{name}" if path else name)
+
+    yield from walk(root, "")
+
+
+@contextlib.contextmanager
+def alone(note: Note) -> Generator[None]:
+    """Runs the block as rank 0 (or as the environment says) of a group whose members are not asked.
+
+    Args:
+        note: is told what was taken for granted, as a sentence.
+    """
+    if not torch.distributed.is_available():
+        yield
+        return
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1")):
+        os.environ.setdefault(name, value)
+    distributed, parallel = torch.distributed, nn.parallel.DistributedDataParallel
+    finder = _AfterImport(_FSDP, lambda loaded: _change(_fsdp(loaded, note)))
+    undo = _change(
+        [
+            (distributed, "init_process_group", _joined_by(note)),
+            (distributed.distributed_c10d, "init_process_group", _joined_by(note)),
+            (distributed, "barrier", lambda *_, **__: None),
+            (distributed, "init_device_mesh", _mesh_of(distributed.init_device_mesh)),
+            (parallel, "__init__", _replica_of("DistributedDataParallel", note)),
+            (parallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs)),
+            (parallel, "train", nn.Module.train),
+            (parallel, "register_comm_hook", lambda *_: None),
+            (parallel, "_set_static_graph", lambda *_: None),
+            (parallel, "no_sync", lambda _: contextlib.nullcontext()),
+            (parallel, "join", lambda *_, **__: contextlib.nullcontext()),
+            (nn.DataParallel, "__init__", _replica_of("DataParallel", note)),
+            (nn.DataParallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs)),
+            (nn.SyncBatchNorm, "forward", nn.modules.batchnorm._BatchNorm.forward),
+        ]
+    )
+    sys.meta_path.insert(0, finder)
+    if _FSDP in sys.modules:
+        finder.loaded(sys.modules[_FSDP])
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        undo()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+Change = tuple[Any, str, Any]
+
+
+def _change(changes: Sequence[Change]) -> Callable[[], None]:
+    """Sets attributes; what it gives back sets them as they were."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    for owner, name, value in changes:
+        setattr(owner, name, value)
+
+    def undo() -> None:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+    return undo
+
+
+def _joined_by(note: Note) -> Callable[..., None]:
+    """``init_process_group`` that meets nobody."""
+    original: Any = torch.distributed.init_process_group
+
+    @functools.wraps(original)
+    def joined(*_: Any, world_size: int = -1, rank: int = -1, **__: Any) -> None:
+        fake: Any = importlib.import_module("torch.testing._internal.distributed.fake_pg")
+        size = world_size if world_size > 0 else int(os.environ["WORLD_SIZE"])
+        at = rank if rank >= 0 else int(os.environ["RANK"])
+        original("fake", store=fake.FakeStore(), world_size=size, rank=at)
+        note(f"rank {at} of {size} was run alone: what it exchanges with others is counted, and not sent")
+
+    return joined
+
+
+def _mesh_of(original: Any) -> Callable[..., Any]:
+    """Device meshes of the CPU's side."""
+    return lambda _, *args, **kwargs: original("cpu", *args, **kwargs)
+
+
+def _replica_of(name: str, note: Note) -> Callable[..., None]:
+    def init(self: Any, module: nn.Module, *_: Any, **__: Any) -> None:
+        nn.Module.__init__(self)
+        self.module = module
+        self.device_ids, self.require_backward_grad_sync = None, True
+        note(f"{name} was taken as the module in it: features are those of one GPU")
+
+    return init
+
+
+def _fsdp(loaded: Any, note: Note) -> list[Change]:
+    """Both generations of fully sharded data parallelism."""
+    first = loaded.FullyShardedDataParallel
+    sentence = "was taken as the whole module, on one GPU"
+
+    def init(self: Any, module: nn.Module, *_: Any, mixed_precision: Any = None, **__: Any) -> None:
+        nn.Module.__init__(self)
+        self._fsdp_wrapped_module = module
+        _compute_in(module, getattr(mixed_precision, "param_dtype", None))
+        note(f"FullyShardedDataParallel {sentence}")
+
+    def shard(module: Any, *_: Any, mp_policy: Any = None, **__: Any) -> Any:
+        for each in module if isinstance(module, (list, tuple)) else (module,):
+            _compute_in(each, getattr(mp_policy, "param_dtype", None))
+            for name in (name for name in vars(loaded.FSDPModule) if not name.startswith("_")):
+                setattr(each, name, lambda *_, **__: None)
+        note(f"fully_shard {sentence}")
+        return module
+
+    def clip(self: Any, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        return nn.utils.clip_grad_norm_(self.parameters(), max_norm, norm_type)
+
+    changes: list[Change] = [
+        (first, "__init__", init),
+        (first, "forward", lambda self, *args, **kwargs: self._fsdp_wrapped_module(*args, **kwargs)),
+        (first, "clip_grad_norm_", clip),
+        (first, "no_sync", lambda _: contextlib.nullcontext()),
+        (first, "check_is_root", lambda _: True),
+        (loaded, "fully_shard", shard),
+    ]
+    plain = ("apply", "_apply", "named_parameters", "named_buffers")
+    return [*changes, *((first, name, getattr(nn.Module, name)) for name in plain)]
+
+
+def _compute_in(module: nn.Module, dtype: torch.dtype | None) -> None:
+    """The module's forward with weights and inputs of a precision; the weights that are stepped keep theirs."""
+    if dtype is None:
+        return
+    original, running = module.forward, False
+
+    def cast(value: Tensor) -> Tensor:
+        return value.to(dtype) if value.is_floating_point() else value
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal running
+        if running:
+            return original(*args, **kwargs)
+        running = True
+        try:
+            weights = {name: cast(parameter) for name, parameter in module.named_parameters()}
+            given: Any = tree_map_only(Tensor, cast, (args, kwargs))
+            return torch.func.functional_call(module, weights, *given)
+        finally:
+            running = False
+
+    module.forward = forward
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function with a module as soon as the program has imported it: importing it for nothing takes long."""
+
+    def __init__(self, name: str, loaded: Callable[[Any], Any]) -> None:
+        self._name, self.loaded = name, loaded
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """The module's own, with a loader that tells."""
+        if fullname != self._name:
+            return None
+        spec = next(
+            (found for finder in sys.meta_path if finder is not self and (found := finder.find_spec(fullname, path))),
+            None,
+        )
+        if spec is not None and spec.loader is not None:
+            execute, loaded = spec.loader.exec_module, self.loaded
+
+            def told(module: Any) -> None:
+                execute(module)
+                loaded(module)
+
+            spec.loader.exec_module = told
+        return spec
