@@ -293,8 +293,8 @@ def _advice(best: list[Plan], choice: Choice, question: Question) -> list[str]:
 
 
 def _with_more_gpus(best: list[Plan], question: Question) -> list[str]:
-    """What twice as many GPUs would bring, of the kinds of server on the front."""
-    offers = tuple({id(plan.candidate.offer): plan.candidate.offer for plan in best}.values())
+    """What twice as many GPUs would bring, of the fastest plan's servers."""
+    offers = (best[0].candidate.offer,)
     most = 2 * question.space.max_gpus
     space = replace(question.space, offers=offers, max_gpus=most, beyond=question.space.max_gpus)
     wider = search(space, question.job, question.limits, known=best)

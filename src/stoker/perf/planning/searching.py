@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from stoker.perf.planning.front import Limits
-from stoker.perf.planning.offers import Offer
 from stoker.perf.planning.pricing import Job, Plan, Rejection, price
 from stoker.perf.planning.space import Candidate, Space, groups
 from stoker.perf.prediction.setting import Strategy
@@ -90,27 +89,35 @@ class Stairs:
 
 
 class _Floor:
-    """Hours and cost below which no candidate can come."""
+    """Hours and cost below which no candidate can come: by the micro-batch on as few GPUs as compute it together."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._known: dict[tuple[str, int, bool], float] = {}
+        self._known: dict[tuple[str, int, int, bool, int], float] = {}
 
-    def __call__(self, candidate: Candidate) -> tuple[float, float]:
+    def __call__(self, candidate: Candidate, tensor: int = 1) -> tuple[float, float]:
+        """Hours and cost.
+
+        Args:
+            candidate: any.
+            tensor: 1 takes products for shared at no cost; the candidate's own number adds the exchange among those
+                that share them.
+        """
         strategy = candidate.strategy
         passes = strategy.accumulation + strategy.pipeline - 1
-        step_s = self._micro_batch_s(candidate) * passes / (strategy.tensor * strategy.pipeline)
+        shared = strategy.pipeline * strategy.tensor / tensor
+        step_s = self._micro_batch_s(candidate, tensor) * passes / shared
         hours = step_s * -(-self._job.samples // candidate.global_batch) / 3600
         return hours, hours * candidate.per_hour
 
-    def _micro_batch_s(self, candidate: Candidate) -> float:
-        """Computation of one micro-batch on one GPU; 0 where that is not known."""
-        offer, strategy = candidate.offer, candidate.strategy
-        key = (offer.gpu.name, candidate.micro_batch, strategy.checkpointing)
+    def _micro_batch_s(self, candidate: Candidate, tensor: int) -> float:
+        """Computation of one micro-batch on one GPU, or on those that share its products; 0 where it is not known."""
+        offer, checkpointing = candidate.offer, candidate.strategy.checkpointing
+        key = (offer.gpu.name, offer.gpus if tensor > 1 else 1, candidate.micro_batch, checkpointing, tensor)
         if key not in self._known:
             alone = Candidate(
-                offer=Offer(name=offer.name, gpu=offer.gpu, gpus=1, per_hour=offer.per_hour), gpus=1,
-                strategy=Strategy(checkpointing=strategy.checkpointing), micro_batch=candidate.micro_batch,
+                offer=offer, gpus=tensor, micro_batch=candidate.micro_batch,
+                strategy=Strategy(tensor=tensor, checkpointing=checkpointing),
             )  # fmt: skip
             step = self._job.predict(self._job.batches.at(candidate.micro_batch), alone)
             known = 0.0 if step.tier == "refused" else step.seconds - step.parts.get("optimizer", 0.0)
@@ -176,7 +183,8 @@ def _search(group: Sequence[Candidate], job: Job, limits: Limits, found: Found, 
     for place, candidate in enumerate(group):
         if candidate.strategy.checkpointing and candidate.micro_batch <= largest:
             break
-        if stairs.beats(*floor(candidate)):
+        tensor = candidate.strategy.tensor
+        if stairs.beats(*floor(candidate)) or (tensor > 1 and stairs.beats(*floor(candidate, tensor))):
             found.beaten[candidate.family] = found.beaten.get(candidate.family, 0) + 1
             continue
         outcome = price(candidate, job)
