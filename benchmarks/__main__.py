@@ -45,6 +45,7 @@ BARS = (
     "perf_mpt",
     "perf_parallel_terms",
     "perf_speed",
+    "perf_hooks",
     "plan_quality",
 )
 RESULTS = Path(__file__).parent / "results"

@@ -141,12 +141,17 @@ class TestGains:
         self, now: float, share: float, cores: float, making: float, training: float, workers: int
     ) -> None:
         usage = Usage(process_s=training, children_s=making)
-        best, worst = input_bounds(now, share * now, min(making, now), usage, LoaderFacts(workers=workers), cores)
+        best, worst = input_bounds(
+            now, share * now, min(making, now), usage, LoaderFacts(workers=workers), cores=cores, threads=2
+        )
         assert (1 - share) * now * (1 - 1e-9) <= best <= worst <= now
 
     def test_more_cores_never_gain_less(self) -> None:
         usage = Usage(process_s=0.1, children_s=0.9)
-        bests = [input_bounds(1.0, 0.8, 0.0, usage, LoaderFacts(workers=1), cores)[0] for cores in (1, 2, 4, 8)]
+        bests = [
+            input_bounds(1.0, 0.8, 0.0, usage, LoaderFacts(workers=1), cores=cores, threads=1)[0]
+            for cores in (1, 2, 4, 8)
+        ]
         assert bests == sorted(bests, reverse=True)
         assert bests[0] == 1.0
         assert bests[-1] == pytest.approx(0.2)

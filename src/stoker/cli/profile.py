@@ -217,7 +217,7 @@ class _Report:
             self._prophecy = predicting.Prophecy(why_not="not asked for (`--no-prediction`)")
             profile.unpredicted = self._prophecy.why_not
             return
-        features, why_not = predicting.trace(self._program, profile.device, self._folder / "tracing.log")
+        features, why_not = predicting.trace(self._program, profile.device, profile.gpus, self._folder / "tracing.log")
         self._prophecy = predicting.prophesy(profile, features, why_not)
         predicting.add_prediction(profile, self._prophecy, self._folder)
 

@@ -6,8 +6,9 @@ from stoker.perf.verdict.profile import Gain, LoaderFacts, Usage
 
 NOT_BOUND = 0.05
 """Share of input wait below which a step does not count as bound by input; what data workers are scaled to."""
-CORES_FULL = 0.85
-"""Share of the cores that data workers and the program can use up together before they hinder each other."""
+SHARED_CORES = 0.65
+"""Of the processor time that full cores seem to have, what is there at worst: two hardware threads of one core do about
+1.3 times the work of one, and virtual machines do not tell that their cores are such threads."""
 
 
 def gain_of(
@@ -47,13 +48,20 @@ def gain_of(
 
 
 def input_bounds(
-    now_s: float, wait_s: float, wait_cpu_s: float, usage: Usage, loader: LoaderFacts | None, cores: float
+    now_s: float,
+    wait_s: float,
+    wait_cpu_s: float,
+    usage: Usage,
+    loader: LoaderFacts | None,
+    *,
+    cores: float,
+    threads: int,
 ) -> tuple[float, float]:
     """Seconds of a step whose batches are made by as many data workers as help: at best, and at worst.
 
     At best nothing is waited for, so the gain is at most 1 / (1 - share of the wait). Cores bound it: training and
-    making batches take as much processor time as now. At worst waiting stays at the share that does not count, and the
-    cores are full before they are used up.
+    making batches take as much processor time as now. At worst waiting stays at the share that does not count, and full
+    cores are slower than cores with room.
 
     Args:
         now_s: of a step.
@@ -62,11 +70,13 @@ def input_bounds(
         usage: processor time a step.
         loader: of the batches.
         cores: of this rank.
+        threads: that torch computes with.
     """
     in_process = loader is None or loader.workers == 0
     making_s = wait_cpu_s if in_process else usage.children_s
-    training_s = max(0.0, usage.process_s - (wait_cpu_s if in_process else 0.0))
     rest_s = now_s - wait_s
+    # Threads of OpenMP spin for a while when there is nothing to compute: processor time, but nobody's need.
+    training_s = min(max(0.0, usage.process_s - (wait_cpu_s if in_process else 0.0)), rest_s * max(1, threads))
     best_s = max(rest_s, (training_s + making_s) / cores)
-    worst_s = max(rest_s / (1 - NOT_BOUND), (training_s + making_s) / (CORES_FULL * cores))
+    worst_s = max(rest_s / (1 - NOT_BOUND), (training_s + making_s) / (SHARED_CORES * cores))
     return min(best_s, now_s), min(worst_s, now_s)

@@ -179,8 +179,9 @@ def _input(profile: Profile, context: Context, severity: str) -> Verdict:
     if profile.details.copy_s > 0.5 * profile.parts["input"]:
         return _copy(profile, context, severity, text, evidence)
     best, worst = input_bounds(
-        profile.seconds, profile.details.wait_s, context.mean_wait_cpu_s, usage, loader, profile.cores
-    )
+        profile.seconds, profile.details.wait_s, context.mean_wait_cpu_s, usage, loader,
+        cores=profile.cores, threads=profile.threads,
+    )  # fmt: skip
     if best > (1 - NOT_BOUND / 2) * profile.seconds:
         evidence.append("making batches and training use up the cores: more workers would not help")
         return Verdict(

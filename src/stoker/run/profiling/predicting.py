@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from stoker.core.errors import StokerError
-from stoker.perf import catalogue
+from stoker.perf import catalogue, machine
 from stoker.perf.features.program import characterise_program
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
+from stoker.perf.machine.prediction import predicted_lines
+from stoker.perf.machine.speed import Speed
 from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import predict
 from stoker.perf.prediction.setting import Machines
@@ -45,28 +45,26 @@ class Prophecy:
     why_not: str = ""
 
 
-def trace(program: Sequence[str], device: str, log: Path) -> tuple[StepFeatures | None, str]:
+def trace(program: Sequence[str], device: str, ranks: int, log: Path) -> tuple[StepFeatures | None, str]:
     """The features of a program, or why there are none.
 
     Args:
         program: as python was given it; of one that starts ranks, the script that they run.
         device: whose kernels are counted.
+        ranks: that the program runs as; one of them is traced, alone.
         log: receives what the program prints meanwhile; taken away again when all is well.
     """
     script = script_of(program)
     if not script:
         return None, f"only scripts can be traced, not `{' '.join(program[:2])}`"
-    environ = {name: os.environ.pop(name) for name in _RANK_VARIABLES if name in os.environ}
     try:
-        with _said_to(log):
+        with _said_to(log), _as_rank_of(ranks):
             found = characterise_program(script, target="cuda" if device == "cuda" else "cpu")
     except StokerError as error:
         why = str(error.args[0]).replace("what it printed is above", f"what it printed is in {log}")
         return None, why
     except KeyboardInterrupt:
         return None, "tracing was interrupted"
-    finally:
-        os.environ.update(environ)
     log.unlink(missing_ok=True)
     return found, ""
 
@@ -92,8 +90,20 @@ def _said_to(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
-_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID")
-"""One rank is traced, alone."""
+@contextlib.contextmanager
+def _as_rank_of(ranks: int) -> Iterator[None]:
+    """Tells the child in the environment, as launchers do, which rank it is of how many."""
+    told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def prophesy(profile: Profile, features: StepFeatures | None, why_not: str) -> Prophecy:
@@ -128,22 +138,21 @@ def _on_gpu(profile: Profile, features: StepFeatures) -> Prophecy:
 
 def _on_cpu(profile: Profile, features: StepFeatures) -> Prophecy:
     """By a calibration of this machine, where there is one."""
-    machine: Any = importlib.import_module("stoker.perf.machine")
-    path: Path = machine.default_path()
+    path = machine.default_path()
     if not path.exists():
         why_not = "this machine's CPU has not been measured; `stoker perf calibrate` does it"
         return Prophecy(features=features, why_not=why_not)
     rates = machine.load(path)
-    found: Prediction = machine.predict_step(features, rates)
+    found = machine.predict_step(features, rates)
     if found.tier == "refused" or not math.isfinite(found.seconds):
         return Prophecy(features=features, why_not="; ".join(found.reasons))
     basis = f"this machine's calibration ({rates.threads} threads)"
+    if profile.gpus > 1:
+        basis += ", one rank alone, without exchange"
     if rates.threads != profile.threads:
         basis += f"; the program computes with {profile.threads}"
-    prediction: Any = importlib.import_module("stoker.perf.machine.prediction")
-    speed: Any = importlib.import_module("stoker.perf.machine.speed")
     modules: dict[str, dict[str, float]] = {"compute": {}, "memory": {}}
-    for line in prediction.predicted_lines(features, speed.Speed(rates)):
+    for line in predicted_lines(features, Speed(rates)):
         if line.operation.phase != "optimizer":
             found_in = modules["compute" if line.operation.kind in MATRIX_KINDS else "memory"]
             found_in[line.operation.module] = found_in.get(line.operation.module, 0.0) + line.seconds

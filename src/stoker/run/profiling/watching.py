@@ -9,6 +9,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any
@@ -26,7 +27,15 @@ from stoker.run.serving import call_site
 ENOUGH_BATCHES = 40
 """Batches without an optimizer step after which batches count as steps; accumulation over more is rare."""
 
+_ASKED, _DELIVERED, _STEPPING, _STEPPED = (kind.value for kind in Kind)
+_iterators: Any = _BaseDataLoaderIter
 _stock_next = _BaseDataLoaderIter.__next__
+
+
+@dataclass(slots=True)
+class _Loader:
+    facts: LoaderFacts
+    batches: int = 0
 
 
 class Watch:
@@ -37,32 +46,33 @@ class Watch:
     """
 
     def __init__(self, on_step: Callable[[int, bool], None]) -> None:
-        self.marks: list[Mark] = []
+        self._raw: list[tuple[int, float, int, int, float]] = []
         self.by_optimizer = True
         self.optimizers: set[int] = set()
         self.device = "cpu"
         self.dtype = ""
-        self.loaders: dict[int, tuple[int, LoaderFacts]] = {}
-        """Batches and facts by loader's dataset."""
+        self.loaders: dict[int, _Loader] = {}
+        """By the identity of their datasets."""
         self.sampling = False
         """Whether ranges are wanted in the trace."""
         self._on_step = on_step
-        self._pid = os.getpid()
+        self._forked = False
         self._primary = 0
         self._ends = 0
         self._asked = 0
         self._handles: list[Any] = []
         self._range: Any = None
 
+    @property
+    def marks(self) -> list[Mark]:
+        """All marks so far, in the order in which they were set."""
+        return [Mark(Kind(kind), t_s, thread, owner, cpu_s) for kind, t_s, thread, owner, cpu_s in self._raw]
+
     def install(self) -> None:
         """Sets marks from now on."""
-        watch = self
-
-        @functools.wraps(_stock_next)
-        def watched_next(self: Any) -> Any:
-            return watch.next(self)
-
-        _BaseDataLoaderIter.__next__ = watched_next
+        _iterators.__next__ = self._watched_next()
+        # Asking for the process's number at each mark would cost more than the mark.
+        os.register_at_fork(after_in_child=self._leave)
         self._handles = [
             register_optimizer_step_pre_hook(self._stepping),
             register_optimizer_step_post_hook(self._stepped),
@@ -70,36 +80,45 @@ class Watch:
 
     def remove(self) -> None:
         """Ends it; torch is as it was."""
-        _BaseDataLoaderIter.__next__ = _stock_next
+        _iterators.__next__ = _stock_next
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
+    def _leave(self) -> None:
+        self._forked = True
+
     # -- loaders -----------------------------------------------------------------------------------------------------
 
-    def next(self, iterator: Any) -> Any:
-        """A batch from torch's own iterator, between two marks."""
-        if os.getpid() != self._pid:
-            return _stock_next(iterator)
-        thread = get_ident()
-        if not self._primary or not self.by_optimizer:
-            self._count_batch(thread)
-        self.marks.append(Mark(Kind.ASKED, perf_counter(), thread, 0, thread_time()))
-        try:
-            if self.sampling:
-                with record_function(NEXT):
-                    batch = _stock_next(iterator)
-            else:
-                batch = _stock_next(iterator)
-        finally:
-            self.marks.append(Mark(Kind.DELIVERED, perf_counter(), thread, 0, thread_time()))
-        known = self.loaders.get(id(iterator._dataset))
-        if known is None:
-            known = (0, self._facts(iterator, batch))
-        self.loaders[id(iterator._dataset)] = (known[0] + 1, known[1])
-        return batch
+    def _watched_next(self) -> Callable[[Any], Any]:
+        """Takes the place of torch's own ``__next__``: the same between two marks."""
+        watch, mark, loaders = self, self._raw.append, self.loaders
 
-    def _count_batch(self, thread: int) -> None:
+        @functools.wraps(_stock_next)
+        def watched_next(self: Any) -> Any:
+            if watch._forked:
+                return _stock_next(self)
+            thread = get_ident()
+            if not watch._primary or not watch.by_optimizer:
+                watch._count_batch()
+            mark((_ASKED, perf_counter(), thread, 0, thread_time()))
+            try:
+                if watch.sampling:
+                    with record_function(NEXT):
+                        batch = _stock_next(self)
+                else:
+                    batch = _stock_next(self)
+            finally:
+                mark((_DELIVERED, perf_counter(), thread, 0, thread_time()))
+            found = loaders.get(id(self._dataset))
+            if found is None:
+                loaders[id(self._dataset)] = found = watch._facts(self, batch)
+            found.batches += 1
+            return batch
+
+        return watched_next
+
+    def _count_batch(self) -> None:
         """Where no optimizer steps, batches do."""
         self._asked += 1
         if self.by_optimizer and self._asked > ENOUGH_BATCHES:
@@ -107,18 +126,20 @@ class Watch:
         if not self.by_optimizer:
             self._on_step(self._asked - 1, False)
 
-    def _facts(self, iterator: Any, batch: Any) -> LoaderFacts:
-        return LoaderFacts(
-            site=call_site(3),
-            dataset=type(iterator._dataset).__name__,
-            workers=int(getattr(iterator, "_num_workers", 0) or 0),
-            batch_size=_samples_of(batch),
+    def _facts(self, iterator: Any, batch: Any) -> _Loader:
+        return _Loader(
+            LoaderFacts(
+                site=call_site(3),
+                dataset=type(iterator._dataset).__name__,
+                workers=int(getattr(iterator, "_num_workers", 0) or 0),
+                batch_size=_samples_of(batch),
+            )
         )
 
     # -- optimizers --------------------------------------------------------------------------------------------------
 
     def _stepping(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if os.getpid() != self._pid:
+        if self._forked:
             return None
         if not self._primary:
             self._primary = id(optimizer)
@@ -135,7 +156,7 @@ class Watch:
         if self.sampling:
             self._range = record_function(OPTIMIZER)
             self._range.__enter__()
-        self.marks.append(Mark(Kind.STEPPING, perf_counter(), get_ident(), id(optimizer)))
+        self._raw.append((_STEPPING, perf_counter(), get_ident(), id(optimizer), 0.0))
         return changed
 
     def _between(self, closure: Callable[..., Any], optimizer: Optimizer) -> Callable[..., Any]:
@@ -149,14 +170,14 @@ class Watch:
                         return closure(*args, **kwargs)
                 return closure(*args, **kwargs)
             finally:
-                self.marks.append(Mark(Kind.STEPPING, perf_counter(), get_ident(), id(optimizer)))
+                self._raw.append((_STEPPING, perf_counter(), get_ident(), id(optimizer), 0.0))
 
         return between
 
     def _stepped(self, optimizer: Optimizer, _: Any, __: Any) -> None:
-        if os.getpid() != self._pid:
+        if self._forked:
             return
-        self.marks.append(Mark(Kind.STEPPED, perf_counter(), get_ident(), id(optimizer)))
+        self._raw.append((_STEPPED, perf_counter(), get_ident(), id(optimizer), 0.0))
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
@@ -178,7 +199,7 @@ class Watch:
         """The loader that delivered most batches."""
         if not self.loaders:
             return None
-        return max(self.loaders.values(), key=lambda found: found[0])[1]
+        return max(self.loaders.values(), key=lambda found: found.batches).facts
 
 
 def _samples_of(batch: Any) -> int | None:
