@@ -20,7 +20,9 @@ def anchored(calibration: Calibration, at_spec: Array, measured_s: float) -> Cal
     left is taken for a share of everything.
 
     Args:
+        calibration: of many programs.
         at_spec: shape (terms,), of the measured step, in seconds at the makers' rates.
+        measured_s: what it took.
     """
     terms = tuple(
         replace(term, prior=value, spread=_SPREAD)

@@ -18,8 +18,9 @@ from stoker.perf.calibration.fitting import Array, Calibration, fit
 from stoker.perf.calibration.holdout import Predicted, quantiles
 from stoker.perf.catalogue import gpu
 from stoker.perf.prediction.anchoring import anchored
+from stoker.perf.prediction.intervals import Distance, hidden
 from stoker.perf.prediction.published import Configuration, configurations
-from stoker.perf.prediction.terms import TERMS
+from stoker.perf.prediction.terms import TERMS, without
 
 Grouping = Callable[[Configuration], str]
 
@@ -53,21 +54,20 @@ class Judge:
         self.all = tuple(configurations() if found is None else found)
         self.at_spec: Array = np.array([each.at_spec() for each in self.all])
         self.measured: Array = np.array([each.step_s for each in self.all])
-        self.calibrated = functools.cache(self._calibrated)
+        self.without = functools.cache(self._without)
+        self._moved = functools.cache(self._moved_by)
 
-    def _calibrated(self, without: frozenset[str]) -> Calibration:
-        rows = [
-            number
-            for number, each in enumerate(self.all)
-            if each.gpus == 1
-            and not each.is_loose
-            and not without & {each.family, each.source, each.gpu, gpu(each.gpu).generation}
-        ]
-        return fit(TERMS, self.at_spec[rows], self.measured[rows])
-
-    def without(self, *left_out: str) -> Calibration:
+    def _without(self, left_out: frozenset[str] = frozenset()) -> Calibration:
         """From configurations on one GPU of none of these families, sources, cards and generations."""
-        return self.calibrated(frozenset(left_out))
+        rows = [
+            row
+            for row in self.rows(alone=True)
+            if not left_out & {self.all[row].family, self.all[row].source, *_hardware(self.all[row])}
+        ]
+        return without(fit(TERMS, self.at_spec[rows], self.measured[rows]), left_out)
+
+    def _moved_by(self, anchor: int, left_out: frozenset[str]) -> Calibration:
+        return anchored(self.without(left_out), self.at_spec[anchor], float(self.measured[anchor]))
 
     def predicted(self, calibration: Calibration, rows: Sequence[int]) -> Array:
         """Step times of some configurations."""
@@ -83,90 +83,87 @@ class Judge:
         ]
 
     def left_out(self, rows: Sequence[int], group: Grouping = family, share: float = 0.9) -> Predicted:
-        """Each group predicted by a calibration without it, with nested intervals.
-
-        Args:
-            rows: of three groups or more, or of two, whose intervals are then of one another.
-        """
-        groups = _grouped(rows, lambda row: group(self.all[row]))
-        predicted, low, high = (dict[int, float]() for _ in range(3))
-        for name, own in groups.items():
-            times = self.predicted(self.without(name), own)
+        """Each group predicted by a calibration without it; with nested intervals where there are three or more."""
+        names = [group(self.all[row]) for row in rows]
+        times, lows, highs = (np.empty(len(rows)) for _ in range(3))
+        places = _grouped(names)
+        for name, own in places.items():
+            predicted = self.predicted(self.without(frozenset({name})), [rows[place] for place in own])
             ratios = [
-                np.log(self.measured[others] / self.predicted(self.without(name, other), others))
-                for other, others in groups.items()
-                if other != name and len(groups) > 2
+                self._ratios(frozenset({name, other}), [rows[place] for place in others])
+                for other, others in places.items()
+                if other != name and len(places) > 2
             ]
-            below, above = quantiles(np.concatenate(ratios), share) if ratios else (1.0, 1.0)
-            for row, seconds in zip(own, times.tolist(), strict=True):
-                predicted[row], low[row], high[row] = seconds, seconds * below, seconds * above
-        return self._found(rows, [group(self.all[row]) for row in rows], predicted, low, high)
+            _fill((times, lows, highs), own, predicted, ratios, share)
+        return Predicted(tuple(names), self.measured[list(rows)], times, lows, highs)
+
+    def _ratios(self, left_out: frozenset[str], rows: Sequence[int]) -> Array:
+        return np.log(self.measured[list(rows)] / self.predicted(self.without(left_out), rows))
+
+    def ratios(self, rows: Sequence[int], distance: Distance = "card") -> Array:
+        """log(measured / predicted), each row without its family and as if its GPU were at that distance."""
+        found = [
+            self._ratios(hidden(self.all[row].gpu, distance) | {self.all[row].family}, [row])
+            for row in rows
+        ]  # fmt: skip
+        return np.concatenate(found)
 
     def pairs(self) -> list[Pair]:
         """All pairs of cards of one program on one GPU: any batch, the same width of numbers."""
-        same = _grouped(self.rows(alone=True), lambda row: _program(self.all[row]))
+        rows = self.rows(alone=True)
         return [
-            Pair(first, second)
-            for rows in same.values()
-            for first in rows
-            for second in rows
-            if self.all[first].gpu != self.all[second].gpu
+            Pair(rows[first], rows[second])
+            for places in _grouped([_program(self.all[row]) for row in rows]).values()
+            for first in places
+            for second in places
+            if self.all[rows[first]].gpu != self.all[rows[second]].gpu
         ]
 
     def anchored(
-        self, pairs: Sequence[Pair], *, unseen: bool = False, nested: bool = False, share: float = 0.9
+        self, pairs: Sequence[Pair], distance: Distance = "card", *, nested: bool = False, share: float = 0.9
     ) -> Predicted:
-        """The second of each pair, from a calibration without its family and the first.
+        """The second of each pair, from a calibration without its family and from the first.
 
         Args:
-            unseen: leave the second's card out of the calibration as well.
-            nested: intervals of each family from pairs of others, predicted without either.
+            pairs: of :meth:`pairs`.
+            distance: what of the second's GPU the calibration has seen.
+            nested: whether to make intervals: those of each family from pairs of others, predicted without either.
+            share: of the measurements that an interval should hold.
         """
-        groups = _grouped(range(len(pairs)), lambda number: self.all[pairs[number].target].family)
-        predicted, low, high = (dict[int, float]() for _ in range(3))
-        for name, own in groups.items():
-            below, above = 1.0, 1.0
-            if nested:
-                ratios = [
-                    self._ratios([pairs[number] for number in numbers], name, unseen)
-                    for other, numbers in groups.items()
-                    if other != name
-                ]
-                below, above = quantiles(np.concatenate(ratios), share)
-            times = self.measured[[pairs[number].target for number in own]] / np.exp(
-                self._ratios([pairs[number] for number in own], name, unseen)
-            )
-            for number, seconds in zip(own, times.tolist(), strict=True):
-                predicted[number], low[number], high[number] = seconds, seconds * below, seconds * above
         names = [self.all[pair.target].family for pair in pairs]
-        found = self._found(range(len(pairs)), names, predicted, low, high)
         measured = self.measured[[pair.target for pair in pairs]]
-        return Predicted(found.groups, measured, found.predicted, found.low, found.high)
+        times, lows, highs = (np.empty(len(pairs)) for _ in range(3))
+        places = _grouped(names)
+        for name, own in places.items():
+            predicted = measured[own] / np.exp(self.anchored_ratios([pairs[place] for place in own], distance))
+            ratios = [
+                self.anchored_ratios([pairs[place] for place in others], distance, name)
+                for other, others in places.items()
+                if nested and other != name
+            ]
+            _fill((times, lows, highs), own, predicted, ratios, share)
+        return Predicted(tuple(names), measured, times, lows, highs)
 
-    def _ratios(self, pairs: Sequence[Pair], without: str, unseen: bool) -> Array:
+    def anchored_ratios(self, pairs: Sequence[Pair], distance: Distance = "card", *without: str) -> Array:
         """log(measured / predicted) of the second of each pair."""
         found = np.empty(len(pairs))
-        moved: dict[tuple[int, frozenset[str]], Calibration] = {}
         for number, pair in enumerate(pairs):
             target = self.all[pair.target]
-            left_out = frozenset({without, target.family} | ({target.gpu} if unseen else set()))
-            key = pair.anchor, left_out
-            if key not in moved:
-                moved[key] = anchored(
-                    self.calibrated(left_out), self.at_spec[pair.anchor], float(self.measured[pair.anchor])
-                )
-            seconds = float(moved[key].seconds(self.at_spec[pair.target][None])[0])
-            found[number] = np.log(self.measured[pair.target] / seconds)
-        return found
+            moved = self._moved(pair.anchor, hidden(target.gpu, distance) | {target.family, *without})
+            found[number] = self.measured[pair.target] / float(moved.seconds(self.at_spec[pair.target][None])[0])
+        return np.log(found)
 
-    def _found(
-        self, rows: Iterable[int], groups: Sequence[str], predicted: dict[int, float], low: dict[int, float],
-        high: dict[int, float],
-    ) -> Predicted:  # fmt: skip
-        order = list(rows)
-        measured = self.measured[order] if len(order) <= len(self.measured) and max(order) < len(self.measured) else None
-        times = [np.array([values[row] for row in order]) for values in (predicted, low, high)]
-        return Predicted(tuple(groups), np.zeros(len(order)) if measured is None else measured, *times)
+
+def _fill(
+    columns: tuple[Array, Array, Array], own: Sequence[int], predicted: Array, ratios: Sequence[Array], share: float
+) -> None:
+    below, above = quantiles(np.concatenate(ratios), share) if ratios else (1.0, 1.0)
+    for column, factor in zip(columns, (1.0, below, above), strict=True):
+        column[list(own)] = predicted * factor
+
+
+def _hardware(found: Configuration) -> tuple[str, str]:
+    return found.gpu, gpu(found.gpu).generation
 
 
 def _program(found: Configuration) -> tuple[object, ...]:
@@ -174,8 +171,9 @@ def _program(found: Configuration) -> tuple[object, ...]:
     return found.source, found.framework, found.workload.name, half, found.workload.accumulation > 1
 
 
-def _grouped(rows: Iterable[int], name: Callable[[int], object]) -> dict[str, list[int]]:
+def _grouped(names: Iterable[object]) -> dict[str, list[int]]:
+    """Places of each name."""
     groups: dict[str, list[int]] = defaultdict(list)
-    for row in rows:
-        groups[str(name(row))].append(row)
+    for place, name in enumerate(names):
+        groups[str(name)].append(place)
     return dict(groups)

@@ -1,42 +1,189 @@
-"""Predicts a step from its features: on one GPU first, then spread over many."""
+"""Predicts a step from its features: on one GPU by the calibrated terms, then spread over many."""
 
 from __future__ import annotations
 
-from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
-from stoker.perf.prediction.prediction import Prediction, refused
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker.perf.calibration.fitting import Calibration
+from stoker.perf.catalogue import Gpu, gpu
+from stoker.perf.communication.spreading import Spread, refusal, spread
+from stoker.perf.communication.times import StepTimes
+from stoker.perf.features.records import StepFeatures
+from stoker.perf.prediction.anchor import CPU, Anchor
+from stoker.perf.prediction.anchoring import anchored
+from stoker.perf.prediction.calibrated import calibration, columns
+from stoker.perf.prediction.intervals import distance_of, interval
+from stoker.perf.prediction.prediction import Prediction, Tier, refused
 from stoker.perf.prediction.setting import Machines, Strategy
+from stoker.perf.prediction.terms import Stack, unit_times
+from stoker.perf.prediction.work import Array, work_of
+
+EAGER = Stack()
+_UNKNOWN = 0.05
+"""Share of a step's bytes that operations without a formula may have before it is refused."""
+_KEPT = 512
 
 
 def predict(
-    features: StepFeatures, machines: Machines, strategy: Strategy | None = None, *, precision: str | None = None
+    features: StepFeatures,
+    machines: Machines,
+    strategy: Strategy | None = None,
+    *,
+    precision: str | None = None,
+    stack: Stack = EAGER,
+    anchor: Anchor | None = None,
+    share: float = 0.9,
 ) -> Prediction:
     """One optimizer step of a program.
 
     Args:
-        features: of one micro-batch on one GPU, its optimizer included.
+        features: of one micro-batch on one GPU, its optimizer included, traced for CUDA.
         machines: it shall run on.
         strategy: how it is spread; plain data parallelism by default.
-        precision: of products, as the catalogue calls it; by default what the program computes in (fp32 as tf32 where
-            the GPU has that).
+        precision: of products, as the catalogue calls it; by default 16-bit ones as the program has them, and the rest
+            in TF32 where the GPU has it. ``fp32`` keeps TF32 off.
+        stack: what runs it; eager PyTorch by default.
+        anchor: a measured step of the same program; one on a CPU or on several GPUs says nothing about a GPU.
+        share: of such predictions whose measurement lies in the interval: 0.5, 0.8, 0.9 or 0.95.
     """
     strategy = strategy or Strategy()
-    gpu = machines.gpu
-    precision = precision or "fp32"
-    if precision == "fp32" and "tf32" in gpu.rates:
-        precision = "tf32"
-    if precision not in gpu.rates:
-        return refused(f"{gpu.name} has no {precision}; it has {', '.join(gpu.rates)}")
-    compute = sum(op.flops for op in features.operations if op.kind in MATRIX_KINDS) / gpu.rates[precision] / 0.5
-    memory = (
-        sum(op.fused_bytes for op in features.operations if op.kind not in MATRIX_KINDS and op.phase != "optimizer")
-        / gpu.memory_bandwidth
-        / 0.7
-    )
-    optimizer = sum(op.eager_bytes for op in features.operations if op.phase == "optimizer") / gpu.memory_bandwidth
-    steps = strategy.accumulation
-    parts = {"compute": compute * steps, "memory": memory * steps, "optimizer": optimizer}
-    seconds = sum(parts.values())
+    card = machines.gpu
+    reason = _refusal(features, card, precision) or refusal(features, machines, strategy)
+    if reason:
+        return refused(reason)
+    used, moved = _calibration(features, anchor, stack)
+    alone = _alone(features, card, precision or _precision(features, card), stack, used)
+    times = alone.times(strategy.accumulation)
+    spreading = spread(times, features, machines, strategy, precision=precision or "fp32")
+    distance = distance_of(card)
+    below, above = interval(distance, anchored=moved, share=share)
+    tier: Tier = "extrapolated" if distance == "specification" or spreading.unvalidated else "calibrated"
     return Prediction(
-        seconds=seconds, low=seconds / 2, high=seconds * 2, tier="extrapolated", parts=parts,
-        reasons=("one efficiency for all products and one for all traffic of the memory",),
-    )  # fmt: skip
+        seconds=spreading.step_s,
+        low=spreading.low * below,
+        high=spreading.high * above,
+        tier=tier,
+        parts=_parts(alone, times, spreading, strategy),
+        share=share,
+        hidden_s=spreading.hidden_s,
+        reasons=(*_reasons(features, card, anchor, moved), *spreading.notes, *_unvalidated(spreading)),
+    )
+
+
+def _refusal(features: StepFeatures, card: Gpu, precision: str | None) -> str:
+    if precision is not None and precision not in card.rates:
+        return f"{card.name} has no {precision}; it has {', '.join(card.rates)}"
+    unknown = sum(each.bytes for each in features.unknown)
+    if unknown > _UNKNOWN * features.eager_bytes:
+        names = ", ".join(f"{each.name} ({each.where})" for each in features.unknown[:3])
+        return f"operations without a formula move {unknown / features.eager_bytes:.0%} of the step's bytes: {names}"
+    return ""
+
+
+def _precision(features: StepFeatures, card: Gpu) -> str:
+    """What most products of the program become on a GPU."""
+    widths = {"float16": 0.0, "bfloat16": 0.0, "float32": 0.0}
+    for operation in features.operations:
+        name = operation.dtype.removeprefix("torch.")
+        widths[name] = widths.get(name, 0.0) + operation.flops
+    most = max(widths, key=lambda name: widths[name])
+    wanted = {"float16": "fp16", "bfloat16": "bf16"}.get(most, "tf32")
+    return wanted if wanted in card.rates else "fp16" if wanted == "bf16" and "fp16" in card.rates else "fp32"
+
+
+def _calibration(features: StepFeatures, anchor: Anchor | None, stack: Stack) -> tuple[Calibration, bool]:
+    """The calibration, and whether a measured step has moved it."""
+    if anchor is None or anchor.gpu == CPU or anchor.gpus > 1:
+        return calibration(), False
+    card = gpu(anchor.gpu)
+    precision = anchor.precision if anchor.precision in card.rates else _precision(features, card)
+    at_spec = work_of(features.operations) @ unit_times(card, precision, stack)
+    return anchored(calibration(), at_spec, anchor.seconds), True
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """One micro-batch and one optimizer step on one GPU.
+
+    Attributes:
+        device: what the GPU computes, by layer; the optimizer's beside.
+        host_s: the host's launches for the micro-batch, and for the optimizer.
+        parts: seconds of the GPU by part for the micro-batch; they sum to the device's.
+    """
+
+    device: StepTimes
+    host_s: tuple[float, float]
+    parts: dict[str, float]
+
+    def times(self, accumulation: int) -> StepTimes:
+        """The same with what the GPU waits for the host: the root of the sum of squares, over the whole step."""
+        device = self.device.compute_s * accumulation + self.device.optimizer_s
+        host = self.host_s[0] * accumulation + self.host_s[1]
+        return self.device.scaled(float(np.hypot(device, host)) / device) if device else self.device
+
+
+_known: OrderedDict[tuple[object, ...], tuple[object, _Alone]] = OrderedDict()
+"""The last results, since a planner asks for one many times; each with its features and calibration, whose identity is
+part of the key."""
+
+
+def _alone(features: StepFeatures, card: Gpu, precision: str, stack: Stack, used: Calibration) -> _Alone:
+    key = (id(features), id(used), card.name, precision, stack)
+    if key not in _known:
+        _known[key] = (features, used), _worked_out(features, card, precision, stack, used)
+        if len(_known) > _KEPT:
+            _known.popitem(last=False)
+    return _known[key][1]
+
+
+def _worked_out(features: StepFeatures, card: Gpu, precision: str, stack: Stack, used: Calibration) -> _Alone:
+    units = unit_times(card, precision, stack) * used.coefficients
+    is_host = np.array([term.lane == "host" for term in used.terms])
+    works = np.array([work_of([operation]) for operation in features.operations])
+    by_term: Array = works @ units
+    on_device = by_term[:, ~is_host].sum(axis=1)
+    seconds = dict(zip(map(id, features.operations), on_device.tolist(), strict=True))
+    device = StepTimes.of(features, lambda operation: seconds[id(operation)])
+    is_step = np.array([operation.phase == "optimizer" for operation in features.operations])
+    host = by_term[:, is_host].sum(axis=1)
+    sums = {name: float((by_term[~is_step] @ columns(name)).sum()) for name in ("compute", "memory")}
+    scale = device.compute_s / (sum(sums.values()) or 1.0)
+    parts = {name: value * scale for name, value in sums.items()}
+    return _Alone(device, (float(host[~is_step].sum()), float(host[is_step].sum())), parts)
+
+
+def _parts(alone: _Alone, times: StepTimes, spreading: Spread, strategy: Strategy) -> dict[str, float]:
+    """Seconds of the step by name."""
+    stretch = times.step_s / alone.device.step_s if alone.device.step_s else 1.0
+    computing = spreading.compute_s / stretch
+    whole = alone.device.compute_s * strategy.accumulation or 1.0
+    optimizer = spreading.optimizer_s / stretch
+    return {
+        **{name: value * strategy.accumulation * computing / whole for name, value in alone.parts.items()},
+        "host": (stretch - 1.0) * (computing + optimizer),
+        "communication": spreading.exposed_s,
+        "optimizer": optimizer,
+        "other": spreading.bubble_s + spreading.waiting_s,
+    }
+
+
+def _reasons(features: StepFeatures, card: Gpu, anchor: Anchor | None, moved: bool) -> tuple[str, ...]:
+    found: list[str] = []
+    distance = distance_of(card)
+    if distance == "generation":
+        found.append(f"no step on {card.name} is among the measurements, only on others of its generation")
+    elif distance == "specification":
+        found.append(f"no step on any {card.generation} GPU is among the measurements: its data sheet is all there is")
+    if features.unknown:
+        found.append(f"{', '.join(each.name for each in features.unknown)}: without a formula, not counted")
+    if anchor is not None and not moved:
+        where = "a CPU" if anchor.gpu == CPU else f"{anchor.gpus} GPUs"
+        found.append(f"the measured step ran on {where}, which says nothing about one GPU: not used")
+    return tuple(found)
+
+
+def _unvalidated(spreading: Spread) -> tuple[str, ...]:
+    return tuple(f"unvalidated: {name}" for name in spreading.unvalidated)

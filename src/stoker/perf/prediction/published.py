@@ -32,8 +32,8 @@ LOOSE = {
     "wide-deep": "predicted too fast by half in every row: its tables are read by the step's own input pipeline",
     "vnet": "predicted too fast by two thirds: steps of some milliseconds, whose input is cut from volumes on the way",
 }
-"""Families whose step is not said by their definition alone. They are predicted and shown, but neither calibrated on nor
-counted among the families that a predictor from a definition is judged by."""
+"""Families whose step is not said by their definition alone. They are predicted and shown, but neither calibrated on
+nor counted among the families that a predictor from a definition is judged by."""
 _GPUS_OF_HOST = {"DGX-2": 16}
 _NETWORKS = {"DGX-1": 4 * 12.5e9, "DGX-2": 8 * 12.5e9, "DGX A100": 8 * 25e9}
 """Bytes/s of a server's links to others: 4 and 8 EDR, 8 HDR adapters (NVIDIA's data sheets); 1 HDR elsewhere."""

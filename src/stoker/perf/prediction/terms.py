@@ -7,11 +7,12 @@ measurements (:mod:`stoker.perf.prediction.calibrated`), make it a prediction.
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from stoker.perf.calibration.fitting import Term
+from stoker.perf.calibration.fitting import Calibration, Term
 from stoker.perf.catalogue import Gpu
 from stoker.perf.prediction.work import AMOUNTS, Array
 
@@ -82,9 +83,13 @@ TERMS = (
     Term("power", 0.4, 0.5, "boards with less power for their rate lower their clocks"),
     Term("change of layout", 1.0, 0.4, "16-bit convolutions turn channels-first images over and back"),
     *(Term(f"tensor cores of {name}", 0.1, 1.0, "how well they are fed") for name in GENERATIONS),
-    *(Term(f"memory of {name}", 0.05, 1.0, "beside that of volta") for name in GENERATIONS[1:]),
-    *(Term(f"card {name}", 0.05, 0.5, "cooling, clocks and hosts differ from what the data sheet says") for name in CARDS),
+    *(Term(f"memory of {name}", 0.05, 1.0, "less of its bandwidth is reached") for name in GENERATIONS),
+    *(Term(f"card {name}", 0.05, 0.5, "cooling, clocks and hosts differ from the data sheet") for name in CARDS),
 )
+TENSOR_CORES = {name: f"tensor cores of {name}" for name in GENERATIONS}
+MEMORIES = {name: f"memory of {name}" for name in GENERATIONS}
+OF_CARDS = {name: f"card {name}" for name in CARDS}
+"""Terms of a generation or card, by its name."""
 _COLUMN = {term.name: place for place, term in enumerate(TERMS)}
 _COMMON = np.array([
     term.prior * (term.lane == "device" and not term.name.startswith(("tensor cores", "memory of", "card")))
@@ -101,15 +106,11 @@ COMPUTE = frozenset(
 """Terms of products, convolutions and recurrent layers."""
 OPTIMIZER = frozenset({"optimizer", "optimizer, unfused"})
 HOST = frozenset({"launches"})
-CARD = frozenset(f"card {name}" for name in CARDS)
+CARD = frozenset(OF_CARDS.values())
 
 
 def precision_of(width: str, gpu: Gpu, precision: str) -> str:
-    """What tensor cores make of numbers of a width, as the catalogue calls it.
-
-    Args:
-        precision: of the program; ``fp32`` keeps TF32 off.
-    """
+    """What products of numbers of a width are computed in, as the catalogue calls it; ``fp32`` keeps TF32 off."""
     if width == "half":
         return precision if precision in ("fp16", "bf16") else "fp16"
     return "tf32" if precision != "fp32" and "tf32" in gpu.rates else "fp32"
@@ -130,8 +131,13 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
     at, table = _places(), np.zeros((len(AMOUNTS), len(TERMS)))
 
     def put(amount: str, term: str, seconds: float) -> None:
-        if term in _COLUMN:
-            table[at[amount], _COLUMN[term]] += seconds
+        table[at[amount], _COLUMN[term]] += seconds
+
+    def share(amount: str, terms: Mapping[str, str], name: str, seconds: float) -> None:
+        """One that was never measured is taken for the mean of those that were."""
+        found = [terms[name]] if name in terms else list(terms.values())
+        for term in found:
+            put(amount, term, seconds / len(found))
 
     for width in ("single", "half"):
         used = precision_of(width, gpu, precision)
@@ -143,7 +149,7 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
             put(f"{kind} {width}", f"{name} in {_NAMES[group]}", flop_s)
             put(f"{kind} {width}", "power", _ENERGY[group] / (gpu.power_w * _FLOPS_PER_JOULE[gpu.generation]))
             if precision != "fp32":
-                put(f"{kind} {width}", f"tensor cores of {gpu.generation}", flop_s)
+                share(f"{kind} {width}", TENSOR_CORES, gpu.generation, flop_s)
         put(f"narrow matmul {width}", "narrow products", flop_s)
         put(f"narrow conv {width}", "narrow convolutions", flop_s)
         put(f"grouped conv {width}", "grouped convolutions", flop_s)
@@ -155,14 +161,28 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
     put("recurrences", "steps of recurrent layers", LAUNCH_S)
     put("embedding bytes", "lookups", byte_s)
     put("fused bytes", "fused traffic", byte_s)
-    put("fused bytes", f"memory of {gpu.generation}", byte_s)
+    share("fused bytes", MEMORIES, gpu.generation, byte_s)
     put("unfused bytes", f"unfused traffic, {'compiled' if stack.compiled else 'eager'}", byte_s)
-    put("unfused bytes", f"memory of {gpu.generation}", byte_s / 2)
+    share("unfused bytes", MEMORIES, gpu.generation, byte_s / 2)
     put("optimizer bytes", "optimizer", byte_s)
     put("unfused optimizer bytes", "optimizer, unfused", byte_s)
     put("launches", "launches", LAUNCH_S)
-    believed = table @ _COMMON
-    cards = [gpu.name] if gpu.name in CARDS else CARDS
-    for name in cards:  # one that was never measured is taken for the mean of those that were
-        table[:, _COLUMN[f"card {name}"]] = believed / len(cards)
+    for amount, seconds in zip(AMOUNTS, (table @ _COMMON).tolist(), strict=True):
+        share(amount, OF_CARDS, gpu.name, seconds)
     return table
+
+
+def without(calibration: Calibration, left_out: Collection[str]) -> Calibration:
+    """The calibration for cards and generations that it has not seen: the mean of those that it has.
+
+    Args:
+        calibration: that was fitted without them.
+        left_out: names of cards and of generations; other names mean nothing here.
+    """
+    coefficients = calibration.coefficients.copy()
+    for terms in (TENSOR_CORES, MEMORIES, OF_CARDS):
+        seen = [_COLUMN[term] for name, term in terms.items() if name not in left_out]
+        for name in left_out:
+            if name in terms:
+                coefficients[_COLUMN[terms[name]]] = coefficients[seen].mean()
+    return Calibration(calibration.terms, coefficients)

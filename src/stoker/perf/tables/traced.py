@@ -20,7 +20,8 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     """One traced program.
 
     Attributes:
-        work: amounts of one micro-batch and one optimizer step, in the order of ``stoker.perf.prediction.work.AMOUNTS``.
+        work: amounts of one micro-batch and one optimizer step, in the order of
+            :data:`stoker.perf.prediction.work.AMOUNTS`.
         gradient_bytes: of all parameters.
         unknown: operations without a formula.
     """

@@ -6,8 +6,8 @@ has to after a change of a module, a formula or a sum. Needs torch; reading the 
 
 from __future__ import annotations
 
+import functools
 import gzip
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -39,17 +39,20 @@ def features_of(workload: Workload) -> StepFeatures:
     )
 
 
+_OPTIMIZERS: dict[Optimizer, tuple[str, dict[str, float]]] = {
+    "sgd-momentum": ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    "adam": ("Adam", {}),
+    "lamb": ("AdamW", {}),
+    "rmsprop": ("RMSprop", {"momentum": 0.9}),
+    "rmsprop+ftrl": ("RMSprop", {}),
+    "adagrad+ftrl": ("Adagrad", {}),
+}
+"""LAMB's passes are AdamW's and a norm; FTRL keeps as much state as Adagrad and RMSprop."""
+
+
 def _optimizer(name: Optimizer) -> object:
-    """LAMB's passes are AdamW's and a norm; FTRL keeps as much state as Adagrad and RMSprop."""
-    optim = import_module("torch").optim
-    return {
-        "sgd-momentum": lambda parameters: optim.SGD(parameters, lr=0.1, momentum=0.9),
-        "adam": optim.Adam,
-        "lamb": optim.AdamW,
-        "rmsprop": lambda parameters: optim.RMSprop(parameters, momentum=0.9),
-        "rmsprop+ftrl": optim.RMSprop,
-        "adagrad+ftrl": optim.Adagrad,
-    }[name]
+    called, options = _OPTIMIZERS[name]
+    return functools.partial(getattr(import_module("torch.optim"), called), **options)
 
 
 def traced(workload: Workload) -> Traced:
@@ -80,11 +83,7 @@ def distinct(rows: tuple[Published, ...]) -> dict[str, Workload]:
 
 def compiled() -> dict[str, Traced]:
     """The table, by key; takes some minutes."""
-    table: dict[str, Traced] = {}
-    for number, (key, workload) in enumerate(sorted(distinct(published()).items()), 1):
-        table[key] = traced(workload)
-        print(number, table[key].name, workload.precision, workload.batch, file=sys.stderr, flush=True)
-    return table
+    return {key: traced(workload) for key, workload in sorted(distinct(published()).items())}
 
 
 if __name__ == "__main__":
