@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from stoker.perf.communication.boxes import fitted
 from stoker.perf.communication.collectives import Group
 from stoker.perf.communication.cost import Cost
 from stoker.perf.communication.fabric import Fabric, fabric_of
 from stoker.perf.communication.spreading import Spread, refusal, spread
 from stoker.perf.communication.times import StepTimes, layers_of
 
-__all__ = ["Cost", "Fabric", "Group", "Spread", "StepTimes", "fabric_of", "fitted", "layers_of", "refusal", "spread"]
+__all__ = ["Cost", "Fabric", "Group", "Spread", "StepTimes", "fabric_of", "layers_of", "refusal", "spread"]

@@ -7,9 +7,10 @@ publisher; both by the least absolute error of the logarithm of the step, famili
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.perf.calibration.holdout import quantiles
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication.boxes import FILE, Box, Fitted, exposed_s
 from stoker.perf.communication.fabric import fabric_of
@@ -26,77 +28,103 @@ Place = tuple[Box, int]
 _BANDWIDTHS: NDArray[np.float64] = np.geomspace(0.5e9, 600e9, 24)
 _FINE: NDArray[np.float64] = np.geomspace(0.5e9, 600e9, 150)
 _WAITING = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)
+_SHARE, _POINTS = 0.95, 21
+"""Of the other families' steps that an interval holds, and what stands for each family: more than the 90 % that are
+promised for a new family, since families differ more from each other than their rows do."""
 _FAMILIES = 2
 """Families of models that a box and count must have been measured with, for its bandwidth to be fitted."""
 
 
 def fit(rows: Iterable[Scaling]) -> Fitted:
     """To rows that say something about links."""
-    useful = [(each, _Curve.of(each)) for each in rows if not peculiarity(each.family)]
-    return _fit(useful)
-
-
-def held_out(rows: Sequence[Scaling], group: Callable[[Scaling], Hashable]) -> list[float]:
-    """Steps predicted from those of other groups: seconds, in the order of the rows."""
-    curves = [(each, _Curve.of(each)) for each in rows]
-    fits: dict[Hashable, Fitted] = {}
-    for name in dict.fromkeys(map(group, rows)):
-        fits[name] = _fit([pair for pair in curves if group(pair[0]) != name and not peculiarity(pair[0].family)])
-    return [
-        each.alone_s * (1 + found.waiting.get(each.source, 0.0)) + curve.at(found.bandwidths.get((each.box, each.gpus)))
-        for each, curve in curves
-        for found in (fits[group(each)],)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    """Exposed seconds by bandwidth.
-
-    Attributes:
-        fine: at each of ``_FINE``.
-        usual: on the fabric that the GPU's specification says.
-    """
-
-    fine: NDArray[np.float64]
-    usual: float
-
-    @staticmethod
-    def of(scaling: Scaling) -> _Curve:
-        usual = fabric_of(gpu(scaling.gpu), gpus=scaling.gpus)
-        coarse = [exposed_s(scaling, replace(usual, bandwidth=float(b), sweep="")) for b in _BANDWIDTHS]
-        fine = np.interp(np.log(_FINE), np.log(_BANDWIDTHS), np.log(np.maximum(coarse, 1e-9)))
-        return _Curve(np.exp(fine), exposed_s(scaling, usual))
-
-    def at(self, bandwidth: float | None) -> float:
-        if bandwidth is None:
-            return self.usual
-        return float(np.interp(math.log(bandwidth), np.log(_FINE), self.fine))
-
-
-def _fit(pairs: Sequence[tuple[Scaling, _Curve]]) -> Fitted:
-    bandwidths: dict[Place, float] = {}
+    useful = [each for each in rows if not peculiarity(each.family)]
     waiting: dict[str, float] = {}
-    for source in dict.fromkeys(each.source for each, _ in pairs):
-        own = [pair for pair in pairs if pair[0].source == source]
-        _, share, found = min((_boxes(own, share) for share in _WAITING), key=lambda tried: tried[0])
-        waiting[source] = share
+    bandwidths: dict[Place, float] = {}
+    for source in dict.fromkeys(each.source for each in useful):
+        own = [each for each in useful if each.source == source]
+        _, waiting[source], found = min((_boxes(own, share) for share in _WAITING), key=lambda tried: tried[0])
         bandwidths |= found
     return Fitted(bandwidths, waiting)
 
 
-def _boxes(pairs: Sequence[tuple[Scaling, _Curve]], waiting: float) -> tuple[float, float, dict[Place, float]]:
+@functools.cache
+def without(family: str) -> Fitted:
+    """To all published rows but those of a family, for predictions of that family."""
+    return fit(each for each in scalings() if each.family != family)
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A step on several GPUs, from its time on one and from other families' steps on the same box.
+
+    Attributes:
+        seconds, low, high: the ends hold 95 % of the steps of the other families.
+    """
+
+    scaling: Scaling
+    seconds: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """|predicted / measured - 1|."""
+        return abs(self.seconds / self.scaling.step_s - 1)
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the measured step lies in the interval."""
+        return self.low <= self.scaling.step_s <= self.high
+
+
+def held_out(rows: Sequence[Scaling]) -> list[Predicted]:
+    """Each family of models predicted from the others.
+
+    Intervals come from the errors of the other families, each of which was predicted without itself and counts alike
+    whatever its rows: quantiles as in split-conformal prediction (Vovk et al. 2005), of ``_SHARE``.
+    """
+    seconds = [without(each.family).step_s(each) for each in rows]
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for each, predicted in zip(rows, seconds, strict=True):
+        if not peculiarity(each.family):
+            ratios[each.family].append(math.log(each.step_s / predicted))
+    alike = {family: np.quantile(own, np.linspace(0, 1, _POINTS)) for family, own in ratios.items()}
+    ends: dict[str, tuple[float, float]] = {}
+    for family in dict.fromkeys(each.family for each in rows):
+        others = [points for name, points in alike.items() if name != family]
+        ends[family] = quantiles(np.concatenate(others), _SHARE)
+    return [
+        Predicted(each, predicted, predicted * ends[each.family][0], predicted * ends[each.family][1])
+        for each, predicted in zip(rows, seconds, strict=True)
+    ]
+
+
+@functools.cache
+def _exposed(scaling: Scaling) -> NDArray[np.float64]:
+    """Seconds of exposed exchange at each of ``_FINE``."""
+    usual = fabric_of(gpu(scaling.gpu), gpus=scaling.gpus)
+    coarse = [exposed_s(scaling, replace(usual, bandwidth=float(rate), sweep="")) for rate in _BANDWIDTHS]
+    return np.exp(np.interp(np.log(_FINE), np.log(_BANDWIDTHS), np.log(np.maximum(coarse, 1e-9))))
+
+
+@functools.cache
+def _usual(scaling: Scaling) -> float:
+    """Seconds of exposed exchange on what the GPU's specification says."""
+    return exposed_s(scaling, fabric_of(gpu(scaling.gpu), gpus=scaling.gpus))
+
+
+def _boxes(rows: Sequence[Scaling], waiting: float) -> tuple[float, float, dict[Place, float]]:
     """Error, waiting share, and the best bandwidth of each place."""
-    places: dict[Place, list[tuple[Scaling, _Curve]]] = defaultdict(list)
-    for pair in pairs:
-        places[pair[0].box, pair[0].gpus].append(pair)
+    places: dict[Place, list[Scaling]] = defaultdict(list)
+    for each in rows:
+        places[each.box, each.gpus].append(each)
     losses: list[float] = []
     found: dict[Place, float] = {}
-    for place, rows in places.items():
+    for place, own in places.items():
         by_family: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
-        is_fitted = len({each.family for each, _ in rows}) >= _FAMILIES
-        for each, curve in rows:
-            exposed = curve.fine if is_fitted else np.full(len(_FINE), curve.usual)
+        is_fitted = len({each.family for each in own}) >= _FAMILIES
+        for each in own:
+            exposed = _exposed(each) if is_fitted else np.full(len(_FINE), _usual(each))
             by_family[each.family].append(np.abs(np.log((each.alone_s * (1 + waiting) + exposed) / each.step_s)))
         loss = np.mean([np.mean(family, axis=0) for family in by_family.values()], axis=0)
         best = int(np.argmin(loss))

@@ -84,18 +84,18 @@ def profile_of(features: StepFeatures) -> Profile:
 
 
 def compiled() -> bytes:
-    """The package's table, by tracing the smallest micro-batch of each published model."""
+    """The package's table, by tracing the largest micro-batch of each published model."""
     torch = import_module("torch")
     characterise = import_module("stoker.perf").characterise
-    smallest: dict[str, Workload] = {}
+    largest: dict[str, Workload] = {}
     for row in published():
         workload = workload_of(row) if row.source in ("lambda-v1", "nvidia-dle") else Excluded("")
         if isinstance(workload, Workload):
-            known = smallest.setdefault(key_of(workload), workload)
-            if workload.batch < known.batch:
-                smallest[key_of(workload)] = workload
+            known = largest.setdefault(key_of(workload), workload)
+            if workload.batch > known.batch:
+                largest[key_of(workload)] = workload
     found: dict[str, Profile] = {}
-    for key, workload in sorted(smallest.items()):
+    for key, workload in sorted(largest.items()):
         step = workload.shortened(_LOOP) if workload.loop else workload
         with torch.device("meta"):
             module = step.build()

@@ -25,18 +25,15 @@ own optimizer for 16 bits (NVIDIA/DeepLearningExamples, PyTorch); BERT in Tensor
 _GPUS_OF_HOST = {"DGX-2": 16}
 _NETWORKS = {"DGX-1": 4 * 12.5e9, "DGX-2": 8 * 12.5e9, "DGX A100": 8 * 25e9}
 """Bytes/s of a host's links to others: 4 and 8 EDR, 8 HDR adapters (NVIDIA's data sheets); 1 HDR elsewhere."""
-_NO_EXCHANGE = (
-    "its rows lose nothing on any link: 2 GB of gradients in no time between two RTX 4090 without peer access, where "
-    "0.6 GB of GNMT take 130 ms"
-)
 _PECULIAR = {
-    "transformer-xl": _NO_EXCHANGE,
-    "ncf": "its rows gain up to 1.9 times a GPU: the batch on one GPU is bound by something else (no scaling to learn)",
-    "tacotron2": "host-bound: 861 steps of a decoder with tiny kernels, that processes on a shared CPU delay",
-    "vnet": "4 MB of gradients: a constant 7 to 15 ms that no link takes",
-    "efficientnet": "bound by its input pipeline on eight GPUs, as its publisher says of mixed precision",
-    "bart": "sequences of several lengths: two of three configurations wait for the longest",
+    "transformer-xl": "no exchange shows: 2 GB cost nothing between RTX 4090s, where 0.6 GB of GNMT cost 130 ms",
+    "ncf": "gains up to 1.9 times a GPU: something else than its step limits it on one",
+    "tacotron2": "bound by the host: 861 steps of a decoder with tiny kernels, on a CPU that processes share",
+    "vnet": "4 MB of gradients: loses 7 to 15 ms whatever the batch, which no link takes",
+    "efficientnet": "loses up to a third with 21 MB of gradients: bound by something else on several GPUs",
+    "bart": "two configurations of six lose a third, the others 1 to 4 %, with equal gradients",
 }
+"""Why rows of a family say nothing about links; found in the rows themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
