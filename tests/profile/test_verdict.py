@@ -186,6 +186,15 @@ class TestStragglers:
         ranks = [record(rank=k, world_size=2, compute=0.1, communication=0.1) for k in range(2)]
         assert judge(profile_of(*ranks), Context()).kind == "COMMUNICATION-BOUND"
 
+    def test_where_exchange_itself_takes_longer_it_is_not_the_straggler(self) -> None:
+        ranks = self.two(0.1)
+        for each in ranks:
+            each.samples = [
+                sampled(s.number, **{**s.seconds, "communication": s.seconds["communication"] + 0.5})
+                for s in each.samples
+            ]
+        assert judge(profile_of(*ranks), Context()).kind == "COMMUNICATION-BOUND"
+
     def test_without_steps_in_common_nothing_is_said(self) -> None:
         ranks = self.two(0.3)
         ranks[1].samples = [sampled(99, compute=1.0)]

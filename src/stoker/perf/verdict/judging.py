@@ -55,9 +55,9 @@ def level(share: float, levels: tuple[float, float]) -> str:
 def judge(profile: Profile, context: Context) -> Verdict:
     """The verdict on a profile.
 
-    What keeps the device from computing comes before what it computes: stragglers, then whatever of input,
-    communication and host is high, the largest first, then input and communication where they are moderate. Where none
-    of these is, the step is bound by its own operations.
+    What keeps the device from computing comes before what it computes: stragglers, where waiting for them is most of
+    the exposed communication; then whatever of input, communication and host is high, the largest first; then input and
+    communication where they are moderate. Where none of these is, the step is bound by its own operations.
     """
     if not profile.sampled and level(_share(profile, "input"), INPUT_LEVELS) == "":
         return _unknown(profile)
@@ -97,8 +97,11 @@ def _again(profile: Profile) -> str:
 
 def _is_straggling(profile: Profile) -> bool:
     found = profile.stragglers
-    lost = profile.details.straggler_wait_s / profile.seconds
-    return found is not None and found.ratio > STRAGGLER_RATIO and lost > STRAGGLER_LOST
+    lost_s = profile.details.straggler_wait_s
+    explains = lost_s > 0.5 * profile.parts["communication"]
+    return (
+        found is not None and found.ratio > STRAGGLER_RATIO and lost_s > STRAGGLER_LOST * profile.seconds and explains
+    )
 
 
 # -- one maker each --------------------------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ def assemble(
     batch_size = loader.batch_size if loader is not None else None
     sampled_s = _sampled_means(first)
     notes = list(dict.fromkeys(note for record in ranks for note in record.notes))
+    if loader is None:
+        notes.append("no DataLoader was used: what the program does to get its batches counts as the host's work")
     if len(ranks) < first.world_size:
         notes.append(f"{len(ranks)} of {first.world_size} ranks left records here")
     return Profile(

@@ -26,8 +26,7 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 3
     """Of the steps, how many torch's profiler looks into."""
     then: Literal["stop", "continue"] = "stop"
-    served: bool = False
-    """Whether stoker serves the program's loaders meanwhile, as in `stoker run`."""
+    """Whether the program is ended after that, or goes on."""
 
     def __post_init__(self) -> None:
         """Checks each value."""
