@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from stoker.perf.machine.allocator import fault_seconds_per_byte, keep_memory
 from stoker.perf.machine.exchange import all_reduce_seconds
 from stoker.perf.machine.matrix_probes import matrix_probes
 from stoker.perf.machine.measuring import measured
@@ -52,11 +53,12 @@ def calibrate(
     cache_bytes = last_cache_bytes()
     probes = _thinned([*matrix_probes(), *memory_probes()], thin)
     operands = Operands(_NUMBERS)
-    _settle()
+    keep_memory()
     rest = seconds * sum(part for name, part in _REST.items() if exchange or name != "exchange")
     gc.collect()
     gc.disable()
     try:
+        fault_s = fault_seconds_per_byte()
         samples, disturbed = measured(
             probes, operands, cache_bytes, begun + seconds - rest, lambda share: tell("operations", share)
         )
@@ -64,6 +66,7 @@ def calibrate(
             machine=processor(), threads=torch.get_num_threads(), torch=str(torch.__version__),
             measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), took_s=0.0,
             cache_bytes=cache_bytes, samples=tuple(samples), host_s={}, disturbed_share=disturbed,
+            fault_s_per_byte=fault_s,
         )  # fmt: skip
         del operands
         speed = Speed(rates)
@@ -91,16 +94,6 @@ def _thinned(probes: list[Probe], thin: int) -> list[Probe]:
             kept.append(probe)
         seen[probe.work.curve] += 1
     return kept
-
-
-def _settle() -> None:
-    """The allocator keeps what is freed from now on, as it does in a training process after some steps.
-
-    glibc gives large blocks back at once until one was freed; then it keeps blocks of up to that size, at most 32 MiB
-    (mallopt(3), M_MMAP_THRESHOLD).
-    """
-    for megabytes in (1, 4, 16, 31):
-        torch.ones(megabytes << 18)
 
 
 def last_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:

@@ -24,7 +24,8 @@ def placed(operation: Operation) -> Work:
     flops = work.flops * blocked(dims) if operation.kind == "conv" else work.flops
     # A layer of an LSTM reads its weights at each step: what it takes follows from its sizes.
     size = 0.0 if operation.kind == "rnn" else work.bytes
-    return Work(curve=work.curve, dims=dims, flops=flops, bytes=size)
+    rows = float(dims[0]) if operation.kind == "embedding" else 0.0
+    return Work(curve=work.curve, dims=dims, flops=flops, bytes=size, rows=rows)
 
 
 def blocked(dims: tuple[float, ...]) -> float:
@@ -53,8 +54,10 @@ def _curve(operation: Operation) -> str:
             causal = operation.flops < 0.75 * operation.count * 2.0 * heads * queries * keys * products
             return f"attention.{way}.causal" if causal else f"attention.{way}"
         case "embedding" if name == "_embedding_bag_backward":
-            _, width, rows = operation.dims
-            whole = operation.eager_bytes >= operation.count * rows * width * _FLOAT_BYTES
+            lookups, width, rows = operation.dims
+            # A whole table of gradients is zeroed and added to: three times what was looked up, and the table.
+            least = (2.5 * lookups + rows) * width * _FLOAT_BYTES
+            whole = operation.eager_bytes >= operation.count * least
             return f"{name}.dense" if whole else f"{name}.sparse"
         case _:
             return f"{name}.optimizer" if phase == "optimizer" else name

@@ -24,6 +24,10 @@ _VISIT_S = 3e-3
 """Of one probe, before it is the next one's turn."""
 _EVICTED_S = 1e-3
 """Longer calls are timed after the caches were emptied; of shorter ones, so many run in turn that they empty them."""
+_WARM, _COLD, _RING = 0.25, 2.5, 64
+"""Operands that warm calls, and cold ones, take turns over: parts of the last cache, and at most how many sets."""
+_SLOW_MEMORY, _MATTERS = 10e9, 0.05
+"""Bytes per second at least, and the share of an operation's time that reading its tensors must be able to take."""
 
 
 @dataclass
@@ -57,49 +61,59 @@ def timed(times: Times, calls: Callable[[], object], count: int = 1) -> float:
 
 
 class _Visits:
-    """One probe over all rounds."""
+    """One probe over all rounds.
+
+    Warm calls take turns over a few sets of operands that fit into the last cache together: between two operations of a
+    step many others run, so that nothing is found where a core would keep it. Cold ones take turns over more than it
+    holds.
+    """
 
     def __init__(self, probe: Probe, cache_bytes: int) -> None:
         self.probe, self.warm, self.cold = probe, Times(), Times()
-        # Twice the cache, and what reads it in order can leave some of it there.
-        self._ring = max(1, math.ceil(2.5 * cache_bytes / max(probe.footprint, 1.0)))
+        self._few = max(1, min(_RING, int(_WARM * cache_bytes / max(probe.footprint, 1.0))))
+        self._evicting = _COLD * cache_bytes
+        self._many = math.ceil(self._evicting / max(probe.footprint, 1.0))
 
     def visit(self, operands: Operands) -> None:
         run = self.probe.make(operands)
         run()
         once = timed(Times(), run)
-        count = max(1, int(_SAMPLE_S / max(once, 1e-7)))
-
-        def several() -> None:
-            for _ in range(count):
-                run()
-
+        few = max(1, min(self._few, int(_VISIT_S / once)))
+        ring = [run, *(self.probe.make(operands) for _ in range(few - 1))]
+        count = max(1, int(_SAMPLE_S / max(once * few, 1e-7)))
+        around, calls = _turns(ring, count)
         end = time.perf_counter() + _VISIT_S
         for n in range(1000):
-            timed(self.warm, several, count)
+            timed(self.warm, around, calls)
             if n >= 2 and time.perf_counter() > end:
                 break
-        if self._ring > 64:  # small: what it touches is not worth emptying caches for
+        # Small, or long for what it touches: where that lies hardly matters.
+        if self._many > _RING or self.probe.footprint < _MATTERS * once * _SLOW_MEMORY:
             return
         if once > _EVICTED_S:
             for _ in range(2):
-                operands.touch_all()
+                operands.touch(self._evicting)
                 timed(self.cold, run)
             return
-        ring = [self.probe.make(operands) for _ in range(self._ring)]
-        kept = [other() for other in ring]
-
-        def around() -> None:
-            for n, other in enumerate(ring):
-                kept[n] = other()
-
-        around()
-        timed(self.cold, around, len(ring))
+        around, calls = _turns([self.probe.make(operands) for _ in range(self._many)], 1)
+        timed(self.cold, around, calls)
 
     def sample(self) -> Sample:
         warm = self.warm.seconds
         cold = max(warm, self.cold.seconds) if self.cold.alone or self.cold.disturbed else warm
         return Sample(work=self.probe.work, warm_s=warm, cold_s=cold)
+
+
+def _turns(ring: Sequence[Callable[[], object]], times: int) -> tuple[Callable[[], None], int]:
+    """What makes every call of the ring so many times, keeping results until their turn comes again; and its calls."""
+    kept = [run() for run in ring]
+
+    def around() -> None:
+        for _ in range(times):
+            for n, run in enumerate(ring):
+                kept[n] = run()
+
+    return around, times * len(ring)
 
 
 def measured(
@@ -130,3 +144,8 @@ def measured(
     found = [times for visit in visits for times in (visit.warm, visit.cold)]
     disturbed = sum(len(times.disturbed) for times in found)
     return [visit.sample() for visit in visits], disturbed / sum(len(t.alone) + len(t.disturbed) for t in found)
+
+
+def use_threads(count: int) -> None:
+    """Lets torch's operations run on so many threads from now on."""
+    torch.set_num_threads(count)

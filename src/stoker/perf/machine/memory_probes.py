@@ -27,7 +27,7 @@ ELEMENTWISE: dict[str, tuple[int, Run]] = {
     "sigmoid": (1, torch.sigmoid), "tanh": (1, torch.tanh), "exp": (1, torch.exp), "sqrt": (1, torch.sqrt),
     "pow": (1, lambda x: x**2), "neg": (1, torch.neg), "hardtanh": (1, torch.nn.functional.relu6),
     "hardswish": (1, torch.nn.functional.hardswish), "clone": (1, torch.clone), "fill": (0, lambda x: x.fill_(0.0)),
-    "zeros": (0, torch.zeros_like), "rsqrt": (1, torch.rsqrt), "log": (1, torch.log),
+    "zeros": (0, lambda x: torch.zeros(x.numel())), "rsqrt": (1, torch.rsqrt), "log": (1, torch.log),
     "leaky_relu": (1, torch.nn.functional.leaky_relu), "elu": (1, torch.nn.functional.elu),
     "threshold_backward": (2, lambda g, x: aten.threshold_backward(g, x, 0.0)),
     "gelu_backward": (2, lambda g, x: aten.gelu_backward(g, x)),
@@ -217,7 +217,7 @@ def _pools() -> Iterator[Probe]:
 
 
 def _lookups() -> Iterator[Probe]:
-    for count, width, rows in halton(10, (64, 12_000), (12, 300), (200, 60_000)):
+    for count, width, rows in halton(28, (100, 12_000), (8, 260), (300, 90_000)):
         while rows * width > 3_000_000:
             rows = rows * 2 // 3
         while count * width > 1_000_000:
@@ -236,9 +236,11 @@ def _embedding(count: int, width: int, rows: int) -> Iterator[Probe]:
         return lambda: aten.embedding_dense_backward(grad, found, rows, -1, False)
 
     dims, moved, table = (count, width, rows), 4.0 * count * width, 4.0 * rows * width
-    yield Probe(Work(curve="embedding", dims=dims, flops=0.0, bytes=2 * moved + 8 * count), forward, moved + table)
+    yield Probe(
+        Work(curve="embedding", dims=dims, flops=0.0, rows=count, bytes=2 * moved + 8 * count), forward, moved + table
+    )
     size = 3 * moved + table + 8 * count
-    work = Work(curve="embedding_dense_backward", dims=dims, flops=0.0, bytes=size)
+    work = Work(curve="embedding_dense_backward", dims=dims, flops=0.0, rows=count, bytes=size)
     yield Probe(work, backward, moved + table)
 
 
@@ -264,9 +266,11 @@ def _bags(count: int, width: int, rows: int, bag: int) -> Iterator[Probe]:
 
     dims, moved, table = (count, width, rows), 4.0 * count * width, 4.0 * rows * width
     size = moved + 8 * count + 8 * bags + 4.0 * bags * width
-    work = Work(curve="_embedding_bag", dims=dims, flops=0.0, bytes=size)
+    work = Work(curve="_embedding_bag", dims=dims, flops=0.0, rows=count, bytes=size)
     yield Probe(work, lambda o: forward_of(o, False)[2], moved + table)
-    work = Work(curve="_embedding_bag_backward.dense", dims=dims, flops=0.0, bytes=3 * moved + table + 8 * count)
+    work = Work(
+        curve="_embedding_bag_backward.dense", dims=dims, flops=0.0, rows=count, bytes=3 * moved + table + 8 * count
+    )
     yield Probe(work, lambda o: backward(o, False), moved + table)
-    work = Work(curve="_embedding_bag_backward.sparse", dims=dims, flops=0.0, bytes=2 * moved + 16 * count)
+    work = Work(curve="_embedding_bag_backward.sparse", dims=dims, flops=0.0, rows=count, bytes=2 * moved + 16 * count)
     yield Probe(work, lambda o: backward(o, True), moved)

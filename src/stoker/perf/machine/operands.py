@@ -47,9 +47,9 @@ class Operands:
         """Whole numbers in [0, end)."""
         return torch.randint(end, shape, generator=self._generator)
 
-    def touch_all(self) -> None:
-        """Reads the whole block, which leaves nothing else in the caches."""
-        self._block.sum()
+    def touch(self, num_bytes: float) -> None:
+        """Reads so much of the block, or all of it: little else is left in the caches then."""
+        self._block[: int(num_bytes) // 4].sum()
 
 
 class Probe(NamedTuple):

@@ -21,6 +21,10 @@ _LEAST = 0.9
 """Share of the time that must lie on measured curves."""
 _STEP_SPREAD = 0.05
 """Of a step's time beside its kernels' (standard deviation): steps of one program differ by so much between runs."""
+_EMPTY, _FULL = 1 / 64, 1 / 2
+"""Parts of the last cache: what keeps less alive finds everything there, what keeps more alive does not."""
+_WORTH = 0.05
+"""Share of a step from which fetching memory is mentioned."""
 _WITHIN = 1.645
 """Standard deviations that hold 90 % of a normal distribution."""
 
@@ -39,7 +43,7 @@ class Line:
 
 
 def predict_step(features: StepFeatures, rates: Rates | Speed) -> Prediction:
-    """One optimizer step on the machine that was measured.
+    """One optimizer step on the machine that was measured, in a process that keeps the memory that it has freed.
 
     Args:
         features: traced for the target ``cpu``.
@@ -56,11 +60,21 @@ def predict_step(features: StepFeatures, rates: Rates | Speed) -> Prediction:
     seconds = sum(parts.values())
     apart = math.exp(_WITHIN * _spread(lines, speed, seconds))
     tier, reasons = _tier(lines, features)
+    fetched = fetched_seconds(features, speed.rates)
+    if fetched >= _WORTH * seconds:
+        reasons += (f"up to about {1e3 * fetched:.1f} ms more where the allocator gives memory back in each step",)
     if tier == "extrapolated":
         apart *= apart
     return Prediction(
         seconds=seconds, low=seconds / apart, high=seconds * apart, tier=tier, parts=parts, reasons=reasons
     )
+
+
+def fetched_seconds(features: StepFeatures, rates: Rates) -> float:
+    """What a step takes longer if all that it keeps for a while is given back to the system and fetched again."""
+    weights = features.weights
+    lasting = weights.bytes + weights.optimizer_bytes + features.input_bytes
+    return max(0, features.peak_bytes - lasting) * rates.fault_s_per_byte
 
 
 def predicted_lines(features: StepFeatures, speed: Speed) -> list[Line]:
@@ -82,10 +96,10 @@ def predicted_lines(features: StepFeatures, speed: Speed) -> list[Line]:
 
 
 def cold_share(rates: Rates, phase: Phase, alive_bytes: float) -> float:
-    """How far tensors are in memory instead of the caches: measured at some sizes, between them by logarithms."""
-    points = sorted(rates.coldness.get(phase, ((1.0, 1.0),)))
-    sizes, shares = np.log([size for size, _ in points]), [share for _, share in points]
-    return float(np.interp(math.log(max(alive_bytes, 1.0)), sizes, shares))
+    """How far tensors are in memory instead of the caches: as measured, less where a step leaves room in the caches."""
+    filled = alive_bytes / rates.cache_bytes
+    room = math.log(_FULL / max(filled, _EMPTY)) / math.log(_FULL / _EMPTY)
+    return rates.coldness.get(phase, 1.0) * (1.0 - max(0.0, room))
 
 
 def _parts(lines: Sequence[Line]) -> dict[str, float]:

@@ -20,6 +20,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     flops: float
     bytes: float
     """Read and written, each tensor once."""
+    rows: float = 0.0
+    """Of a table, looked up one by one."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +29,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     work: Work
     warm_s: float
-    """With its tensors in the caches."""
+    """With its tensors in the last cache."""
     cold_s: float
     """With its tensors in memory."""
 
@@ -49,11 +51,13 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[Sample, ...]
     host_s: Mapping[str, float]
     """What an operation costs beside its kernel, by phase: Python, dispatch, the graph of gradients."""
-    coldness: Mapping[str, tuple[tuple[float, float], ...]] = {}
-    """By phase: bytes that a step keeps alive, and how far its operations find their tensors in memory (1) instead of
-    the caches (0)."""
+    coldness: Mapping[str, float] = {}
+    """By phase: how far operations find their tensors in memory (1) instead of the caches (0), in steps that keep as
+    much alive as caches hold, or more."""
     all_reduce: tuple[tuple[float, float], ...] = ()
     """Bytes, and seconds of summing them over two processes of this machine by gloo."""
+    fault_s_per_byte: float = 0.0
+    """Of memory that is touched for the first time since the system gave it."""
     disturbed_share: float = 0.0
     """Samples during which the system ran something else."""
 

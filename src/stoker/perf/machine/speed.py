@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,11 +64,21 @@ class Speed:
         by_curve: defaultdict[str, list[Sample]] = defaultdict(list)
         for sample in rates.samples:
             by_curve[sample.work.curve].append(sample)
+        self._row_s = {curve: self._row_seconds(found) for curve, found in by_curve.items()}
         self.surfaces: Mapping[str, Surface] = {curve: self._fitted(found) for curve, found in by_curve.items()}
+
+    def _row_seconds(self, samples: list[Sample]) -> float:
+        """What looking up a row takes on a curve, in the middle of its samples."""
+        looked_up = [s for s in samples if s.work.rows]
+        rest = [max(0.0, s.warm_s - self.roofline.seconds(s.work)) / s.work.rows for s in looked_up]
+        return statistics.median(rest) if rest else 0.0
+
+    def _least(self, work: Work) -> float:
+        return self.roofline.seconds(work) + self._row_s.get(work.curve, 0.0) * work.rows
 
     def _fitted(self, samples: list[Sample]) -> Surface:
         points = np.array([logs(sample.work.dims) for sample in samples])
-        at_most = np.array([self.roofline.seconds(sample.work) for sample in samples])
+        at_most = np.array([self._least(sample.work) for sample in samples])
         times = np.array([(sample.warm_s, sample.cold_s) for sample in samples])
         return fitted(points, np.log(times / at_most[:, None]), _CLOCK_S / times[:, 0])
 
@@ -79,5 +90,5 @@ class Speed:
             curve, surface = ANY, self.surfaces[ANY]
             at = logs((max(1.0, work.bytes / 12.0), 3.0))
         where = np.array(at)
-        warm, cold = surface.ratios(where) * self.roofline.seconds(work)
+        warm, cold = surface.ratios(where) * self._least(work)
         return Found(float(warm), float(cold), curve, surface.distance(where))

@@ -25,7 +25,7 @@ from stoker.perf.machine.curves import placed
 from stoker.perf.machine.measuring import Times, timed
 from stoker.perf.machine.speed import Speed
 
-_LEVELS = (0.25, 0.75, 2.0, 5.0)
+_LEVELS = (0.5, 1.0, 2.0, 3.0, 4.0)
 """Bytes that a step keeps alive, in caches."""
 _LAYERS = 16
 
@@ -86,11 +86,12 @@ def host_seconds(speed: Speed, seconds: float) -> dict[str, float]:
     return {phase: statistics.median(values) for phase, values in found.items()}
 
 
-def coldness(
-    speed: Speed, host_s: dict[str, float], cache_bytes: int, seconds: float
-) -> dict[str, tuple[tuple[float, float], ...]]:
-    """By phase: bytes that a step keeps alive, and where between warm and cold its operations are then."""
-    found: dict[str, list[tuple[float, float]]] = {phase: [] for phase in PHASES}
+def coldness(speed: Speed, host_s: dict[str, float], cache_bytes: int, seconds: float) -> dict[str, float]:
+    """By phase: where between warm and cold operations are in steps that keep about as much alive as caches hold.
+
+    The middle of several sizes: at each, what is sought is a small difference of large times.
+    """
+    found: dict[str, list[float]] = {phase: [] for phase in PHASES}
     numbers = [int(level * cache_bytes / 4) for level in _LEVELS]
     chains = [Program(_Pointwise(), torch.rand(n // (_LAYERS + 3)).requires_grad_(), _no_weights) for n in numbers]
     # An optimizer of this kind keeps four numbers a weight: itself, its gradient and two states.
@@ -104,8 +105,8 @@ def coldness(
             count = sum(operation.count for operation in features.operations if operation.phase == phase)
             rest = times[phase].seconds - count * host_s[phase] - warm
             share = min(1.0, max(0.0, rest / max(cold - warm, 1e-9)))
-            found[phase].append((float(features.peak_bytes), share))
-    return {phase: tuple(sorted(points)) for phase, points in found.items()}
+            found[phase].append(share)
+    return {phase: statistics.median(shares) for phase, shares in found.items()}
 
 
 def phase_seconds(speed: Speed, features: StepFeatures, phase: Phase) -> tuple[float, float]:
