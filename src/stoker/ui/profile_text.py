@@ -107,7 +107,7 @@ def _parts(profile: Profile, style: Style) -> list[str]:
         lines.append(line.rstrip())
     total = f"{'step':<{LABEL_WIDTH}}{format_seconds(profile.seconds):>9}{'':>9}  {'':<{_BAR_WIDTH}}"
     if predicted is not None:
-        total += f"  {format_seconds(predicted.seconds):>9}  {_range(predicted.low, predicted.high)}"
+        total += f"  {format_seconds(predicted.seconds):>9}"
     return [*lines, style.paint(total.rstrip(), 1)]
 
 
@@ -136,7 +136,9 @@ def _between(profile: Profile, style: Style) -> list[str]:
     if profile.residual is not None:
         lines += _labelled("Residual", profile.residual.text, style)
     if profile.predicted is not None:
-        lines += _labelled("Prediction", f"{profile.predicted.tier}, by {profile.predicted.basis}", style)
+        span = _range(profile.predicted.low, profile.predicted.high)
+        told = f"{format_seconds(profile.predicted.seconds)} a step ({span}), {profile.predicted.tier}"
+        lines += _labelled("Prediction", f"{told}: {profile.predicted.basis}", style)
     elif profile.unpredicted:
         lines += _labelled("Prediction", f"none: {profile.unpredicted}", style)
     for number, text in enumerate(profile.verdict.evidence if profile.verdict else []):

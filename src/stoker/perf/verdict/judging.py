@@ -171,9 +171,7 @@ def _input(profile: Profile, context: Context, severity: str) -> Verdict:
     loader, usage = profile.loader, profile.usage
     evidence: list[str] = []
     if loader is not None:
-        makers = (
-            f"{loader.workers} data workers" if loader.workers else "no data workers: the program makes them itself"
-        )
+        makers = f"{loader.workers} data worker{'s' if loader.workers > 1 else ''}" if loader.workers else _ITSELF
         evidence.append(f"batches of {loader.dataset} in the loop at {loader.site}: {makers}")
     if usage.process_s > 0:
         busy = (usage.process_s + usage.children_s) / profile.seconds
@@ -185,8 +183,8 @@ def _input(profile: Profile, context: Context, severity: str) -> Verdict:
         profile.seconds, profile.details.wait_s, context.mean_wait_cpu_s, usage, loader,
         cores=profile.cores, threads=profile.threads,
     )  # fmt: skip
-    if best > (1 - NOT_BOUND / 2) * profile.seconds:
-        evidence.append("making batches and training use up the cores: more workers would not help")
+    if (best + worst) / 2 > (1 - NOT_BOUND) * profile.seconds:
+        evidence.append("making batches and training use up the cores: more workers would hardly help")
         return Verdict(
             kind="INPUT-BOUND", severity=severity, share=share, text=text, evidence=evidence,
             action=Action(
@@ -202,6 +200,9 @@ def _input(profile: Profile, context: Context, severity: str) -> Verdict:
             gain=gain_of(profile.seconds, best, worst, basis, context.price_per_hour),
         ),
     )  # fmt: skip
+
+
+_ITSELF = "no data workers: the program makes them itself"
 
 
 def _copy(profile: Profile, context: Context, severity: str, text: str, evidence: list[str]) -> Verdict:

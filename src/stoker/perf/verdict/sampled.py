@@ -6,13 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from stoker.perf.verdict.kernels import label_of_kernel
 from stoker.perf.verdict.profile import ModuleTime, OperatorTime, SampledStep
 from stoker.perf.verdict.timeline import STEP, Span, contexts, cut, flatten, modules_by_sequence, on_device, on_host
 
 NS = 1e-9
-_OPERATORS_KEPT = 40
+_OPERATORS_KEPT = 200
+_OURS = ("stoker::", "Optimizer.")
+"""Ranges that are no operators; their own time is Python."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +91,12 @@ def analyse(trace: Trace, *, first: int) -> Sampled:
         )
     if has_device:
         pieces = [
-            (k.end - k.start, label, module, name) for k, label, module, name in labelled if begin <= k.start < end
+            Piece(k.end - k.start, label, module, name, True)
+            for k, label, module, name in labelled
+            if begin <= k.start < end
         ]
     else:
-        pieces = [(s.length, s.label, s.module, s.name) for s in cut(segments, begin, end) if s.covered]
+        pieces = [Piece(s.length, s.label, s.module, s.name, s.begins) for s in cut(segments, begin, end) if s.covered]
     found.modules = _modules(pieces, len(found.steps))
     found.operators = _operators(pieces, len(found.steps))
     return found
@@ -113,26 +118,37 @@ def _labelled(trace: Trace) -> list[tuple[Kernel, str, str, str]]:
     return found
 
 
-Piece = tuple[int, str, str, str]
-"""Nanoseconds, label, module and operator."""
+class Piece(NamedTuple):
+    """A stretch of time that belongs to an operator, or to a kernel of it.
+
+    Attributes:
+        length: nanoseconds.
+        begins: whether it is the operator's first.
+    """
+
+    length: int
+    label: str
+    module: str
+    operator: str
+    begins: bool
 
 
 def _modules(pieces: Iterable[Piece], steps: int) -> list[ModuleTime]:
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for length, label, module, _ in pieces:
-        if label in ("compute", "memory"):
-            sums[module][label == "memory"] += length * NS / steps
+    for piece in pieces:
+        if piece.label in ("compute", "memory"):
+            sums[piece.module][piece.label == "memory"] += piece.length * NS / steps
     found = [ModuleTime(path=path, compute_s=both[0], memory_s=both[1]) for path, both in sums.items()]
     return sorted(found, key=lambda module: -module.total_s)
 
 
 def _operators(pieces: Iterable[Piece], steps: int) -> list[OperatorTime]:
     sums: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0])
-    for length, label, _, name in pieces:
-        if label in ("compute", "memory", "optimizer") and name:
-            found = sums[name, label]
-            found[0] += length * NS / steps
-            found[1] += 1 / steps
+    for piece in pieces:
+        if piece.label in ("compute", "memory", "optimizer") and not piece.operator.startswith(_OURS):
+            found = sums[piece.operator, piece.label]
+            found[0] += piece.length * NS / steps
+            found[1] += piece.begins / steps
     times = [
         OperatorTime(name=name, label=label, seconds=seconds, calls=calls)
         for (name, label), (seconds, calls) in sums.items()

@@ -48,6 +48,7 @@ class Segment:
 
     Attributes:
         covered: whether some range of the trace is there; waiting for an exchange leaves none.
+        begins: whether the range begins here; others go on after what they called.
     """
 
     start: int
@@ -56,6 +57,7 @@ class Segment:
     module: str
     name: str
     covered: bool
+    begins: bool = False
 
     @property
     def length(self) -> int:
@@ -101,7 +103,8 @@ def flatten(spans: Iterable[Span]) -> list[Segment]:
             covered = top is not None
             found = top or _Open(ordered[0], "", "", idle)
             name = found.span.name if covered else ""
-            segments.append(Segment(cursor, until, found.label, found.module, name, covered))
+            begins = covered and found.span.start == cursor
+            segments.append(Segment(cursor, until, found.label, found.module, name, covered, begins))
             cursor = until
 
     for span in ordered:
@@ -169,7 +172,7 @@ def modules_by_sequence(ordered: Sequence[Span]) -> dict[int, str]:
 def cut(segments: Iterable[Segment], start: int, end: int) -> list[Segment]:
     """What of the segments lies between two instants."""
     return [
-        Segment(max(s.start, start), min(s.end, end), s.label, s.module, s.name, s.covered)
+        Segment(max(s.start, start), min(s.end, end), s.label, s.module, s.name, s.covered, s.begins)
         for s in segments
         if s.start < end and s.end > start
     ]
