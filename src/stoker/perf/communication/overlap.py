@@ -7,6 +7,7 @@ collective take multiprocessors and memory bandwidth.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -97,8 +98,9 @@ def _check(tasks: Sequence[Task], transfers: Sequence[Transfer], slowdown: float
     for number, transfer in enumerate(transfers):
         if transfer.seconds < 0 or not 0 <= transfer.after <= len(tasks):
             raise ValueError(f"`transfers` must take time and follow tasks that exist, got {transfer} at {number}")
+    latest = [0, *itertools.accumulate((transfer.after for transfer in transfers), max)]
     for number, task in enumerate(tasks):
         if task.seconds < 0 or not 0 <= task.needs <= len(transfers):
             raise ValueError(f"`tasks` must take time and need transfers that exist, got {task} at {number}")
-        if any(transfer.after > number for transfer in transfers[: task.needs]):
+        if latest[task.needs] > number:
             raise ValueError(f"`tasks` must not need transfers that follow them, got {task} at {number}")

@@ -56,7 +56,7 @@ class Exchange:
 def ddp(shard: Shard, group: Group) -> Exchange:
     """The last micro-batch: all-reduces of buckets beside the backward pass; rows of embeddings, gathered, after it."""
     buckets = list(buckets_of(tuple(reversed(shard.gradient_bytes))))
-    costs = [all_reduce(group, size) for size, _ in buckets]
+    costs = _each(all_reduce, group, [size for size, _ in buckets])
     places = [place for _, place in buckets]
     if shard.row_bytes:
         costs.append(all_gather(group, shard.row_bytes * group.size))
@@ -67,7 +67,7 @@ def ddp(shard: Shard, group: Group) -> Exchange:
 def scattered(shard: Shard, group: Group) -> Exchange:
     """ZeRO-1 and -2 up to the optimizer: gradients are scattered, bucket by bucket, beside the backward pass."""
     buckets = list(buckets_of(tuple(reversed(shard.gradient_bytes))))
-    costs = [reduce_scatter(group, size) for size, _ in buckets]
+    costs = _each(reduce_scatter, group, [size for size, _ in buckets])
     return _priced(*_ddp_tasks(shard.backward_s[::-1], [place for _, place in buckets]), costs, group)
 
 
@@ -79,8 +79,8 @@ def gathered(shard: Shard, group: Group) -> Exchange:
 def fsdp(shard: Shard, group: Group) -> Exchange:
     """One micro-batch, forward and backward."""
     units = len(shard.forward_s)
-    gathers = [all_gather(group, size) for size in shard.weight_bytes]
-    scatters = [reduce_scatter(group, size) for size in shard.gradient_bytes]
+    gathers = _each(all_gather, group, shard.weight_bytes)
+    scatters = _each(reduce_scatter, group, shard.gradient_bytes)
     costs: list[Cost] = []
     places: list[int] = []
     needs = [0] * (2 * units)
@@ -145,6 +145,12 @@ def buckets_of(sizes: Sequence[float]) -> Iterator[tuple[float, int]]:
             limit, held = BUCKET_BYTES, 0.0
     if held > 0:
         yield held, last
+
+
+def _each(collective: Callable[[Group, float], Cost], group: Group, sizes: Sequence[float]) -> list[Cost]:
+    """One for each size, worked out once for those that are equal, as most are."""
+    known = {size: collective(group, size) for size in set(sizes)}
+    return [known[size] for size in sizes]
 
 
 def _ddp_tasks(seconds: Sequence[float], places: Sequence[int]) -> tuple[list[Task], list[int]]:
