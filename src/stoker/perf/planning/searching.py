@@ -1,9 +1,9 @@
 """Prices the candidates of a space that may be worth it, and keeps why others cannot be.
 
 A candidate is priced unless something that is known already beats it even if its exchange were free: a step takes at
-least what its computation takes on one GPU, divided by the GPUs that share it, idle stages of a pipeline included. The
-bound is exact mathematics on the predictor's own figures, so that the front is that of all candidates (the benchmark
-``plan_quality`` checks it).
+least what its computation takes on one GPU, divided by the GPUs that share it, idle stages of a pipeline included.
+Micro-batches are tried from the largest on, until smaller ones are worse. The benchmark ``plan_quality`` checks that
+the front so found is that of all candidates.
 """
 
 from __future__ import annotations
@@ -88,40 +88,43 @@ class Stairs:
         self._hours[at:end], self._cost[at:end] = [hours], [cost]
 
 
+_COMPUTING = ("compute", "memory", "communication")
+"""Parts of a step that neither more GPUs nor more micro-batches make smaller per micro-batch; others may be shared."""
+
+
 class _Floor:
     """Hours and cost below which no candidate can come: by the micro-batch on as few GPUs as compute it together."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._known: dict[tuple[str, int, int, bool, int], float] = {}
+        self._known: dict[tuple[str, int, int, Strategy], float] = {}
 
-    def __call__(self, candidate: Candidate, tensor: int = 1) -> tuple[float, float]:
-        """Hours and cost.
+    def alone(self, candidate: Candidate) -> tuple[float, float]:
+        """As if products were shared at no cost, and nothing recomputed."""
+        tensor = candidate.strategy.tensor
+        return self._job_of(candidate, self._micro_batch_s(candidate, Strategy()) / tensor)
 
-        Args:
-            candidate: any.
-            tensor: 1 takes products for shared at no cost; the candidate's own number adds the exchange among those
-                that share them.
-        """
+    def together(self, candidate: Candidate) -> tuple[float, float]:
+        """With the exchange among those that share products, and what is computed again."""
+        strategy = candidate.strategy
+        own = Strategy(tensor=strategy.tensor, checkpointing=strategy.checkpointing)
+        return self._job_of(candidate, self._micro_batch_s(candidate, own))
+
+    def _job_of(self, candidate: Candidate, micro_batch_s: float) -> tuple[float, float]:
         strategy = candidate.strategy
         passes = strategy.accumulation + strategy.pipeline - 1
-        shared = strategy.pipeline * strategy.tensor / tensor
-        step_s = self._micro_batch_s(candidate, tensor) * passes / shared
-        hours = step_s * -(-self._job.samples // candidate.global_batch) / 3600
+        steps = -(-self._job.samples // candidate.global_batch)
+        hours = micro_batch_s * passes / strategy.pipeline * steps / 3600
         return hours, hours * candidate.per_hour
 
-    def _micro_batch_s(self, candidate: Candidate, tensor: int) -> float:
-        """Computation of one micro-batch on one GPU, or on those that share its products; 0 where it is not known."""
-        offer, checkpointing = candidate.offer, candidate.strategy.checkpointing
-        key = (offer.gpu.name, offer.gpus if tensor > 1 else 1, candidate.micro_batch, checkpointing, tensor)
+    def _micro_batch_s(self, candidate: Candidate, strategy: Strategy) -> float:
+        """Computation of one micro-batch by those that share its products; 0 where it is not known."""
+        offer = candidate.offer
+        key = (offer.gpu.name, offer.gpus if strategy.tensor > 1 else 1, candidate.micro_batch, strategy)
         if key not in self._known:
-            alone = Candidate(
-                offer=offer, gpus=tensor, micro_batch=candidate.micro_batch,
-                strategy=Strategy(tensor=tensor, checkpointing=checkpointing),
-            )  # fmt: skip
-            step = self._job.predict(self._job.batches.at(candidate.micro_batch), alone)
-            known = 0.0 if step.tier == "refused" else step.seconds - step.parts.get("optimizer", 0.0)
-            self._known[key] = known
+            few = Candidate(offer=offer, gpus=strategy.tensor, micro_batch=candidate.micro_batch, strategy=strategy)
+            step = self._job.predict(self._job.batches.at(candidate.micro_batch), few)
+            self._known[key] = sum(step.parts.get(name, 0.0) for name in _COMPUTING)
         return self._known[key]
 
 
@@ -145,7 +148,7 @@ def search(space: Space, job: Job, limits: Limits | None = None, known: Iterable
     for group in groups(space):
         family = group[0].family
         found.tried[family] = found.tried.get(family, 0) + len(group)
-        bounded.append((min(math.prod(floor(candidate)) for candidate in group), group))
+        bounded.append((min(math.prod(floor.alone(candidate)) for candidate in group), group))
     for _, group in sorted(bounded, key=lambda each: each[0]):
         _search(group, job, limits, found, floor, stairs)
     return found
@@ -179,12 +182,28 @@ _PLAIN = ("1 GPU", "DDP in a server", "DDP over servers", "FSDP")
 
 
 def _search(group: Sequence[Candidate], job: Job, limits: Limits, found: Found, floor: _Floor, stairs: Stairs) -> None:
-    largest, is_unfit = 0, False
+    for checkpointing in (False, True):
+        sizes = [candidate for candidate in group if candidate.strategy.checkpointing == checkpointing]
+        largest = _descend(sizes, job, limits, found, floor, stairs)
+        if largest == group[0].micro_batch or largest < 0:
+            return
+        # With checkpointing only what does not fit without it.
+        group = [candidate for candidate in group if candidate.micro_batch > largest]
+
+
+def _descend(group: Sequence[Candidate], job: Job, limits: Limits, found: Found, floor: _Floor, stairs: Stairs) -> int:
+    """Prices candidates that differ in their micro-batch alone, until smaller ones are worse.
+
+    Larger ones compute as much in fewer and larger pieces, and exchange no more often: the first that fits is the best.
+    In a pipeline smaller ones leave stages less idle, up to a point.
+
+    Returns:
+        The largest micro-batch that fits; 0 where none does, -1 where there is no prediction.
+    """
+    largest, before, is_unfit = 0, math.inf, False
     for place, candidate in enumerate(group):
-        if candidate.strategy.checkpointing and candidate.micro_batch <= largest:
-            break
-        tensor = candidate.strategy.tensor
-        if stairs.beats(*floor(candidate)) or (tensor > 1 and stairs.beats(*floor(candidate, tensor))):
+        strategy = candidate.strategy
+        if stairs.beats(*floor.alone(candidate)) or (strategy.tensor > 1 and stairs.beats(*floor.together(candidate))):
             found.beaten[candidate.family] = found.beaten.get(candidate.family, 0) + 1
             continue
         outcome = price(candidate, job)
@@ -192,10 +211,13 @@ def _search(group: Sequence[Candidate], job: Job, limits: Limits, found: Found, 
             found.add(outcome)
             largest = max(largest, candidate.micro_batch)
             stairs.add(limits.hours(outcome), limits.cost(outcome))
+            if strategy.pipeline == 1 or outcome.step_s.likely > before:
+                break
+            before = outcome.step_s.likely
         elif outcome.why == "refused":
             # What is not known of one size is not known of the others.
             found.add(outcome, len(group) - place)
-            return
+            return -1
         else:
             found.add(outcome)
             if not is_unfit:
@@ -203,7 +225,8 @@ def _search(group: Sequence[Candidate], job: Job, limits: Limits, found: Found, 
                 is_unfit, least = True, price(group[-1], job)
                 if isinstance(least, Rejection) and least.why == "memory":
                     found.add(least, len(group) - place - 1)
-                    return
+                    break
+    return largest
 
 
 def priced(all_of_them: Iterable[Candidate], job: Job) -> Found:

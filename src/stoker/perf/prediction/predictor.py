@@ -25,6 +25,7 @@ EAGER = Stack()
 _UNKNOWN = 0.05
 """Share of a step's bytes that operations without a formula may have before it is refused."""
 _KEPT = 512
+_FEATURES_KEPT = 32
 
 
 def predict(
@@ -85,12 +86,7 @@ def _refusal(features: StepFeatures, card: Gpu, precision: str | None) -> str:
 
 def _precision(features: StepFeatures, card: Gpu) -> str:
     """What most products of the program become on a GPU."""
-    widths = {"float16": 0.0, "bfloat16": 0.0, "float32": 0.0}
-    for operation in features.operations:
-        name = operation.dtype.removeprefix("torch.")
-        widths[name] = widths.get(name, 0.0) + operation.flops
-    most = max(widths, key=lambda name: widths[name])
-    wanted = {"float16": "fp16", "bfloat16": "bf16"}.get(most, "tf32")
+    wanted = {"float16": "fp16", "bfloat16": "bf16"}.get(_sums(features)[2], "tf32")
     return wanted if wanted in card.rates else "fp16" if wanted == "bf16" and "fp16" in card.rates else "fp32"
 
 
@@ -142,8 +138,7 @@ def _alone(features: StepFeatures, card: Gpu, precision: str, stack: Stack, used
 def _worked_out(features: StepFeatures, card: Gpu, precision: str, stack: Stack, used: Calibration) -> _Alone:
     units = unit_times(card, precision, stack) * used.coefficients
     is_host = np.array([term.lane == "host" for term in used.terms])
-    works = np.array([work_of([operation]) for operation in features.operations])
-    by_term: Array = works @ units
+    by_term: Array = _sums(features)[1] @ units
     on_device = by_term[:, ~is_host].sum(axis=1)
     seconds = dict(zip(map(id, features.operations), on_device.tolist(), strict=True))
     device = StepTimes.of(features, lambda operation: seconds[id(operation)])
@@ -153,6 +148,23 @@ def _worked_out(features: StepFeatures, card: Gpu, precision: str, stack: Stack,
     scale = device.compute_s / (sum(sums.values()) or 1.0)
     parts = {name: value * scale for name, value in sums.items()}
     return _Alone(device, (float(host[~is_step].sum()), float(host[is_step].sum())), parts)
+
+
+_summed: OrderedDict[int, tuple[StepFeatures, Array, str]] = OrderedDict()
+"""Work of each operation and the precision of most, of the last features: a planner puts them to many GPUs."""
+
+
+def _sums(features: StepFeatures) -> tuple[StepFeatures, Array, str]:
+    if id(features) not in _summed:
+        works = np.array([work_of([operation]) for operation in features.operations])
+        widths = {"float16": 0.0, "bfloat16": 0.0, "float32": 0.0}
+        for operation in features.operations:
+            name = operation.dtype.removeprefix("torch.")
+            widths[name] = widths.get(name, 0.0) + operation.flops
+        _summed[id(features)] = features, works, max(widths, key=lambda name: widths[name])
+        if len(_summed) > _FEATURES_KEPT:
+            _summed.popitem(last=False)
+    return _summed[id(features)]
 
 
 def _parts(alone: _Alone, times: StepTimes, spreading: Spread, strategy: Strategy) -> dict[str, float]:
