@@ -3,6 +3,9 @@
 Arithmetic on published rows: the figures are the same on every machine. Bandwidths of boxes and the share of waiting
 are fitted to the other families of models alone. Families whose rows say nothing about links are not among those
 judged; they are listed with the reason and with their errors.
+
+MPT's steps on 16 to 128 GPUs are predicted from those on one server (the least count that was published) by the
+simulation of FSDP alone: nothing in it is fitted to them.
 """
 
 from __future__ import annotations
@@ -13,16 +16,21 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.harness import Bar, Options, Report, number, run
 from stoker.perf.catalogue import gpu
+from stoker.perf.communication import StepTimes, spread
 from stoker.perf.communication.boxes import exposed_s
 from stoker.perf.communication.fabric import fabric_of
 from stoker.perf.communication.fitting import Predicted, held_out
 from stoker.perf.communication.scaling import Scaling, peculiarity, scalings
 from stoker.perf.communication.stragglers import slowest
+from stoker.perf.memory.decoders import decoder
+from stoker.perf.prediction.setting import Machines, Strategy
+from stoker.perf.tables.rows import Published, published
+from stoker.perf.workloads.mpt import SHAPES, VOCABULARY
 
 BAR = Bar(
     "perf_scaling",
     "steps on 2 to 16 GPUs from the step on one, by models that the links were not fitted to",
-    headline=("median", "mean", "covered", "width"),
+    headline=("median", "mean", "covered", "width", "fsdp"),
 )
 _HEADER = ["", "steps", "median error", "mean", "free exchange: median", "mean", "covered"]
 
@@ -37,6 +45,10 @@ def measure(_: Options) -> Report:
     left_out = [each for each in found if peculiarity(each.scaling.family)]
     rows = _by(left_out, lambda row: row.family)
     report.table([*_HEADER, "why it is not judged"], [[*row, peculiarity(row[0])] for row in rows])
+    many = _servers()
+    report.table(
+        ["FSDP over servers", "steps", "median error", "mean", "more servers free: median", "mean"], _many(many)
+    )
     report.table(["on specifications alone", "steps", "median error", "mean", "free: median", "mean"], _unfitted())
 
     report.at_most("median", "one family left out: median error", [_median(judged)], 0.04, 3)
@@ -44,6 +56,9 @@ def measure(_: Options) -> Report:
     report.at_least("covered", "steps inside their interval", [_covered(judged)], 0.85)
     report.at_most("covered_most", "the same, at most", [_covered(judged)], 0.95)
     report.at_most("width", "upper / lower end, median", [statistics.median(p.high / p.low for p in judged)], 1.6)
+    report.at_most(
+        "fsdp", "FSDP over servers: median error", [statistics.median(error for _, error, _ in many)], 0.03, 3
+    )
     return report
 
 
@@ -97,6 +112,61 @@ def _unfitted() -> list[list[str]]:
 
 def _on_specification(row: Scaling) -> float:
     return row.alone_s * (1 + slowest(row.gpus)[0]) + exposed_s(row, fabric_of(gpu(row.gpu), gpus=row.gpus))
+
+
+_MPT_NETWORK = 1600e9 / 8
+"""Bytes/s of each server's links, as llm-foundry says."""
+
+
+def _servers() -> list[tuple[str, float, float]]:
+    """Of MPT's steps at 2,048 tokens on more than one server: size, error, and that if more servers cost nothing."""
+    found: list[tuple[str, float, float]] = []
+    rows = [row for row in published() if row.family == "mpt" and row.seq_len == 2048]
+    for group in {(row.model, row.gpu, row.checkpointing) for row in rows}:
+        own = sorted(
+            (row for row in rows if (row.model, row.gpu, row.checkpointing) == group), key=lambda row: row.gpus
+        )
+        sequence_s = _alone_s(own[0])
+        unchanged_s = _step_s(own[0]) / (own[0].batch_per_gpu * own[0].accumulation)
+        for row in own:
+            if row.gpus > own[0].gpus:
+                free = unchanged_s * row.batch_per_gpu * row.accumulation
+                measured = _step_s(row)
+                found.append((row.model, abs(_spread_s(row, sequence_s) / measured - 1), abs(free / measured - 1)))
+    return found
+
+
+def _step_s(row: Published) -> float:
+    return row.gpus * row.batch_per_gpu * row.accumulation * row.seq_len / row.throughput
+
+
+def _spread_s(row: Published, sequence_s: float) -> float:
+    """Seconds of a step whose forward and backward passes take so long for each sequence."""
+    shape = SHAPES[row.model]
+    features = decoder(shape.width, shape.layers, VOCABULARY, int(row.batch_per_gpu), row.seq_len)
+    alone = StepTimes.measured(features, sequence_s * row.batch_per_gpu)
+    machines = Machines(gpu=gpu(row.gpu), gpus=row.gpus, network=_MPT_NETWORK)
+    strategy = Strategy(data="fsdp", accumulation=row.accumulation)
+    return spread(alone, features, machines, strategy, precision=row.precision).step_s
+
+
+def _alone_s(row: Published) -> float:
+    """Seconds of a sequence on one GPU with which the measured step comes out, by bisection."""
+    low, high = 0.0, _step_s(row)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _spread_s(row, middle) > _step_s(row) else (middle, high)
+    return high
+
+
+def _many(found: Sequence[tuple[str, float, float]]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for name in ("all", *(model for model in SHAPES if any(model == each for each, _, _ in found))):
+        errors = [error for model, error, _ in found if name in ("all", model)]
+        free = [error for model, _, error in found if name in ("all", model)]
+        figures = [f(values) for values in (errors, free) for f in (statistics.median, statistics.fmean)]
+        rows.append([name, str(len(errors)), *(number(figure, 3) for figure in figures)])
+    return rows
 
 
 if __name__ == "__main__":
