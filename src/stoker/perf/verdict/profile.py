@@ -51,6 +51,8 @@ class SampledStep(msgspec.Struct, frozen=True, kw_only=True):
     """By label: ``input``, ``copy``, ``compute``, ``memory``, ``host``, ``communication``, ``optimizer``, ``other``."""
     hidden_s: float = 0.0
     """Of communication that goes on beside something else."""
+    ranges: int = 0
+    """That the profiler saw on the training thread: what it adds to a step is in proportion."""
 
 
 class ModuleTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,7 +69,7 @@ def analyse(trace: Trace, *, first: int) -> Sampled:
     ends = [span.start for span in sorted(trace.main, key=lambda span: span.start) if span.name == STEP]
     if len(ends) < 3:
         return Sampled()
-    segments = flatten(span for span in trace.main if span.end <= ends[-1] or span.start < ends[-1])
+    segments = flatten(span for span in trace.main if span.start <= ends[-1])
     begin, end = ends[1], ends[-1]
     has_device = bool(trace.kernels)
     labelled = _labelled(trace) if has_device else []
@@ -87,6 +87,7 @@ def analyse(trace: Trace, *, first: int) -> Sampled:
                 period_s=(stop - start) * NS,
                 seconds={label: value * NS for label, value in seconds.items()},
                 hidden_s=hidden * NS,
+                ranges=sum(segment.begins for segment in own),
             )
         )
     if has_device:

@@ -53,7 +53,7 @@ class ProfileSession:
     def start(self) -> None:
         """Watches from now on; what was found is written when the steps are over, or when the interpreter exits."""
         self._watch.install()
-        atexit.register(self._exit)
+        atexit.register(self.end)
 
     def _on_step(self, end: int, by_optimizer: bool) -> None:
         if self._finished:
@@ -88,8 +88,8 @@ class ProfileSession:
             case _:
                 pass
 
-    def _exit(self) -> None:
-        """The program ends by itself."""
+    def end(self) -> None:
+        """The program ends by itself: what was seen by now is written, unless that was done."""
         if os.getpid() == self._pid and not self._finished:
             error = getattr(sys, "last_type", None)
             self._finish(complete=False, outcome=error.__name__ if error is not None else "finished")

@@ -1,0 +1,93 @@
+"""From marks to steps, from steps to a pace."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.perf.verdict.marks import Kind, Mark, pace_of, steps_of
+
+A, D, B, E = Kind.ASKED, Kind.DELIVERED, Kind.STEPPING, Kind.STEPPED
+
+
+def marks(*words: tuple[Kind, float], thread: int = 1, owner: int = 7) -> list[Mark]:
+    return [Mark(kind, t_s, thread, owner if kind in (B, E) else 0, t_s / 2) for kind, t_s in words]
+
+
+def test_a_step_ends_with_the_optimizer() -> None:
+    found = steps_of(marks((A, 0), (D, 1), (B, 3), (E, 4), (A, 5), (D, 7), (B, 9), (E, 10)), by_optimizer=True)
+    assert len(found) == 1
+    step = found[0]
+    assert (step.period_s, step.wait_s, step.optimizer_s, step.after_s, step.batches) == (6, 2, 1, 1, 1)
+    assert step.wait_cpu_s == 1
+
+
+def test_accumulated_batches_are_one_step() -> None:
+    words = [(B, 0), (E, 1), (A, 2), (D, 3), (A, 5), (D, 6), (B, 8), (E, 9)]
+    step = steps_of(marks(*words), by_optimizer=True)[0]
+    assert (step.batches, step.wait_s, step.after_s) == (2, 2, 1)
+
+
+def test_the_second_optimizer_of_a_step_is_part_of_it() -> None:
+    first = marks((B, 0), (E, 1), (B, 10), (E, 11))
+    second = marks((B, 2), (E, 4), (B, 12), (E, 14), owner=8)
+    found = steps_of(sorted([*first, *second], key=lambda mark: mark.t_s), by_optimizer=True)
+    assert [step.period_s for step in found] == [10]
+    assert found[0].optimizer_s == 3
+
+
+def test_what_an_optimizer_has_computed_is_not_its_own() -> None:
+    """As Lightning calls it: forward and backward pass are in a closure, after which the optimizer goes on."""
+    step = steps_of(marks((B, 0), (E, 1), (A, 2), (D, 3), (B, 4), (B, 9), (E, 10)), by_optimizer=True)[0]
+    assert step.optimizer_s == 1
+
+
+def test_without_an_optimizer_batches_count() -> None:
+    found = steps_of(marks((A, 0), (D, 1), (A, 3), (D, 5), (A, 6), (D, 7)), by_optimizer=False)
+    assert [(step.period_s, step.wait_s) for step in found] == [(3, 1), (3, 2)]
+
+
+def test_other_threads_are_their_own_business() -> None:
+    own = marks((A, 0), (D, 1), (B, 2), (E, 3), (A, 4), (D, 5), (B, 6), (E, 7))
+    other = marks((A, 3.5), (D, 6.5), thread=2)
+    assert steps_of(sorted([*own, *other], key=lambda m: m.t_s), by_optimizer=True)[0].wait_s == 1
+
+
+def test_a_loader_inside_of_a_dataset_is_part_of_the_wait() -> None:
+    found = steps_of(marks((B, 0), (E, 1), (A, 2), (A, 3), (D, 4), (D, 6), (B, 7), (E, 8)), by_optimizer=True)
+    assert (found[0].wait_s, found[0].batches) == (4, 1)
+
+
+def test_nothing_gives_nothing() -> None:
+    assert steps_of([], by_optimizer=True) == []
+    assert steps_of(marks((B, 0), (E, 1)), by_optimizer=True) == []
+
+
+@given(st.lists(st.tuples(*[st.floats(0.001, 1)] * 4), min_size=2, max_size=40))
+def test_the_pieces_fit_into_the_step(lengths: list[tuple[float, ...]]) -> None:
+    now, found = 0.0, []
+    for step in lengths:
+        for kind, length in zip((A, D, B, E), step, strict=True):
+            found.append((kind, now := now + length))
+    steps = steps_of(marks(*found), by_optimizer=True)
+    assert len(steps) == len(lengths) - 1
+    for each in steps:
+        assert each.wait_s + each.optimizer_s + each.after_s <= each.period_s + 1e-9
+
+
+class TestPace:
+    def test_a_single_disturbance_does_not_move_it(self) -> None:
+        assert pace_of([1.0] * 44 + [60.0]).seconds == pytest.approx(1.0)
+
+    def test_waits_that_come_back_count_in_full(self) -> None:
+        pace = pace_of([1.0, 1.0, 1.0, 5.0] * 10)
+        assert pace.seconds == pytest.approx(2.0)
+
+    def test_five_blocks_hold_the_median_in_94_of_100_cases(self) -> None:
+        assert pace_of([1.0] * 10).share == pytest.approx(0.9375)
+
+    @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=100))
+    def test_it_lies_in_its_interval(self, periods: list[float]) -> None:
+        pace = pace_of(periods)
+        assert min(periods) * 0.999999 <= pace.low <= pace.seconds <= pace.high <= max(periods) * 1.000001

@@ -1,0 +1,44 @@
+"""Several ranks under torchrun, started both ways: the slow one is named, and all of them are ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.profiling.test_command import PROGRAMS, environ, found_in
+
+__all__ = ["environ"]
+
+pytestmark = pytest.mark.integration
+
+PROFILE = ("-m", "stoker", "profile", "--no-prediction", "--warmup", "2", "--steps", "16")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.mark.parametrize(
+    ("words", "slow"), [((*PROFILE, *TORCHRUN), 1), ((*TORCHRUN, *PROFILE), 0)], ids=["around", "inside"]
+)
+def test_the_slow_rank_is_named(words: tuple[str, ...], slow: int, environ: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, *words, str(PROGRAMS / "trains_together.py")],
+        env={**environ, "SLOW_RANK": str(slow)}, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "the end" not in done.stdout
+    found = found_in(tmp_path)
+    assert found.gpus == 2
+    assert len(found.seconds_of_ranks) == 2
+    assert found.stragglers is not None
+    assert found.stragglers.rank == slow
+    assert found.stragglers.frequency == 1.0
+    assert found.stragglers.part == "host"
+    assert found.verdict is not None
+    assert found.verdict.kind == "STRAGGLER"
+    assert f"rank {slow}" in found.verdict.text
+    gain = found.verdict.action.gain
+    assert gain is not None
+    assert 0.04 <= found.stragglers.excess_s <= 0.2, "it rests for 50 ms"
+    assert done.stderr.count("STRAGGLER") == 1, "one rank speaks for all"

@@ -1,0 +1,297 @@
+"""From a rank's record to parts, and from parts to a verdict with its gain."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.cli.main import COMMANDS
+from stoker.core.errors import RunFolderError
+from stoker.perf.catalogue import catalogue
+from stoker.perf.prediction.anchor import Anchor
+from stoker.perf.verdict.breakdown import break_down, without_overhead
+from stoker.perf.verdict.gains import gain_of, input_bounds
+from stoker.perf.verdict.judging import INPUT_LEVELS, Context, judge, level
+from stoker.perf.verdict.profile import (
+    LoaderFacts,
+    ModuleTime,
+    Predicted,
+    Profile,
+    RankRecord,
+    Usage,
+    write_record,
+)
+from stoker.perf.verdict.residual import find_residual, locate
+from stoker.perf.verdict.stragglers import find_stragglers
+from stoker.run.profiling.assembling import assemble, gpu_named
+from stoker.ui.profile_text import render_profile
+from stoker.ui.report_text import Style
+from tests.profiling.records import record, sampled
+
+
+def profile_of(*records: RankRecord) -> Profile:
+    found = assemble(records, run_id="r", program=["train.py", "--lr", "0.1"], cwd="/", started_unix_s=0.0)
+    assert found is not None
+    return found
+
+
+class TestBreakdown:
+    def test_what_sampling_adds_comes_off_the_host(self) -> None:
+        found = break_down(record(input=0.1, compute=0.5, host=0.2, optimizer=0.1, slower=0.15))
+        assert found is not None
+        assert found.seconds["compute"] == pytest.approx(0.5)
+        assert found.seconds["host"] == pytest.approx(0.2)
+
+    def test_more_than_the_host_has_is_spread(self) -> None:
+        seconds = {"compute": 2.0, "memory": 2.0, "host": 1.0}
+        assert without_overhead(seconds, 2.0, most_s=5.0) == pytest.approx({"compute": 1, "memory": 1, "host": 0})
+        assert without_overhead(seconds, 2.5, most_s=0.0) == pytest.approx({"compute": 1, "memory": 1, "host": 0.5})
+
+    def test_without_samples_the_middle_is_not_divided(self) -> None:
+        short = record(input=0.1, compute=0.5, optimizer=0.1)
+        short.samples = []
+        found = break_down(short)
+        assert found is not None
+        assert found.seconds["other"] == pytest.approx(0.5)
+        assert found.seconds["compute"] == 0
+
+    @given(
+        st.fixed_dictionaries(
+            {name: st.floats(0, 1) for name in ("input", "compute", "memory", "host", "optimizer", "other")}
+        ),
+        st.floats(0, 2),
+    )
+    def test_parts_sum_to_the_step(self, seconds: dict[str, float], slower: float) -> None:
+        if sum(seconds.values()) < 1e-3:
+            return
+        found = break_down(record(slower=slower, **seconds))
+        assert found is not None
+        assert sum(found.parts().values()) == pytest.approx(found.pace.seconds)
+        assert min(found.seconds.values()) >= 0
+
+
+class TestVerdict:
+    @pytest.mark.parametrize(
+        ("seconds", "kind", "severity"),
+        [
+            ({"input": 0.5, "compute": 0.5}, "INPUT-BOUND", "high"),
+            ({"input": 0.1, "compute": 0.9}, "INPUT-BOUND", "moderate"),
+            ({"input": 0.04, "compute": 0.7, "memory": 0.26}, "COMPUTE-BOUND", ""),
+            ({"compute": 0.3, "memory": 0.7}, "MEMORY-BOUND", ""),
+            ({"compute": 0.3, "memory": 0.2, "optimizer": 0.5}, "MEMORY-BOUND", ""),
+            ({"compute": 0.5, "host": 0.5}, "HOST-BOUND", "high"),
+            ({"compute": 0.5, "other": 0.5}, "HOST-BOUND", "high"),
+            ({"compute": 0.9, "host": 0.1}, "COMPUTE-BOUND", ""),
+            ({"compute": 0.6, "communication": 0.4}, "COMMUNICATION-BOUND", "high"),
+            ({"compute": 0.92, "communication": 0.08}, "COMMUNICATION-BOUND", "moderate"),
+            ({"input": 0.15, "compute": 0.55, "host": 0.3}, "HOST-BOUND", "high"),
+            ({"input": 0.4, "compute": 0.3, "host": 0.3}, "INPUT-BOUND", "high"),
+        ],
+    )
+    def test_kinds(self, seconds: dict[str, float], kind: str, severity: str) -> None:
+        verdict = judge(profile_of(record(**seconds)), Context())
+        assert (verdict.kind, verdict.severity) == (kind, severity)
+        assert verdict.text
+        assert verdict.action.command
+
+    @given(
+        st.fixed_dictionaries(
+            {n: st.floats(0, 1) for n in ("input", "compute", "memory", "host", "communication", "optimizer", "other")}
+        )
+    )
+    def test_only_commands_that_exist_and_gains_that_can_be(self, seconds: dict[str, float]) -> None:
+        if sum(seconds.values()) < 1e-3:
+            return
+        found = profile_of(record(**seconds))
+        context = Context(commands=frozenset(command.name for command in COMMANDS), price_per_hour=2.0, run="runs/a")
+        verdict = judge(found, context)
+        words = shlex.split(verdict.action.command)
+        assert words[0] == "stoker"
+        assert words[1] in context.commands
+        gain = verdict.action.gain
+        if gain is None:
+            assert verdict.action.no_gain
+        else:
+            assert 0 <= gain.low <= gain.seconds <= gain.high <= found.seconds * (1 + 1e-9)
+            assert gain.saved_per_hour is not None
+            assert 0 <= gain.saved_per_hour <= 2.0
+        assert render_profile(found, Style(unicode=False)).isascii()
+
+    def test_input_levels_are_xprofs(self) -> None:
+        assert [level(share, INPUT_LEVELS) for share in (0.049, 0.051, 0.199, 0.201)] == [
+            "", "moderate", "moderate", "high",
+        ]  # fmt: skip
+
+    def test_too_short_to_divide(self) -> None:
+        short = record(input=0.01, compute=0.5)
+        short.samples = []
+        assert judge(profile_of(short), Context()).kind == "UNKNOWN"
+
+
+class TestGains:
+    @given(
+        now=st.floats(0.01, 10), share=st.floats(0, 0.99), cores=st.floats(1, 64), making=st.floats(0, 10),
+        training=st.floats(0, 10), workers=st.integers(0, 8),
+    )  # fmt: skip
+    def test_no_more_than_the_wait_is_gained(
+        self, now: float, share: float, cores: float, making: float, training: float, workers: int
+    ) -> None:
+        usage = Usage(process_s=training, children_s=making)
+        best, worst = input_bounds(
+            now, share * now, min(making, now), usage, LoaderFacts(workers=workers), cores=cores, threads=2
+        )
+        assert (1 - share) * now * (1 - 1e-9) <= best <= worst <= now
+
+    def test_more_cores_never_gain_less(self) -> None:
+        usage = Usage(process_s=0.1, children_s=0.9)
+        bests = [
+            input_bounds(1.0, 0.8, 0.0, usage, LoaderFacts(workers=1), cores=cores, threads=1)[0]
+            for cores in (1, 2, 4, 8)
+        ]
+        assert bests == sorted(bests, reverse=True)
+        assert bests[0] == 1.0
+        assert bests[-1] == pytest.approx(0.2)
+
+    def test_money(self) -> None:
+        gain = gain_of(2.0, 1.0, 1.5, "because", 3.0)
+        assert (gain.saved_per_hour_low, gain.saved_per_hour, gain.saved_per_hour_high) == (0.75, 1.125, 1.5)
+
+
+class TestStragglers:
+    def two(self, slow_s: float) -> list[RankRecord]:
+        return [
+            record(rank=0, world_size=2, compute=0.1, communication=slow_s),
+            record(rank=1, world_size=2, compute=0.1, host=slow_s),
+        ]
+
+    def test_the_slow_rank_is_named(self) -> None:
+        ranks = self.two(0.3)
+        found = find_stragglers(ranks)
+        assert found is not None
+        assert found.rank == 1
+        assert found.ratio == pytest.approx(0.4 / 0.25)
+        assert found.part == "host"
+        assert found.excess_s == pytest.approx(0.3)
+        verdict = judge(profile_of(*ranks), Context())
+        assert verdict.kind == "STRAGGLER"
+        assert "rank 1" in verdict.text
+        assert verdict.action.gain is not None
+        assert verdict.action.gain.seconds == pytest.approx(0.1)
+
+    def test_equal_ranks_do_not_straggle(self) -> None:
+        ranks = [record(rank=k, world_size=2, compute=0.1, communication=0.1) for k in range(2)]
+        assert judge(profile_of(*ranks), Context()).kind == "COMMUNICATION-BOUND"
+
+    def test_where_exchange_itself_takes_longer_it_is_not_the_straggler(self) -> None:
+        ranks = self.two(0.1)
+        for each in ranks:
+            each.samples = [
+                sampled(s.number, **{**s.seconds, "communication": s.seconds["communication"] + 0.5})
+                for s in each.samples
+            ]
+        assert judge(profile_of(*ranks), Context()).kind == "COMMUNICATION-BOUND"
+
+    def test_without_steps_in_common_nothing_is_said(self) -> None:
+        ranks = self.two(0.3)
+        ranks[1].samples = [sampled(99, compute=1.0)]
+        assert find_stragglers(ranks) is None
+        assert find_stragglers(ranks[:1]) is None
+
+    def test_a_missing_rank_is_mentioned(self) -> None:
+        assert any("1 of 2 ranks" in note for note in profile_of(self.two(0.1)[0]).notes)
+
+
+class TestResidual:
+    predicted = Predicted(
+        seconds=1.0, low=0.5, high=2.0, tier="calibrated", parts={"compute": 0.4, "memory": 0.6}, basis="a test"
+    )
+
+    def test_it_names_part_and_module(self) -> None:
+        modules = [
+            ModuleTime(path="layer1.0", compute_s=0.3, memory_s=0.2),
+            ModuleTime(path="layer4.0.bn1", compute_s=0.0, memory_s=0.4),
+            ModuleTime(path="layer4.1.bn1", compute_s=0.0, memory_s=0.4),
+        ]  # fmt: skip
+        expected = {"compute": {"layer1.0": 1.0}, "memory": {"layer1.0": 5.0, "layer4.0.bn1": 1.0, "layer4.1.bn1": 1.0}}
+        found = find_residual({"compute": 0.3, "memory": 1.0}, self.predicted, modules, expected)
+        assert (found.part, found.module) == ("memory", "layer4")
+        assert found.text == "predicted memory 60 %, measured 77 %: the gap is in memory-bound operations of layer4"
+
+    def test_equal_shares_agree_whatever_the_scale(self) -> None:
+        assert find_residual({"compute": 4.0, "memory": 6.0, "input": 9.0}, self.predicted, [], {}).part == ""
+
+    def test_a_gap_that_is_spread_names_the_whole(self) -> None:
+        assert locate({"a": 0.5, "b": 0.5}, 1.0) == ""
+        assert locate({"a.x": 0.5, "a.y": 0.5, "b": 0.0}, 1.0) == "a"
+        assert locate({"a.x": 0.9, "a.y": 0.1}, 1.0) == "a.x"
+        assert locate({"a": -0.5, "b": 0.1}, -0.4) == "a"
+        assert locate({}, 0.1) == ""
+
+
+class TestFiles:
+    def test_an_anchor_is_what_was_measured(self, tmp_path: Path) -> None:
+        found = profile_of(record(input=0.1, compute=0.4))
+        write_record(tmp_path / "profile.json", found)
+        anchor = Anchor.from_run(tmp_path)
+        assert (anchor.gpu, anchor.gpus, anchor.batch_size) == ("cpu", 1, 8)
+        assert anchor.seconds == pytest.approx(0.5)
+        assert anchor.cpu_seconds_per_sample == pytest.approx(0.05 / 8)
+        assert Anchor.from_run(tmp_path / "profile.json") == anchor
+
+    def test_what_is_wrong_with_one_is_said(self, tmp_path: Path) -> None:
+        with pytest.raises(RunFolderError, match="holds no `profile"):
+            Anchor.from_run(tmp_path)
+        with pytest.raises(RunFolderError, match="is no file"):
+            Anchor.from_run(tmp_path / "none")
+        (tmp_path / "profile.json").write_text("{")
+        with pytest.raises(RunFolderError, match="cannot be read"):
+            Anchor.from_run(tmp_path)
+        batches = profile_of(record(compute=0.4))
+        batches.unit = "batch"
+        write_record(tmp_path / "profile.json", batches)
+        with pytest.raises(RunFolderError, match="optimizer steps"):
+            Anchor.from_run(tmp_path)
+        strange = profile_of(record(compute=0.4))
+        strange.device, strange.device_name = "cuda", "Voodoo 2"
+        write_record(tmp_path / "profile.json", strange)
+        with pytest.raises(RunFolderError, match="Voodoo 2"):
+            Anchor.from_run(tmp_path)
+
+    def test_an_anchor_checks_itself(self) -> None:
+        with pytest.raises(ValueError, match="seconds"):
+            Anchor(gpu="cpu", gpus=1, seconds=2.0, low=1.0, high=1.5)
+        with pytest.raises(ValueError, match="parts"):
+            Anchor(gpu="cpu", gpus=1, seconds=1.0, low=1.0, high=1.0, parts={"wishes": 1.0})
+
+    @pytest.mark.parametrize(
+        ("own", "name"),
+        [
+            ("NVIDIA A100-SXM4-80GB", "A100-80GB-SXM"),
+            ("NVIDIA A100-SXM4-40GB", "A100-40GB-SXM"),
+            ("NVIDIA A100 80GB PCIe", "A100-80GB-PCIe"),
+            ("NVIDIA A100-PCIE-40GB", "A100-40GB-PCIe"),
+            ("NVIDIA H100 80GB HBM3", "H100-SXM"),
+            ("NVIDIA H100 PCIe", "H100-PCIe"),
+            ("NVIDIA H200", "H200-SXM"),
+            ("Tesla V100-SXM2-16GB", "V100-16GB-SXM"),
+            ("Tesla V100-SXM2-32GB", "V100-32GB-SXM"),
+            ("Tesla T4", "T4"),
+            ("NVIDIA L4", "L4"),
+            ("NVIDIA L40S", "L40S"),
+            ("NVIDIA A10", "A10"),
+            ("NVIDIA A10G", ""),
+            ("NVIDIA GeForce RTX 3090", "RTX-3090"),
+            ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+            ("NVIDIA RTX A6000", "RTX-A6000"),
+            ("NVIDIA RTX 6000 Ada Generation", "RTX-6000-Ada"),
+            ("Quadro RTX 8000", "RTX-8000"),
+            ("NVIDIA B200", "B200-SXM"),
+            ("Voodoo 2", ""),
+        ],
+    )
+    def test_devices_are_found_in_the_catalogue(self, own: str, name: str) -> None:
+        assert gpu_named(own, catalogue()) == name
