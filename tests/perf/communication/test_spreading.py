@@ -7,6 +7,7 @@ from msgspec.structs import replace as changed
 
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication import StepTimes, fabric_of, refusal, spread
+from stoker.perf.communication.cutting import narrowed
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.prediction.setting import DataParallel, Machines, Strategy
 from tests.perf.communication.models import convnet, decoder
@@ -117,9 +118,31 @@ def test_tensor_parallelism_divides_products_and_adds_all_reduces() -> None:
     assert again.exposed_s == pytest.approx(1.5 * two.exposed_s)  # the forward pass has its all-reduces again
 
 
-def test_recomputation_adds_a_forward_pass() -> None:
+def test_recomputation_adds_the_forward_pass_of_blocks() -> None:
     found = spread(TIMES, DECODER, machines(1), Strategy(checkpointing=True))
-    assert found.compute_s == pytest.approx(TIMES.compute_s + sum(TIMES.forward_s))
+    blocks = TIMES.forward_s[1:-1]  # between the table and the head
+    assert found.compute_s == pytest.approx(TIMES.compute_s + sum(blocks))
+
+
+def test_the_host_launches_as_much_however_products_are_divided() -> None:
+    """A device of 0.3 s and a host of 0.4 s take 0.5 s; halves of a device that waits for the host gain little."""
+    device = StepTimes.shared(DECODER, 0.1, 0.2, 0.0)
+    waiting = replace(device, host_s=0.4)
+    assert waiting.step_s == pytest.approx(0.5)
+    assert spread(waiting, DECODER, machines(1)).compute_s == pytest.approx(0.5)
+    two = spread(waiting, DECODER, machines(2), Strategy(tensor=2))
+    assert 0.4 < two.compute_s < 0.5
+    free = spread(device, DECODER, machines(2), Strategy(tensor=2))
+    assert free.compute_s < 0.25
+    stages = spread(waiting, DECODER, machines(2), Strategy(pipeline=2, accumulation=4))
+    assert stages.compute_s == pytest.approx(4 * 0.5 / 2, rel=0.05)
+
+
+def test_narrow_products_are_less_efficient() -> None:
+    """Of width 1024 in two: (1.27 + 0.3 x 2) / (1.27 + 0.3) of a half each."""
+    assert narrowed(DECODER, 1) == 1.0
+    assert narrowed(DECODER, 2) == pytest.approx(1.87 / 1.57)
+    assert narrowed(convnet(), 2) == 1.0
 
 
 def test_rows_of_sparse_tables_are_gathered() -> None:

@@ -6,10 +6,11 @@ GPU, and the optimizer. The times of one GPU are given; what is added here comes
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from stoker.perf.communication import cutting, replicas
-from stoker.perf.communication.blocks import transformer_blocks, units_of
+from stoker.perf.communication.blocks import block_of, transformer_blocks, units_of
 from stoker.perf.communication.collectives import Group, all_reduce, send
 from stoker.perf.communication.cost import NOTHING, Basis, Cost
 from stoker.perf.communication.fabric import Fabric, fabric_of
@@ -17,7 +18,7 @@ from stoker.perf.communication.replicas import Exchange, Shard
 from stoker.perf.communication.servers import served
 from stoker.perf.communication.stragglers import Cluster, slowest
 from stoker.perf.communication.times import StepTimes, layers_of
-from stoker.perf.features.records import StepFeatures
+from stoker.perf.features.records import Layer, StepFeatures
 from stoker.perf.prediction.setting import Machines, Strategy
 
 HALVES = ("fp16", "bf16")
@@ -189,16 +190,43 @@ class _Replica:
             )
         divided = cutting.split_layers(features) if strategy.tensor > 1 else frozenset[int]()
         self._share = [1.0 / strategy.tensor if place in divided else 1.0 for place in range(len(self.layers))]
-        self.forward_s = tuple(map(_product, compute.forward_s, self._share))
-        backward = tuple(map(_product, compute.backward_s, self._share))
-        again = self.forward_s if strategy.checkpointing else (0.0,) * len(backward)
-        self.backward_s = tuple(map(sum, zip(backward, again, strict=True)))
-        seconds = tuple(map(sum, zip(self.forward_s, self.backward_s, strict=True)))
-        self.stages = cutting.stages_of(self.layers, seconds, strategy.pipeline)
-        self.stage_s = [sum(seconds[stage.start : stage.stop]) for stage in self.stages]
+        loss = cutting.narrowed(features, strategy.tensor) if divided else 1.0
+        parts = [share * loss if share < 1 else 1.0 for share in self._share]
+        forward = [seconds * part for seconds, part in zip(compute.forward_s, parts, strict=True)]
+        again = [seconds * self._is_recomputed(layer) for seconds, layer in zip(forward, self.layers, strict=True)]
+        backward = [
+            seconds * part + repeated for seconds, part, repeated in zip(compute.backward_s, parts, again, strict=True)
+        ]
+        device = [sum(both) for both in zip(forward, backward, strict=True)]
+        self.stages = cutting.stages_of(self.layers, device, strategy.pipeline)
+        repeats = 1 + sum(again) / (sum(device) - sum(again)) if sum(again) else 1.0
+        waits = self._stretched(device, compute, repeats)
+        self.forward_s = tuple(seconds * wait for seconds, wait in zip(forward, waits, strict=True))
+        self.backward_s = tuple(seconds * wait for seconds, wait in zip(backward, waits, strict=True))
+        self.stage_s = [
+            sum(self.forward_s[stage.start : stage.stop]) + sum(self.backward_s[stage.start : stage.stop])
+            for stage in self.stages
+        ]
         self._gathered = _gathered_share(features, precision)
         self._sent = sent
         self.notes = self._assumed()
+
+    def _is_recomputed(self, layer: Layer) -> bool:
+        return self.layout.strategy.checkpointing and bool(block_of(layer.module))
+
+    def _stretched(self, device: list[float], compute: StepTimes, repeats: float) -> list[float]:
+        """How much longer each layer takes as the device waits for the host, which launches as much as on one GPU."""
+        waits = [1.0] * len(device)
+        whole = compute.compute_s
+        if not (compute.host_s and whole):
+            return waits
+        for stage in self.stages:
+            own = sum(device[stage.start : stage.stop])
+            alone = sum(compute.forward_s[stage.start : stage.stop]) + sum(compute.backward_s[stage.start : stage.stop])
+            host = compute.host_s * repeats * alone / whole
+            wait = math.hypot(own, host) / own if own else 1.0
+            waits[stage.start : stage.stop] = [wait] * (stage.stop - stage.start)
+        return waits
 
     @property
     def kept(self) -> float:
@@ -259,11 +287,11 @@ class _Replica:
         strategy = self.layout.strategy
         notes: list[str] = []
         if strategy.tensor > 1:
-            notes.append("products that tensor parallelism narrows are taken to be as efficient as whole ones")
+            notes.append("products that tensor parallelism narrows lose what MPT's narrower models lose")
         if strategy.pipeline > 1:
             notes.append("activations between stages are not hidden")
         if strategy.checkpointing:
-            notes.append("all of the forward pass is computed again")
+            notes.append("the forward pass of all blocks is computed again")
         return tuple(notes)
 
 
@@ -308,7 +336,3 @@ def _unvalidated(strategy: Strategy, layout: _Layout) -> tuple[str, ...]:
     if strategy.pipeline > 1 and layout.stages_apart:
         found.append("pipeline stages over servers")
     return tuple(found)
-
-
-def _product(seconds: float, share: float) -> float:
-    return seconds * share

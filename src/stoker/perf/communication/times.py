@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -18,11 +19,14 @@ class StepTimes:
     Attributes:
         forward_s, backward_s: of each of :func:`layers_of` the features, in their order.
         optimizer_s: of all weights.
+        host_s: that the host needs to launch both passes, where the other times are those of the device alone. The two
+            go on beside each other and take the root of the sum of their squares, as in calibration.
     """
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     optimizer_s: float
+    host_s: float = 0.0
 
     def __post_init__(self) -> None:
         if len(self.forward_s) != len(self.backward_s):
@@ -30,18 +34,18 @@ class StepTimes:
                 f"`forward_s` and `backward_s` must be of the same layers, got {len(self.forward_s)} and "
                 f"{len(self.backward_s)}"
             )
-        if min((*self.forward_s, *self.backward_s, self.optimizer_s)) < 0:
-            raise ValueError("`forward_s`, `backward_s` and `optimizer_s` must not be negative")
+        if min((*self.forward_s, *self.backward_s, self.optimizer_s, self.host_s)) < 0:
+            raise ValueError("`forward_s`, `backward_s`, `optimizer_s` and `host_s` must not be negative")
 
     @property
     def compute_s(self) -> float:
-        """Forward and backward pass."""
+        """Forward and backward pass of the device."""
         return sum(self.forward_s) + sum(self.backward_s)
 
     @property
     def step_s(self) -> float:
         """The step on one GPU."""
-        return self.compute_s + self.optimizer_s
+        return math.hypot(self.compute_s, self.host_s) + self.optimizer_s
 
     def scaled(self, factor: float) -> StepTimes:
         """The same on a GPU so many times as slow."""
@@ -50,6 +54,7 @@ class StepTimes:
             forward_s=tuple(each * factor for each in self.forward_s),
             backward_s=tuple(each * factor for each in self.backward_s),
             optimizer_s=self.optimizer_s * factor,
+            host_s=self.host_s * factor,
         )
 
     @staticmethod
