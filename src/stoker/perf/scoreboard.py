@@ -5,6 +5,7 @@ The terms of a model of the step were chosen by people who knew the whole table;
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,9 @@ import numpy as np
 
 from stoker.perf.calibration.fitting import Term
 from stoker.perf.calibration.holdout import Mask, Predicted, Study
+from stoker.perf.prediction.baseline import Baseline
+from stoker.perf.prediction.judging import Judge, source
+from stoker.perf.prediction.published import LOOSE
 from stoker.perf.tables.rows import Published, published
 from stoker.perf.workloads import gpt, mpt
 from stoker.perf.workloads.definitions import workload_of
@@ -31,8 +35,8 @@ class Score:
         rows: predicted.
         median, mean: of |predicted / measured - 1|.
         groups: median error of each group.
-        covered: share of rows inside their 90 % interval.
-        width: median of the interval's upper end / lower end.
+        covered: share of rows inside their 90 % interval; None where none was made.
+        width: median of the interval's upper end / lower end; None likewise.
         constant: median error of a predictor that knows FLOPs and one efficiency, on the same question.
     """
 
@@ -41,9 +45,14 @@ class Score:
     median: float
     mean: float
     groups: dict[str, float]
-    covered: float
-    width: float
+    covered: float | None
+    width: float | None
     constant: float
+
+    @property
+    def by_group(self) -> float:
+        """Mean of the groups' median errors: each counts alike, however many rows it has."""
+        return float(np.mean(list(self.groups.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +81,56 @@ class Scoreboard:
     """Rows by the reason for which they are not predicted."""
 
 
+@functools.cache
 def scoreboard() -> Scoreboard:
-    """Calibrates and predicts all that can be; takes some seconds, needs nothing but the package."""
+    """Calibrates and predicts all that can be; takes half a minute, needs nothing but the package."""
+    judge = Judge()
+    scores = (*definition_scores(judge), *anchored_scores(judge), *mpt_scores())
+    return Scoreboard(scores, agreements(), len(mpt.study()[1]) + _predicted(judge), left_out(published()))
+
+
+def definition_scores(judge: Judge) -> tuple[Score, ...]:
+    """Published steps predicted from what they ran: one family, then one source, left out of the calibration."""
+    alone, every = judge.rows(alone=True), judge.rows()
+    flops = Baseline(judge)
+    return (
+        _score("one family left out, on one GPU", judge.left_out(alone), flops.left_out(alone)),
+        _score("one family left out, on any number", judge.left_out(every), flops.left_out(every)),
+        _score("one source left out, on one GPU", judge.left_out(alone, source), flops.left_out(alone, source)),
+        _score("one source left out, on any number", judge.left_out(every, source), flops.left_out(every, source)),
+    )
+
+
+def anchored_scores(judge: Judge, *, nested: bool = False) -> tuple[Score, ...]:
+    """Steps predicted from one measurement of the same program on another card, its family left out.
+
+    Args:
+        judge: whose pairs they are.
+        nested: whether to make intervals, which takes a minute.
+    """
+    pairs, flops = judge.pairs(), Baseline(judge)
+    return (
+        _score("measured on another card", judge.anchored(pairs, nested=nested), flops.anchored(pairs)),
+        _score("the same, on a card left out", judge.anchored(pairs, "generation"), flops.anchored(pairs)),
+    )
+
+
+def _predicted(judge: Judge) -> int:
+    return sum(judge.all[row].hosts for row in judge.rows(loose=True))
+
+
+def mpt_scores() -> tuple[Score, ...]:
+    """MPT by size, from small to large, and from one server to many."""
     study, rows = mpt.study()
     models = [row.model for row in rows]
     one_node = np.array([row.nodes == 1 for row in rows])
     small = np.array([model in SMALL for model in models])
     constant = _constant(study)
-    scores = (
+    return (
         _score("MPT, one size left out", study.held_out(models), constant.held_out(models)),
         _crossing("MPT, up to 1b -> 3b and more", study, constant, small, models),
         _crossing("MPT, one server -> many", study, constant, one_node, models),
     )
-    return Scoreboard(scores, agreements(), len(rows), left_out(published()))
 
 
 def agreements() -> tuple[Agreement, ...]:
@@ -113,10 +159,10 @@ def left_out(rows: Sequence[Published]) -> dict[str, int]:
             reasons["vtrain-single: arithmetic, not measurements; see the agreement above"] += 1
         elif row.family != "mpt":
             found = workload_of(row)
-            reason = (
-                found.reason if isinstance(found, Excluded) else "a workload is defined, but none is calibrated yet"
-            )
-            reasons[f"{row.source}: {reason}"] += 1
+            if isinstance(found, Excluded):
+                reasons[f"{row.source}: {found.reason}"] += 1
+            elif row.family in LOOSE:
+                reasons[f"{row.source}: predicted, not judged: {row.family}: {LOOSE[row.family]}"] += 1
     return dict(reasons)
 
 
@@ -137,7 +183,7 @@ def _score(name: str, found: Predicted, constant: Predicted) -> Score:
         float(np.median(found.errors)),
         float(found.errors.mean()),
         {str(group): error for group, error in found.median_errors().items()},
-        found.covered,
-        found.width,
+        found.covered if found.width > 1 else None,
+        found.width if found.width > 1 else None,
         float(np.median(constant.errors)),
     )

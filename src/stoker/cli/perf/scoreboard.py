@@ -40,8 +40,8 @@ def render(board: Scoreboard, style: Style) -> list[str]:
             str(score.rows),
             _percent(score.median),
             _percent(score.mean),
-            _percent(score.covered),
-            f"{score.width:.2f}x",
+            "-" if score.covered is None else _percent(score.covered),
+            "-" if score.width is None else f"{score.width:.2f}x",
             _percent(score.constant),
         )
         for score in board.scores

@@ -24,7 +24,8 @@ Array = NDArray[np.float64]
 _NOISE = 0.03
 """Relative error of a step below which fitting better is worth nothing: repetitions of one configuration on several
 hosts differ by 0.1 to 4 % (reference rows of lambda-v1 on H100)."""
-_ROUNDS, _CONVERGED = 100, 1e-7
+_ROUNDS, _CONVERGED, _GAINED = 200, 1e-7, 1e-6
+"""At most; of a step of logarithms, and of the cost, what is not worth another round."""
 _LEAST_DAMPING, _MOST_DAMPING = 1e-9, 1e9
 
 Lane = Literal["device", "host", "alone"]
@@ -79,13 +80,14 @@ def believed(terms: Sequence[Term]) -> Calibration:
     return Calibration(tuple(terms), np.array([term.prior for term in terms]))
 
 
-def fit(terms: Sequence[Term], at_spec: Array, measured: Array) -> Calibration:
+def fit(terms: Sequence[Term], at_spec: Array, measured: Array, start: Calibration | None = None) -> Calibration:
     """The coefficients that measured steps and beliefs make most likely.
 
     Args:
         terms: what the columns mean.
         at_spec: shape (rows, terms), in seconds at the makers' rates; each row has a positive one.
         measured: shape (rows,), in seconds.
+        start: of the same terms and nearly the same rows, from which the search is shorter; the belief by default.
 
     Raises:
         ValueError: shapes do not agree, or a time is not positive.
@@ -93,7 +95,7 @@ def fit(terms: Sequence[Term], at_spec: Array, measured: Array) -> Calibration:
     _check(terms, at_spec, measured)
     belief = np.log([term.prior for term in terms])
     problem = _Problem(_lanes(terms), at_spec, measured, belief, np.array([term.spread for term in terms]) ** -2.0)
-    return Calibration(tuple(terms), np.exp(problem.solve()))
+    return Calibration(tuple(terms), np.exp(problem.solve(belief if start is None else np.log(start.coefficients))))
 
 
 _Lanes = dict[Lane, NDArray[np.bool_]]
@@ -125,8 +127,8 @@ class _Problem:
     belief: Array
     certainty: Array
 
-    def solve(self) -> Array:
-        logs, damping = self.belief.copy(), 1e-3
+    def solve(self, start: Array) -> Array:
+        logs, damping = start.copy(), 1e-3
         cost = self._cost(logs)
         for _ in range(_ROUNDS):
             gradient, curvature = self._slopes(logs)
@@ -138,8 +140,9 @@ class _Problem:
                 damping *= 5
             if reached > cost:
                 break
+            gained = cost - reached
             logs, cost, damping = logs - step, reached, max(damping / 5, _LEAST_DAMPING)
-            if np.abs(step).max() < _CONVERGED:
+            if np.abs(step).max() < _CONVERGED or gained < _GAINED * cost:
                 break
         return logs
 

@@ -64,7 +64,8 @@ class Judge:
             for row in self.rows(alone=True)
             if not left_out & {self.all[row].family, self.all[row].source, *_hardware(self.all[row])}
         ]
-        return without(fit(TERMS, self.at_spec[rows], self.measured[rows]), left_out)
+        start = self.without() if left_out else None
+        return without(fit(TERMS, self.at_spec[rows], self.measured[rows], start), left_out)
 
     def _moved_by(self, anchor: int, left_out: frozenset[str]) -> Calibration:
         return anchored(self.without(left_out), self.at_spec[anchor], float(self.measured[anchor]))

@@ -94,10 +94,23 @@ def _calibration(features: StepFeatures, anchor: Anchor | None, stack: Stack) ->
     """The calibration, and whether a measured step has moved it."""
     if anchor is None or anchor.gpu == CPU or anchor.gpus > 1:
         return calibration(), False
+    key = (id(features), id(anchor), stack)
+    if key not in _moved:
+        _moved[key] = features, anchor, _move(features, anchor, stack)
+        if len(_moved) > _FEATURES_KEPT:
+            _moved.popitem(last=False)
+    return _moved[key][2], True
+
+
+_moved: OrderedDict[tuple[int, int, Stack], tuple[StepFeatures, Anchor, Calibration]] = OrderedDict()
+"""The last calibrations that measured steps have moved, each with what it was moved by."""
+
+
+def _move(features: StepFeatures, anchor: Anchor, stack: Stack) -> Calibration:
     card = gpu(anchor.gpu)
     precision = anchor.precision if anchor.precision in card.rates else _precision(features, card)
     at_spec = work_of(features.operations) @ unit_times(card, precision, stack)
-    return anchored(calibration(), at_spec, anchor.seconds), True
+    return anchored(calibration(), at_spec, anchor.seconds)
 
 
 @dataclass(frozen=True, slots=True)

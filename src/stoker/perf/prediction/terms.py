@@ -139,6 +139,7 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
         for term in found:
             put(amount, term, seconds / len(found))
 
+    efficiency = _FLOPS_PER_JOULE.get(gpu.generation, max(gpu.rates.values()) / gpu.power_w)
     for width in ("single", "half"):
         used = precision_of(width, gpu, precision)
         if used not in gpu.rates:  # 16-bit operations of a program in a card without them
@@ -147,7 +148,7 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
         group = "half" if used in ("fp16", "bf16") else used
         for kind, name in _CALLED.items():
             put(f"{kind} {width}", f"{name} in {_NAMES[group]}", flop_s)
-            put(f"{kind} {width}", "power", _ENERGY[group] / (gpu.power_w * _FLOPS_PER_JOULE[gpu.generation]))
+            put(f"{kind} {width}", "power", _ENERGY[group] / (gpu.power_w * efficiency))
             if precision != "fp32":
                 share(f"{kind} {width}", TENSOR_CORES, gpu.generation, flop_s)
         put(f"narrow matmul {width}", "narrow products", flop_s)

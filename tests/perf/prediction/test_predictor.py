@@ -1,0 +1,127 @@
+"""A step's prediction: its parts, its interval, its tier, what a measured step does to it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.perf.catalogue import catalogue, gpu
+from stoker.perf.features.records import Unknown
+from stoker.perf.prediction.anchor import Anchor
+from stoker.perf.prediction.calibrated import calibration
+from stoker.perf.prediction.intervals import interval
+from stoker.perf.prediction.predictor import predict
+from stoker.perf.prediction.setting import Machines, Strategy
+from stoker.perf.prediction.terms import Stack, unit_times
+from stoker.perf.prediction.work import work_of
+from tests.perf.prediction.features import operation, product, step, training
+
+A100 = gpu("A100-80GB-SXM")
+STEP = training()
+
+
+def test_one_gpu_takes_what_the_calibration_says_and_exchanges_nothing() -> None:
+    found = predict(STEP, Machines(gpu=A100))
+    work = work_of(STEP.operations) @ unit_times(A100, "fp16", Stack())
+    assert found.seconds == pytest.approx(float(calibration().seconds(work[None])[0]))
+    assert found.parts["communication"] == found.parts["other"] == found.hidden_s == 0
+    assert (found.tier, found.share, found.reasons) == ("calibrated", 0.9, ())
+    assert found.low == pytest.approx(found.seconds * interval("card", anchored=False)[0])
+    assert found.high == pytest.approx(found.seconds * interval("card", anchored=False)[1])
+
+
+@given(
+    name=st.sampled_from(sorted(catalogue())),
+    gpus=st.sampled_from([1, 2, 8, 16]),
+    accumulation=st.integers(1, 4),
+    checkpointing=st.booleans(),
+    data=st.sampled_from(["ddp", "fsdp", "zero1"]),
+)
+def test_parts_sum_to_the_step(name: str, gpus: int, accumulation: int, checkpointing: bool, data: str) -> None:
+    strategy = Strategy(data=data, accumulation=accumulation, checkpointing=checkpointing)  # type: ignore[arg-type]
+    found = predict(STEP, Machines(gpu=gpu(name), gpus=gpus), strategy)
+    assert sum(found.parts.values()) == pytest.approx(found.seconds)
+    assert min(found.parts.values()) >= 0
+    assert found.low <= found.seconds <= found.high
+    if gpus == 1:
+        assert found.parts["communication"] == 0
+
+
+@given(faster=st.floats(1.0, 20.0), gpus=st.sampled_from([16, 64]))
+def test_a_faster_network_is_never_slower(faster: float, gpus: int) -> None:
+    slow = predict(STEP, Machines(gpu=A100, gpus=gpus, network=1e9))
+    fast = predict(STEP, Machines(gpu=A100, gpus=gpus, network=1e9 * faster))
+    assert fast.seconds <= slow.seconds * (1 + 1e-12)
+
+
+def test_micro_batches_share_one_optimizer_step() -> None:
+    one, four = (predict(STEP, Machines(gpu=A100), Strategy(accumulation=count)) for count in (1, 4))
+    assert four.parts["compute"] == pytest.approx(4 * one.parts["compute"])
+    assert four.parts["optimizer"] == pytest.approx(one.parts["optimizer"])
+
+
+def test_recomputing_activations_takes_another_forward_pass() -> None:
+    plain, again = (predict(STEP, Machines(gpu=A100), Strategy(checkpointing=value)) for value in (False, True))
+    assert 1.1 < again.seconds / plain.seconds < 1.5
+
+
+def test_what_no_measurement_stands_behind_is_less_sure() -> None:
+    measured, generation, paper = (predict(STEP, Machines(gpu=gpu(n))) for n in ("H100-SXM", "H200-SXM", "B200-SXM"))
+    assert [found.tier for found in (measured, generation, paper)] == ["calibrated", "calibrated", "extrapolated"]
+    widths = [found.high / found.low for found in (measured, generation, paper)]
+    assert widths == sorted(widths)
+    assert widths[0] < widths[1]
+    assert "no step on H200-SXM" in generation.reasons[0]
+    assert "no step on any blackwell GPU" in paper.reasons[0]
+    sharded = predict(STEP, Machines(gpu=A100, gpus=8), Strategy(data="zero1"))
+    assert sharded.tier == "extrapolated"
+    assert any(reason.startswith("unvalidated: ") for reason in sharded.reasons)
+
+
+def test_operations_without_a_formula_are_told_or_refuse_it() -> None:
+    few, many = (Unknown(name="mystery", count=1, bytes=size, where="train.py:3") for size in (1e6, 1e10))
+    found = predict(step(*STEP.operations, unknown=(few,)), Machines(gpu=A100))
+    assert "mystery: without a formula, not counted" in found.reasons
+    refused = predict(step(*STEP.operations, unknown=(many,)), Machines(gpu=A100))
+    assert refused.tier == "refused"
+    assert math.isnan(refused.seconds)
+    assert "mystery (train.py:3)" in refused.reasons[0]
+
+
+def test_a_precision_that_the_card_lacks_is_refused() -> None:
+    refused = predict(STEP, Machines(gpu=gpu("V100-16GB-SXM")), precision="bf16")
+    assert refused.reasons == ("V100-16GB-SXM has no bf16; it has fp32, fp16",)
+
+
+def test_a_program_without_work_takes_no_time() -> None:
+    assert predict(step(operation("pointwise", count=0)), Machines(gpu=A100)).seconds == 0
+
+
+@given(slower=st.floats(0.3, 4.0))
+def test_a_measured_step_is_predicted_as_it_was(slower: float) -> None:
+    plain = predict(STEP, Machines(gpu=A100)).seconds
+    seconds = plain * slower
+    anchor = Anchor(gpu="A100-80GB-SXM", gpus=1, seconds=seconds, low=seconds, high=seconds, precision="fp16")
+    assert predict(STEP, Machines(gpu=A100), anchor=anchor).seconds == pytest.approx(seconds)
+    elsewhere = predict(STEP, Machines(gpu=gpu("V100-32GB-SXM")), anchor=anchor)
+    unanchored = predict(STEP, Machines(gpu=gpu("V100-32GB-SXM")))
+    assert (elsewhere.seconds - unanchored.seconds) * (slower - 1) >= -1e-9
+    assert elsewhere.high / elsewhere.low < unanchored.high / unanchored.low
+
+
+def test_a_step_on_a_cpu_says_nothing_about_a_gpu() -> None:
+    anchor = Anchor(gpu="cpu", gpus=1, seconds=1.0, low=1.0, high=1.0)
+    found = predict(STEP, Machines(gpu=A100), anchor=anchor)
+    assert found.seconds == predict(STEP, Machines(gpu=A100)).seconds
+    assert "ran on a CPU" in found.reasons[0]
+
+
+def test_a_card_of_the_users_own() -> None:
+    mine = replace(A100, name="mine", memory_bandwidth=2 * A100.memory_bandwidth)
+    found = predict(step(product()), Machines(gpu=mine))
+    assert found.tier == "calibrated"  # of a known generation
+    assert found.seconds > 0
