@@ -20,9 +20,10 @@ from stoker.perf.features.records import StepFeatures, parse_hints
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.front import Limits
 from stoker.perf.planning.offers import Prices, only, read_gpus, read_prices, without_prices
-from stoker.perf.planning.pricing import Job, fitted, predicted, refused
+from stoker.perf.planning.pricing import Job, Predict, anchored, fitted, predicted, refused
 from stoker.perf.planning.report import Question, answer
 from stoker.perf.planning.space import Space
+from stoker.perf.prediction.anchor import Anchor
 from stoker.ui.plan_html import render_plan_page
 from stoker.ui.plan_text import render_plan
 from stoker.ui.terminal import style_for
@@ -47,9 +48,10 @@ def main(argv: list[str]) -> int:
     ours, theirs = _split(argv)
     arguments = _parser().parse_args(ours)
     limits, prices = _limits(arguments), _prices(arguments)
-    batches = Batches(*_features(arguments, theirs))
+    anchor = Anchor.from_run(arguments.anchor) if arguments.anchor else None
+    batches = _batches(arguments, theirs)
     try:
-        question = _question(arguments, batches, prices, limits)
+        question = _question(arguments, batches, prices, limits, anchor)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     report = answer(question)
@@ -81,6 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--sure", action="store_true", help="keep both even at the upper ends of the intervals")
     add("--prices", type=Path, metavar="FILE", help="TOML list of servers and their prices; without it GPU-hours count")
     add("--gpus", type=Path, metavar="FILE", help="TOML of GPUs that the catalogue lacks")
+    add(
+        "--anchor",
+        type=Path,
+        metavar="RUN",
+        help="folder of a `stoker profile` of the program, which sharpens all times",
+    )
     add("--gpu", action="append", default=[], metavar="NAME", help="consider this GPU only; may be repeated")
     add("--max-gpus", type=_count, default=64, metavar="N", help="most GPUs that the job may take (default: 64)")
     add(
@@ -162,10 +170,10 @@ def _prices(arguments: argparse.Namespace) -> Prices:
         raise ConfigError(str(error)) from None
 
 
-def _features(arguments: argparse.Namespace, theirs: list[str]) -> list[StepFeatures]:
+def _batches(arguments: argparse.Namespace, theirs: list[str]) -> Batches:
     program: str = arguments.program
     if program.endswith(".json"):
-        return [_read_features(Path(program))]
+        return Batches(_read_features(Path(program)))
     require("torch", extra="torch")
     # Imported here: help must not wait for them.
     from stoker.perf.features.definition import characterise_definition
@@ -176,8 +184,9 @@ def _features(arguments: argparse.Namespace, theirs: list[str]) -> list[StepFeat
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if ":" in program and not Path(program).exists():
-        return characterise_definition(program, hints=hints)
-    return [characterise_program([program, *theirs], hints=hints)]
+        defined = characterise_definition(program, hints=hints)
+        return Batches(*defined.traced, own=defined.batch_size)
+    return Batches(characterise_program([program, *theirs], hints=hints))
 
 
 def _read_features(path: Path) -> StepFeatures:
@@ -197,16 +206,18 @@ def _write_page(path: Path, page: str) -> None:
     print(f"wrote {path} ({len(page.encode()) / 1000:.0f} kB)")
 
 
-def _question(arguments: argparse.Namespace, batches: Batches, prices: Prices, limits: Limits) -> Question:
+def _question(
+    arguments: argparse.Namespace, batches: Batches, prices: Prices, limits: Limits, anchor: Anchor | None
+) -> Question:
     first = batches.first
     word: str = arguments.batch
-    batch = first.batch_size if word in ("global", "per-gpu") else _batch(word)
+    batch = batches.own if word in ("global", "per-gpu") else _batch(word)
     notes = [f"`{unknown.name}` at {unknown.where} has no formula: its FLOPs are missing" for unknown in first.unknown]
     return Question(
         name=first.name,
         job=Job(
-            samples=arguments.samples, batches=batches, cpu_seconds_per_sample=arguments.cpu_seconds_per_sample,
-            predict=predicted(arguments.precision), fits=fitted(arguments.precision), refuses=refused(),
+            samples=arguments.samples, batches=batches, cpu_seconds_per_sample=_cpu_seconds(arguments, anchor),
+            predict=_predictor(arguments, batches, anchor), fits=fitted(arguments.precision), refuses=refused(),
         ),
         space=Space(
             offers=prices.offers, batch=batch, grows=word == "per-gpu", max_gpus=arguments.max_gpus,
@@ -214,6 +225,16 @@ def _question(arguments: argparse.Namespace, batches: Batches, prices: Prices, l
         ),
         limits=limits, prices=prices, notes=tuple(notes),
     )  # fmt: skip
+
+
+def _predictor(arguments: argparse.Namespace, batches: Batches, anchor: Anchor | None) -> Predict:
+    return anchored(anchor, batches, arguments.precision) if anchor else predicted(arguments.precision)
+
+
+def _cpu_seconds(arguments: argparse.Namespace, anchor: Anchor | None) -> float | None:
+    """Of a sample, as given, or else as measured."""
+    given: float | None = arguments.cpu_seconds_per_sample
+    return given if given is not None or anchor is None else anchor.cpu_seconds_per_sample
 
 
 def _batch(word: str) -> int:

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,30 @@ from stoker.core.errors import TracingError
 from stoker.perf.features.records import StepFeatures
 
 
-def characterise_definition(
-    target: str, batch_sizes: Sequence[int] = (), *, hints: Mapping[str, float] | None = None
-) -> list[StepFeatures]:
-    """What one training step of a definition computes, touches and keeps, for several sizes of its batch.
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """What was found of a definition.
+
+    Attributes:
+        batch_size: its own.
+        traced: features for one or two sizes of a batch, which need not be its own.
+    """
+
+    batch_size: int
+    traced: tuple[StepFeatures, ...]
+
+
+def characterise_definition(target: str, *, hints: Mapping[str, float] | None = None) -> Defined:
+    """What one training step of a definition computes, touches and keeps.
 
     The function gives what ``stoker.perf.characterise`` takes: a dict of its arguments, a tuple of the first ones
     (module, inputs), or features that it has already. It is called with the meta device as torch's default, so that
-    weights of any size cost nothing. A function with a parameter is asked for each batch size.
+    weights of any size cost nothing. A function without a parameter has one batch; one with a parameter is asked for
+    two sizes near the parameter's default. They are primes: with powers of two, activations may have the size of some
+    weight by chance, and operations on the two would be counted as one kind.
 
     Args:
         target: ``package.module:function`` or ``file.py:function``.
-        batch_sizes: to ask for; by default those of the parameter's default and of twice that. A function without a
-            parameter has one size, and is asked once.
         hints: elements or fractions by line or operation, as of ``characterise``.
 
     Raises:
@@ -42,13 +54,14 @@ def characterise_definition(
         raise TracingError(f"`{module}` must be a Python file, and is none", status=None)
     with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
         out = Path(folder, "features.json")
-        arguments = [str(out), module, function, json.dumps(list(batch_sizes)), json.dumps(dict(hints or {}))]
+        arguments = [str(out), module, function, json.dumps(dict(hints or {}))]
         environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
         command = [sys.executable, "-m", "stoker.perf.features.definition_child", *arguments]
         status = subprocess.run(command, check=False, stdout=2, env=environ).returncode
         content: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}
     if "features" in content:
-        return [msgspec.convert(each, StepFeatures) for each in content["features"]]
+        traced = tuple(msgspec.convert(each, StepFeatures) for each in content["features"])
+        return Defined(content["batch_size"], traced)
     if "error" in content:
         raise TracingError(content["error"], status=status)
     ended = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"

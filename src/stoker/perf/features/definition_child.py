@@ -6,11 +6,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
+import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,12 +27,13 @@ _FIRST_BATCH = 1
 
 
 def main() -> None:
-    """Arguments: where to write, module, function, batch sizes and hints as JSON."""
-    out, module, name, sizes, hints = sys.argv[1:]
+    """Arguments: where to write, module, function, and hints as JSON."""
+    out, module, name, hints = sys.argv[1:]
     sys.path.insert(0, os.getcwd())
     try:
-        found = _features(_function(module, name), json.loads(sizes), json.loads(hints), f"{module}:{name}")
-        content: dict[str, Any] = {"features": [json.loads(each.to_json()) for each in found]}
+        batch, found = _features(_function(module, name), json.loads(hints), f"{module}:{name}")
+        traced = [json.loads(each.to_json()) for each in found]
+        content: dict[str, Any] = {"batch_size": batch, "features": traced}
     except _Mistake as error:
         content = {"error": str(error)}
     except StokerError as error:
@@ -66,17 +69,21 @@ def _function(module: str, name: str) -> Callable[..., Any]:
     return found
 
 
-def _features(
-    function: Callable[..., Any], sizes: Sequence[int], hints: Mapping[str, float], name: str
-) -> list[StepFeatures]:
+def _features(function: Callable[..., Any], hints: Mapping[str, float], name: str) -> tuple[int, list[StepFeatures]]:
+    """The definition's own batch, and features for sizes near it."""
     parameter = next(iter(inspect.signature(function).parameters.values()), None)
     if parameter is None:
-        return [_traced(function, (), hints, name, None)]
-    if not sizes:
-        default = parameter.default
-        first = default if isinstance(default, int) and default > 0 else _FIRST_BATCH
-        sizes = (first, 2 * first)
-    return [_traced(function, (size,), hints, name, size) for size in sizes]
+        found = _traced(function, (), hints, name, None)
+        return found.batch_size, [found]
+    default = parameter.default
+    own = default if isinstance(default, int) and default > 0 else _FIRST_BATCH
+    first = next_prime(own)
+    return own, [_traced(function, (size,), hints, name, size) for size in (first, next_prime(first))]
+
+
+def next_prime(above: int) -> int:
+    """The least prime above a number."""
+    return next(n for n in itertools.count(above + 1) if n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1)))
 
 
 def _traced(

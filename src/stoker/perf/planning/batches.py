@@ -26,23 +26,22 @@ class Batches:
 
     Attributes:
         traced: as they were found, by ascending size.
+        own: the program's own size.
+        is_exact: whether other sizes lie on a line between traced ones.
     """
 
-    def __init__(self, *traced: StepFeatures) -> None:
+    def __init__(self, *traced: StepFeatures, own: int | None = None) -> None:
         if not traced:
             raise ValueError("`traced` must hold one trace or more, got none")
         self.traced = tuple(sorted(traced, key=lambda found: found.batch_size))
+        self.own = self.traced[0].batch_size if own is None else own
+        self.is_exact = len(self.traced) > 1 and _alike(self.traced[0], self.traced[-1])
         self._known = {found.batch_size: found for found in self.traced}
 
     @property
     def first(self) -> StepFeatures:
         """The smallest that was traced."""
         return self.traced[0]
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether other sizes lie on a line between traced ones."""
-        return len(self.traced) > 1 and _alike(self.traced[0], self.traced[-1])
 
     def at(self, batch_size: int) -> StepFeatures:
         """The step with batches of so many samples.

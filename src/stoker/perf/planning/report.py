@@ -334,17 +334,19 @@ def _miss(found: Found, question: Question) -> Miss | None:
 
 def _notes(plans: list[Plan], question: Question) -> list[str]:
     notes: list[str] = []
-    traced = question.job.batches.first.batch_size
-    if not question.job.batches.is_exact:
-        notes.append(f"traced with a batch of {traced:,}; other sizes of a micro-batch are scaled from it")
+    batches = question.job.batches
+    if not batches.is_exact:
+        notes.append(
+            f"traced with a batch of {batches.first.batch_size:,}; other sizes of a micro-batch are scaled from it"
+        )
     if question.space.grows:
         notes.append(
             "the global batch grows with the GPUs: the learning rate and its schedule have to follow, and "
             "the same samples may teach less"
         )
-    elif question.space.batch != traced:
+    elif question.space.batch != batches.own:
         notes.append(
-            f"the program's own batch is {traced:,}: with {question.space.batch:,} the learning rate and its "
+            f"the program's own batch is {batches.own:,}: with {question.space.batch:,} the learning rate and its "
             "schedule have to follow"
         )
     if any(plan.tier == "extrapolated" for plan in plans):
