@@ -107,7 +107,7 @@ class TestVerdict:
         if sum(seconds.values()) < 1e-3:
             return
         found = profile_of(record(**seconds))
-        context = Context(commands=frozenset(command.name for command in COMMANDS), price_per_hour=2.0, run="runs/a")
+        context = Context(commands=frozenset(command.name for command in COMMANDS), price_per_hour=2.0)
         verdict = judge(found, context)
         words = shlex.split(verdict.action.command)
         assert words[0] == "stoker"

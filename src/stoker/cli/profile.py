@@ -199,24 +199,26 @@ class _Report:
             _say(_nothing_seen(records, status))
             return
         if stopped:
-            _say(f"{profile.steps + profile.sampled} steps measured; the program was ended, as `--then stop` says")
+            _say("the steps are measured, and the program was ended (`--then continue` lets it go on)")
         self._predict(profile)
         context = self._context(profile, records)
         profile.verdict = judge(profile, context)
         self._write(profile)
         if self._chosen.get("json") == "-":
-            sys.stdout.write(msgspec.json.format(msgspec.json.encode(profile)).decode() + "\n")
-            sys.stdout.flush()
+            _print(msgspec.json.format(msgspec.json.encode(profile)).decode() + "\n")
         else:
             shown = self._folder.relative_to(Path.cwd()) if self._folder.is_relative_to(Path.cwd()) else self._folder
-            sys.stderr.write("\n" + render_profile(profile, style_for(sys.stderr, os.environ), folder=str(shown)))
-            sys.stderr.flush()
+            screen = render_profile(profile, style_for(sys.stderr, os.environ), folder=str(shown))
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"\n{screen}")
+                sys.stderr.flush()
 
     def _predict(self, profile: Profile) -> None:
         if "no-prediction" in self._chosen:
             self._prophecy = predicting.Prophecy(why_not="not asked for (`--no-prediction`)")
             profile.unpredicted = self._prophecy.why_not
             return
+        _say("tracing the program's operations, to predict its step (Ctrl-C: without)")
         features, why_not = predicting.trace(self._program, profile.device, profile.gpus, self._folder / "tracing.log")
         self._prophecy = predicting.prophesy(profile, features, why_not)
         predicting.add_prediction(profile, self._prophecy, self._folder)
@@ -224,14 +226,12 @@ class _Report:
     def _context(self, profile: Profile, records: list[RankRecord]) -> Context:
         from stoker.cli.main import COMMANDS
 
-        shown = self._folder.relative_to(Path.cwd()) if self._folder.is_relative_to(Path.cwd()) else self._folder
         steps = [step for step in records[0].steps if not step.sampled] or records[0].steps
         return Context(
             price_per_hour=self._price,
             commands=frozenset(command.name for command in COMMANDS),
             features=self._prophecy.features,
             alternatives=self._prophecy.alternatives,
-            run=str(shown),
             mean_wait_cpu_s=fmean(step.wait_cpu_s for step in steps) if steps else 0.0,
         )
 
@@ -254,6 +254,15 @@ def _nothing_seen(records: list[RankRecord], status: int) -> str:
             "iterated over no DataLoader, or was killed before it could say"
         )
     return f"the program {ended} after less than two steps: nothing to measure; see `stoker profile --help`"
+
+
+def _print(text: str) -> None:
+    """To standard output, whose reader may have gone."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(text: str) -> None:

@@ -35,7 +35,6 @@ class Context:
         commands: names of stoker's commands; only these are advised.
         features: of the program, where they are known.
         alternatives: predictions of the same step in another precision, by its name.
-        run: the run folder as a person would type it.
         mean_wait_cpu_s: processor time a step that the training thread spends while it waits for batches.
     """
 
@@ -43,7 +42,6 @@ class Context:
     commands: frozenset[str] = frozenset({"run", "explain", "report", "perf", "doctor", "profile"})
     features: StepFeatures | None = None
     alternatives: Mapping[str, Predicted] = field(default_factory=dict[str, Predicted])
-    run: str = ""
     mean_wait_cpu_s: float = 0.0
 
 
@@ -91,6 +89,15 @@ def _program(profile: Profile) -> str:
     return shlex.join(profile.program)
 
 
+def _gain(
+    profile: Profile, context: Context, best_s: float, worst_s: float, basis: str, expected_s: float | None = None
+) -> Gain:
+    """A gain on this step; its bounds are as unsure as the measured step itself."""
+    expected_s = (best_s + worst_s) / 2 if expected_s is None else expected_s
+    best_s, worst_s = best_s * profile.low / profile.seconds, worst_s * profile.high / profile.seconds
+    return gain_of(profile.seconds, best_s, worst_s, basis, context.price_per_hour, expected_s)
+
+
 def _again(profile: Profile) -> str:
     return f"stoker profile {_program(profile)}"
 
@@ -133,10 +140,9 @@ def _straggler(profile: Profile, context: Context) -> Verdict:
     ]
     now_s = profile.seconds
     basis = "that rank as fast as the mean of the others, step by step"
-    gain = gain_of(
-        now_s, now_s - found.excess_high_s, now_s - found.excess_low_s, basis, context.price_per_hour,
-        now_s - found.excess_s,
-    )  # fmt: skip
+    gain = _gain(
+        profile, context, now_s - found.excess_high_s, now_s - found.excess_low_s, basis, now_s - found.excess_s
+    )
     remedies = {
         "input": ("feed that rank faster", f"stoker run {_program(profile)}"),
         "host": ("look at what that rank's host does beside training", "stoker doctor"),
@@ -197,7 +203,7 @@ def _input(profile: Profile, context: Context, severity: str) -> Verdict:
         kind="INPUT-BOUND", severity=severity, share=share, text=text, evidence=evidence,
         action=Action(
             text="let stoker's data workers make the batches", command=f"stoker run {_program(profile)}",
-            gain=gain_of(profile.seconds, best, worst, basis, context.price_per_hour),
+            gain=_gain(profile, context, best, worst, basis),
         ),
     )  # fmt: skip
 
@@ -215,7 +221,7 @@ def _copy(profile: Profile, context: Context, severity: str, text: str, evidence
         action=Action(
             text="copy ahead: pin_memory=True in the loader and .to(device, non_blocking=True)",
             command=_again(profile),
-            gain=gain_of(profile.seconds, best, profile.seconds, basis, context.price_per_hour),
+            gain=_gain(profile, context, best, profile.seconds, basis),
         ),
     )  # fmt: skip
 
@@ -235,7 +241,7 @@ def _communication(profile: Profile, context: Context, severity: str) -> Verdict
         kind="COMMUNICATION-BOUND", severity=severity, share=share, text=text, evidence=evidence,
         action=Action(
             text="exchange every second micro-batch: accumulate gradients twice as long, the first under no_sync()",
-            command=_again(profile), gain=gain_of(profile.seconds, best, worst, basis, context.price_per_hour),
+            command=_again(profile), gain=_gain(profile, context, best, worst, basis),
         ),
     )  # fmt: skip
 
@@ -253,7 +259,7 @@ def _host(profile: Profile, context: Context, severity: str) -> Verdict:
         basis = "all of the time between optimizer and next batch, or none"
         action = Action(
             text="log, evaluate and save less often, or in another thread", command=_again(profile),
-            gain=gain_of(profile.seconds, profile.seconds - other, profile.seconds, basis, context.price_per_hour),
+            gain=_gain(profile, context, profile.seconds - other, profile.seconds, basis),
         )  # fmt: skip
     else:
         waits = "the device" if profile.device != "cpu" else "operations"
@@ -262,7 +268,7 @@ def _host(profile: Profile, context: Context, severity: str) -> Verdict:
         best = profile.seconds - host / 2
         action = Action(
             text="give each step more to do: twice the batch size, or torch.compile", command=_again(profile),
-            gain=gain_of(profile.seconds, best, profile.seconds, basis, context.price_per_hour),
+            gain=_gain(profile, context, best, profile.seconds, basis),
         )  # fmt: skip
     return Verdict(kind="HOST-BOUND", severity=severity, share=share, text=text, evidence=evidence, action=action)
 
@@ -278,9 +284,7 @@ def _compute(profile: Profile, context: Context) -> Verdict:
         spread = faster.high / faster.seconds
         basis = "predicted step in half precision over the predicted one in this, times the measured one"
         now_s = profile.seconds
-        gain = gain_of(
-            now_s, now_s * ratio / spread, now_s * ratio * spread, basis, context.price_per_hour, now_s * ratio
-        )
+        gain = _gain(profile, context, now_s * ratio / spread, now_s * ratio * spread, basis, now_s * ratio)
     if gain is not None and gain.saved_frac > 0:
         action = Action(text="mixed precision: torch.autocast with bfloat16", command=_again(profile), gain=gain)
     else:
@@ -307,7 +311,7 @@ def _memory(profile: Profile, context: Context) -> Verdict:
         part = max(memory, optimizer)
         basis = f"bytes that are left when fused: {_percent(fused)} of the part's; nothing fused at worst"
         best = profile.seconds - (1 - fused) * part
-        gain = gain_of(profile.seconds, best, profile.seconds, basis, context.price_per_hour)
+        gain = _gain(profile, context, best, profile.seconds, basis)
         action = Action(text=what, command=_again(profile), gain=gain)
     return Verdict(kind="MEMORY-BOUND", severity="", share=share, text=text, evidence=evidence, action=action)
 
@@ -357,15 +361,20 @@ def _features(profile: Profile, context: Context) -> str:
 
 
 def _other_hardware(profile: Profile, context: Context) -> Action:
-    is_script = bool(profile.program) and not profile.program[0].startswith("-")
-    if "plan" in context.commands and is_script and context.run:
-        samples = 1_000_000
-        command = f"stoker plan --samples {samples} --anchor {shlex.quote(context.run)} {_program(profile)}"
+    is_script = bool(profile.program) and profile.program[0].endswith(".py")
+    if "plan" not in context.commands or not is_script:
         return Action(
-            text="other hardware, or more of it: what it would take and cost", command=command,
-            no_gain="the plan names it for each choice",
+            text="fewer or cheaper products: the operations by FLOPs", command=_features(profile, context),
+            no_gain="it depends on what is left out",
         )  # fmt: skip
+    script, *arguments = profile.program
+    rest = f" -- {shlex.join(arguments)}" if arguments else ""
     return Action(
-        text="fewer or cheaper products: the operations by FLOPs", command=_features(profile, context),
-        no_gain="it depends on what is left out",
-    )  # fmt: skip
+        text=f"other hardware, or more of it: what {PLANNED_SAMPLES:,} samples would take and cost there",
+        command=f"stoker plan {shlex.quote(script)} --samples {PLANNED_SAMPLES}{rest}",
+        no_gain="the plan names it for each choice",
+    )
+
+
+PLANNED_SAMPLES = 1_000_000
+"""A round number for a plan: how long a program trains is not known here."""
