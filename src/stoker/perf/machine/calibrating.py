@@ -26,8 +26,8 @@ from stoker.perf.machine.steps import coldness, host_seconds
 
 _NUMBERS = 32_000_000
 """Of the block of operands: several times what caches hold."""
-_EXCHANGED = (4_096, 32_768, 262_144, 2_097_152, 16_777_216, 50_331_648)
-"""Bytes that are summed over two processes."""
+_EXCHANGED = (4_000, 36_000, 340_000, 620_000, 1_300_000, 2_400_000, 5_000_000, 13_000_000, 48_000_000)
+"""Bytes that are summed over two processes; no powers of two, whose parts meet in the same lines of the caches."""
 _CACHE_BYTES = 32 << 20
 """Where the system does not say how large its caches are."""
 _REST = {"host": 0.06, "cold": 0.1, "exchange": 0.1}

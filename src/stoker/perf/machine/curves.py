@@ -59,6 +59,8 @@ def _curve(operation: Operation) -> str:
             least = (2.5 * lookups + rows) * width * _FLOAT_BYTES
             whole = operation.eager_bytes >= operation.count * least
             return f"{name}.dense" if whole else f"{name}.sparse"
+        case "indexing" if name == "add":  # of sparse gradients to a table
+            return "add.sparse"
         case _:
             return f"{name}.optimizer" if phase == "optimizer" else name
 

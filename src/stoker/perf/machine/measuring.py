@@ -132,7 +132,7 @@ def measured(
     begun = time.perf_counter()
     turns, turn_s = 0, 0.0
     with torch.no_grad():
-        while turns < 1 or time.perf_counter() + 0.7 * turn_s < until:
+        while turns < 1 or time.perf_counter() + 0.9 * turn_s < until:
             turn_begun = time.perf_counter()
             # Forwards, then backwards: nothing is always measured after the same.
             for n, visit in enumerate(visits if turns % 2 == 0 else reversed(visits)):

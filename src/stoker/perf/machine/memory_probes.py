@@ -235,10 +235,19 @@ def _embedding(count: int, width: int, rows: int) -> Iterator[Probe]:
         grad, found = o(count, width), o.below(rows, count)
         return lambda: aten.embedding_dense_backward(grad, found, rows, -1, False)
 
+    def update(o: Operands) -> Run:
+        table, found = o.own(rows, width), o.below(rows, 1, count)
+        grad = torch.sparse_coo_tensor(found, o(count, width), (rows, width), check_invariants=False)
+        return lambda: table.add_(grad, alpha=_TINY)
+
     dims, moved, table = (count, width, rows), 4.0 * count * width, 4.0 * rows * width
     yield Probe(
         Work(curve="embedding", dims=dims, flops=0.0, rows=count, bytes=2 * moved + 8 * count), forward, moved + table
     )
+    # What an optimizer does with a sparse gradient: numbers of rows are eight bytes, and pass three times.
+    ratio = 3 + 6 / width
+    work = Work(curve="add.sparse", dims=(count * width, ratio), flops=0.0, bytes=4.0 * count * width * ratio)
+    yield Probe(work, update, 2 * moved + table)
     size = 3 * moved + table + 8 * count
     work = Work(curve="embedding_dense_backward", dims=dims, flops=0.0, rows=count, bytes=size)
     yield Probe(work, backward, moved + table)
