@@ -179,6 +179,14 @@ def test_what_no_measurement_has_validated_is_labelled() -> None:
     assert labels(8, tensor=2, pipeline=2) == ()
 
 
+def test_rows_are_asked_for_in_each_micro_batch_and_dense_gradients_sent_once() -> None:
+    def exchanged(accumulation: int) -> float:
+        found = spread(TIMES, DECODER, machines(8), Strategy(data="pearl", accumulation=accumulation))
+        return found.exposed_s + found.hidden_s
+
+    assert exchanged(1) < exchanged(4) < 4 * exchanged(1)
+
+
 def test_parameter_servers_take_network_and_pcie_one_after_the_other() -> None:
     """Weights and gradients and touched rows both ways, at 70 %: the network of a server is shared by its 8 workers."""
     where = machines(8)
@@ -186,6 +194,11 @@ def test_parameter_servers_take_network_and_pcie_one_after_the_other() -> None:
     weights = DECODER.weights
     sent = weights.dense_bytes + weights.dense_gradient_bytes + 2 * weights.embedding_touched_bytes
     assert found.exposed_s == pytest.approx(sent * 8 / (12.5e9 * 0.7) + sent / (where.gpu.pcie * 0.7))
+
+
+def test_features_without_operations_have_no_shares() -> None:
+    with pytest.raises(ValueError, match="`features` must have operations, got none of decoder"):
+        StepTimes.measured(changed(DECODER, operations=()), 0.1)
 
 
 def test_features_without_layers_are_one_layer() -> None:

@@ -10,6 +10,7 @@ from stoker.perf.prediction.setting import DataParallel, Machines, Strategy
 from stoker.perf.tables.rows import Published, published
 from stoker.perf.workloads.mpt import SHAPES, VOCABULARY
 from tests.perf.communication.models import convnet
+from tests.perf.communication.models import decoder as tables
 
 GB = 1e9
 MPT = [row for row in published() if row.family == "mpt"]
@@ -130,6 +131,22 @@ def test_a_peak_in_the_optimizer_is_shared_by_its_shards() -> None:
     shared, _ = needs(peaked, Strategy(data="fsdp"), 64)
     assert alone["activations"] == temporaries
     assert shared["activations"] < alone["activations"] / 2
+
+
+def test_partitioned_tables_are_divided_and_servers_keep_them() -> None:
+    """A table of 64 GiB beside a head that is as large: on 8 GPUs 8 GiB of each part that partitioning divides."""
+    features = tables(table_bytes=64 << 30)
+    dense = features.weights.dense_bytes
+    whole, _ = needs(features, Strategy(), 8)
+    split, _ = needs(features, Strategy(data="pearl"), 8)
+    assert split["weights"] == pytest.approx(dense + 8 * 2**30)
+    assert split["gradients"] == pytest.approx(dense + 8 * 2**30)
+    assert split["optimizer"] == pytest.approx(2 * (dense + 8 * 2**30))
+    assert split["buffers"] == pytest.approx(dense)
+    assert whole["weights"] - split["weights"] == pytest.approx(7 * 8 * 2**30)
+    worker, _ = needs(features, Strategy(data="ps"), 8)
+    assert worker["optimizer"] == 0
+    assert worker["weights"] == pytest.approx(dense + features.weights.embedding_touched_bytes)
 
 
 def test_recomputation_without_blocks_is_said_to_save_nothing() -> None:

@@ -103,13 +103,13 @@ def fsdp(shard: Shard, group: Group) -> Exchange:
     return _priced(tasks, places, costs, group)
 
 
-def pearl(shard: Shard, group: Group, touched_bytes: float) -> Exchange:
-    """Dense gradients as in DDP; rows of partitioned embeddings to those who need them, and their gradients back.
+def pearl(shard: Shard, group: Group, touched_bytes: float, count: int) -> Exchange:
+    """Dense gradients as in DDP; in each of ``count`` micro-batches rows of partitioned embeddings, and gradients back.
 
     Source: arXiv 1910.05930, recalled; neither is anything hidden there, nor here of the rows.
     """
     dense = ddp(shard, group)
-    rows = exposed(all_to_all(group, touched_bytes).times(2.0))
+    rows = exposed(all_to_all(group, touched_bytes).times(2.0 * count))
     return together(dense, rows)
 
 

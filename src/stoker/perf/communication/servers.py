@@ -9,7 +9,7 @@ from __future__ import annotations
 from stoker.perf.communication.collectives import Group
 from stoker.perf.communication.cost import Cost
 from stoker.perf.communication.fabric import NETWORK_SHARE, NETWORK_SPREAD
-from stoker.perf.communication.replicas import Exchange, Shard, exposed, pearl, times
+from stoker.perf.communication.replicas import Exchange, Shard, exposed, pearl
 from stoker.perf.equations import Architecture
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.traffic import traffic_bytes
@@ -24,10 +24,7 @@ def served(shard: Shard, features: StepFeatures, machines: Machines, strategy: S
     Workers push gradients and pull weights once a step; holders are asked for rows in each micro-batch.
     """
     if strategy.data == "pearl":
-        once = pearl(shard, group, features.weights.embedding_touched_bytes)
-        if strategy.accumulation == 1:
-            return once
-        return times(once, strategy.accumulation)
+        return pearl(shard, group, features.weights.embedding_touched_bytes, strategy.accumulation)
     sent = traffic_bytes(features.weights, Architecture.PS_WORKER, machines.gpus)
     sharing = min(machines.gpus, machines.gpus_per_node)
     seconds = sent * sharing / (machines.network * NETWORK_SHARE) + sent / (machines.gpu.pcie * _PCIE_SHARE)

@@ -83,8 +83,14 @@ class StepTimes:
 
     @staticmethod
     def measured(features: StepFeatures, step_s: float) -> StepTimes:
-        """From the seconds of a whole step: parts share them as their FLOPs and bytes say."""
+        """From the seconds of a whole step: parts share them as their FLOPs and bytes say.
+
+        Raises:
+            ValueError: the features have no operations.
+        """
         weights = StepTimes.of(features, _weight)
+        if not weights.step_s:
+            raise ValueError(f"`features` must have operations, got none of {features.name}")
         return weights.scaled(step_s / weights.step_s)
 
 

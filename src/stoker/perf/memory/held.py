@@ -25,6 +25,9 @@ class Held:
         activations: at the peak of forward and backward pass.
         optimizer_temporaries: what the optimizer's step allocates, if the traced peak was there; 0 otherwise.
         largest_unit: weights of the largest unit that is gathered together.
+        tables: weights that are only looked up, part of ``weights``.
+        table_gradients: theirs, part of ``gradients``.
+        touched: rows of tables that a micro-batch looks up, at most all of them.
     """
 
     count: float
@@ -34,6 +37,9 @@ class Held:
     activations: float
     optimizer_temporaries: float
     largest_unit: float
+    tables: float
+    table_gradients: float
+    touched: float
     notes: tuple[str, ...] = ()
 
     @property
@@ -86,6 +92,11 @@ class _Cut:
             activations=self._activations(layers, share, units, open_batches),
             optimizer_temporaries=self._temporaries * part,
             largest_unit=max(sum(weights[unit.start : unit.stop]) for unit in units),
+            tables=sum(layer.embedding_bytes * part for layer, part in zip(layers, share, strict=True)),
+            table_gradients=sum(
+                layer.embedding_gradient_bytes * part for layer, part in zip(layers, share, strict=True)
+            ),
+            touched=min(weights_of_model.embedding_touched_bytes, weights_of_model.embedding_bytes) * part,
             notes=self._notes(units),
         )
 

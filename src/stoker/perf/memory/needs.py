@@ -101,13 +101,13 @@ def needs(
     replicas = strategy.replicas(gpus)
     growth = (batch_size or features.batch_size) / features.batch_size
     held = Held.fullest(features, strategy)
-    shards = {part: replicas if strategy.data in sharding else 1 for part, sharding in _SHARDED.items()}
+    weights, gradients, states = _kept(held, strategy, replicas)
     masters = _MASTER_BYTES * held.count if master_copies and held.weight_width < _MASTER_BYTES else 0.0
-    temporaries = held.optimizer_temporaries / shards["optimizer"]
+    temporaries = held.optimizer_temporaries * states
     parts = {
-        "weights": held.weights / shards["weights"],
-        "gradients": held.gradients / shards["gradients"],
-        "optimizer": (held.states + masters) / shards["optimizer"],
+        "weights": weights,
+        "gradients": gradients,
+        "optimizer": (held.states + masters) * states,
         "activations": max(held.activations * growth, temporaries),
         "buffers": _buffers(held, strategy, precision) if replicas > 1 else 0.0,
         "input": features.input_bytes * growth,
@@ -118,11 +118,23 @@ def needs(
     return {name: parts[name] for name in PARTS}, held.notes + grown
 
 
-_SHARDED: Mapping[str, tuple[str, ...]] = {
-    "weights": ("fsdp",),
-    "gradients": ("fsdp", "zero2"),
-    "optimizer": ("fsdp", "zero2", "zero1"),
-}
+def _kept(held: Held, strategy: Strategy, replicas: int) -> tuple[float, float, float]:
+    """Bytes of weights and of gradients on each GPU, and its share of the optimizer's state.
+
+    Partitioned embeddings divide the tables alone. Parameter servers keep the tables and all of the optimizer's state;
+    a worker holds the dense weights, and of tables the rows and gradients that it looks up.
+    """
+    if replicas == 1:
+        return held.weights, held.gradients, 1.0
+    if strategy.data == "pearl":
+        tables = held.tables * (1 - 1 / replicas)
+        share = 1 - tables / held.weights if held.weights else 1.0
+        return held.weights - tables, held.gradients - held.table_gradients * (1 - 1 / replicas), share
+    if strategy.data == "ps":
+        return held.weights - held.tables + held.touched, held.gradients - held.table_gradients + held.touched, 0.0
+    weights = held.weights / (replicas if strategy.data == "fsdp" else 1)
+    gradients = held.gradients / (replicas if strategy.data in ("fsdp", "zero2") else 1)
+    return weights, gradients, 1.0 / replicas if strategy.data in ("fsdp", "zero1", "zero2") else 1.0
 
 
 def _buffers(held: Held, strategy: Strategy, precision: str) -> float:
@@ -137,4 +149,6 @@ def _buffers(held: Held, strategy: Strategy, precision: str) -> float:
         return 3 * held.largest_unit * gathered
     if strategy.data in ("zero1", "zero2"):
         return min(held.gradients, _REDUCE_BUCKET * held.weight_width)
+    if strategy.data in ("ps", "pearl"):
+        return held.gradients - held.table_gradients
     return held.gradients
