@@ -207,11 +207,16 @@ class _Report:
         if self._chosen.get("json") == "-":
             _print(msgspec.json.format(msgspec.json.encode(profile)).decode() + "\n")
         else:
-            shown = self._folder.relative_to(Path.cwd()) if self._folder.is_relative_to(Path.cwd()) else self._folder
-            screen = render_profile(profile, style_for(sys.stderr, os.environ), folder=str(shown))
+            screen = render_profile(profile, style_for(sys.stderr, os.environ), folder=self._shown)
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write(f"\n{screen}")
                 sys.stderr.flush()
+
+    @property
+    def _shown(self) -> str:
+        """The run folder as a person would type it from here."""
+        here = Path.cwd()
+        return str(self._folder.relative_to(here) if self._folder.is_relative_to(here) else self._folder)
 
     def _predict(self, profile: Profile) -> None:
         if "no-prediction" in self._chosen:
@@ -232,6 +237,7 @@ class _Report:
             commands=frozenset(command.name for command in COMMANDS),
             features=self._prophecy.features,
             alternatives=self._prophecy.alternatives,
+            run=self._shown,
             mean_wait_cpu_s=fmean(step.wait_cpu_s for step in steps) if steps else 0.0,
         )
 

@@ -34,6 +34,7 @@ class Context:
         price_per_hour: of all that the program runs on.
         commands: names of stoker's commands; only these are advised.
         features: of the program, where they are known.
+        run: the run folder as a person would type it; what was measured anchors a plan.
         alternatives: predictions of the same step in another precision, by its name.
         mean_wait_cpu_s: processor time a step that the training thread spends while it waits for batches.
     """
@@ -43,6 +44,7 @@ class Context:
     features: StepFeatures | None = None
     alternatives: Mapping[str, Predicted] = field(default_factory=dict[str, Predicted])
     mean_wait_cpu_s: float = 0.0
+    run: str = ""
 
 
 def level(share: float, levels: tuple[float, float]) -> str:
@@ -369,9 +371,10 @@ def _other_hardware(profile: Profile, context: Context) -> Action:
         )  # fmt: skip
     script, *arguments = profile.program
     rest = f" -- {shlex.join(arguments)}" if arguments else ""
+    anchor = f" --anchor {shlex.quote(context.run)}" if context.run else ""
     return Action(
         text=f"other hardware, or more of it: what {PLANNED_SAMPLES:,} samples would take and cost there",
-        command=f"stoker plan {shlex.quote(script)} --samples {PLANNED_SAMPLES}{rest}",
+        command=f"stoker plan {shlex.quote(script)} --samples {PLANNED_SAMPLES}{anchor}{rest}",
         no_gain="the plan names it for each choice",
     )
 
