@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
+from stoker.perf.equations import Architecture
 
 
 def main(argv: list[str]) -> int:
@@ -20,12 +21,19 @@ def main(argv: list[str]) -> int:
         "--hint", action="append", default=[], metavar="NAME=VALUE",
         help="a size that follows from values: elements or a fraction, by line or operation (train.py:31=0.15)",
     )  # fmt: skip
+    parser.add_argument(
+        "--csv", metavar="FILE", type=Path, help="add the step as a job to this table, for stoker perf fleet FILE"
+    )
+    parser.add_argument("--gpus", metavar="N", type=int, default=1, help="GPUs of the job in that table (default: 1)")
+    parser.add_argument("--architecture", metavar="NAME", help="how they share the work, as stoker perf fleet has it")
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda", help="whose kernels (default: cuda)")
     parser.add_argument("script", help="the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
     chosen = parser.parse_args(argv)
+    architecture = _architecture(chosen)
     require("torch", extra="torch")
     # Imported here: help must not wait for them.
+    from stoker.perf.features.fleet_row import append_row, fleet_row
     from stoker.perf.features.program import characterise_program
     from stoker.perf.features.records import parse_hints
     from stoker.perf.features.table import text_of
@@ -37,6 +45,43 @@ def main(argv: list[str]) -> int:
     found = characterise_program([chosen.script, *chosen.arguments], target=chosen.target, hints=hints)
     print(text_of(found), end="")
     if chosen.json is not None:
-        chosen.json.write_bytes(found.to_json())
+        _write(chosen.json, found.to_json())
         print(f"\n  all operations: {chosen.json}")
+    if chosen.csv is not None:
+        try:
+            rows = append_row(chosen.csv, fleet_row(found, architecture, chosen.gpus))
+        except ValueError as error:
+            raise ConfigError(f"`--csv`: {error}") from None
+        except OSError as error:
+            raise ConfigError(f"`--csv` must name a file that can be written, got {chosen.csv}: {error}") from None
+        print(f"\n  job {rows} of {chosen.csv}: {architecture.label}, {chosen.gpus} GPUs;", end=" ")
+        print(f"next: stoker perf fleet {chosen.csv}")
     return 0
+
+
+def _architecture(chosen: argparse.Namespace) -> Architecture:
+    """The one named, or that of so many GPUs.
+
+    Raises:
+        ConfigError: there is none of that name, or it does not go with the number of GPUs.
+    """
+    from stoker.perf.features.fleet_row import architecture_for
+    from stoker.perf.fleet.jobs import ARCHITECTURE_RULE, ONE_GPU_RULE, read_architecture
+
+    if chosen.gpus < 1:
+        raise ConfigError(f"`--gpus` must be at least 1, got {chosen.gpus}")
+    if chosen.architecture is None:
+        return architecture_for(chosen.gpus)
+    number = read_architecture(chosen.architecture)
+    if number < 0:
+        raise ConfigError(f"`--architecture` must be {ARCHITECTURE_RULE}, got {chosen.architecture!r}")
+    if number == Architecture.ONE_GPU and chosen.gpus != 1:
+        raise ConfigError(f"`--gpus` must be {ONE_GPU_RULE}, got {chosen.gpus}")
+    return Architecture(number)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"`--json` must name a file that can be written, got {path}: {error}") from None

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
 
 Shortcut = Literal["same", "plain", "none"]
 _WRITERS = frozenset(("copy", "fill", "zero", "uniform", "normal", "bernoulli", "exponential", "random", "masked_fill"))
+_FACTORIES = frozenset(("empty", "zeros", "ones", "full", "rand", "randn"))
 _PLAIN = frozenset(("_unsafe_view", "mm"))
 
 
@@ -22,6 +24,14 @@ def is_view(func: Any) -> bool:
     """Whether results share memory with arguments and nothing is written."""
     returns = func._schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def is_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call makes a tensor of floating numbers, of 16 MB or more in float32, from its size alone."""
+    if base_name(func) not in _FACTORIES or not args or not isinstance(args[0], (list, tuple)):
+        return False
+    dtype = kwargs.get("dtype")
+    return (dtype is None or dtype.is_floating_point) and math.prod(args[0]) >= 1 << 22
 
 
 def shortcut_of(func: Any) -> Shortcut:

@@ -31,7 +31,7 @@ from stoker.perf.features.accelerator import answering
 from stoker.perf.features.distributed import alone
 from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.redirect import Redirect, redirected
-from stoker.perf.features.step import Watch, fake_of, prepare_optimizer
+from stoker.perf.features.step import Watch, fake_of, first_size, prepare_optimizer
 from stoker.perf.features.summing import features_of
 
 
@@ -40,13 +40,15 @@ class _Program:
 
     def __init__(self, target: str, hints: dict[str, float], out: Path) -> None:
         self.recorder = Recorder(hints)
+        self.recorder.shapes_weights = True
         self.redirect = Redirect(self.recorder, target)
         self.watch = Watch(self.recorder)
         self.target, self.out = target, out
         self.name = ""
-        self.batch: list[Tensor] = []
-        self.input_bytes = 0
+        self.batches: list[list[Tensor]] = []
+        """Of the step that goes on, or the last one before it where that loaded none."""
         self.begun = False
+        self._ahead: list[list[Tensor]] = []
 
     def run(self, words: list[str]) -> None:
         """Runs the script; ends the process when the step is found."""
@@ -96,9 +98,9 @@ class _Program:
             batch = load(iterator)
         finally:
             self.recorder.recording = recording
-        self.batch = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-        self.input_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self.batch)
-        for tensor in self.batch:
+        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+        self.batches.append(tensors)
+        for tensor in tensors:
             self.recorder.buffers.give_role(tensor, "input")
         return batch
 
@@ -106,12 +108,22 @@ class _Program:
         if not self.begun:
             self.begun = True
             self.redirect.moved_bytes = 0
+            self._ahead = self.batches[-1:]
+            self.batches = []
             self.recorder.begin()
             return
         self.recorder.recording = False
+        batches = self.batches or self._ahead  # what this step computes with may have been loaded during the one before
+        inputs = [tensor for batch in batches for tensor in batch]
+        size = sum(first_size(batch) for batch in batches)
+        if not size:
+            size = max(1, self.watch.samples)
+            self.recorder.hints.note(
+                f"a step was taken to have {size} samples: the first size of what the model is given"
+            )
         found = features_of(
-            self.recorder, self.watch, [optimizer], target=self.target, inputs=self.batch, batch_size=None,
-            name=self.name, input_bytes=self.input_bytes or self.redirect.moved_bytes,
+            self.recorder, self.watch, [optimizer], target=self.target, inputs=inputs, batch_size=size, name=self.name,
+            input_bytes=sum(tensor.numel() * tensor.element_size() for tensor in inputs) or self.redirect.moved_bytes,
         )  # fmt: skip
         self.end({"features": json.loads(found.to_json())})
 

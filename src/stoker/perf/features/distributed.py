@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.abc
 import os
-import sys
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -23,7 +21,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 Note = Callable[[str], None]
-_FSDP = "torch.distributed.fsdp"
 _INNER = ("module", "_fsdp_wrapped_module")
 
 
@@ -64,7 +61,6 @@ def alone(note: Note) -> Generator[None]:
     for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1")):
         os.environ.setdefault(name, value)
     distributed, parallel = torch.distributed, nn.parallel.DistributedDataParallel
-    finder = _AfterImport(_FSDP, lambda loaded: _change(_fsdp(loaded, note)))
     undo = _change(
         [
             (distributed, "init_process_group", _joined_by(note)),
@@ -81,15 +77,12 @@ def alone(note: Note) -> Generator[None]:
             (nn.DataParallel, "__init__", _replica_of("DataParallel", note)),
             (nn.DataParallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs)),
             (nn.SyncBatchNorm, "forward", nn.modules.batchnorm._BatchNorm.forward),
+            *_fsdp(importlib.import_module("torch.distributed.fsdp"), note),
         ]
     )
-    sys.meta_path.insert(0, finder)
-    if _FSDP in sys.modules:
-        finder.loaded(sys.modules[_FSDP])
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
         undo()
         if distributed.is_initialized():
             distributed.destroy_process_group()
@@ -197,28 +190,3 @@ def _compute_in(module: nn.Module, dtype: torch.dtype | None) -> None:
             running = False
 
     module.forward = forward
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function with a module as soon as the program has imported it: importing it for nothing takes long."""
-
-    def __init__(self, name: str, loaded: Callable[[Any], Any]) -> None:
-        self._name, self.loaded = name, loaded
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """The module's own, with a loader that tells."""
-        if fullname != self._name:
-            return None
-        spec = next(
-            (found for finder in sys.meta_path if finder is not self and (found := finder.find_spec(fullname, path))),
-            None,
-        )
-        if spec is not None and spec.loader is not None:
-            execute, loaded = spec.loader.exec_module, self.loaded
-
-            def told(module: Any) -> None:
-                execute(module)
-                loaded(module)
-
-            spec.loader.exec_module = told
-        return spec

@@ -6,7 +6,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 import torch
 
@@ -32,6 +32,28 @@ def _frame() -> tuple[str, int] | None:
     return None
 
 
+def _methods() -> Generator[tuple[str, torch.nn.Module]]:
+    """Methods of modules that are running, the innermost first, and whose they are."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        names = frame.f_code.co_varnames
+        owner = frame.f_locals.get(names[0]) if names else None
+        if isinstance(owner, torch.nn.Module):
+            yield frame.f_code.co_name, owner
+        frame = frame.f_back
+
+
+def in_constructor() -> bool:
+    """Whether a module is being made."""
+    return any(name == "__init__" for name, _ in _methods())
+
+
+def outermost(module: torch.nn.Module) -> torch.nn.Module:
+    """The outermost module that runs a method and holds this one: a trainer may never call it, only its parts."""
+    holders = [owner for _, owner in _methods() if any(part is module for part in owner.modules())]
+    return holders[-1] if holders else module
+
+
 class Hints:
     """Answers to questions that cannot be computed, and what was assumed.
 
@@ -44,6 +66,7 @@ class Hints:
         self.assumed: dict[str, None] = {}
         """Sentences, each once, in their order."""
         self.used: set[str] = set()
+        self._numbers: dict[str, None] = {}
 
     def size(self, name: str, most: int, harmless: bool = False) -> int:
         """How many elements a mask, `nonzero` or the like selects out of ``most``.
@@ -68,7 +91,9 @@ class Hints:
         where = place()
         value = self._find("item")
         if dtype.is_floating_point:
-            return 1.0 if value is None else value  # losses to print: no shape follows from them
+            if value is None:
+                self._numbers[where] = None
+            return 1.0 if value is None else value
         if value is not None:
             return bool(value) if dtype is torch.bool else int(value)
         if dtype is torch.bool:
@@ -77,6 +102,15 @@ class Hints:
             return answer
         self.assumed[f"a computed whole number at {where} was taken as 1; --hint {where}=N says otherwise"] = None
         return 1
+
+    def sentences(self) -> tuple[str, ...]:
+        """All that was taken for granted."""
+        if not self._numbers:
+            return tuple(self.assumed)
+        return (
+            *self.assumed,
+            f"computed numbers, such as losses to print, were taken as 1: {', '.join(self._numbers)}",
+        )
 
     def note(self, sentence: str) -> None:
         """Keeps what was taken for granted."""

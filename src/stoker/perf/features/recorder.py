@@ -25,11 +25,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from stoker.perf.features.buffers import Buffers
-from stoker.perf.features.calls import Shortcut, base_name, shortcut_of
+from stoker.perf.features.calls import Shortcut, base_name, is_large, shortcut_of
 from stoker.perf.features.costs import Cost, Formula
 from stoker.perf.features.cpu_kernels import lstm_workspace_bytes
 from stoker.perf.features.formulas import UNKNOWN, formula_of
-from stoker.perf.features.places import Hints, place
+from stoker.perf.features.places import Hints, in_constructor, place
 from stoker.perf.features.records import Phase
 from stoker.perf.features.sparse import RESULTS
 
@@ -69,6 +69,8 @@ class Recorder(TorchDispatchMode):
         self.recording = False
         self.spares_weights = False
         """Whether real tensors are left alone: weights and states that were not made under this mode."""
+        self.shapes_weights = False
+        """Whether large tensors that a module's constructor draws are shapes at once: they are to be its weights."""
         self.phase: Phase = "forward"
         self.calls: list[Call] = []
         self.modules: dict[int, int] = {}
@@ -90,6 +92,9 @@ class Recorder(TorchDispatchMode):
         if kwargs:
             ins += tensors_of(tuple(kwargs.values()))
         fake = any(isinstance(tensor, FakeTensor) for tensor in ins) or (self.spares_weights and _weighs(ins))
+        if not ins and self.shapes_weights and is_large(func, args, kwargs) and in_constructor():
+            with self.fake:
+                return func(*args, **kwargs)
         out = self._on_shapes(func, types, args, kwargs) if fake else func(*args, **kwargs)
         if self.recording:
             name, formula = self._formulas.get(func) or self._formula(func)

@@ -108,6 +108,8 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True):
     """Most that is alive at once beside weights, gradients, optimizer state and inputs."""
     peak_bytes: int
     """Most that is alive at once, of everything."""
+    backward_passes: int = 1
+    """In one step: more than one where gradients are accumulated; ``batch_size`` counts the samples of all."""
     layers: tuple[Layer, ...] = ()
     """Modules that run operations or own parameters, in the order in which the forward pass reaches them."""
     unknown: tuple[Unknown, ...] = ()

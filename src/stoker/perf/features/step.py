@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from stoker.perf.features.distributed import paths
+from stoker.perf.features.places import outermost
 from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.records import StepFeatures, check_hints
 from stoker.perf.features.redirect import Redirect, redirected
@@ -184,6 +185,11 @@ def _input(recorder: Recorder, x: Tensor) -> Tensor:
     return x if known else fake_of(recorder, x)
 
 
+def first_size(tensors: Sequence[Tensor]) -> int:
+    """Of the first tensor that has sizes; 0 without one."""
+    return next((tensor.shape[0] for tensor in tensors if tensor.dim() > 0), 0)
+
+
 def _call(run: Callable[..., Any], inputs: Any) -> None:
     if isinstance(inputs, Mapping):
         run(**inputs)
@@ -212,6 +218,9 @@ class Watch:
         self.optimizers: dict[int, Optimizer] = {}
         self.outputs: dict[int, int] = {}
         """Bytes that the first recorded call of a module gave back, by its number."""
+        self.samples = 0
+        """What the root was called with in the recorded step, by the first size of its first tensor."""
+        self._unsized = False
 
     def clear(self) -> None:
         """Takes fake gradients and states away from what the program keeps."""
@@ -272,15 +281,25 @@ class Watch:
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         number = self._numbers.get(id(module))
+        fresh = number is None
         if number is None:
             number = self._numbers[id(module)] = len(self._modules)
             self._modules.append(module)
         if not self._stack:
-            if self.root is None or sum(1 for _ in self.root.modules()) < sum(1 for _ in module.modules()):
-                self.root = module
+            self._unsized = self._recorder.recording and self._recorder.phase == "forward" and module is self.root
+            if fresh:
+                self._rooted(outermost(module))
             self._add(module)
+        if self._unsized and (size := first_size([leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)])):
+            # Of arguments given by name the hook sees nothing; the first module inside is given some of them.
+            self.samples, self._unsized = self.samples + size, False
         self._stack.append(number)
         self._recorder.buffers.module = number
+
+    def _rooted(self, module: nn.Module) -> None:
+        """Names modules from here on by their paths in the largest that was seen."""
+        if self.root is None or sum(1 for _ in self.root.modules()) < sum(1 for _ in module.modules()):
+            self.root = module
 
     def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
         if self._stack:

@@ -55,9 +55,10 @@ def features_of(
         input_bytes=sum(map(nbytes_of, inputs)) if input_bytes is None else input_bytes,
         activation_peak_bytes=activation_peak,
         peak_bytes=peak,
+        backward_passes=max(1, len(buffers.marks)),
         layers=layers_of(recorder, watch, uses, parameters),
         unknown=_unknown(recorder.calls),
-        assumptions=tuple(recorder.hints.assumed),
+        assumptions=recorder.hints.sentences(),
     )
 
 
