@@ -6,14 +6,22 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from benchmarks.harness import Bar, Options, Report, no_collections, run
+from stoker.perf.features.records import StepFeatures
 from stoker.perf.fleet import examine, synthetic_fleet
+from stoker.perf.planning.batches import Batches
+from stoker.perf.planning.front import Limits
+from stoker.perf.planning.offers import read_prices
+from stoker.perf.planning.pricing import Job, fitted, predicted, refused
+from stoker.perf.planning.report import Question, answer
+from stoker.perf.planning.space import Space
 
 BAR = Bar(
     "perf_speed",
-    "a fleet of a million jobs, after parsing, within 2 s; features of large models in seconds",
-    headline=("fleet_s", "features_7b_s", "features_70b_s", "features_lstm_s"),
+    "a fleet of a million jobs, after parsing, within 2 s; features of large models and plans in seconds",
+    headline=("fleet_s", "features_7b_s", "features_70b_s", "features_lstm_s", "plan_7b_s"),
 )
 
 
@@ -22,6 +30,7 @@ def measure(options: Options) -> Report:
     report = Report()
     _fleet(report, options)
     _features(report, options)
+    _plan(report, options)
     return report
 
 
@@ -37,6 +46,31 @@ def _features(report: Report, options: Options) -> None:
         took_s, peak_gb = ([found[key] for found in runs] for key in ("took_s", "peak_gb"))
         report.at_most(f"features_{name}_s", f"features of a step: {model}", took_s, bound_s, unit=" s")
         report.at_most(f"features_{name}_gb", "its process's largest memory", peak_gb, bound_gb, unit=" GB")
+
+
+def _plan(report: Report, options: Options) -> None:
+    """`stoker plan` from the features on: 7B on up to 64 GPUs of the example's offers; nothing is kept of before."""
+    # Imported here: the lines above are about their own processes.
+    import torch
+
+    from benchmarks.traced_models import SIZES, VOCABULARY, Decoder
+    from stoker.perf import characterise
+
+    model = "tiny" if options.size == "tiny" else "7b"
+    with torch.device("meta"):
+        decoder = Decoder(*SIZES[model]).to(torch.bfloat16)
+    found = characterise(decoder, torch.randint(VOCABULARY, (4, 2048)), optimizer=torch.optim.AdamW, name=model)
+    prices = read_prices(Path(__file__).parents[1] / "examples" / "plan" / "prices.toml")
+    took_s: list[float] = []
+    for _ in range(options.pick(options.rounds, min(2, options.rounds), 1)):
+        batches = Batches(StepFeatures.from_json(found.to_json()))
+        job = Job(samples=2_000_000, batches=batches, predict=predicted(), fits=fitted(), refuses=refused())
+        space = Space(offers=prices.offers, batch=512, max_gpus=64, embeddings=True)
+        begun_s = time.perf_counter()
+        report_of = answer(Question(name=model, job=job, space=space, limits=Limits(deadline_h=12.0), prices=prices))
+        took_s.append(time.perf_counter() - begun_s)
+        assert report_of.front
+    report.at_most("plan_7b_s", f"a plan of {report_of.candidates:,} candidates: {model}", took_s, 5.0, unit=" s")
 
 
 def _fleet(report: Report, options: Options) -> None:

@@ -135,7 +135,7 @@ def _front(report: PlanReport) -> str:
     if not report.front:
         return ""
     head = ["time", "from … to", "cost", "from … to", "machines", "strategy", "batch", "memory", ""]
-    table = _table(head, [_front_row(plan, report) for plan in report.front], numbers=(0, 1, 2, 3, 7))
+    table = _table(head, [_front_row(plan, report) for plan in report.front], numbers=(0, 1, 2, 3, 6, 7))
     about = "No other plan is both as fast and as cheap. Batch: samples at once x accumulated x replicas."
     return _section("Worth a look", f'<div class="card scroll">{table}</div>', about)
 

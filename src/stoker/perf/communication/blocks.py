@@ -6,6 +6,7 @@ A block is what a module's path holds up to its first number: ``encoder.layer.3`
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,8 +50,21 @@ def units_of(layers: Sequence[Layer]) -> tuple[Unit, ...]:
     return tuple(found)
 
 
+_KEPT = 32
+_known: OrderedDict[int, tuple[StepFeatures, frozenset[str]]] = OrderedDict()
+"""Blocks of the last features: planning asks for the same ones many times."""
+
+
 def transformer_blocks(features: StepFeatures) -> frozenset[str]:
     """Paths of blocks with an attention, as one kernel or written out, and the products around it and of an MLP."""
+    if id(features) not in _known:
+        _known[id(features)] = features, _blocks_of(features)
+        if len(_known) > _KEPT:
+            _known.popitem(last=False)
+    return _known[id(features)][1]
+
+
+def _blocks_of(features: StepFeatures) -> frozenset[str]:
     fused: set[str] = set()
     softmax: set[str] = set()
     products: dict[str, int] = {}

@@ -50,7 +50,7 @@ def answer(question: Question) -> PlanReport:
         candidates=found.candidates,
         unfit=sum(each.count for each in found.unfit.values()),
         refused=sum(each.count for each in found.refused.values()),
-        picks=_picks(best, choice, question),
+        picks=_picks(best, choice, found.plans, question),
         front=[_row(plan) for plan in best],
         dots=_dots([*found.plans, *examples(question.space, question.job, found)]),
         families=[_family(name, found, best, question) for name in FAMILIES],
@@ -112,7 +112,7 @@ def _row(plan: Plan) -> PlanRow:
     )
 
 
-def _picks(best: list[Plan], choice: Choice, question: Question) -> list[Pick]:
+def _picks(best: list[Plan], choice: Choice, plans: list[Plan], question: Question) -> list[Pick]:
     """The plans that answer the question; the same plan only once, for its first role."""
     limits, currency = question.limits, question.prices.currency
     wanted: list[tuple[str, Plan | None]] = []
@@ -131,7 +131,10 @@ def _picks(best: list[Plan], choice: Choice, question: Question) -> list[Pick]:
         before = picks.get(id(plan))
         if before is None:
             picks[id(plan)] = Pick(
-                role=role, plan=_row(plan), keeps=limits.allow(plan), remarks=_remarks(plan, question)
+                role=role,
+                plan=_row(plan),
+                keeps=limits.allow(plan),
+                remarks=[*_remarks(plan, question), *_surer(plan, plans, question)],
             )
         elif role != "in between":
             picks[id(plan)] = Pick(role=f"{before.role}, {role}", plan=before.plan, keeps=before.keeps,
@@ -161,6 +164,22 @@ def _remarks(plan: Plan, question: Question) -> list[str]:
     if plan.parts.get("input", 0.0) > 0.05 * plan.step_s.likely and plan.candidate.offer.cores:
         remarks.append(f"waits for input: {plan.candidate.offer.cores:g} cores a server are too few")
     return remarks
+
+
+def _surer(plan: Plan, plans: list[Plan], question: Question) -> list[str]:
+    """Of a plan without measurements behind it, one with, if the intervals cannot tell the two apart."""
+    calibrated = [other for other in plans if other.tier == "calibrated"]
+    if plan.tier == "calibrated" or not calibrated:
+        return []
+    behind, other = min(((1 / _margin(plan, each), each) for each in calibrated), key=lambda each: each[0])
+    if other.hours.likely > plan.hours.high or other.cost.likely > plan.cost.high:
+        return []
+    candidate = other.candidate
+    more = f", {100 * (behind - 1):.0f} % more" if behind > 1.005 else ""
+    return [
+        f"measurements stand behind {candidate.gpus}x {candidate.offer.gpu.name} with {candidate.family}: "
+        f"{format_hours(other.hours.likely)} and {format_cost(other.cost.likely, question.prices.currency)}{more}"
+    ]
 
 
 def _dots(plans: Iterable[Plan]) -> list[Dot]:
