@@ -174,12 +174,14 @@ def fitted(precision: str | None = None) -> Fits:
         precision: of products; by default that of most FLOPs of the features.
     """
     known: dict[tuple[int, Strategy, int], tuple[dict[str, float], tuple[str, ...]]] = {}
+    products: list[str] = []
 
     def judged(features: StepFeatures, candidate: Candidate) -> Fit:
         key = (candidate.micro_batch, candidate.strategy, candidate.gpus)
         if key not in known:
-            own = precision or precision_of(features)
-            known[key] = needs(features, candidate.strategy, candidate.gpus, precision=own)
+            if not products:
+                products.append(precision or precision_of(features))
+            known[key] = needs(features, candidate.strategy, candidate.gpus, precision=products[0])
         parts, notes = known[key]
         return Fit(needed=sum(parts.values()), available=capacity(candidate.offer.gpu), parts=parts, notes=notes)
 
