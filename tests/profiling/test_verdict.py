@@ -118,6 +118,7 @@ class TestVerdict:
         else:
             assert 0 <= gain.low <= gain.seconds <= gain.high <= found.seconds * (1 + 1e-9)
             assert gain.saved_per_hour is not None
+            assert 0 <= gain.saved_frac_low <= gain.saved_frac <= gain.saved_frac_high <= 1
             assert 0 <= gain.saved_per_hour <= 2.0
         assert render_profile(found, Style(unicode=False)).isascii()
 

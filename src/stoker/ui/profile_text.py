@@ -166,8 +166,8 @@ def _next(profile: Profile, style: Style) -> list[str]:
 def _gain(now_s: float, gain: Gain) -> list[str]:
     texts = [
         f"{format_seconds(now_s)} -> {format_seconds(gain.seconds)} a step ({_range(gain.low, gain.high)}), "
-        f"{now_s / gain.seconds:.2f}x ({now_s / gain.high:.2f}-{now_s / gain.low:.2f}x)"
-        if gain.low > 0
+        f"{1 / (1 - gain.saved_frac):.2f}x ({1 / (1 - gain.saved_frac_low):.2f}-{1 / (1 - gain.saved_frac_high):.2f}x)"
+        if gain.saved_frac_high < 1
         else f"{format_seconds(now_s)} -> {format_seconds(gain.seconds)} a step"
     ]
     saved = f"{60 * gain.saved_frac:.0f} min of each hour"

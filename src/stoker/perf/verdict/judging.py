@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from stoker.core.units import format_seconds
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.perf.verdict.gains import NOT_BOUND, gain_of, input_bounds
@@ -94,10 +96,11 @@ def _program(profile: Profile) -> str:
 def _gain(
     profile: Profile, context: Context, best_s: float, worst_s: float, basis: str, expected_s: float | None = None
 ) -> Gain:
-    """A gain on this step; its bounds are as unsure as the measured step itself."""
-    expected_s = (best_s + worst_s) / 2 if expected_s is None else expected_s
-    best_s, worst_s = best_s * profile.low / profile.seconds, worst_s * profile.high / profile.seconds
-    return gain_of(profile.seconds, best_s, worst_s, basis, context.price_per_hour, expected_s)
+    """A gain on this step; its seconds are as unsure as the measured step itself, the share that is saved is not."""
+    found = gain_of(profile.seconds, best_s, worst_s, basis, context.price_per_hour, expected_s)
+    low = min(found.seconds, found.low * profile.low / profile.seconds)
+    high = max(found.seconds, min(found.high * profile.high / profile.seconds, profile.seconds))
+    return msgspec.structs.replace(found, low=low, high=high)
 
 
 def _again(profile: Profile) -> str:
