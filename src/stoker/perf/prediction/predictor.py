@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -57,7 +57,7 @@ def predict(
         return refused(reason)
     used, moved = _calibration(features, anchor, stack)
     alone = _alone(features, card, precision or _precision(features, card), stack, used)
-    times = alone.times(strategy.accumulation)
+    times = alone.times(strategy.accumulation, divided=strategy.tensor > 1)
     spreading = spread(times, features, machines, strategy, precision=precision or "fp32")
     distance = distance_of(card)
     below, above = interval(distance, anchored=moved, share=share)
@@ -67,7 +67,7 @@ def predict(
         low=spreading.low * below,
         high=spreading.high * above,
         tier=tier,
-        parts=_parts(alone, times, spreading, strategy),
+        parts=_parts(alone, spreading, strategy.accumulation),
         share=share,
         hidden_s=spreading.hidden_s,
         reasons=(*_reasons(features, card, anchor, moved), *spreading.notes, *_unvalidated(spreading)),
@@ -127,11 +127,23 @@ class _Alone:
     host_s: tuple[float, float]
     parts: dict[str, float]
 
-    def times(self, accumulation: int) -> StepTimes:
-        """The same with what the GPU waits for the host: the root of the sum of squares, over the whole step."""
+    def stretch(self, accumulation: int) -> float:
+        """How much longer a step is than its device's time: the host's root of the sum of squares, over all of it."""
         device = self.device.compute_s * accumulation + self.device.optimizer_s
         host = self.host_s[0] * accumulation + self.host_s[1]
-        return self.device.scaled(float(np.hypot(device, host)) / device) if device else self.device
+        return float(np.hypot(device, host)) / device if device else 1.0
+
+    def times(self, accumulation: int, *, divided: bool) -> StepTimes:
+        """The same with what the GPU waits for the host.
+
+        Args:
+            accumulation: micro-batches of a step.
+            divided: whether GPUs share products, each with as many launches for less work.
+        """
+        stretched = self.device.scaled(self.stretch(accumulation))
+        if not divided:
+            return stretched
+        return replace(self.device, optimizer_s=stretched.optimizer_s, host_s=self.host_s[0])
 
 
 _known: OrderedDict[tuple[object, ...], tuple[object, _Alone]] = OrderedDict()
@@ -180,14 +192,13 @@ def _sums(features: StepFeatures) -> tuple[StepFeatures, Array, str]:
     return _summed[id(features)]
 
 
-def _parts(alone: _Alone, times: StepTimes, spreading: Spread, strategy: Strategy) -> dict[str, float]:
+def _parts(alone: _Alone, spreading: Spread, accumulation: int) -> dict[str, float]:
     """Seconds of the step by name."""
-    stretch = times.step_s / alone.device.step_s if alone.device.step_s else 1.0
-    computing = spreading.compute_s / stretch
-    whole = alone.device.compute_s * strategy.accumulation or 1.0
-    optimizer = spreading.optimizer_s / stretch
+    stretch = alone.stretch(accumulation)
+    computing, optimizer = spreading.compute_s / stretch, spreading.optimizer_s / stretch
+    whole = alone.device.compute_s or 1.0
     return {
-        **{name: value * strategy.accumulation * computing / whole for name, value in alone.parts.items()},
+        **{name: value * computing / whole for name, value in alone.parts.items()},
         "host": (stretch - 1.0) * (computing + optimizer),
         "communication": spreading.exposed_s,
         "optimizer": optimizer,

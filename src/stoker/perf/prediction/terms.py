@@ -70,6 +70,7 @@ TERMS = (
     Term("narrow convolutions", 0.2, 0.5, "the same"),
     Term("operands of products", 0.5, 0.5, "half of the traffic hides behind arithmetic"),
     Term("operands of convolutions", 0.6, 0.4, "the same"),
+    Term("fused attention", 0.6, 0.4, "beside products: FlashAttention-2 reaches 50 to 73 % (arXiv 2307.08691)"),
     Term("grouped convolutions", 0.5, 0.5, "groups below 32 channels leave tensor cores idle"),
     Term("depthwise convolutions", 5.0, 0.5, "cuDNN's kernels for them reach a fifth of the memory's bandwidth"),
     Term("steps of recurrent layers", 0.5, 0.5, "a step cannot begin before the one before it"),
@@ -98,11 +99,11 @@ _COMMON = np.array([
 """What a card is believed to take for each term, which the term of the card is a share of."""
 _NAMES = {"fp32": "fp32", "tf32": "tf32", "half": "16 bits"}
 _CALLED = {"matmul": "products", "conv": "convolutions", "rnn": "recurrent layers"}
-COMPUTE = frozenset(
-    term.name for term in TERMS if term.name.startswith(("products", "convolutions", "recurrent", "narrow", "operands"))
-) | {"grouped convolutions", "depthwise convolutions", "steps of recurrent layers", "power", "change of layout"} | {
-    term.name for term in TERMS if term.name.startswith("tensor cores")
-}  # fmt: skip
+_COMPUTE = (
+    "products", "convolutions", "recurrent", "narrow", "operands", "tensor cores", "fused attention", "grouped",
+    "depthwise", "steps of", "power", "change of layout",
+)  # fmt: skip
+COMPUTE = frozenset(term.name for term in TERMS if term.name.startswith(_COMPUTE))
 """Terms of products, convolutions and recurrent layers."""
 OPTIMIZER = frozenset({"optimizer", "optimizer, unfused"})
 HOST = frozenset({"launches"})
@@ -151,6 +152,7 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
             put(f"{kind} {width}", "power", _ENERGY[group] / (gpu.power_w * efficiency))
             if precision != "fp32":
                 share(f"{kind} {width}", TENSOR_CORES, gpu.generation, flop_s)
+        put(f"attention {width}", "fused attention", flop_s)
         put(f"narrow matmul {width}", "narrow products", flop_s)
         put(f"narrow conv {width}", "narrow convolutions", flop_s)
         put(f"grouped conv {width}", "grouped convolutions", flop_s)

@@ -34,11 +34,13 @@ AMOUNTS: Final = (
     "optimizer bytes",
     "unfused optimizer bytes",
     "launches",
+    *(f"attention {width}" for width in WIDTHS),
 )
-"""FLOPs of products (attention among matrix products), by width. ``narrow``: the same FLOPs times 64 / the smallest
-side of the product: what a product that fills a tile of the chip badly costs more. ``grouped``: times how far a group
-of channels is below 32. Bytes of products; of depthwise convolutions, which are all traffic. Steps of recurrent layers.
-Of all else the bytes that are left when chains are one kernel, and what eager execution moves on top. Kernels."""
+"""FLOPs of products, by width; fused attention is among matrix products, and once more by itself. ``narrow``: the same
+FLOPs times 64 / the smallest side of the product: what a product that fills a tile of the chip badly costs more.
+``grouped``: times how far a group of channels is below 32. Bytes of products; of depthwise convolutions, which are all
+traffic. Steps of recurrent layers. Of all else the bytes that are left when chains are one kernel, and what eager
+execution moves on top. Kernels."""
 _AT: Final = {name: place for place, name in enumerate(AMOUNTS)}
 _TILE, _GROUP = 64, 32
 
@@ -60,9 +62,9 @@ def _amounts(op: Operation) -> dict[str, float]:
     width = "half" if op.dtype.removeprefix("torch.") in ("float16", "bfloat16") else "single"
     if op.kind in ("matmul", "attention"):
         found = {f"matmul {width}": op.flops, "matmul bytes": op.eager_bytes}
-        if op.kind == "matmul":
-            found[f"narrow matmul {width}"] = op.flops * _TILE / max(1, min(op.dims[1:]))
-        return found | launches
+        if op.kind == "attention":
+            return found | {f"attention {width}": op.flops} | launches
+        return found | {f"narrow matmul {width}": op.flops * _TILE / max(1, min(op.dims[1:]))} | launches
     if op.kind == "conv":
         return _conv(op, width) | launches
     if op.kind == "rnn":

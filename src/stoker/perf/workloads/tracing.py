@@ -18,6 +18,7 @@ from stoker.perf.prediction.work import Array, work_of
 from stoker.perf.tables.rows import Published, published
 from stoker.perf.tables.traced import FILE, Traced, key_of
 from stoker.perf.workloads.definitions import workload_of
+from stoker.perf.workloads.mpt import SHAPES
 from stoker.perf.workloads.workload import Excluded, Optimizer, Workload
 
 _SHORT, _LONGER = 20, 40
@@ -37,6 +38,18 @@ def features_of(workload: Workload) -> StepFeatures:
         name=workload.name,
         batch_size=workload.batch,
     )
+
+
+def mpt_features(row: Published) -> StepFeatures:
+    """One micro-batch of a row of ``llm-foundry``, weights and activations in bfloat16 as FSDP casts them."""
+    torch = import_module("torch")
+    decoders = import_module("stoker.perf.workloads.modules.decoders")
+    with torch.device("meta"):
+        model = decoders.MPT(SHAPES[row.model], row.seq_len).bfloat16()
+    batch = int(row.batch_per_gpu)
+    tokens = torch.zeros(batch, row.seq_len, dtype=torch.long)
+    optimizer = import_module("torch.optim").AdamW
+    return import_module("stoker.perf").characterise(model, tokens, optimizer=optimizer, name=row.model)
 
 
 _OPTIMIZERS: dict[Optimizer, tuple[str, dict[str, float]]] = {
