@@ -136,6 +136,8 @@ def measured(
             turn_begun = time.perf_counter()
             # Forwards, then backwards: nothing is always measured after the same.
             for n, visit in enumerate(visits if turns % 2 == 0 else reversed(visits)):
+                if turns and time.perf_counter() > until:
+                    break
                 visit.visit(operands)
                 if n % 20 == 0:
                     tell(min(1.0, (time.perf_counter() - begun) / max(until - begun, 1.0)))
