@@ -57,8 +57,8 @@ def measure(options: Options) -> Report:
 
 def _fronts(report: Report, options: Options) -> None:
     offers = read_prices(PRICES).offers
-    spaces = [space for each in offers[:: options.pick(1, 2, 5)] for space in _spaces(each)]
-    spaces += _pairs(offers, options.pick(6, 3, 1))
+    spaces = [space for each in offers[:: options.pick(1, 4, 10)] for space in _spaces(each)]
+    spaces += _pairs(offers, options.pick(6, 2, 1))
     programs = {name: Batches(*traces) for name, traces in _programs(options).items()}
     beaten = missed = moved = total = looked_at = 0
     largest = 0
