@@ -126,3 +126,29 @@ def test_a_step_function_leaves_its_model_and_optimizer_alone() -> None:
     assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not optimizer.state
+
+
+def test_an_lstms_bytes_are_its_tensors_and_its_matrix_at_each_step() -> None:
+    steps, batch, width = 50, 5, 32
+    found = characterise(nn.LSTM(width, width), torch.empty(steps, batch, width), loss=lambda out: out[0].sum())
+    forward = next(o for o in found.operations if o.name == "lstm")
+    sequence, matrix, state = steps * batch * width, 4 * width * width, batch * width
+    reads = sequence + 2 * state + 2 * matrix + 2 * 4 * width + (steps - 1) * matrix
+    writes = sequence + 6 * sequence + 2 * state  # outputs; gates and states kept; last states
+    assert forward.eager_bytes == forward.fused_bytes == 4 * (reads + writes)
+
+
+def test_the_activation_peak_is_what_is_alive_at_the_widest_point() -> None:
+    """ReLU's backward pass: its output (kept), the gradient that comes in and the one that goes out."""
+    model = nn.Sequential(nn.Linear(4, 1000), nn.ReLU(), nn.Linear(1000, 2))
+    found = characterise(model, torch.empty(8, 4))
+    assert found.activation_peak_bytes == pytest.approx(3 * 8 * 1000 * 4, rel=0.01)
+
+
+def test_weights_that_are_moved_are_no_input() -> None:
+    model = nn.Linear(4, 2)
+
+    def step(x: torch.Tensor) -> None:
+        model.to("cuda")(x.to("cuda")).sum().backward()
+
+    assert characterise(step, torch.empty(3, 4)).input_bytes == 3 * 4 * 4

@@ -161,7 +161,9 @@ def _apply_of(redirect: Redirect) -> Callable[..., torch.nn.Module]:
         with torch.no_grad():
             for parameter in self._parameters.values():
                 if parameter is not None:
-                    parameter.data = fn(parameter.data)
+                    moved = fn(parameter)
+                    if moved is not parameter:
+                        parameter.data = moved.detach()
                     if parameter.grad is not None:
                         parameter.grad = fn(parameter.grad)
         for name, buffer in self._buffers.items():
