@@ -42,9 +42,13 @@ BARS = (
     "cache_training",
     "cache_model_load",
     "perf_fleet",
+    "perf_accuracy",
+    "perf_coverage",
+    "perf_scaling",
     "perf_mpt",
     "perf_parallel_terms",
     "perf_speed",
+    "perf_cpu",
     "perf_hooks",
     "plan_quality",
 )

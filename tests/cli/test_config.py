@@ -45,7 +45,11 @@ def test_a_mistake_is_one_line_and_status_two(
 
 @pytest.mark.parametrize(
     ("words", "hint"),
-    [(["rnu"], "did you mean `run`?"), (["train.py"], "stoker run train.py"), (["zzz"], "known are run, explain")],
+    [
+        (["rnu"], "did you mean `run`?"),
+        (["train.py"], "stoker run train.py"),
+        (["zzz"], "known are run, profile, explain"),
+    ],
 )
 def test_a_word_that_is_no_command(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2

@@ -11,6 +11,8 @@ from stoker.perf.prediction.calibrated import PART_OF, calibration
 from stoker.perf.prediction.intervals import compiled, interval
 from stoker.perf.prediction.judging import Judge, source
 from stoker.perf.prediction.published import LOOSE, configurations, study
+from stoker.perf.prediction.terms import LAUNCH_S
+from stoker.perf.prediction.work import AMOUNTS
 from stoker.perf.tables.rows import published
 from stoker.perf.tables.traced import key_of, traced_programs
 from stoker.perf.workloads.tracing import distinct, traced
@@ -53,7 +55,9 @@ def test_accumulated_micro_batches_share_one_optimizer_step() -> None:
     once = study([found]).at_spec[0]
     terms = list(PART_OF)
     assert once[terms.index("optimizer")] < work.sum()  # seconds, not bytes
-    assert once[terms.index("launches")] == pytest.approx(work[-1] * found.workload.accumulation * 10e-6)
+    assert once[terms.index("launches")] == pytest.approx(
+        work[AMOUNTS.index("launches")] * found.workload.accumulation * LAUNCH_S
+    )
 
 
 def test_families_left_out_are_predicted_better_than_by_flops(judge: Judge) -> None:

@@ -7,6 +7,7 @@ import importlib
 from stoker.cli.groups import Subcommand, choose
 
 COMMANDS = (
+    Subcommand("calibrate", "calibrate", "measure this machine's CPU once, for predictions of steps on it"),
     Subcommand("features", "features", "what one training step computes, touches and keeps, found without a GPU"),
     Subcommand("fleet", "fleet", "where the time of many jobs goes, who gains from porting, what an upgrade buys"),
     Subcommand("scoreboard", "scoreboard", "how far predictions are from what others have published"),

@@ -56,9 +56,10 @@ def predict(
     if reason:
         return refused(reason)
     used, moved = _calibration(features, anchor, stack)
-    alone = _alone(features, card, precision or _precision(features, card), stack, used)
+    precision = precision or _precision(features, card)
+    alone = _alone(features, card, precision, stack, used)
     times = alone.times(strategy.accumulation, divided=strategy.tensor > 1)
-    spreading = spread(times, features, machines, strategy, precision=precision or "fp32")
+    spreading = spread(times, features, machines, strategy, precision=precision)
     distance = distance_of(card)
     below, above = interval(distance, anchored=moved, share=share)
     tier: Tier = "extrapolated" if distance == "specification" or spreading.unvalidated else "calibrated"
