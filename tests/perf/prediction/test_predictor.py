@@ -64,6 +64,19 @@ def test_micro_batches_share_one_optimizer_step() -> None:
     assert four.parts["optimizer"] == pytest.approx(one.parts["optimizer"])
 
 
+def test_sharding_the_optimizer_saves_no_launches() -> None:
+    """A step that waits for the host mostly: who keeps a share of the states launches as many kernels."""
+    small = step(
+        product(flops=1e6, eager_bytes=1e3, count=100),
+        product(flops=1e6, eager_bytes=1e3, count=200, phase="backward", module="blocks.1"),
+        operation("pointwise", phase="optimizer", dtype="float32", eager_bytes=4e5, fused_bytes=2e5, count=100),
+    )
+    plain, sharded = (predict(small, Machines(gpu=A100, gpus=8), Strategy(data=d)) for d in ("ddp", "zero1"))
+    assert sharded.parts["host"] == pytest.approx(plain.parts["host"])
+    assert sharded.parts["host"] > 10 * sharded.parts["compute"]
+    assert sharded.parts["optimizer"] < plain.parts["optimizer"]
+
+
 def test_recomputing_activations_takes_another_forward_pass() -> None:
     plain, again = (predict(STEP, Machines(gpu=A100), Strategy(checkpointing=value)) for value in (False, True))
     assert 1.1 < again.seconds / plain.seconds < 1.5

@@ -129,10 +129,14 @@ class _Alone:
     parts: dict[str, float]
 
     def stretch(self, accumulation: int) -> float:
-        """How much longer a step is than its device's time: the host's root of the sum of squares, over all of it."""
-        device = self.device.compute_s * accumulation + self.device.optimizer_s
+        """How much longer the passes are than the device's time: what the whole step waits for the host goes to them.
+
+        The optimizer's time stays that of the device, since who keeps a share of the weights launches as much.
+        """
+        passes = self.device.compute_s * accumulation
         host = self.host_s[0] * accumulation + self.host_s[1]
-        return float(np.hypot(device, host)) / device if device else 1.0
+        whole = float(np.hypot(passes + self.device.optimizer_s, host))
+        return (whole - self.device.optimizer_s) / passes if passes else 1.0
 
     def times(self, accumulation: int, *, divided: bool) -> StepTimes:
         """The same with what the GPU waits for the host.
@@ -141,10 +145,10 @@ class _Alone:
             accumulation: micro-batches of a step.
             divided: whether GPUs share products, each with as many launches for less work.
         """
+        if divided:
+            return replace(self.device, host_s=self.host_s[0] + self.host_s[1] / accumulation)
         stretched = self.device.scaled(self.stretch(accumulation))
-        if not divided:
-            return stretched
-        return replace(self.device, optimizer_s=stretched.optimizer_s, host_s=self.host_s[0])
+        return replace(stretched, optimizer_s=self.device.optimizer_s)
 
 
 _known: OrderedDict[tuple[object, ...], tuple[object, _Alone]] = OrderedDict()
@@ -195,14 +199,13 @@ def _sums(features: StepFeatures) -> tuple[StepFeatures, Array, str]:
 
 def _parts(alone: _Alone, spreading: Spread, accumulation: int) -> dict[str, float]:
     """Seconds of the step by name."""
-    stretch = alone.stretch(accumulation)
-    computing, optimizer = spreading.compute_s / stretch, spreading.optimizer_s / stretch
+    computing = spreading.compute_s / alone.stretch(accumulation)
     whole = alone.device.compute_s or 1.0
     return {
         **{name: value * computing / whole for name, value in alone.parts.items()},
-        "host": (stretch - 1.0) * (computing + optimizer),
+        "host": spreading.compute_s - computing,
         "communication": spreading.exposed_s,
-        "optimizer": optimizer,
+        "optimizer": spreading.optimizer_s,
         "other": spreading.bubble_s + spreading.waiting_s,
     }
 
