@@ -14,6 +14,8 @@ def test_better_than_one_efficiency_and_every_row_is_accounted_for() -> None:
     families = board.scores[0]
     assert families.by_group < 0.18
     assert len(families.groups) >= 8
+    assert set(board.counts) == {"1", "2", "4", "8", "16", "32", "64", "128", "256"}
+    assert len(board.cards) == 14
     assert sizes.median < 0.045
     assert max(sizes.groups.values()) < 0.12
     assert all(score.median < score.constant for score in board.scores)

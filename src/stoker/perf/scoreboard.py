@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stoker.perf.calibration.fitting import Term
+from stoker.perf.calibration.fitting import Array, Term
 from stoker.perf.calibration.holdout import Mask, Predicted, Study
 from stoker.perf.prediction.baseline import Baseline
 from stoker.perf.prediction.judging import Judge, source
@@ -79,6 +79,10 @@ class Scoreboard:
     predicted: int
     left_out: dict[str, int]
     """Rows by the reason for which they are not predicted."""
+    cards: dict[str, float]
+    """Median error by card, each family left out, on any number of GPUs."""
+    counts: dict[str, float]
+    """The same by number of GPUs."""
 
 
 @functools.cache
@@ -86,7 +90,21 @@ def scoreboard() -> Scoreboard:
     """Calibrates and predicts all that can be; takes half a minute, needs nothing but the package."""
     judge = Judge()
     scores = (*definition_scores(judge), *anchored_scores(judge), *mpt_scores())
-    return Scoreboard(scores, agreements(), len(mpt.study()[1]) + _predicted(judge), left_out(published()))
+    every = judge.rows()
+    errors = judge.left_out(every).errors
+    return Scoreboard(
+        scores,
+        agreements(),
+        len(mpt.study()[1]) + _predicted(judge),
+        left_out(published()),
+        cards=_medians([judge.all[row].gpu for row in every], errors),
+        counts=_medians([f"{judge.all[row].gpus:>3}" for row in every], errors),
+    )
+
+
+def _medians(names: Sequence[str], errors: Array) -> dict[str, float]:
+    found = np.array(names)
+    return {name.strip(): float(np.median(errors[found == name])) for name in sorted(set(names))}
 
 
 def definition_scores(judge: Judge) -> tuple[Score, ...]:

@@ -51,6 +51,9 @@ def render(board: Scoreboard, style: Style) -> list[str]:
     for score in board.scores:
         groups = ", ".join(f"{group} {_percent(error)}" for group, error in score.groups.items())
         lines.append(f"{score.name}: {groups}")
+    for name, errors in (("card", board.cards), ("number of GPUs", board.counts)):
+        found = ", ".join(f"{group} {_percent(error)}" for group, error in errors.items())
+        lines.append(f"one family left out, by {name}: {found}")
     lines += ["", style.paint("Agreement with another model's arithmetic (vTrain; no accuracy)", 1)]
     for agreement in board.agreements:
         groups = ", ".join(f"{group} {_percent(error)}" for group, error in agreement.groups.items())
