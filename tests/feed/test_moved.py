@@ -133,11 +133,11 @@ def test_cheap_batches_stay() -> None:
 
 def test_change_in_mid_iteration_is_seen_by_the_next_batch() -> None:
     """As without stoker: the batch after the change is made from the changed dataset."""
-    dataset = Slow()
+    dataset = Slow(960, 0.004)
     with Served() as served:
         for step, batch in enumerate(DataLoader(dataset, batch_size=8)):
             assert batch[0, 0] == 8 * step + dataset.offset
-            if step == 30:
+            if step == 90:  # on a busy machine it takes a while until the loader has been moved
                 dataset.offset = 0.5
     assert any(isinstance(e, events.Notice) and "has changed" in e.text for e in served.events)
 
@@ -157,7 +157,7 @@ def test_difference_in_a_data_worker_is_loud(monkeypatch: pytest.MonkeyPatch) ->
             return super().__getitem__(index) + float(torch.get_num_interop_threads() < 0) + _hidden()
 
     def train() -> None:
-        for step, _ in enumerate(DataLoader(Hidden(), batch_size=8)):
+        for step, _ in enumerate(DataLoader(Hidden(960, 0.004), batch_size=8)):
             if step == 10:
                 random.hidden = 1.0  # type: ignore[attr-defined]
 

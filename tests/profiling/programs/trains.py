@@ -32,6 +32,8 @@ if __name__ == "__main__":
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if number == 20 and "TELL" in os.environ:
+            print("under way", flush=True)
         if number + 1 == steps:
             break
     print("the end")
