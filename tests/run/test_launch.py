@@ -16,7 +16,6 @@ import pytest
 import stoker
 from stoker.cli import run as cli_run
 from stoker.core.config import Settings
-from stoker.core.errors import ConfigError
 from stoker.run import launch
 from stoker.run.active import Active
 
@@ -389,42 +388,6 @@ def write_small_torch(folder: Path) -> None:
 
 
 class TestCommandLine:
-    @pytest.mark.parametrize(
-        ("words", "chosen", "program"),
-        [
-            (["t.py"], {}, ["t.py"]),
-            (["--workers", "2", "t.py", "--workers", "3"], {"workers": "2"}, ["t.py", "--workers", "3"]),
-            (
-                ["--workers=auto", "--off", "-m", "a.b", "--off"],
-                {"workers": "auto", "off": "true"},
-                ["-m", "a.b", "--off"],
-            ),
-            (["--quiet", "--", "-odd.py", "--"], {"quiet": "true"}, ["-odd.py", "--"]),
-            (["--run-dir", "--", "t.py"], {"run-dir": "--"}, ["t.py"]),
-            (["-", "x"], {}, ["-", "x"]),
-            (["-ma.b"], {}, ["-ma.b"]),
-            (["t.py", "--help"], {}, ["t.py", "--help"]),
-        ],
-    )
-    def test_split(self, words: list[str], chosen: dict[str, str], program: list[str]) -> None:
-        assert cli_run.split(words) == (chosen, program)
-
-    @pytest.mark.parametrize(
-        ("words", "message"),
-        [
-            ([], "`script.py` or `-m module`"),
-            (["-m"], "got `-m` alone"),
-            (["--off=1", "t.py"], "takes no value"),
-            (["--workers"], "a whole number"),
-            (["--wokers", "2", "t.py"], "did you mean `--workers`"),
-            (["-u", "t.py"], "python -u -m stoker run"),
-            (["--lr", "1", "t.py"], "after the script"),
-        ],
-    )
-    def test_refusals(self, words: list[str], message: str) -> None:
-        with pytest.raises(ConfigError, match=re.escape(message)):
-            cli_run.split(words)
-
     def test_refused_values_end_with_status_2(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli_run.main(["--workers", "-3", "train.py"]) == 2
         assert "`workers` must be a whole number" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -12,14 +11,16 @@ from pathlib import Path
 
 import msgspec
 
+from stoker.cli.command_line import Option, check_program, split
 from stoker.cli.errors import refuse
-from stoker.cli.run import split
+from stoker.cli.run import OPTIONS as RUN_OPTIONS
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError, RunFolderError, StokerError
 from stoker.core.events import LoaderOpened
 from stoker.core.explanation import Explanation
 from stoker.core.runlog import RUNS_FOLDER, Run, find_run, read_run
 from stoker.run.launch import command_of
+from stoker.run.process_tree import end_tree
 from stoker.ui.explanation import render_explanation
 from stoker.ui.terminal import style_for
 
@@ -38,6 +39,8 @@ default the latest), the records are read.
   --rank N    of a run: this rank's loaders (default: the lowest)
 """
 
+_COMMAND = "stoker explain"
+_OPTIONS = {**RUN_OPTIONS, "json": Option(), "rank": Option("a number")}
 _POLL_S = 0.05
 """How often the program's state is looked at."""
 
@@ -45,15 +48,17 @@ _POLL_S = 0.05
 def main(argv: list[str]) -> int:
     """Explains; returns 0, 2 for a wrong command line, or the status of a program that ended too early."""
     try:
-        own, rest = _own_options(argv)
-        if "help" in own:
+        chosen, words = split(argv, _COMMAND, _OPTIONS)
+        if "help" in chosen:
             sys.stdout.write(HELP)
             return 0
-        if _means_program(rest):
-            if "rank" in own:
-                raise ConfigError(f"`--rank` must go with a run, got the program `{rest[0]}`")
-            return _explain_program(rest, as_json="json" in own)
-        return _explain_run(rest, own.get("rank"), as_json="json" in own)
+        as_json, rank = chosen.pop("json", None) is not None, chosen.pop("rank", None)
+        if not chosen and not _means_program(words):
+            return _explain_run(words, rank, as_json=as_json)
+        check_program(words, _COMMAND)
+        if rank is not None:
+            raise ConfigError(f"`--rank` must go with a run, got the program `{words[0]}`")
+        return _explain_program(chosen, words, as_json=as_json)
     except StokerError as error:
         return refuse(error)
     except BrokenPipeError:
@@ -61,24 +66,6 @@ def main(argv: list[str]) -> int:
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-
-
-def _own_options(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """This command's own options, which come first in any order, and what follows them."""
-    own: dict[str, str] = {}
-    rest = list(argv)
-    while rest:
-        name, equals, value = rest[0].partition("=")
-        if rest[0] in ("-h", "--help"):
-            own["help"] = ""
-        elif rest[0] == "--json":
-            own["json"] = ""
-        elif name == "--rank":
-            own["rank"] = value if equals else (rest.pop(1) if rest[1:] else "")
-        else:
-            break
-        rest.pop(0)
-    return own, rest
 
 
 def _means_program(words: list[str]) -> bool:
@@ -122,11 +109,7 @@ def explanation_of(run: Run) -> Explanation:
     )
 
 
-def _explain_program(words: list[str], *, as_json: bool) -> int:
-    chosen, program = split(words)
-    if "help" in chosen:
-        sys.stdout.write(HELP)
-        return 0
+def _explain_program(chosen: dict[str, str], program: list[str], *, as_json: bool) -> int:
     settings = resolve(chosen).settings
     if settings.off:
         raise ConfigError("`off` must not be set to explain a program: it leaves every loader to torch")
@@ -156,28 +139,8 @@ def _run(command: list[str], environ: dict[str, str], target: Path) -> int:
             except subprocess.TimeoutExpired:
                 continue
     finally:
-        _end(process)
+        end_tree(process)
     return 0
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and all that descend from it."""
-    if process.poll() is not None:
-        return
-    os.kill(process.pid, signal.SIGSTOP)  # it starts no others while they are counted
-    for pid in [process.pid, *_descendants(process.pid)]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait()
-
-
-def _descendants(pid: int) -> list[int]:
-    """The processes below one, nearest first."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):  # the thread has ended
-            found += map(int, (task / "children").read_text().split())
-    return [*found, *(below for child in found for below in _descendants(child))]
 
 
 def _nothing_found(program: list[str], status: int) -> int:

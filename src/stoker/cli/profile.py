@@ -12,6 +12,7 @@ from statistics import fmean
 
 import msgspec
 
+from stoker.cli.command_line import Option, check_program, split
 from stoker.cli.errors import refuse
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError, StokerError
@@ -48,56 +49,30 @@ limits it and what to do next. The program runs unmodified, its loaders as torch
 Everything after the script or module belongs to the program. Under torchrun it nests both ways.
 """
 
-_VALUES = ("steps", "warmup", "samples", "then", "price-per-hour", "json", "run-dir")
-_SWITCHES = ("no-prediction",)
+_COMMAND = "stoker profile"
+_OPTIONS = {
+    "steps": Option("a whole number"),
+    "warmup": Option("a whole number"),
+    "samples": Option("a whole number"),
+    "then": Option("`stop` or `continue`"),
+    "no-prediction": Option(),
+    "price-per-hour": Option("a positive number"),
+    "json": Option("a file, or `-`"),
+    "run-dir": Option("a directory"),
+}
 
 
 def main(argv: list[str]) -> int:
     """Profiles; returns the program's exit status, 0 where it was stopped on purpose, 2 for a wrong command line."""
     try:
-        chosen, program = split(argv)
+        chosen, program = split(argv, _COMMAND, _OPTIONS)
         if "help" in chosen:
             sys.stdout.write(HELP)
             return 0
+        check_program(program, _COMMAND)
         return _profile(chosen, program)
     except StokerError as error:
         return refuse(error)
-
-
-def split(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Divides a command line into options, by name, and the program with its own arguments.
-
-    Raises:
-        ConfigError: an option is unknown or lacks its value, or there is no program.
-    """
-    chosen: dict[str, str] = {}
-    words = list(argv)
-    while words:
-        word = words[0]
-        if word == "--":
-            words.pop(0)
-            break
-        if word in ("-h", "--help"):
-            return {"help": ""}, []
-        if not word.startswith("-") or word == "-" or word[:2] in ("-m", "-c"):
-            break
-        words.pop(0)
-        name, equals, value = word.partition("=")
-        name = name.removeprefix("--")
-        if name in _SWITCHES:
-            chosen[name] = ""
-        elif name in _VALUES:
-            if not equals and not words:
-                raise ConfigError(f"`--{name}` must be followed by a value, got nothing; see `stoker profile --help`")
-            chosen[name] = value if equals else words.pop(0)
-        else:
-            raise ConfigError(f"`{word}` is not an option of `stoker profile`; see `stoker profile --help`")
-    if not words or words in (["-m"], ["-c"]):
-        found = f"`{words[0]}` alone" if words else "nothing"
-        raise ConfigError(
-            f"`script.py` or `-m module` must follow the options, got {found}; see `stoker profile --help`"
-        )
-    return chosen, words
 
 
 def options_of(chosen: dict[str, str], world_size: int) -> ProfileOptions:

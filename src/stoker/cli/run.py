@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from difflib import get_close_matches
-
+from stoker.cli.command_line import Option, check_program, split
 from stoker.cli.errors import refuse
-from stoker.core.config import KEYS, Key
+from stoker.core.config import KEYS
 from stoker.core.config_sources import resolve
-from stoker.core.errors import ConfigError, StokerError
+from stoker.core.errors import StokerError
 from stoker.run.launch import launch
 
 USAGE = "stoker run [options] script.py [args…]\n       stoker run [options] -m module [args…]"
-_HELP_COMMAND = "stoker run --help"
+_COMMAND = "stoker run"
 
 _HELP = {
     "workers": ("auto|N", "data workers of each elastic loader; auto finds the number, 0: in the program"),
@@ -41,75 +39,27 @@ _HELP = {
 }
 """What `--help` prints beside each option; an empty value name marks a switch. Rules are those of `KEYS`."""
 
+OPTIONS = {
+    key.name: Option(
+        rule=key.rule if _HELP[key.name][0] else "",
+        default="on" if _HELP[key.name][0].startswith("[") else None,
+    )
+    for key in KEYS
+}
+"""By the name of the setting that they give."""
+
 
 def main(argv: list[str]) -> int:
     """Becomes the program; returns only when there is nothing to run: 0 after `--help`, 2 for a wrong command line."""
     try:
-        chosen, program = split(argv)
+        chosen, program = split(argv, _COMMAND, OPTIONS)
         if "help" in chosen:
             print(help_text())
             return 0
+        check_program(program, _COMMAND)
         launch(resolve(chosen).settings, program)
     except StokerError as error:
         return refuse(error)
-
-
-def split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Divides a command line into stoker's options, as texts by key name, and the program with its own arguments.
-
-    Stoker's options end at the script, at ``-m module``, ``-c command`` or ``-``, or after ``--``.
-
-    Raises:
-        ConfigError: An option is unknown, lacks its value or has one too many, or there is no program.
-    """
-    chosen: dict[str, str] = {}
-    words = list(argv)
-    while words:
-        word = words[0]
-        if word == "--":
-            words.pop(0)
-            break
-        if word in ("-h", "--help"):
-            return {"help": ""}, []
-        if not word.startswith("-") or word == "-" or word[:2] in ("-m", "-c"):
-            break
-        words.pop(0)
-        key, value = _option(word)
-        chosen[key.name] = _value(key, value, words)
-    if not words or words in (["-m"], ["-c"]):
-        found = f"`{words[0]}` alone" if words else "nothing"
-        raise ConfigError(f"`script.py` or `-m module` must follow the options, got {found}; see `{_HELP_COMMAND}`")
-    return chosen, words
-
-
-def _option(word: str) -> tuple[Key, str | None]:
-    name, equals, value = word.partition("=")
-    for key in KEYS:
-        if name == f"--{key.name}":
-            return key, value if equals else None
-    options = [f"--{key.name}" for key in KEYS]
-    near = get_close_matches(name, options, n=1, cutoff=0.7)
-    if near:
-        remedy = f"did you mean `{near[0]}`?"
-    elif name.startswith("--"):
-        remedy = "options of the program go after the script; `stoker run --help` lists stoker's own"
-    else:
-        remedy = f"options of python go before: `python {word} -m stoker run …`"
-    raise ConfigError(f"`{name}` is not an option of `stoker run`; {remedy}")
-
-
-def _value(key: Key, given: str | None, rest: list[str]) -> str:
-    if not _HELP[key.name][0]:
-        if given is not None:
-            raise ConfigError(f"`--{key.name}` takes no value, got {given!r}")
-        return "true"
-    if given is not None:
-        return given
-    if _HELP[key.name][0].startswith("["):
-        return "on"  # a value only after "=", so that the script can follow
-    if not rest:
-        raise ConfigError(f"`--{key.name}` must be followed by {key.rule}, got nothing")
-    return rest.pop(0)
 
 
 def help_text() -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from stoker.core.errors import RunFolderError
 from stoker.perf.verdict.profile import PROFILE_NAME, RankRecord, read_rank
-from stoker.run.profiling.usage import descendants
+from stoker.run.process_tree import end_tree
 
 _POLL_S = 0.05
 _OTHERS_S = 10.0
@@ -113,28 +113,6 @@ def _passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and all that descend from it, at once: a parent that saw its rank end would go on.
-
-    Python's resource trackers are spared: they end with the last process that they serve, and clean up after it.
-    """
-    if process.poll() is not None:
-        return
-    os.kill(process.pid, signal.SIGSTOP)  # it starts no others while they are counted
-    for pid in [process.pid, *descendants(process.pid)]:
-        if not _is_tracker(pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    process.wait()
-
-
-def _is_tracker(pid: int) -> bool:
-    try:
-        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 def end_like(status: int) -> int:

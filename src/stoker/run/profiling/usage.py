@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import time
 from pathlib import Path
 
 from stoker.perf.verdict.profile import Usage
+from stoker.run.process_tree import descendants
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
@@ -26,15 +26,6 @@ def used_between(before: Usage, after: Usage, steps: int) -> Usage:
         process_s=max(0.0, after.process_s - before.process_s) / steps,
         children_s=max(0.0, after.children_s - before.children_s) / steps,
     )
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes below one, nearest first."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):  # the thread has ended
-            found += map(int, (task / "children").read_text().split())
-    return [*found, *(below for child in found for below in descendants(child))]
 
 
 def _spent_s(pid: int) -> float:
