@@ -20,7 +20,7 @@ import xxhash
 from stoker.cache.cluster.ring import chunk_position
 from stoker.cache.names import ObjectName
 from stoker.cache.page_stores import page_store
-from stoker.cache.pages import Pages
+from stoker.cache.pages import Pages, Reads
 from stoker.cache.policies import Life, Rule
 from stoker.cache.store.contents import Held
 from stoker.cache.store.index import Entry
@@ -185,6 +185,11 @@ class Directories:
         """The store said that an entry's version is still the object's."""
         if (store := entry.directory.usable()) is not None:
             self._try(entry.directory, lambda: store.confirm(key, entry.entry, checked_at), None)
+
+    def reads(self) -> Reads:
+        """How many reads found their page, in any of them."""
+        found = [one.store.reads() for one in self.directories if one.store is not None]
+        return Reads(sum(reads.found for reads in found), sum(reads.missed for reads in found))
 
     def drop(self, *keys: bytes) -> None:
         """Forget pages."""

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from stoker.cache.names import ObjectName
 from stoker.cache.policies import Life
 from stoker.cache.versions import Version
+
+
+class Reads(NamedTuple):
+    """Reads of pages by all processes, since the store was made.
+
+    Attributes:
+        found: that found their page.
+        missed: that did not: it was brought, and stored or refused.
+    """
+
+    found: int
+    missed: int
+
+    @property
+    def hit_frac(self) -> float | None:
+        """Share that found theirs; None before the first."""
+        reads = self.found + self.missed
+        return self.found / reads if reads else None
 
 
 class Pages(Protocol):
@@ -62,6 +80,10 @@ class Pages(Protocol):
 
     def pinned_pages(self) -> Iterator[Any]:
         """Pages (with ``name``, ``page`` and ``version``) that only go when they are unpinned."""
+        ...
+
+    def reads(self) -> Reads:
+        """How many reads found their page."""
         ...
 
     def drop(self, *keys: bytes) -> None:

@@ -77,7 +77,7 @@ class Fills:
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
         self.fetched_bytes = 0
         self.fetches = 0
-        self.moved = 0
+        self.moved = self.moved_bytes = 0
         self.failures = 0
 
     @property
@@ -218,6 +218,7 @@ class Fills:
                 self.fetched_bytes += len(payload)
             else:
                 self.moved += 1
+                self.moved_bytes += len(payload)
             if len(payload) != end - start:
                 raise NotServed(Reason.STORE_FAILED)
             self._pages.put(name, index, version, payload, rule=number, life=life, checked_at=checked_at)

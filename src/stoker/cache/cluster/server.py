@@ -33,6 +33,7 @@ from stoker.cache.cluster.heat import HOT_PER_S, Heat
 from stoker.cache.cluster.links import machine_id
 from stoker.cache.cluster.membership import Membership
 from stoker.cache.cluster.ports import Mount
+from stoker.cache.cluster.rates import STEP_S, Done, Lately
 from stoker.cache.cluster.ring import MAX_WEIGHT, Member, Ring, RingRecord
 from stoker.cache.cluster.security import EVERYONE, Grant
 from stoker.cache.cluster.serving import Serving
@@ -139,6 +140,8 @@ class Server:
         self._ring = Ring(RingRecord(epoch=0, members=()))
         self._earlier: deque[tuple[Ring, float]] = deque(maxlen=_EARLIER)
         self._handover: Handover | None = None
+        self._lately = Lately()
+        self._closing = threading.Event()
         self._started_at = time.time()
         self.addresses: tuple[str, ...] = ()
         self.draining = False
@@ -161,6 +164,9 @@ class Server:
                 thread = threading.Thread(target=self._accept, args=(sock,), name="stoker-accept", daemon=True)
                 thread.start()
                 self._threads.append(thread)
+            sampler = threading.Thread(target=self._sample, name="stoker-rates", daemon=True)
+            sampler.start()
+            self._threads.append(sampler)
             self._membership.watch(self._follow)
             advertised = self.settings.advertise or self.addresses
             self._membership.join(
@@ -198,6 +204,7 @@ class Server:
 
     def close(self) -> None:
         """Ends listening and all connections."""
+        self._closing.set()
         for sock in self._listeners:
             channels.shut(sock)
             sock.close()
@@ -211,7 +218,7 @@ class Server:
 
     def status(self) -> dict[str, Any]:
         """What this worker is and has done, for people and monitoring."""
-        record = self._membership.record()
+        record, done = self._membership.record(), self._done()
         return {
             "node": self.settings.node, "version": __version__, "addresses": self.addresses,
             "epoch": 0 if record is None else record.epoch, "members": 0 if record is None else len(record.members),
@@ -219,10 +226,21 @@ class Server:
             "connections": len(self._connections), "clients": self._connections.num_clients(),
             "mounts": [mount.name for mount in self._mounts], "fetching": self._fills.in_flight,
             "fetches": self._fills.fetches, "fetched_bytes": self._fills.fetched_bytes, "moved": self._fills.moved,
+            "moved_bytes": self._fills.moved_bytes, "found": done.found, "missed": done.missed,
             "store_failures": self._fills.failures, "faults": self._connections.faults,
-            **asdict(self._connections.totals()),
+            **asdict(self._connections.totals()), "lately": self._lately.rates(time.monotonic(), done),
             "directories": self._directories(),
         }  # fmt: skip
+
+    def _sample(self) -> None:
+        """Notes what has been done, as long as the server runs."""
+        while not self._closing.is_set():
+            self._lately.note(time.monotonic(), self._done())
+            self._closing.wait(STEP_S)
+
+    def _done(self) -> Done:
+        sent_bytes = self._connections.totals().sent_bytes
+        return Done(*self._pages.reads(), sent_bytes, self._fills.fetched_bytes, self._fills.moved_bytes)
 
     @property
     def epoch(self) -> int:

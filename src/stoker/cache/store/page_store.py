@@ -15,6 +15,7 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest
 
 from stoker.cache.names import DESCRIPTION, ObjectName
+from stoker.cache.pages import Reads
 from stoker.cache.policies import Life
 from stoker.cache.store.checksums import Bytes
 from stoker.cache.store.contents import Held
@@ -280,6 +281,12 @@ class PageStore:
             return None
         content = bytearray(entry.length)
         return (entry, bytes(content)) if self.read_into(key, entry, 0, memoryview(content)) else None
+
+    def reads(self) -> Reads:
+        """How many reads found their page; other processes note theirs a few at a time."""
+        self._pulse.flush()
+        counted = self._pulse.counted
+        return Reads(counted(Count.HITS), counted(Count.PUTS) + counted(Count.REFUSED))
 
     def drop(self, *keys: bytes) -> None:
         """Forget pages.

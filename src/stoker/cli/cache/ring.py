@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from stoker.cache.cluster.client import PeerClient
 from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, RingRecord
 from stoker.cache.names import ObjectName
+from stoker.cache.pages import Reads
 from stoker.cache.peer_clients import peer_client
 from stoker.cache.rule_settings import CacheSettings
 from stoker.cli.cache.arguments import directory_of, print_json, show, stdout_style
@@ -18,6 +19,7 @@ from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
 
 _THREADS = 32
+_LATELY = ("node", "hits", "sent", "from stores", "from nodes")
 _HEADING = ("node", "weight", "state", "fill", "hits", "sent", "from stores", "clients", "address")
 
 
@@ -150,6 +152,7 @@ def render_ring(epoch: int, nodes: list[Node], style: Style) -> list[str]:
     lost = sum(node.status is None for node in nodes)
     lines = [style.paint(f"Ring of {write_plural(len(nodes), 'node')}, change {epoch}", 1), ""]
     lines += render_table(_HEADING, [_row(node) for node in nodes], style, right=(1, 3, 4, 5, 6, 7))
+    lines += _lately(nodes, style)
     faults = [
         f"{node.member.id}: {each['directory']}: {each['state']}; its pages are read from the store"
         for node in nodes
@@ -171,10 +174,29 @@ def _row(node: Node) -> tuple[str, ...]:
     status = node.status
     if status is None:
         return (*place, "", "", "", "", "", address)
-    asked = status["hits"] + status["misses"]
-    hits = write_percent(status["hits"] / asked) if asked else ""
+    hits = _hits(Reads(status["found"], status["missed"]).hit_frac)
     sent, fetched = (format_bytes(status[name]) for name in ("sent_bytes", "fetched_bytes"))
     return (*place, _fill(status), hits, sent, fetched, str(status["clients"]), address)
+
+
+def _hits(frac: float | None) -> str:
+    return "" if frac is None else write_percent(frac)
+
+
+def _lately(nodes: list[Node], style: Style) -> list[str]:
+    """What the nodes have done a second in the last seconds."""
+    told = [(node.member.id, node.status["lately"]) for node in nodes if node.status is not None]
+    if not told:
+        return []
+    over = f"{max(1, round(max(lately['over_s'] for _, lately in told)))} s"
+    names = ("sent_bytes_per_s", "fetched_bytes_per_s", "moved_bytes_per_s")
+    if not any(lately["hit_ratio"] is not None or any(lately[name] for name in names) for _, lately in told):
+        return ["", f"Idle for the last {over}."]
+    rows = [
+        (node, _hits(lately["hit_ratio"]), *(f"{format_bytes(lately[name])}/s" for name in names))
+        for node, lately in told
+    ]
+    return ["", style.paint(f"In the last {over}", 1), "", *render_table(_LATELY, rows, style, right=(1, 2, 3, 4))]
 
 
 def _fill(status: dict[str, Any]) -> str:

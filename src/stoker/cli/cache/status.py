@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from stoker.cache.looking import url_of_name
 from stoker.cache.names import PAGE_BYTES
+from stoker.cache.pages import Reads
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.store.upkeep import StoreStats
 from stoker.cli.cache.arguments import (
@@ -90,8 +91,7 @@ def _measure(pages: PageStore, over_s: float) -> tuple[StoreStats, Rates]:
 
 def hit_frac(stats: StoreStats) -> float | None:
     """Share of reads of pages that found theirs; None before the first."""
-    reads = stats.hits + stats.puts + stats.refused
-    return stats.hits / reads if reads else None
+    return Reads(stats.hits, stats.puts + stats.refused).hit_frac
 
 
 def render_status(stats: StoreStats, rates: Rates, pins: list[str], directory: str, style: Style) -> list[str]:
