@@ -69,6 +69,25 @@ def test_families_left_out_are_predicted_better_than_by_flops(judge: Judge) -> N
     assert set(sources.groups) == {"lambda-v1", "nvidia-dle"}
 
 
+def test_exchange_and_waiting_widen_the_interval_on_several_gpus(judge: Judge) -> None:
+    """As predictions have it: a step that may wait is no surer than the same on one GPU."""
+    rows = judge.rows()
+    found = judge.left_out(rows)
+    alone = np.array([judge.all[row].gpus == 1 for row in rows])
+    widths = found.high / found.low
+    assert np.median(widths[~alone]) > 1.1 * np.median(widths[alone])
+    assert (found.low <= found.predicted).all()
+    assert (found.predicted <= found.high).all()
+    assert 0.85 <= found.covered <= 0.95
+
+
+def test_groups_without_an_interval_have_none(judge: Judge) -> None:
+    """Two sources: what one of them is off says nothing about the other."""
+    found = judge.left_out(judge.rows(), source)
+    assert (found.low == found.predicted).all()
+    assert (found.high == found.predicted).all()
+
+
 def test_nothing_of_a_family_is_seen_when_it_is_predicted(judge: Judge) -> None:
     """Its own rows, however wrong, change nothing."""
     rows = judge.rows(alone=True)

@@ -71,7 +71,7 @@ class Judge:
         return anchored(self.without(left_out), self.at_spec[anchor], float(self.measured[anchor]))
 
     def predicted(self, calibration: Calibration, rows: Sequence[int]) -> Array:
-        """Step times of some configurations."""
+        """Step times, of shape (rows, 3): likely, and as short and as long as exchange and waiting may make them."""
         alone = calibration.seconds(self.at_spec[list(rows)])
         return np.array([self.all[row].spread(seconds) for row, seconds in zip(rows, alone.tolist(), strict=True)])
 
@@ -84,25 +84,34 @@ class Judge:
         ]
 
     def left_out(self, rows: Sequence[int], group: Grouping = family, share: float = 0.9) -> Predicted:
-        """Each group predicted by a calibration without it; with nested intervals where there are three or more."""
+        """Each group predicted by a calibration without it; with nested intervals where there are three or more.
+
+        Intervals are made as in :func:`~stoker.perf.prediction.predictor.predict`: errors of other groups' steps on one
+        GPU, times the interval of what further GPUs add.
+        """
         names = [group(self.all[row]) for row in rows]
         times, lows, highs = (np.empty(len(rows)) for _ in range(3))
         places = _grouped(names)
         for name, own in places.items():
             predicted = self.predicted(self.without(frozenset({name})), [rows[place] for place in own])
             ratios = [
-                self._ratios(frozenset({name, other}), [rows[place] for place in others])
+                self._ratios(frozenset({name, other}), self._alone(rows[place] for place in others))
                 for other, others in places.items()
                 if other != name and len(places) > 2
             ]
             _fill((times, lows, highs), own, predicted, ratios, share)
         return Predicted(tuple(names), self.measured[list(rows)], times, lows, highs)
 
+    def _alone(self, rows: Iterable[int]) -> list[int]:
+        """Those on one GPU."""
+        return [row for row in rows if self.all[row].gpus == 1]
+
     def _ratios(self, left_out: frozenset[str], rows: Sequence[int]) -> Array:
-        return np.log(self.measured[list(rows)] / self.predicted(self.without(left_out), rows))
+        """log(measured / predicted) of configurations on one GPU."""
+        return np.log(self.measured[list(rows)] / self.without(left_out).seconds(self.at_spec[list(rows)]))
 
     def ratios(self, rows: Sequence[int], distance: Distance = "card") -> Array:
-        """log(measured / predicted), each row without its family and as if its GPU were at that distance."""
+        """log(measured / predicted) on one GPU, each row without its family and as if its GPU were at that distance."""
         found = [
             self._ratios(hidden(self.all[row].gpu, distance) | {self.all[row].family}, [row])
             for row in rows
@@ -142,7 +151,7 @@ class Judge:
                 for other, others in places.items()
                 if nested and other != name
             ]
-            _fill((times, lows, highs), own, predicted, ratios, share)
+            _fill((times, lows, highs), own, np.stack([predicted] * 3, axis=1), ratios, share)
         return Predicted(tuple(names), measured, times, lows, highs)
 
     def anchored_ratios(self, pairs: Sequence[Pair], distance: Distance = "card", *without: str) -> Array:
@@ -158,9 +167,13 @@ class Judge:
 def _fill(
     columns: tuple[Array, Array, Array], own: Sequence[int], predicted: Array, ratios: Sequence[Array], share: float
 ) -> None:
-    below, above = quantiles(np.concatenate(ratios), share) if ratios else (1.0, 1.0)
-    for column, factor in zip(columns, (1.0, below, above), strict=True):
-        column[list(own)] = predicted * factor
+    likely, low, high = predicted.T
+    ends = likely, likely
+    if ratios:
+        below, above = quantiles(np.concatenate(ratios), share)
+        ends = low * below, high * above
+    for column, times in zip(columns, (likely, *ends), strict=True):
+        column[list(own)] = times
 
 
 def _hardware(found: Configuration) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from stoker.perf.communication.fabric import fabric_of
 from stoker.perf.communication.profiles import key_of as profile_key
 from stoker.perf.communication.profiles import profiles
 from stoker.perf.communication.replicas import ddp
+from stoker.perf.communication.stragglers import slowest
 from stoker.perf.prediction.terms import TERMS, Stack, unit_times
 from stoker.perf.prediction.work import AMOUNTS, Array
 from stoker.perf.tables.rows import Published, published
@@ -77,16 +78,20 @@ class Configuration:
         work[_PER_STEP] = np.array(self.traced.work)[_PER_STEP]
         return work @ unit_times(gpu(self.gpu), self.workload.precision, self.stack)
 
-    def spread(self, alone_s: float) -> float:
-        """Seconds on all its GPUs of a step that takes so long on one."""
+    def spread(self, alone_s: float) -> tuple[float, float, float]:
+        """Likely, lowest and highest seconds on all its GPUs of a step that takes so long on one.
+
+        As :func:`~stoker.perf.communication.spreading.spread` has them, here from a profile of the layers.
+        """
         if self.gpus == 1:
-            return alone_s
+            return alone_s, alone_s, alone_s
         local = min(self.gpus, _GPUS_OF_HOST.get(self.host, 8))
         network = _NETWORKS.get(self.host, 25e9)
         group = Group(fabric=fabric_of(gpu(self.gpu)), size=self.gpus, local=local, network=network)
         profile = profiles()[profile_key(self.workload)]
-        shard = profile.shard(alone_s / self.workload.accumulation)
-        return alone_s + ddp(shard, group).overlap.exposed_s
+        exchange = ddp(profile.shard(alone_s / self.workload.accumulation), group)
+        likely, low, high = (alone_s * (1.0 + share) for share in slowest(self.gpus))
+        return likely + exchange.overlap.exposed_s, low + exchange.low_s, high + exchange.high_s
 
 
 @functools.cache
