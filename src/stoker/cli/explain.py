@@ -13,6 +13,7 @@ import msgspec
 
 from stoker.cli.command_line import Option, check_program, split
 from stoker.cli.errors import refuse
+from stoker.cli.output import print_json
 from stoker.cli.run import OPTIONS as RUN_OPTIONS
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError, RunFolderError, StokerError
@@ -153,7 +154,7 @@ def _nothing_found(program: list[str], status: int) -> int:
 
 def _show(found: Explanation, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+        print_json(found)
     else:
         sys.stdout.write(render_explanation(found, style_for(sys.stdout, os.environ)))
     sys.stdout.flush()

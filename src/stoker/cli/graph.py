@@ -8,8 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-import msgspec
-
+from stoker.cli.output import json_of, write_text
 from stoker.core.errors import RunFolderError
 from stoker.core.events import CutChosen
 from stoker.core.runlog import RUNS_FOLDER, Run, find_run, read_run
@@ -35,15 +34,16 @@ def main(argv: list[str]) -> int:
     """Shows a cut.
 
     Raises:
-        RunFolderError: There is no such run, loader or variant, no cut in it, or the file cannot be written.
+        RunFolderError: There is no such run, loader or variant, or no cut in it.
+        ConfigError: The file cannot be written.
     """
     arguments = _parser().parse_args(argv)
     run = read_run(find_run(arguments.run), arguments.rank)
     cuts = latest_cuts(run.events)
     cut = _choose(run, cuts, arguments.loader, arguments.variant)
     form = arguments.format or _format_of(arguments.output)
-    style = style_for(sys.stdout, os.environ) if arguments.output in (None, "-") else Style()
-    _write(_render(run, cut, cuts, form, style), arguments.output)
+    style = style_for(sys.stdout, os.environ) if arguments.output == "-" else Style()
+    write_text(_render(run, cut, cuts, form, style), arguments.output, "-o")
     return 0
 
 
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--loader", type=int, metavar="N", help="of this loader (default: of the one that gains most)")
     parser.add_argument("--variant", type=int, metavar="N", help="of this kind of step (default: as for the loader)")
     parser.add_argument("--format", choices=_FORMATS, help="how to show it (default: as FILE ends, else text)")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to this file; `-` prints (default)")
+    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="write to this file; `-` prints (default)")
     parser.add_argument("--rank", type=int, metavar="N", help="of this rank (default: the lowest)")
     return parser
 
@@ -94,15 +94,15 @@ def _why_none(run: Run) -> str:
     return f"it took too few steps to record one, or is of an older stoker; let it run for longer: {program}"
 
 
-def _format_of(output: str | None) -> str:
-    suffix = Path(output or "").suffix[1:].lower()
+def _format_of(output: str) -> str:
+    suffix = Path(output).suffix[1:].lower()
     return suffix if suffix in _FORMATS else "text"
 
 
 def _render(run: Run, cut: CutChosen, cuts: list[CutChosen], form: str, style: Style) -> str:
     site = next((opened.site for opened in first_openings(run) if opened.loader == cut.loader), "")
     if form == "json":
-        return msgspec.json.format(msgspec.json.encode(cut)).decode() + "\n"
+        return json_of(cut)
     if form == "svg":
         return render_svg(cut, site=site)
     return render_graph(cut, style, site=site, more=_others(cut, cuts))
@@ -119,16 +119,3 @@ def _others(shown: CutChosen, cuts: list[CutChosen]) -> str:
         return ""
     listed = ", ".join(others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
     return f"{write_plural(len(others), 'other cut')} in this run: {listed}"
-
-
-def _write(text: str, output: str | None) -> None:
-    if output in (None, "-"):
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    assert output is not None
-    try:
-        Path(output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RunFolderError(f"`-o` must name a file that can be written, got `{output}`: {error.strerror}") from error
-    print(f"wrote {output} ({len(text.encode()) / 1000:.0f} kB)")

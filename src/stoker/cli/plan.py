@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from stoker.cli.output import print_json, write_text
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
 from stoker.core.units import parse_seconds
@@ -56,15 +57,12 @@ def main(argv: list[str]) -> int:
         raise ConfigError(str(error)) from None
     report = answer(question)
     if arguments.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
-    elif arguments.html == "-":
-        sys.stdout.write(render_plan_page(report))
+        print_json(report)
     elif arguments.html:
-        _write_page(Path(arguments.html), render_plan_page(report))
+        write_text(render_plan_page(report), arguments.html, "--html")
     else:
         command = shlex.join(["stoker", "plan", *ours, "--html", "plan.html", *(["--", *theirs] if theirs else [])])
         sys.stdout.write(render_plan(report, style_for(sys.stdout, os.environ), command))
-    sys.stdout.flush()
     return 0 if report.picks and report.picks[0].keeps else 1
 
 
@@ -196,14 +194,6 @@ def _read_features(path: Path) -> StepFeatures:
         raise ConfigError(f"`{path}` must be a file that can be read: {error.strerror}") from None
     except msgspec.DecodeError as error:
         raise ConfigError(f"`{path}` must be what `stoker perf features --json` writes: {error}") from None
-
-
-def _write_page(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"`--html` must name a file that can be written, got `{path}`: {error.strerror}") from None
-    print(f"wrote {path} ({len(page.encode()) / 1000:.0f} kB)")
 
 
 def _question(

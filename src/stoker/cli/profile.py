@@ -14,6 +14,7 @@ import msgspec
 
 from stoker.cli.command_line import Option, check_program, split
 from stoker.cli.errors import refuse
+from stoker.cli.output import json_of
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError, StokerError
 from stoker.core.extras import require
@@ -180,7 +181,7 @@ class _Report:
         profile.verdict = judge(profile, context)
         self._write(profile)
         if self._chosen.get("json") == "-":
-            _print(msgspec.json.format(msgspec.json.encode(profile)).decode() + "\n")
+            _print(json_of(profile))
         else:
             screen = render_profile(profile, style_for(sys.stderr, os.environ), folder=self._shown)
             with contextlib.suppress(OSError, ValueError):

@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 
-import msgspec
-
-from stoker.core.errors import RunFolderError
-from stoker.core.runlog import RUNS_FOLDER, Run, find_run, read_ranks, read_run
+from stoker.cli.output import print_json, write_text
+from stoker.core.runlog import RUNS_FOLDER, find_run, read_ranks, read_run
 from stoker.ui.report_html import render_html
 from stoker.ui.report_text import render_text
-from stoker.ui.summary import Summary, summarise
+from stoker.ui.summary import summarise
 from stoker.ui.terminal import style_for
 
 _EPILOG = f"""\
@@ -28,13 +25,19 @@ def main(argv: list[str]) -> int:
     """Shows a report.
 
     Raises:
-        RunFolderError: There is no such run, or the page cannot be written.
+        RunFolderError: There is no such run.
+        ConfigError: The page cannot be written.
     """
     arguments = _parser().parse_args(argv)
     folder = find_run(arguments.run)
     run = read_run(folder, arguments.rank)
     summary = summarise(run, read_ranks(folder) if len(run.ranks) > 1 else ())
-    _show(run, summary, as_json=arguments.json, html=arguments.html)
+    if arguments.json:
+        print_json(summary)
+    elif arguments.html:
+        write_text(render_html(run, summary), arguments.html, "--html")
+    else:
+        sys.stdout.write(render_text(summary, style_for(sys.stdout, os.environ)))
     return 0
 
 
@@ -51,25 +54,3 @@ def _parser() -> argparse.ArgumentParser:
     form.add_argument("--html", metavar="FILE", help="write one self-contained page; `-` prints it")
     parser.add_argument("--rank", type=int, metavar="N", help="report this rank (default: the lowest)")
     return parser
-
-
-def _show(run: Run, summary: Summary, *, as_json: bool, html: str | None) -> None:
-    if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n")
-    elif html == "-":
-        sys.stdout.write(render_html(run, summary))
-    elif html:
-        _write_page(Path(html), render_html(run, summary))
-    else:
-        sys.stdout.write(render_text(summary, style_for(sys.stdout, os.environ)))
-    sys.stdout.flush()
-
-
-def _write_page(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise RunFolderError(
-            f"`--html` must name a file that can be written, got `{path}`: {error.strerror}"
-        ) from error
-    print(f"wrote {path} ({len(page.encode()) / 1000:.0f} kB)")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
 from stoker.core.units import format_bytes, format_seconds
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> int:
     rates = _measured(arguments.seconds, arguments.threads)
     save(rates, path)
     if arguments.json:
-        sys.stdout.write(msgspec.json.format(rates.to_json()).decode() + "\n")
+        print_json(rates)
     else:
         print("\n".join(render_rates(rates, path, style)))
     return 0
@@ -112,7 +113,7 @@ def _predict(features: Path, path: Path, style: Style, *, as_json: bool) -> int:
         raise ConfigError(str(error)) from None
     found = predict_step(step, speed)
     if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+        print_json(found)
     else:
         print("\n".join(render_step(step, found, speed, style)))
     return 0 if found.tier != "refused" else 1

@@ -8,8 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-import msgspec
-
+from stoker.cli.output import print_json, write_text
 from stoker.core.errors import ConfigError
 from stoker.perf.fleet.hardware_file import read_hardware
 from stoker.perf.fleet.jobs import ARCHITECTURE, ARCHITECTURE_RULE, JOB, NUMBERS, Fleet
@@ -50,15 +49,12 @@ def main(argv: list[str]) -> int:
     hardware = read_hardware(Path(arguments.hardware)) if arguments.hardware else PAPER_TESTBED
     report = examine(fleet, hardware, arguments.overlap)
     if arguments.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
-    elif arguments.html == "-":
-        sys.stdout.write(render_fleet_page(report))
+        print_json(report)
     elif arguments.html:
-        _write_page(Path(arguments.html), render_fleet_page(report))
+        write_text(render_fleet_page(report), arguments.html, "--html")
     else:
         command = shlex.join(["stoker", "perf", "fleet", *argv, "--html", "fleet.html"])
         sys.stdout.write(render_fleet(report, style_for(sys.stdout, os.environ), command))
-    sys.stdout.flush()
     return 0
 
 
@@ -108,11 +104,3 @@ def _show_schema() -> None:
     ]
     style = style_for(sys.stdout, os.environ, width=200)
     print("\n".join(render_table(["column", "required", "what it is", "must be"], rows, style)))
-
-
-def _write_page(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"`--html` must name a file that can be written, got `{path}`: {error.strerror}") from None
-    print(f"wrote {path} ({len(page.encode()) / 1000:.0f} kB)")

@@ -1,0 +1,44 @@
+"""What a command gives out: JSON on standard output, a page or a picture where it was asked for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stoker.core.errors import ConfigError
+
+
+def json_of(record: Any) -> str:
+    """A record as JSON that a person can read."""
+    return msgspec.json.format(msgspec.json.encode(record)).decode() + "\n"
+
+
+def print_json(record: Any) -> None:
+    """Prints a record as JSON."""
+    sys.stdout.write(json_of(record))
+
+
+def write_text(text: str, output: str, option: str) -> None:
+    """Writes text to a file and says so, or prints it where ``-`` is the file.
+
+    Args:
+        text: to write.
+        output: the file.
+        option: that named it, for the message.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    if output == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"`{option}` must name a file that can be written, got `{output}`: {error.strerror}"
+        ) from error
+    print(f"wrote {output} ({len(text.encode()) / 1000:.0f} kB)")
