@@ -8,7 +8,8 @@ import pytest
 from stoker.perf.prediction.anchoring import anchored
 from stoker.perf.prediction.baseline import Baseline
 from stoker.perf.prediction.calibrated import PART_OF, calibration
-from stoker.perf.prediction.intervals import compiled, interval
+from stoker.perf.prediction.compiling import compiled
+from stoker.perf.prediction.intervals import interval
 from stoker.perf.prediction.judging import Judge, source
 from stoker.perf.prediction.published import LOOSE, configurations, study
 from stoker.perf.prediction.terms import LAUNCH_S
@@ -109,7 +110,7 @@ def test_an_anchor_moves_towards_its_step(judge: Judge) -> None:
 
 
 def test_intervals_are_what_the_errors_say(judge: Judge) -> None:
-    """Compile them again where this fails: `python -m stoker.perf.prediction.intervals`."""
+    """Compile them again where this fails: `python -m stoker.perf.prediction.compiling`."""
     for key, found in compiled(judge, ("card",)).items():
         for each in found:
             below, above = interval("card", anchored="anchored" in key, share=each.share)
