@@ -29,7 +29,7 @@ class Counts:
     changes: int = 0
 
 
-def _tell_nobody(url: str) -> None:
+def _tell_nobody(what: str) -> None:
     """Nobody wants to know."""
 
 
@@ -40,10 +40,12 @@ class Watch:
     Attributes:
         counts: gives what a new reader counts in.
         tell_changed: is told of objects that changed although a run keeps to one version of each.
+        tell_around: is told what has been made that reads stores around the cache.
     """
 
     counts: Callable[[], Counts] = Counts
     tell_changed: Callable[[str], None] = _tell_nobody
+    tell_around: Callable[[str], None] = _tell_nobody
 
 
 watch = Watch()

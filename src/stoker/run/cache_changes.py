@@ -1,6 +1,7 @@
 """Says at once that an object changed while a run kept to one version of it: once a path, a few times a run.
 
-The processes of a run, data workers included, agree by files beside its ledger, which go with it.
+The processes of a run, data workers included, agree by files beside its ledger, which go with it. By such files they
+also tell the report what they have made that reads around the cache.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Teller:
         if self._quiet or url in self._known or len(self._known) > MOST_TOLD:
             return
         self._known.add(url)
-        before = len(list(_marks(self._ledger)))
+        before = len(_marks(self._ledger, "changed"))
         if before > MOST_TOLD or not self._claim(url):
             return
         line = f"{url} changed at its source during the run; what is read from now on is the new version"
@@ -40,6 +41,15 @@ class Teller:
             line = "more objects changed at their source during the run; they are counted in its report"
         with contextlib.suppress(OSError, ValueError, AttributeError):  # no stderr, or a closed one
             sys.stderr.write(f"stoker: cache: {line}\n")
+
+    def tell_around(self, what: str) -> None:
+        """Something reads stores around the cache; the run's report names it.
+
+        Args:
+            what: a name that may stand in a path.
+        """
+        with contextlib.suppress(OSError):  # the run has ended, or the disk is full
+            Path(f"{self._ledger}.around-{what}").touch(mode=0o600)
 
     def _claim(self, url: str) -> bool:
         """Whether this process is the first to tell of it."""
@@ -51,12 +61,17 @@ class Teller:
         return True
 
 
+def around(ledger: Path) -> list[str]:
+    """What the processes of a run have made that reads stores around the cache."""
+    return [mark.name.removeprefix(f"{ledger.name}.around-") for mark in _marks(ledger, "around")]
+
+
 def forget(ledger: Path) -> None:
     """The run has ended."""
-    for mark in _marks(ledger):
+    for mark in [*_marks(ledger, "changed"), *_marks(ledger, "around")]:
         with contextlib.suppress(OSError):
             mark.unlink()
 
 
-def _marks(ledger: Path) -> list[Path]:
-    return list(ledger.parent.glob(f"{ledger.name}.changed-*"))
+def _marks(ledger: Path, kind: str) -> list[Path]:
+    return list(ledger.parent.glob(f"{ledger.name}.{kind}-*"))

@@ -18,7 +18,9 @@ from stoker.ui.cache_text import write_cache_used
 
 
 def used(t_s: float = 0.0) -> CacheUsed | None:
-    """What the processes of the run read through the cache so far; None if that was nothing, or is not known.
+    """What the processes of the run read through the cache so far, and may have read around it.
+
+    None if that was nothing, or is not known.
 
     Args:
         t_s: time of the record.
@@ -30,13 +32,14 @@ def used(t_s: float = 0.0) -> CacheUsed | None:
         totals = read_ledger(Path(told["ledger"]))
     except OSError:
         return None
-    if not totals.asked_bytes and not totals.fetched_bytes:
-        return None
     routing = sys.modules.get("stoker.cache.filesystem.routing")
+    around = {*(routing.unroutable() if routing is not None else ()), *cache_changes.around(Path(told["ledger"]))}
+    if not totals.asked_bytes and not totals.fetched_bytes and not around:
+        return None
     return CacheUsed(
         t_s=t_s,
         directory=told["directory"],
-        around=sorted(routing.unroutable()) if routing is not None else [],
+        around=sorted(around),
         **asdict(totals),
     )
 

@@ -76,6 +76,7 @@ def install(text: str) -> None:
     ledger = Ledger(Path(told["ledger"]))
     # Readers of this process count where the whole run does.
     watch.counts = lambda: ledger
-    watch.tell_changed = Teller(Path(told["ledger"]), quiet=told["quiet"]).tell
+    teller = Teller(Path(told["ledger"]), quiet=told["quiet"])
+    watch.tell_changed, watch.tell_around = teller.tell, teller.tell_around
     names = ("directory", "limit_bytes", "verify", "join", "secret_file", "tls_ca", "timeout_s")
     routing.install(rules=rules, **{name: told[name] for name in names})

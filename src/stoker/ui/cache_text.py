@@ -13,6 +13,8 @@ def write_cache_used(used: CacheUsed) -> str:
         f"{format_bytes(used.asked_bytes)} read, {write_percent(hit_frac(used))} from the cache",
         f"{format_bytes(used.fetched_bytes)} from stores in {write_plural(used.requests, 'request')}",
     ]
+    if not used.asked_bytes and not used.fetched_bytes:
+        parts = ["nothing was read through it"]
     if used.peer_bytes:
         parts.insert(1, f"{format_bytes(used.peer_bytes)} from other nodes")
     if used.changes:

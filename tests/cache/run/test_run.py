@@ -189,3 +189,13 @@ for fill in b"12":
     said = run(program, tmp_path, environ).stderr.splitlines()
     (told,) = [line for line in said if "s3://run/moving changed at its source during the run" in line]
     assert said.index(told) < said.index("b'1'")
+
+
+@pytest.mark.parametrize("where", ["", "if os.fork() == 0:\n    own()\n    os._exit(0)\nos.wait()\n"])
+def test_what_reads_around_the_cache_is_named_also_where_nothing_else_is_read(
+    tmp_path: Path, environ: dict[str, str], where: str
+) -> None:
+    program = "import os\nimport pyarrow.fs\ndef own():\n    pyarrow.fs.S3FileSystem(connect_timeout=1.0)\n"
+    said = run(program + (where or "own()\n"), tmp_path, environ).stderr
+    assert "nothing was read through it · pyarrow.fs.S3FileSystem may have read stores around it" in said
+    assert list((Path(environ["STOKER_CACHE_DIR"]) / "runs").iterdir()) == []

@@ -2,7 +2,7 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportIncompatibleMethodOverride=false
 """pyarrow through the cache: URLs that it would read with its own C++ clients, and filesystems of fsspec it is given.
 
-Replaces three names of pyarrow, each by a subclass or wrapper that hands on everything that is not routed.
+Replaces names of pyarrow, each by a subclass or wrapper that hands on everything that is not routed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from stoker.cache.filesystem.arrow_files import open_file, reading_columns
+from stoker.cache.filesystem.arrow_own import CLASSES, RoutedS3, front, s3_options
 from stoker.cache.filesystem.routed import Routed, routed_class
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 
@@ -27,7 +28,6 @@ _read_file: Any = pq.ParquetFile.read
 _init_file: Any = pq.ParquetFile.__init__
 
 _protocols: frozenset[str] = frozenset()
-_S3_QUERY = frozenset({"region", "endpoint_override", "scheme", "access_key", "secret_key", "session_token"})
 
 
 class StokerHandler(_FSSpecHandler):
@@ -93,6 +93,8 @@ def install(protocols: Sequence[str]) -> None:
     _protocols = frozenset(protocols)
     pafs.FileSystem = RoutedFileSystem
     pafs.FSSpecHandler = RoutedHandler
+    for name in CLASSES:
+        setattr(pafs, name, front(name, _routed_s3 if name == "S3FileSystem" else _unrouted, RoutedFileSystem.from_uri))
     pq.ParquetDataset.read = _dataset_read
     pq.ParquetFile.read = _file_read
     pq.ParquetFile.__init__ = _file_init
@@ -102,6 +104,8 @@ def uninstall() -> None:
     """Gives pyarrow its own names back."""
     pafs.FileSystem = _FileSystem
     pafs.FSSpecHandler = _FSSpecHandler
+    for name, own in CLASSES.items():
+        setattr(pafs, name, own)
     pq.ParquetDataset.read = _read_dataset
     pq.ParquetFile.read = _read_file
     pq.ParquetFile.__init__ = _init_file
@@ -135,15 +139,17 @@ def _options_of(uri: str) -> dict[str, Any] | None:
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     if parts.scheme not in ("s3", "s3a"):
         return {} if not query and "@" not in parts.netloc else None
-    if query.keys() - _S3_QUERY:
-        return None
     user, _, _ = parts.netloc.rpartition("@")
     key, _, secret = user.partition(":")
-    options: dict[str, Any] = {}
-    if endpoint := query.get("endpoint_override"):
-        options["endpoint_url"] = endpoint if "://" in endpoint else f"{query.get('scheme', 'https')}://{endpoint}"
-    if region := query.get("region"):
-        options["client_kwargs"] = {"region_name": region}
-    named = {"key": key or query.get("access_key"), "secret": secret or query.get("secret_key")}
-    named["token"] = query.get("session_token")
-    return options | {name: unquote(value) for name, value in named.items() if value}
+    named = {"access_key": unquote(key), "secret_key": unquote(secret)}
+    return None if "anonymous" in query else s3_options(query | {name: value for name, value in named.items() if value})
+
+
+def _routed_s3(options: dict[str, Any]) -> Any:
+    """A filesystem of the cache in place of an ``S3FileSystem`` with these options, if it can be."""
+    known = s3_options(options) if "s3" in _protocols else None
+    return None if known is None else RoutedS3(StokerHandler(routed_class("s3")(**known).stoker), options)
+
+
+def _unrouted(options: dict[str, Any]) -> None:
+    """Nothing: it stays pyarrow's own, whatever the options."""

@@ -180,13 +180,16 @@ def installed() -> Routing | None:
 
 
 def unroutable(modules: Sequence[str] | None = None) -> dict[str, str]:
-    """Libraries that read stores around the cache, and what they read with.
+    """Libraries that read stores around the cache, and what they read with; of pyarrow what the program made itself.
 
     Args:
         modules: that the program has imported; None for those of this process.
     """
     names = set(sys.modules if modules is None else modules)
-    return {name: reader for name, reader in _OWN_READERS.items() if name in names}
+    found = {name: reader for name, reader in _OWN_READERS.items() if name in names}
+    if modules is None and (own := sys.modules.get("stoker.cache.filesystem.arrow_own")) is not None:
+        found |= dict.fromkeys(sorted(own.made), "its own C++ client")
+    return found
 
 
 def _install(routing: Routing) -> None:
