@@ -23,6 +23,7 @@ CLASSES: dict[str, Any] = {
 made: set[str] = set()
 """Those of which this process has made one that is not routed."""
 
+_PyFileSystem: Any = pafs.PyFileSystem
 _S3_OPTIONS = frozenset({"access_key", "secret_key", "session_token", "region", "endpoint_override", "scheme"})
 
 
@@ -45,7 +46,7 @@ def s3_options(found: dict[str, Any]) -> dict[str, Any] | None:
     return options | {name: given[other] for name, other in names.items() if given.get(other)}
 
 
-class RoutedS3(pafs.PyFileSystem):
+class RoutedS3(_PyFileSystem):
     """Stands for an ``S3FileSystem`` of the program.
 
     Args:
@@ -78,23 +79,23 @@ def front(name: str, route: Callable[[dict[str, Any]], Any], from_uri: Any) -> A
     own_type: Any = type(own)
 
     class Front(own_type):
-        def __call__(cls, *args: Any, **options: Any) -> Any:
+        def __call__(self, *args: Any, **options: Any) -> Any:
             # Only S3 has a first argument that it takes by place.
             given = {**dict(zip(("access_key",), args, strict=False)), **options}
-            routed = route(given) if cls is made_class and len(args) < 2 else None
+            routed = route(given) if self is made_class and len(args) < 2 else None
             if routed is not None:
                 return routed
             made.add(f"pyarrow.fs.{name}")
             watch.tell_around(f"pyarrow.fs.{name}")
-            return own(*args, **options) if cls is made_class else super().__call__(*args, **options)
+            return own(*args, **options) if self is made_class else super().__call__(*args, **options)
 
-        def __instancecheck__(cls, instance: object) -> bool:
-            if cls is not made_class:
+        def __instancecheck__(self, instance: object) -> bool:
+            if self is not made_class:
                 return super().__instancecheck__(instance)
             return isinstance(instance, own) or (name == "S3FileSystem" and isinstance(instance, RoutedS3))
 
-        def __subclasscheck__(cls, subclass: type) -> bool:
-            return issubclass(subclass, own) if cls is made_class else super().__subclasscheck__(subclass)
+        def __subclasscheck__(self, subclass: type) -> bool:
+            return issubclass(subclass, own) if self is made_class else super().__subclasscheck__(subclass)
 
     body = {"__doc__": own.__doc__, "__module__": own.__module__, "from_uri": staticmethod(from_uri)}
     made_class: Any = Front(name, (own,), body)
