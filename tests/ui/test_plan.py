@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stoker.core.amounts import format_cost, format_hours
 from stoker.core.plan import Dot, Family, Miss, Pick, PlanReport, PlanRow, Span
 from stoker.ui.plan_html import render_plan_page
-from stoker.ui.plan_plots import draw_plans
+from stoker.ui.plan_plots import draw_plans, gpu_classes
 from stoker.ui.plan_text import render_plan
 from stoker.ui.plan_words import write_headline, write_strategy
 from stoker.ui.report_text import Style
@@ -123,6 +123,13 @@ def test_the_plot_has_a_circle_for_each_plan_and_a_line_for_each_limit() -> None
     alone = draw_plans(replace(REPORT, dots=[], front=FRONT[:1], picks=REPORT.picks[1:], budget=None))
     assert alone.count("<circle") == 1
     assert alone.count('class="limit"') == 1
+
+
+def test_colours_of_gpus_do_not_change_from_run_to_run() -> None:
+    """Those with equally many plans come in the order of their plans, whatever the hashes of their names."""
+    names = [f"gpu {number}" for number in range(20)]
+    report = replace(REPORT, dots=[replace(REPORT.dots[0], gpu=name) for name in names])
+    assert list(gpu_classes(report)) == ["H100-SXM", "A100-80GB-SXM", *names]
 
 
 def test_strategies_are_said_as_people_say_them() -> None:

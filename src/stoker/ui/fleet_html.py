@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 
 from stoker.core.fleet import OUTCOMES, FleetReport, Port, PortedJob
@@ -22,8 +22,10 @@ from stoker.ui.fleet_words import (
     GAINS,
     PORTS,
     SYNTHETIC,
+    best_port,
     best_upgrade,
     find_all,
+    largest_groups,
     summed,
     write_facts,
     write_findings,
@@ -31,7 +33,20 @@ from stoker.ui.fleet_words import (
     write_headline,
     write_weighting,
 )
-from stoker.ui.html_page import draw_figure, draw_legend, render_page
+from stoker.ui.html_page import (
+    BarPart,
+    draw_answer,
+    draw_bar,
+    draw_facts,
+    draw_figure,
+    draw_header,
+    draw_legend,
+    draw_list,
+    draw_section,
+    draw_table,
+    draw_tiles,
+    render_page,
+)
 
 _OUTCOME_COLOURS = {"gains": "c1", "too large": "c2", "fewer GPUs": "c4", "input contends": "c0", "slower": "c3"}
 
@@ -60,26 +75,13 @@ def _parts(report: FleetReport) -> Iterable[str]:
     yield _constants(report)
 
 
-def _section(title: str, body: str, about: str = "") -> str:
-    words = f'<p class="soft small level">{escape(about)}</p>' if about else ""
-    return f"<section><h2>{escape(title)}</h2>{words}{body}</section>"
-
-
 def _header(report: FleetReport) -> str:
-    words = escape(" · ".join([*write_facts(report), report.form]))
-    return (
-        f'<header><p class="brand">stoker fleet</p><h1>{escape(report.name)}</h1><p class="soft">{words}</p></header>'
-    )
+    return draw_header("stoker fleet", report.name, " · ".join([*write_facts(report), report.form]))
 
 
 def _verdict(report: FleetReport) -> str:
     lines = [*write_findings(report), *(f"{note[:1].upper()}{note[1:]}." for note in report.notes)]
-    found = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    more = f'<ul class="soft">{found}</ul>' if found else ""
-    return (
-        '<section class="card verdict plain"><p class="soft small">Where the time of the fleet goes</p>'
-        f'<p class="text">{escape(write_headline(report))}</p>{more}</section>'
-    )
+    return draw_answer("Where the time of the fleet goes", write_headline(report), draw_list(lines, "soft"))
 
 
 def _tiles(report: FleetReport) -> str:
@@ -103,18 +105,11 @@ def _tiles(report: FleetReport) -> str:
                 "best single upgrade",
             )
         )
-    gaining = [port for port in report.ports if port.outcomes.get(GAINS)]
-    if gaining:
-        best = max(gaining, key=lambda port: port.outcomes[GAINS] * (port.whole.median - 1))
+    if (best := best_port(report)) is not None:
         count = best.outcomes[GAINS]
         share = f"of {write_count(best.jobs)} {best.source} jobs"
         tiles.append((f"Faster as {best.target}", write_count(count), "jobs", share))
-    cards = "".join(
-        f'<div class="card tile"><p class="name">{escape(name)}</p><p class="value">{escape(value)} '
-        f'<small>{escape(unit)}</small></p><p class="soft small">{escape(note)}</p></div>'
-        for name, value, unit, note in tiles
-    )
-    return f'<section class="tiles">{cards}</section>'
+    return draw_tiles(tiles)
 
 
 def _shares(report: FleetReport) -> str:
@@ -134,7 +129,7 @@ def _shares(report: FleetReport) -> str:
         columns.append(f'<div><h3 class="level">{title}</h3><div class="bars">{bars}</div></div>')
     legend = draw_legend([(COLOURS[part], report.part_names[part]) for part in report.parts])
     body = f'<div class="card">{legend}<div class="pair">{"".join(columns)}</div>{_share_table(report)}</div>'
-    return _section("Where the time of a step goes", body, f"Mean shares: {write_weighting(report)}.")
+    return draw_section("Where the time of a step goes", body, f"Mean shares: {write_weighting(report)}.")
 
 
 def _named_bar(name: str, frac: float, bar: str) -> str:
@@ -150,23 +145,11 @@ def _share_table(report: FleetReport) -> str:
         for each in report.shares
         for values in [each.at_job if level == "job level" else each.at_gpu]
     ]
-    return _folded("figures", _table(["", *names], rows))
+    return _folded("figures", draw_table(["", *names], rows, numbers=range(1, len(names) + 1)))
 
 
 def _folded(title: str, body: str) -> str:
     return f'<details class="more"><summary>{title}</summary><div class="scroll">{body}</div></details>'
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[int] = (0,)) -> str:
-    """A table; columns other than ``texts`` hold numbers."""
-
-    def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{'' if place in texts else ' class=n'}>{escape(text)}</{tag}>" for place, text in enumerate(row)
-        )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _curves(report: FleetReport) -> str:
@@ -177,7 +160,7 @@ def _curves(report: FleetReport) -> str:
     about = (
         "Of each class, how many jobs spend at most so much of their time on a part. Point at a plot for its figures."
     )
-    return _section("How differently jobs spend it", f'{legend}<div class="grid curves">{figures}</div>', about)
+    return draw_section("How differently jobs spend it", f'{legend}<div class="grid curves">{figures}</div>', about)
 
 
 def _bottlenecks(report: FleetReport) -> str:
@@ -193,7 +176,7 @@ def _bottlenecks(report: FleetReport) -> str:
     ]
     legend = draw_legend([(COLOURS[name], report.resource_names[name]) for name in names])
     body = f'<div class="card">{legend}<div class="pair">{"".join(columns)}</div></div>'
-    return _section(
+    return draw_section(
         "What takes longest", body, "The resource or link that a step needs for the longest time, by class."
     )
 
@@ -207,20 +190,21 @@ def _ports(report: FleetReport) -> str:
         return ""
     cards = "".join(_port(port) for port in report.ports)
     words = [word for word in OUTCOMES if any(word in port.outcomes for port in report.ports)]
-    facts = "".join(f"<dt>{escape(word)}</dt><dd>{escape(OUTCOMES[word])}</dd>" for word in words)
+    facts = draw_facts((word, OUTCOMES[word]) for word in words)
     about = f"Gain of a job's throughput on another architecture, its work and its traffic per GPU unchanged. {PORTS}"
-    return _section(
-        "Who gains from porting", f'<div class="grid">{cards}</div><div class="card foot"><dl>{facts}</dl></div>', about
+    return draw_section(
+        "Who gains from porting", f'<div class="grid">{cards}</div><div class="card foot">{facts}</div>', about
     )
 
 
 def _port(port: Port) -> str:
     outcomes = {word: port.outcomes[word] / port.jobs for word in OUTCOMES if word in port.outcomes}
-    spans = "".join(
-        f'<span class="{_OUTCOME_COLOURS[word]}" style="flex:{frac:.5f} 1 0" '
-        f'title="{escape(word)} {write_percent(frac)}">'
-        f"{escape(word) if frac >= 0.2 else ''}</span>"
-        for word, frac in outcomes.items()
+    bar = draw_bar(
+        (
+            BarPart(_OUTCOME_COLOURS[word], frac, f"{word} {write_percent(frac)}", word)
+            for word, frac in outcomes.items()
+        ),
+        labelled_frac=0.2,
     )
     legend = draw_legend([(_OUTCOME_COLOURS[word], f"{word} {write_count(port.outcomes[word])}") for word in outcomes])
     figures = "".join(
@@ -228,15 +212,15 @@ def _port(port: Port) -> str:
         "in the median</dd>"
         for name, gain in (("as a job", port.whole), ("per GPU", port.per_gpu))
     )
-    examples = _table(
+    examples = draw_table(
         ["job", "GPUs", "per GPU", "job", "outcome"],
         [_example(each) for each in [*port.best, *port.worst]],
-        texts=(0, 4),
+        numbers=(1, 2, 3),
     )
     return (
         f'<div class="card"><h3>{escape(port.source)} → {escape(port.target)} '
         f'<span class="unit small">{write_count(port.jobs)} jobs</span></h3><dl class="figures">{figures}</dl>'
-        f'{draw_columns(port)}<div class="bar">{spans}</div>{legend}'
+        f"{draw_columns(port)}{bar}{legend}"
         f"{_folded('the largest gains and losses', examples)}</div>"
     )
 
@@ -249,12 +233,11 @@ def _example(job: PortedJob) -> list[str]:
 def _upgrades(report: FleetReport) -> str:
     if not report.upgrades:
         return ""
-    groups = [group.name for group in sorted(report.groups, key=lambda group: -group.gpu_frac)][:3]
-    body = f'<div class="card">{draw_upgrades(report.upgrades, groups)}</div>'
+    body = f'<div class="card">{draw_upgrades(report.upgrades, largest_groups(report))}</div>'
     about = (
         "One resource at another rate, all else unchanged: share of the GPUs' time saved, and mean speed-up of jobs."
     )
-    return _section("What an upgrade buys", body, about)
+    return draw_section("What an upgrade buys", body, about)
 
 
 def _sensitivities(report: FleetReport) -> str:
@@ -263,7 +246,7 @@ def _sensitivities(report: FleetReport) -> str:
     table = draw_sensitivities(report.sensitivities, list(report.resource_names.values()))
     body = f'<div class="card scroll">{table}</div>'
     about = "Mean speed-up of a class's jobs when one resource is twice as fast; the most telling in bold."
-    return _section("What each class is most sensitive to", body, about)
+    return draw_section("What each class is most sensitive to", body, about)
 
 
 def _groups(report: FleetReport) -> str:
@@ -278,7 +261,9 @@ def _groups(report: FleetReport) -> str:
         for group in report.groups
     ]
     head = ["class", "jobs", "of all", "GPUs", f"of all {report.weighting}"]
-    return _section("Jobs by class", f'<div class="card scroll">{_table(head, rows)}</div>')
+    return draw_section(
+        "Jobs by class", f'<div class="card scroll">{draw_table(head, rows, numbers=range(1, len(head)))}</div>'
+    )
 
 
 def _published(report: FleetReport) -> str:
@@ -287,23 +272,23 @@ def _published(report: FleetReport) -> str:
     rows = [
         [each.what + each.mark, each.published, each.found, f"{each.off_points:.1f}"] for each in report.comparisons
     ]
-    table = _table(["figure", "published", "here", "points off"], rows)
+    table = draw_table(["figure", "published", "here", "points off"], rows, numbers=(1, 2, 3))
     about = (
         "What the made-up jobs were made up after. Unverified figures are recalled and not checked against the study."
     )
-    return _section("Beside the published figures", f'<div class="card scroll">{table}</div>', about)
+    return draw_section("Beside the published figures", f'<div class="card scroll">{table}</div>', about)
 
 
 def _missing(report: FleetReport) -> str:
     if not report.missing:
         return ""
-    facts = "".join(f"<dt>{escape(each.what)}</dt><dd>needs {escape(each.needs)}</dd>" for each in report.missing)
-    return _section("Left out, for want of columns", f'<div class="card"><dl>{facts}</dl></div>')
+    facts = draw_facts((each.what, f"needs {each.needs}") for each in report.missing)
+    return draw_section("Left out, for want of columns", f'<div class="card">{facts}</div>')
 
 
 def _constants(report: FleetReport) -> str:
     if not report.constants:
         return ""
     rows = [[each.name, each.value + each.mark, each.where] for each in report.constants]
-    table = _table(["", "value", "source"], rows, texts=(0, 1, 2))
-    return _section("Assumed hardware", f'<div class="card scroll">{table}</div>')
+    table = draw_table(["", "value", "source"], rows)
+    return draw_section("Assumed hardware", f'<div class="card scroll">{table}</div>')

@@ -8,7 +8,7 @@ from html import escape
 from stoker.core.fleet import Curve, Port, Sensitivity, Upgrade
 from stoker.ui.figures import write_percent
 from stoker.ui.fleet_words import ALL, write_gain
-from stoker.ui.html_page import Figure
+from stoker.ui.html_page import BarPart, Figure, draw_bar
 from stoker.ui.svg import Plot
 
 COLOURS = {
@@ -24,8 +24,6 @@ COLOURS = {
 """Class of each part and resource."""
 _CLASSES = ("c1", "c3", "c5", "c0", "c4", "c2")
 """Classes of lines, by place of the class of jobs."""
-_LABELLED_FRAC = 0.09
-"""A part of a bar narrower than this has no room for its figure."""
 
 
 def _class_colour(names: Sequence[str], name: str) -> str:
@@ -35,14 +33,12 @@ def _class_colour(names: Sequence[str], name: str) -> str:
 
 def draw_stack(parts: Mapping[str, float], labels: Mapping[str, str]) -> str:
     """Shares as one bar."""
-    spans = "".join(
-        f'<span class="{COLOURS.get(name, "even")}" style="flex:{frac:.5f} 1 0" '
-        f'title="{escape(labels.get(name, name))} {write_percent(frac)}">'
-        f"{f'{100 * frac:.0f} %' if frac >= _LABELLED_FRAC else ''}</span>"
+    return draw_bar(
+        BarPart(
+            COLOURS.get(name, "even"), frac, f"{labels.get(name, name)} {write_percent(frac)}", f"{100 * frac:.0f} %"
+        )
         for name, frac in parts.items()
-        if frac > 0
     )
-    return f'<div class="bar">{spans}</div>'
 
 
 def curve_legend(curves: Sequence[Curve]) -> list[tuple[str, str]]:

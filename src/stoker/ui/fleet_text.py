@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from stoker.core.fleet import OUTCOMES, FleetReport, Port, Shares
+from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.figures import write_count
 from stoker.ui.fleet_words import (
     ALL,
     PORTS,
     SYNTHETIC,
+    largest_groups,
     write_facts,
     write_findings,
     write_gain,
@@ -39,7 +40,7 @@ def render_fleet(report: FleetReport, style: Style | None = None, command: str =
         command: that shows more, if there is one.
     """
     style = style or Style()
-    blocks = [
+    blocks = (
         _heading(report, style),
         _verdict(report, style),
         _groups(report, style),
@@ -51,9 +52,8 @@ def render_fleet(report: FleetReport, style: Style | None = None, command: str =
         _published(report, style),
         _missing(report, style),
         _constants(report, style),
-        [style.paint("Next  ", 1) + style.paint(style.clean(command), 36)] if command else [],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    )
+    return join(blocks, style, command)
 
 
 def _heading(report: FleetReport, style: Style) -> list[str]:
@@ -61,23 +61,13 @@ def _heading(report: FleetReport, style: Style) -> list[str]:
     lines += [style.cut(" · ".join(write_facts(report)), style.width), style.paint(style.clean("─" * style.width), 90)]
     if report.synthetic:
         lines.append(style.paint(style.clean(SYNTHETIC), 33))
-    lines += _wrapped(f"Read as {report.form}.", style, 90)
-    return lines + [line for note in report.notes for line in _wrapped(f"Note: {note}.", style, 33)]
+    lines += wrap(f"Read as {report.form}.", style, 90)
+    return lines + [line for note in report.notes for line in wrap(f"Note: {note}.", style, 33)]
 
 
 def _verdict(report: FleetReport, style: Style) -> list[str]:
-    lines = _wrapped(write_headline(report), style, 1)
-    return lines + [line for finding in write_findings(report) for line in _wrapped(finding, style)]
-
-
-def _wrapped(text: str, style: Style, code: int = 0) -> list[str]:
-    lines = textwrap.wrap(style.clean(text).replace(" %", "\u00a0%"), style.width, break_on_hyphens=False)
-    plain = [line.replace("\u00a0", " ") for line in lines]
-    return [style.paint(line, code) if code else line for line in plain]
-
-
-def _titled(title: str, lines: list[str], style: Style) -> list[str]:
-    return [style.paint(style.clean(title), 36), *lines]
+    lines = wrap(write_headline(report), style, 1)
+    return lines + [line for finding in write_findings(report) for line in wrap(finding, style)]
 
 
 def _groups(report: FleetReport, style: Style) -> list[str]:
@@ -93,7 +83,7 @@ def _groups(report: FleetReport, style: Style) -> list[str]:
     ]
     weighting = "" if report.weighting == "GPUs" else f"% of {report.weighting}"
     head = ["class", "jobs", "%", "GPUs", weighting or "%"]
-    return _titled("Jobs by class", render_table(head, rows, style, right=(1, 2, 3, 4)), style)
+    return titled("Jobs by class", render_table(head, rows, style, right=(1, 2, 3, 4)), style)
 
 
 def _percent(frac: float) -> str:
@@ -112,7 +102,7 @@ def _shares(report: FleetReport, style: Style) -> list[str]:
     title = f"Where the time of a step goes, in %: {write_weighting(report)}"
     job = render_table(["at job level", *head[1:]], rows(False), style, right=right)
     gpu = render_table(["at GPU level", *head[1:]], rows(True), style, right=right)
-    return _titled(title, [*job, "", *gpu], style)
+    return titled(title, [*job, "", *gpu], style)
 
 
 def _share_row(shares: Shares, at_gpu: bool, parts: Sequence[str]) -> list[str]:
@@ -130,7 +120,7 @@ def _bottlenecks(report: FleetReport, style: Style) -> list[str]:
     whole = report.bottlenecks[-1]
     rows.append(["at GPU level", *_cells(whole.at_gpu, names)])
     lines = render_table(["class", *(_SHORT.get(name, name) for name in names)], rows, style, right=_after_first(names))
-    return _titled("What takes longest in a step, in % of the jobs", lines, style)
+    return titled("What takes longest in a step, in % of the jobs", lines, style)
 
 
 def _cells(values: Mapping[str, float], names: Sequence[str]) -> list[str]:
@@ -158,9 +148,9 @@ def _ports(report: FleetReport, style: Style) -> list[str]:
         for port in report.ports
     ]
     gains = render_table(head, rows, style, right=tuple(range(1, 7)))
-    return _titled(
+    return titled(
         "Who gains from porting (median gain of one GPU's step, and of the job)",
-        [*_wrapped(PORTS, style, 90), *gains, "", *_outcomes(report.ports, style)],
+        [*wrap(PORTS, style, 90), *gains, "", *_outcomes(report.ports, style)],
         style,
     )
 
@@ -179,7 +169,7 @@ def _outcomes(ports: Sequence[Port], style: Style) -> list[str]:
 def _upgrades(report: FleetReport, style: Style) -> list[str]:
     if not report.upgrades:
         return []
-    groups = [group.name for group in sorted(report.groups, key=lambda group: -group.gpu_frac)][:3]
+    groups = largest_groups(report)
     head = ["resource", "now → then", "% time saved", "% jobs gain", "all", *groups]
     rows = [
         [
@@ -201,7 +191,7 @@ def _upgrades(report: FleetReport, style: Style) -> list[str]:
                 90,
             )
         )
-    return _titled("What an upgrade of one resource buys (mean speed-up)", lines, style)
+    return titled("What an upgrade of one resource buys (mean speed-up)", lines, style)
 
 
 def _sensitivities(report: FleetReport, style: Style) -> list[str]:
@@ -212,7 +202,7 @@ def _sensitivities(report: FleetReport, style: Style) -> list[str]:
         for each in report.sensitivities
     ]
     lines = render_facts([(name, text) for name, text in rows], style)
-    return _titled("Most telling resource first: mean speed-up when it is twice as fast", lines, style)
+    return titled("Most telling resource first: mean speed-up when it is twice as fast", lines, style)
 
 
 def _published(report: FleetReport, style: Style) -> list[str]:
@@ -222,17 +212,17 @@ def _published(report: FleetReport, style: Style) -> list[str]:
         [each.what + each.mark, each.published, each.found, f"{each.off_points:.1f}"] for each in report.comparisons
     ]
     lines = render_table(["figure", "published", "here", "points off"], rows, style, right=(1, 2, 3))
-    return _titled("Beside the published figures", lines, style)
+    return titled("Beside the published figures", lines, style)
 
 
 def _missing(report: FleetReport, style: Style) -> list[str]:
-    lines = [line for each in report.missing for line in _wrapped(f"{each.what}: needs {each.needs}", style)]
-    return _titled("Left out, for want of columns", lines, style) if lines else []
+    lines = [line for each in report.missing for line in wrap(f"{each.what}: needs {each.needs}", style)]
+    return titled("Left out, for want of columns", lines, style)
 
 
 def _constants(report: FleetReport, style: Style) -> list[str]:
     *facts, paths = [(each.name, each.value + each.mark) for each in report.constants] or [("", "")]
     if not facts:
         return []
-    lines = [*render_facts(facts, style), *_wrapped(": ".join(paths), style)]
-    return _titled("Assumed hardware (--hardware changes it)", lines, style)
+    lines = [*render_facts(facts, style), *wrap(": ".join(paths), style)]
+    return titled("Assumed hardware (--hardware changes it)", lines, style)

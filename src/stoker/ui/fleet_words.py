@@ -76,6 +76,11 @@ def best_port(report: FleetReport) -> Port | None:
     return best if best and best.outcomes.get(GAINS) else None
 
 
+def largest_groups(report: FleetReport) -> list[str]:
+    """The three classes of jobs with the most GPUs, those first."""
+    return [group.name for group in sorted(report.groups, key=lambda group: -group.gpu_frac)][:3]
+
+
 def write_findings(report: FleetReport) -> list[str]:
     """What would help most."""
     found: list[str] = []

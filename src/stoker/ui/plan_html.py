@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 
 from stoker.core.amounts import format_cost, format_hours
 from stoker.core.plan import Pick, PlanReport, PlanRow
 from stoker.ui.figures import write_count
 from stoker.ui.fleet_style import FLEET_STYLE
-from stoker.ui.html_page import draw_legend, render_page
+from stoker.ui.html_page import (
+    draw_answer,
+    draw_header,
+    draw_legend,
+    draw_list,
+    draw_section,
+    draw_table,
+    render_page,
+)
 from stoker.ui.plan_plots import COLOURS, draw_parts, draw_plans, gpu_classes
 from stoker.ui.plan_style import PLAN_STYLE
 from stoker.ui.plan_words import (
@@ -43,28 +51,16 @@ def _parts(report: PlanReport) -> Iterable[str]:
     yield _notes(report)
 
 
-def _section(title: str, body: str, about: str = "") -> str:
-    words = f'<p class="soft small level">{escape(about)}</p>' if about else ""
-    return f"<section><h2>{escape(title)}</h2>{words}{body}</section>"
-
-
 def _header(report: PlanReport) -> str:
-    words = escape(" · ".join([*write_facts(report), report.batch]))
-    prices = escape(f"prices: {report.prices}")
-    return (
-        f'<header><p class="brand">stoker plan</p><h1>{escape(report.name)}</h1><p class="soft">{words}</p>'
-        f'<p class="soft small">{prices}</p></header>'
-    )
+    words = " · ".join([*write_facts(report), report.batch])
+    return draw_header("stoker plan", report.name, words, f"prices: {report.prices}")
 
 
 def _verdict(report: PlanReport) -> str:
-    remedies = "".join(f"<li>{escape(each)}</li>" for each in report.miss.remedies) if report.miss else ""
-    more = f'<p class="soft small">What would make it fit</p><ul>{remedies}</ul>' if remedies else ""
+    remedies = draw_list(report.miss.remedies) if report.miss else ""
+    more = f'<p class="soft small">What would make it fit</p>{remedies}' if remedies else ""
     kind = "plain" if report.picks and report.picks[0].keeps else "plain input"
-    return (
-        f'<section class="card verdict {kind}"><p class="soft small">What to take</p>'
-        f'<p class="text">{escape(write_headline(report))}</p>{more}</section>'
-    )
+    return draw_answer("What to take", write_headline(report), more, kind)
 
 
 def _picks(report: PlanReport) -> str:
@@ -114,30 +110,20 @@ def _plot(report: PlanReport) -> str:
         f"logarithmic. The line joins the plans that no other beats; a slanted line is a plan's "
         f"{100 * report.share:.0f} % interval, an open circle one without measurements behind it."
     )
-    return _section(
+    return draw_section(
         "Time against cost",
         f'<div class="card">{legend}<div class="canvas tall">{draw_plans(report)}</div></div>',
         about,
     )
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=n' if place in numbers else ''}>{escape(text)}</{tag}>" for place, text in enumerate(row)
-        )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
-
-
 def _front(report: PlanReport) -> str:
     if not report.front:
         return ""
     head = ["time", "from … to", "cost", "from … to", "machines", "strategy", "batch", "memory", ""]
-    table = _table(head, [_front_row(plan, report) for plan in report.front], numbers=(0, 1, 2, 3, 6, 7))
+    table = draw_table(head, [_front_row(plan, report) for plan in report.front], numbers=(0, 1, 2, 3, 6, 7))
     about = "No other plan is both as fast and as cheap. Batch: samples at once x accumulated x replicas."
-    return _section("Worth a look", f'<div class="card scroll">{table}</div>', about)
+    return draw_section("Worth a look", f'<div class="card scroll">{table}</div>', about)
 
 
 def _front_row(plan: PlanRow, report: PlanReport) -> list[str]:
@@ -158,8 +144,8 @@ def _front_row(plan: PlanRow, report: PlanReport) -> list[str]:
 def _advice(report: PlanReport) -> str:
     if not report.advice:
         return ""
-    items = "".join(f"<li>{escape(line)}</li>" for line in report.advice)
-    return _section("What binds, and what relaxing it buys", f'<div class="card"><ul class="advice">{items}</ul></div>')
+    items = draw_list(report.advice, "advice")
+    return draw_section("What binds, and what relaxing it buys", f'<div class="card">{items}</div>')
 
 
 def _families(report: PlanReport) -> str:
@@ -167,15 +153,14 @@ def _families(report: PlanReport) -> str:
         [family.name, write_count(family.tried), write_count(family.priced), family.why or "on the front"]
         for family in report.families
     ]
-    table = _table(["strategy", "candidates", "priced", "what became of them"], rows, numbers=(1, 2))
+    table = draw_table(["strategy", "candidates", "priced", "what became of them"], rows, numbers=(1, 2))
     about = (
         f"{write_counts(report)}. Candidates are not priced where others beat them even if their exchange took no time."
     )
-    return _section("Strategies", f'<div class="card scroll">{table}</div>', about)
+    return draw_section("Strategies", f'<div class="card scroll">{table}</div>', about)
 
 
 def _notes(report: PlanReport) -> str:
     if not report.notes:
         return ""
-    items = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
-    return _section("Notes", f'<div class="card"><ul class="advice">{items}</ul></div>')
+    return draw_section("Notes", f'<div class="card">{draw_list(report.notes, "advice")}</div>')

@@ -14,6 +14,7 @@ from html import escape
 
 from stoker.core.amounts import format_cost, format_hours
 from stoker.core.plan import Dot, PlanReport, PlanRow
+from stoker.ui.html_page import BarPart, draw_bar
 from stoker.ui.plan_words import (
     PART_WORDS,
     write_cost_span,
@@ -50,7 +51,7 @@ def gpu_classes(report: PlanReport) -> dict[str, str]:
     for dot in report.dots:
         count[dot.gpu] = count.get(dot.gpu, 0) + 1
     front = dict.fromkeys(plan.gpu for plan in report.front)
-    names = [*front, *sorted(set(count) - set(front), key=lambda name: -count[name])]
+    names = [*front, *sorted((name for name in count if name not in front), key=lambda name: -count[name])]
     return {name: _GPU_CLASSES[place] if place < len(_GPU_CLASSES) else "even" for place, name in enumerate(names)}
 
 
@@ -250,11 +251,8 @@ _NAME_WIDTH, _NAME_HEIGHT = 22.0, 8.0
 def draw_parts(parts: Mapping[str, float]) -> str:
     """What a step's time is spent on, as one bar."""
     whole = sum(parts.values()) or 1.0
-    spans = "".join(
-        f'<span class="{COLOURS[name]}" style="flex:{seconds / whole:.5f} 1 0" '
-        f'title="{escape(PART_WORDS[name])} {100 * seconds / whole:.0f} %">'
-        f"{f'{100 * seconds / whole:.0f} %' if seconds / whole >= 0.09 else ''}</span>"
-        for name, seconds in parts.items()
-        if seconds > 0
+    fracs = {name: seconds / whole for name, seconds in parts.items()}
+    return draw_bar(
+        BarPart(COLOURS[name], frac, f"{PART_WORDS[name]} {100 * frac:.0f} %", f"{100 * frac:.0f} %")
+        for name, frac in fracs.items()
     )
-    return f'<div class="bar">{spans}</div>'

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from stoker.core.amounts import format_cost, format_hours
 from stoker.core.plan import Pick, PlanReport, PlanRow
+from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.figures import write_count
 from stoker.ui.plan_words import (
     PART_WORDS,
@@ -40,18 +40,17 @@ def render_plan(report: PlanReport, style: Style | None = None, command: str = "
         command: that shows more, if there is one.
     """
     style = style or Style()
-    blocks = [
+    blocks = (
         _heading(report, style),
-        _wrapped(write_headline(report), style, 1),
+        wrap(write_headline(report), style, 1),
         *(_pick(pick, report, style) for pick in report.picks),
         _remedies(report, style),
         _front(report, style),
-        _titled("What binds", [line for each in report.advice for line in _item(each, style)], style),
+        titled("What binds", [line for each in report.advice for line in _item(each, style)], style),
         _families(report, style),
         _notes(report, style),
-        [style.paint("Next  ", 1) + style.paint(style.clean(command), 36)] if command else [],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    )
+    return join(blocks, style, command)
 
 
 def _heading(report: PlanReport, style: Style) -> list[str]:
@@ -63,19 +62,8 @@ def _heading(report: PlanReport, style: Style) -> list[str]:
     ]
 
 
-def _wrapped(text: str, style: Style, code: int = 0, indent: str = "") -> list[str]:
-    held = style.clean(text).replace(" %", "\u00a0%")
-    lines = textwrap.wrap(held, style.width, break_on_hyphens=False, subsequent_indent=indent)
-    plain = [line.replace("\u00a0", " ") for line in lines]
-    return [style.paint(line, code) if code else line for line in plain]
-
-
 def _item(text: str, style: Style) -> list[str]:
-    return _wrapped(f"- {text}", style, indent="  ")
-
-
-def _titled(title: str, lines: list[str], style: Style) -> list[str]:
-    return [style.paint(style.clean(title), 36), *lines] if lines else []
+    return wrap(f"- {text}", style, indent="  ")
 
 
 def _pick(pick: Pick, report: PlanReport, style: Style) -> list[str]:
@@ -94,13 +82,13 @@ def _pick(pick: Pick, report: PlanReport, style: Style) -> list[str]:
     if cores := write_cores(plan):
         facts.append(("input", cores))
     facts += [("note", remark) for remark in pick.remarks]
-    return _titled(write_pick(pick), [line for fact in facts for line in _fact(*fact, style)], style)
+    return titled(write_pick(pick), [line for fact in facts for line in _fact(*fact, style)], style)
 
 
 def _fact(name: str, value: str, style: Style) -> list[str]:
     """A labelled line, or several where it is long."""
     label = f"  {name:<{_LABEL_WIDTH}}"
-    first, *others = _wrapped(label + value, style, indent=" " * len(label))
+    first, *others = wrap(label + value, style, indent=" " * len(label))
     return ["  " + style.paint(first[2 : len(label)].rstrip(), 1) + first[2 + len(name) :], *others]
 
 
@@ -108,7 +96,7 @@ def _remedies(report: PlanReport, style: Style) -> list[str]:
     if report.miss is None:
         return []
     lines = [line for each in report.miss.remedies for line in _item(each, style)]
-    return _titled("What would make it fit", lines, style)
+    return titled("What would make it fit", lines, style)
 
 
 def _front(report: PlanReport, style: Style) -> list[str]:
@@ -124,9 +112,9 @@ def _front(report: PlanReport, style: Style) -> list[str]:
         right=[number for number, place in enumerate(kept) if place in right],
     )  # fmt: skip
     if any(plan.tier != "calibrated" for plan in report.front):
-        lines += _wrapped("~ extrapolated: no measurements of such steps stand behind it", style, 90)
+        lines += wrap("~ extrapolated: no measurements of such steps stand behind it", style, 90)
     title = f"Worth a look: none is both faster and cheaper ({100 * report.share:.0f} % intervals)"
-    return _titled(style.cut(title, style.width), lines, style)
+    return titled(style.cut(title, style.width), lines, style)
 
 
 def _shown(front: Sequence[PlanRow]) -> list[PlanRow]:
@@ -153,12 +141,10 @@ def _front_row(plan: PlanRow, report: PlanReport) -> list[str]:
 def _families(report: PlanReport, style: Style) -> list[str]:
     left = [(family.name, family.why) for family in report.families if family.why]
     width = max((len(name) for name, _ in left), default=0)
-    lines = [
-        line for name, why in left for line in _wrapped(f"{name:<{width}}  {why}", style, indent=" " * (width + 2))
-    ]
-    lines += [style.paint(line, 90) for line in _wrapped(f"{write_counts(report)}.", style)]
-    return _titled("Not taken, and why", lines, style)
+    lines = [line for name, why in left for line in wrap(f"{name:<{width}}  {why}", style, indent=" " * (width + 2))]
+    lines += [style.paint(line, 90) for line in wrap(f"{write_counts(report)}.", style)]
+    return titled("Not taken, and why", lines, style)
 
 
 def _notes(report: PlanReport, style: Style) -> list[str]:
-    return [line for note in report.notes for line in _wrapped(f"Note: {note}.", style, 90)]
+    return [line for note in report.notes for line in wrap(f"Note: {note}.", style, 90)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
 
 from stoker.core.units import format_seconds
 from stoker.perf.prediction.prediction import PARTS
@@ -74,12 +73,8 @@ def _verdict(profile: Profile, style: Style) -> list[str]:
 
 def _wrapped(text: str, style: Style, first: int = LABEL_WIDTH) -> list[str]:
     """Lines right of the labels; the first one begins further right where something is before it."""
-    text = style.clean(text).replace(" %", "\u00a0%")
-    lines = textwrap.wrap(
-        text, style.width - LABEL_WIDTH, initial_indent=" " * max(0, first - LABEL_WIDTH), break_on_hyphens=False
-    ) or [""]
-    lines[0] = lines[0].lstrip()
-    return [line.replace("\u00a0", " ") for line in lines]
+    lines = style.wrap(text, style.width - LABEL_WIDTH, initial=" " * max(0, first - LABEL_WIDTH))
+    return [lines[0].lstrip(), *lines[1:]]
 
 
 def _labelled(label: str, text: str, style: Style) -> list[str]:

@@ -13,7 +13,18 @@ from stoker.ui.advice import Advice
 from stoker.ui.cuts import headline_cut, latest_cuts, write_cut
 from stoker.ui.figures import shorten, write_clock, write_count, write_percent, write_plural, write_rate
 from stoker.ui.graph_svg import render_svg
-from stoker.ui.html_page import draw_figure, render_page
+from stoker.ui.html_page import (
+    BarPart,
+    draw_bar,
+    draw_facts,
+    draw_figure,
+    draw_header,
+    draw_list,
+    draw_section,
+    draw_table,
+    draw_tiles,
+    render_page,
+)
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.report_plots import draw_loader, has_gaps
 from stoker.ui.report_text import PARTS, write_workers
@@ -60,9 +71,7 @@ def _header(summary: Summary, program: str) -> str:
     facts += [f"{summary.cores:g} cores", summary.accelerator or "no accelerator"]
     if summary.world_size > 1:
         facts.append(f"rank {summary.rank} of {summary.world_size}")
-    words = escape(" · ".join(facts))
-    title = escape(shorten(program, MAX_TITLE))
-    return f'<header><p class="brand">stoker report</p><h1>{title}</h1><p class="soft">{words}</p></header>'
+    return draw_header("stoker report", shorten(program, MAX_TITLE), " · ".join(facts))
 
 
 def _verdict(summary: Summary) -> str:
@@ -96,12 +105,7 @@ def _tiles(summary: Summary, loader: LoaderSummary) -> str:
         ("Data workers at the end", str(loader.workers_last), "", began),
         ("Delivered", volume.split()[0], volume.split()[1], f"{format_bytes(loader.bytes)} of batches"),
     ]
-    cards = "".join(
-        f'<div class="card tile"><p class="name">{escape(name)}</p><p class="value">{escape(value)} '
-        f'<small>{escape(unit)}</small></p><p class="soft small">{escape(note)}</p></div>'
-        for name, value, unit, note in tiles
-    )
-    return f'<section class="tiles">{cards}</section>'
+    return draw_tiles(tiles)
 
 
 def _value(frac: float) -> tuple[str, str]:
@@ -124,10 +128,10 @@ def _splits(loader: LoaderSummary) -> str:
         for name, window, missing in rows
     )
     measured = [(name, window.split) for name, window, _ in rows if window]
-    return (
-        "<section><h2>Where a step&#8217;s time goes</h2>"
+    return draw_section(
+        "Where a step\u2019s time goes",
         f'<div class="card"><div class="bars">{cells}</div>{_split_table(measured)}'
-        f'<p class="soft small">{escape(_basis(loader))}</p></div></section>'
+        f'<p class="soft small">{escape(_basis(loader))}</p></div>',
     )
 
 
@@ -163,13 +167,13 @@ def _basis(loader: LoaderSummary) -> str:
 
 
 def _bar(split: Split) -> str:
-    spans = "".join(
-        f'<span class="s{number}" style="flex:{part:.5f} 1 0" title="{escape(name)} {write_percent(part)}">'
-        f"{write_percent(part) if part >= _LABELLED_FRAC else ''}</span>"
-        for number, (name, part) in enumerate(zip(PARTS, split.parts(), strict=True))
-        if part > 0
+    return draw_bar(
+        (
+            BarPart(kind, frac, f"{name} {write_percent(frac)}", write_percent(frac))
+            for (kind, name), frac in zip(_part_names(), split.parts(), strict=True)
+        ),
+        _LABELLED_FRAC,
     )
-    return f'<div class="bar">{spans}</div>'
 
 
 def _part_names() -> list[tuple[str, str]]:
@@ -194,7 +198,7 @@ def _plots_of(run: Run, loader: LoaderSummary, end_s: float, *, shown: bool = Fa
     gaps = "Gaps: the program was not iterating this loader. " if has_gaps(run, loader) else ""
     grid += f'<p class="soft small foot">{gaps}Point at a plot for its figures.</p>'
     if shown:
-        return f"<section><h2>Over time{escape(name)}</h2>{grid}</section>"
+        return draw_section(f"Over time{name}", grid)
     return f'<details class="course"><summary>Over time{escape(name)}</summary>{grid}</details>'
 
 
@@ -211,23 +215,24 @@ def _cuts(run: Run, summary: Summary) -> str:
             f'<div class="card"><p><code>{escape(loader.site)}</code>: {escape(write_cut(loader.cut))}</p>{reason}'
             f'<details><summary>picture</summary><div class="picture">{picture}</div></details></div>'
         )
-    return f'<section class="cuts"><h2>Moved out of the step</h2>{"".join(cards)}</section>' if cards else ""
+    return draw_section("Moved out of the step", "".join(cards), kind="cuts") if cards else ""
 
 
 def _ranks(summary: Summary) -> str:
     if not summary.ranks:
         return ""
-    rows = "".join(
-        f'<tr><td>{rank.rank}</td><td class="n">{_optional(rank.samples_per_s, write_rate)}</td>'
-        f'<td class="n">{_optional(rank.input_wait_frac, write_percent)}</td><td class="n">{rank.workers}</td></tr>'
+    rows = [
+        [
+            str(rank.rank),
+            _optional(rank.samples_per_s, write_rate),
+            _optional(rank.input_wait_frac, write_percent),
+            str(rank.workers),
+        ]
         for rank in summary.ranks
-    )
-    return (
-        '<section><h2>Ranks</h2><div class="card"><table><thead><tr><th>rank</th><th class="n">samples/s</th>'
-        f'<th class="n">input wait</th><th class="n">workers</th></tr></thead><tbody>{rows}</tbody></table>'
-        '<p class="soft small foot">The main loader of each rank, over the whole run.</p>'
-        "</div></section>"
-    )
+    ]
+    table = draw_table(["rank", "samples/s", "input wait", "workers"], rows, numbers=(1, 2, 3))
+    about = '<p class="soft small foot">The main loader of each rank, over the whole run.</p>'
+    return draw_section("Ranks", f'<div class="card">{table}{about}</div>')
 
 
 def _optional(value: float | None, write: Callable[[float], str]) -> str:
@@ -240,9 +245,10 @@ def _loaders(summary: Summary) -> str:
     bodies = "".join(map(_loader_rows, summary.loaders))
     names = ("batches", "samples/s", "input wait", "made by")
     head = "".join(f'<th class="n">{name}</th>' for name in names)
-    return (
-        '<section><h2>Loaders</h2><div class="card"><table class="loaders"><thead><tr><th>loader</th><th>dataset</th>'
-        f"<th>tier</th>{head}</tr></thead>{bodies}</table></div></section>"
+    return draw_section(
+        "Loaders",
+        '<div class="card"><table class="loaders"><thead><tr><th>loader</th><th>dataset</th>'
+        f"<th>tier</th>{head}</tr></thead>{bodies}</table></div>",
     )
 
 
@@ -257,8 +263,8 @@ def _loader_rows(loader: LoaderSummary) -> str:
         ("made by", write_workers(loader)),
     ]
     numbers = "".join(f'<td class="n" data-name="{name}">{escape(text)}</td>' for name, text in cells)
-    evidence = "".join(f"<li>{escape(line)}</li>" for line in loader.evidence)
-    more = f"<details><summary>evidence</summary><ul>{evidence}</ul></details>" if evidence else ""
+    evidence = draw_list(loader.evidence)
+    more = f"<details><summary>evidence</summary>{evidence}</details>" if evidence else ""
     return (
         f'<tbody><tr class="head"><td><code>{escape(loader.site)}</code></td><td>{escape(loader.dataset)}</td>'
         f'<td><span class="tier {escape(loader.tier)}">{escape(loader.tier)}</span></td>{numbers}</tr>'
@@ -279,17 +285,19 @@ def _incidents(summary: Summary) -> str:
     for notice in summary.notices:
         times = f" ({notice.count} times)" if notice.count > 1 else ""
         rows.append((notice.t_s, notice.text + times, ""))
+    title = "Incidents and notices"
     if not rows:
-        return '<section><h2>Incidents and notices</h2><div class="card soft">None.</div></section>'
+        return draw_section(title, '<div class="card soft">None.</div>')
     body = "".join(
         f'<tr><td class="t">{write_clock(t_s)}</td><td>{escape(_capital(text))}'
         + (f"<details><summary>stack</summary><pre>{escape(stack)}</pre></details>" if stack else "")
         + "</td></tr>"
         for t_s, text, stack in sorted(rows, key=lambda row: row[0])
     )
-    return (
-        '<section><h2>Incidents and notices</h2><div class="card"><table><thead><tr><th>time</th><th>what</th></tr>'
-        f"</thead><tbody>{body}</tbody></table></div></section>"
+    return draw_section(
+        title,
+        '<div class="card"><table><thead><tr><th>time</th><th>what</th></tr>'
+        f"</thead><tbody>{body}</tbody></table></div>",
     )
 
 
@@ -304,8 +312,8 @@ def _facts(summary: Summary) -> str:
         ("versions", versions),
         ("settings", settings or "defaults"),
     ]
-    items = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts if text)
-    return f'<section><h2>This run</h2><div class="card"><dl>{items}</dl></div></section>'
+    listed = draw_facts((name, text) for name, text in facts if text)
+    return draw_section("This run", f'<div class="card">{listed}</div>')
 
 
 def _capital(text: str) -> str:

@@ -48,6 +48,20 @@ class Style:
             text = text.replace(fancy, plain)
         return text.encode("ascii", "replace").decode("ascii")
 
+    def wrap(self, text: str, width: int, *, initial: str = "", indent: str = "") -> list[str]:
+        """The text as the terminal can show it, in lines of at most ``width`` columns, at least one.
+
+        Args:
+            text: to be shown.
+            width: columns of a line.
+            initial: what the first line begins with.
+            indent: what the others begin with.
+        """
+        # "%" stays on the line of its number.
+        text = self.clean(text).replace(" %", "\u00a0%")
+        lines = textwrap.wrap(text, width, initial_indent=initial, subsequent_indent=indent, break_on_hyphens=False)
+        return [line.replace("\u00a0", " ") for line in lines or [""]]
+
     def cut(self, text: str, width: int) -> str:
         """The text as the terminal can show it, in at most ``width`` columns."""
         return shorten(self.clean(text), width, ellipsis="…" if self.unicode else "...")
@@ -90,13 +104,9 @@ def _row(label: str, text: str, style: Style, code: int = 0) -> str:
 
 def _rows(label: str, text: str, style: Style, most: int = 2) -> list[str]:
     """A labelled paragraph of at most ``most`` lines."""
-    width = style.width - LABEL_WIDTH
-    # "%" stays on the line of its number.
-    text = style.clean(text).replace(" %", "\u00a0%")
-    wrapped = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    wrapped = style.wrap(text, style.width - LABEL_WIDTH)
     if len(wrapped) > most:
         wrapped = [*wrapped[: most - 1], " ".join(wrapped[most - 1 :])]
-    wrapped = [line.replace("\u00a0", " ") for line in wrapped]
     return [_row(label if number == 0 else "", line, style) for number, line in enumerate(wrapped)]
 
 
