@@ -14,7 +14,6 @@ from stoker.perf.prediction.judging import Judge, source
 from stoker.perf.prediction.published import LOOSE, configurations, study
 from stoker.perf.prediction.terms import LAUNCH_S
 from stoker.perf.prediction.work import AMOUNTS
-from stoker.perf.tables.rows import published
 from stoker.perf.tables.traced import key_of, traced_programs
 from stoker.perf.workloads.tracing import distinct, traced
 
@@ -25,14 +24,14 @@ def judge() -> Judge:
 
 
 def test_every_workload_is_traced() -> None:
-    assert set(distinct(published())) == set(traced_programs())
+    assert set(distinct()) == set(traced_programs())
     assert not {name for each in traced_programs().values() for name in each.unknown} - {"_linalg_slogdet"}
 
 
 @pytest.mark.parametrize("name", ["NCF", "SSD300", "gnmt", "waveglow"])
 def test_traces_are_what_tracing_makes(name: str) -> None:
     """Compile the table again where this fails: `python -m stoker.perf.workloads.tracing`, then the intervals."""
-    found = min((w for w in distinct(published()).values() if w.name == name), key=lambda workload: workload.batch)
+    found = min((w for w in distinct().values() if w.name == name), key=lambda workload: workload.batch)
     again = traced(found)
     kept = traced_programs()[key_of(found)]
     assert again.work == pytest.approx(kept.work, rel=1e-3)
@@ -99,6 +98,11 @@ def test_nothing_of_a_family_is_seen_when_it_is_predicted(judge: Judge) -> None:
     kept, changed = judge.left_out(rows), spoilt.left_out(rows)
     places = [place for place, row in enumerate(rows) if row in own]
     np.testing.assert_allclose(changed.predicted[places], kept.predicted[places], rtol=1e-3)
+
+
+def test_cards_that_are_bridged_in_pairs_exchange_over_pcie_from_three_on() -> None:
+    fabrics = {each.gpus: each.group.fabric.name for each in configurations() if each.gpu == "H100-PCIe"}
+    assert fabrics == {1: "nvlink", 2: "nvlink", 4: "pcie", 8: "pcie"}
 
 
 def test_an_anchor_moves_towards_its_step(judge: Judge) -> None:

@@ -19,9 +19,8 @@ import msgspec
 from stoker.perf.communication.replicas import Shard
 from stoker.perf.communication.times import StepTimes, layers_of
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.tables.rows import published
-from stoker.perf.workloads.definitions import workload_of
-from stoker.perf.workloads.workload import Excluded, Workload
+from stoker.perf.workloads.definitions import defined_rows
+from stoker.perf.workloads.workload import Workload
 
 _FILE = "profiles.json.gz"
 _LOOP = 20
@@ -88,12 +87,10 @@ def compiled() -> bytes:
     torch = import_module("torch")
     characterise = import_module("stoker.perf").characterise
     largest: dict[str, Workload] = {}
-    for row in published():
-        workload = workload_of(row) if row.source in ("lambda-v1", "nvidia-dle") else Excluded("")
-        if isinstance(workload, Workload):
-            known = largest.setdefault(key_of(workload), workload)
-            if workload.batch > known.batch:
-                largest[key_of(workload)] = workload
+    for _, workload in defined_rows():
+        known = largest.setdefault(key_of(workload), workload)
+        if workload.batch > known.batch:
+            largest[key_of(workload)] = workload
     found: dict[str, Profile] = {}
     for key, workload in sorted(largest.items()):
         step = workload.shortened(_LOOP) if workload.loop else workload

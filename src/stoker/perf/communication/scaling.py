@@ -15,9 +15,9 @@ from stoker.perf.catalogue import gpu
 from stoker.perf.communication.collectives import Group
 from stoker.perf.communication.fabric import Fabric, fabric_of
 from stoker.perf.communication.profiles import Profile, key_of, profiles
-from stoker.perf.tables.rows import Published, published
-from stoker.perf.workloads.definitions import workload_of
-from stoker.perf.workloads.workload import Excluded, Workload
+from stoker.perf.tables.rows import Published
+from stoker.perf.workloads.definitions import defined_rows
+from stoker.perf.workloads.workload import Workload
 
 _HALVED = ("bert", "gnmt", "transformer-big")
 """Families whose programs keep 16-bit weights in mixed precision, and so send 16-bit gradients: Apex's O2 and GNMT's
@@ -74,9 +74,13 @@ class Scaling:
 
     def group(self, fabric: Fabric | None = None) -> Group:
         """The GPUs; on their own fabric by default."""
-        local = min(self.gpus, _GPUS_OF_HOST.get(self.host, 8))
-        fabric = fabric or fabric_of(gpu(self.gpu), gpus=self.gpus)
-        return Group(fabric=fabric, size=self.gpus, local=local, network=_NETWORKS.get(self.host, 25e9))
+        return group_in(self.host, self.gpus, fabric or fabric_of(gpu(self.gpu), gpus=self.gpus))
+
+
+def group_in(host: str, gpus: int, fabric: Fabric) -> Group:
+    """So many GPUs of a server as publishers call it, and of others like it where it has fewer."""
+    local = min(gpus, _GPUS_OF_HOST.get(host, 8))
+    return Group(fabric=fabric, size=gpus, local=local, network=_NETWORKS.get(host, 25e9))
 
 
 def peculiarity(family: str) -> str:
@@ -90,12 +94,10 @@ def scalings() -> tuple[Scaling, ...]:
     found: dict[tuple[object, ...], dict[int, list[tuple[Published, Workload]]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for row in published():
-        workload = workload_of(row) if row.source in ("lambda-v1", "nvidia-dle") else Excluded("")
-        if isinstance(workload, Workload):
-            shapes = tuple(each.shape for each in workload.inputs)
-            where = (row.source, row.model, row.framework, row.task, row.gpu, row.host, row.precision)
-            found[*where, shapes, workload.precision][row.gpus].append((row, workload))
+    for row, workload in defined_rows():
+        shapes = tuple(each.shape for each in workload.inputs)
+        where = (row.source, row.model, row.framework, row.task, row.gpu, row.host, row.precision)
+        found[*where, shapes, workload.precision][row.gpus].append((row, workload))
     return tuple(
         _scaling(many, [workload.step_s(row) / workload.accumulation for row, workload in counts[1]])
         for counts in found.values()

@@ -17,13 +17,14 @@ from stoker.perf.communication.fabric import fabric_of
 from stoker.perf.communication.profiles import key_of as profile_key
 from stoker.perf.communication.profiles import profiles
 from stoker.perf.communication.replicas import ddp
+from stoker.perf.communication.scaling import group_in
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.prediction.terms import TERMS, Stack, unit_times
 from stoker.perf.prediction.work import AMOUNTS, Array
-from stoker.perf.tables.rows import Published, published
+from stoker.perf.tables.rows import Published
 from stoker.perf.tables.traced import Traced, key_of, traced_programs
-from stoker.perf.workloads.definitions import workload_of
-from stoker.perf.workloads.workload import Excluded, Workload
+from stoker.perf.workloads.definitions import defined_rows
+from stoker.perf.workloads.workload import Workload
 
 _COMPILED = ("TensorFlow", "TensorFlow2", "MxNet", "PaddlePaddle")
 """Frameworks whose published runs fuse elementwise work: XLA, MXNet's fused operators, Paddle's fused kernels."""
@@ -35,9 +36,6 @@ LOOSE = {
 }
 """Families whose step is not said by their definition alone. They are predicted and shown, but neither calibrated on
 nor counted among the families that a predictor from a definition is judged by."""
-_GPUS_OF_HOST = {"DGX-2": 16}
-_NETWORKS = {"DGX-1": 4 * 12.5e9, "DGX-2": 8 * 12.5e9, "DGX A100": 8 * 25e9}
-"""Bytes/s of a server's links to others: 4 and 8 EDR, 8 HDR adapters (NVIDIA's data sheets); 1 HDR elsewhere."""
 _AT = {name: place for place, name in enumerate(AMOUNTS)}
 _PER_STEP = [_AT[name] for name in ("optimizer bytes", "unfused optimizer bytes")]
 
@@ -72,6 +70,11 @@ class Configuration:
         """What ran it; Lambda's runs alone are channels first."""
         return Stack(compiled=self.framework in _COMPILED, channels_last=self.source == "nvidia-dle")
 
+    @property
+    def group(self) -> Group:
+        """Its GPUs, on their own fabric."""
+        return group_in(self.host, self.gpus, fabric_of(gpu(self.gpu), gpus=self.gpus))
+
     def at_spec(self) -> Array:
         """Seconds of each term on one GPU, at the makers' rates: all micro-batches and one optimizer step."""
         work = np.array(self.traced.work) * self.workload.accumulation
@@ -85,11 +88,8 @@ class Configuration:
         """
         if self.gpus == 1:
             return alone_s, alone_s, alone_s
-        local = min(self.gpus, _GPUS_OF_HOST.get(self.host, 8))
-        network = _NETWORKS.get(self.host, 25e9)
-        group = Group(fabric=fabric_of(gpu(self.gpu)), size=self.gpus, local=local, network=network)
         profile = profiles()[profile_key(self.workload)]
-        exchange = ddp(profile.shard(alone_s / self.workload.accumulation), group)
+        exchange = ddp(profile.shard(alone_s / self.workload.accumulation), self.group)
         likely, low, high = (alone_s * (1.0 + share) for share in slowest(self.gpus))
         return likely + exchange.overlap.exposed_s, low + exchange.low_s, high + exchange.high_s
 
@@ -98,11 +98,9 @@ class Configuration:
 def configurations() -> tuple[Configuration, ...]:
     """All of ``lambda-v1`` and ``nvidia-dle`` that have a workload, in the order of the table."""
     found: dict[tuple[object, ...], list[tuple[Published, Workload]]] = defaultdict(list)
-    for row in published():
-        workload = workload_of(row) if row.source in ("lambda-v1", "nvidia-dle") else Excluded("")
-        if isinstance(workload, Workload):
-            where = (row.source, row.family, row.framework, workload.name, row.gpu, row.gpus)
-            found[*where, workload.accumulation, key_of(workload)].append((row, workload))
+    for row, workload in defined_rows():
+        where = (row.source, row.family, row.framework, workload.name, row.gpu, row.gpus)
+        found[*where, workload.accumulation, key_of(workload)].append((row, workload))
     programs = traced_programs()
     return tuple(
         Configuration(

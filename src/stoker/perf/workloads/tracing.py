@@ -15,11 +15,11 @@ import msgspec
 
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.prediction.work import Array, work_of
-from stoker.perf.tables.rows import Published, published
+from stoker.perf.tables.rows import Published
 from stoker.perf.tables.traced import FILE, Traced, key_of
-from stoker.perf.workloads.definitions import workload_of
+from stoker.perf.workloads.definitions import defined_rows
 from stoker.perf.workloads.mpt import SHAPES
-from stoker.perf.workloads.workload import Excluded, Optimizer, Workload
+from stoker.perf.workloads.workload import Optimizer, Workload
 
 _SHORT, _LONGER = 20, 40
 """Passes of a loop that are traced: all cost the same, so two lengths say what any costs."""
@@ -88,15 +88,14 @@ def _traced(workload: Workload, work: Array, found: StepFeatures) -> Traced:
     )
 
 
-def distinct(rows: tuple[Published, ...]) -> dict[str, Workload]:
-    """The workloads of the rows, one for each trace, by its key."""
-    found = (workload_of(row) for row in rows if row.source in ("lambda-v1", "nvidia-dle"))
-    return {key_of(each): each for each in found if not isinstance(each, Excluded)}
+def distinct() -> dict[str, Workload]:
+    """The workloads of the published rows, one for each trace, by its key."""
+    return {key_of(each): each for _, each in defined_rows()}
 
 
 def compiled() -> dict[str, Traced]:
     """The table, by key; takes some minutes."""
-    return {key: traced(workload) for key, workload in sorted(distinct(published()).items())}
+    return {key: traced(workload) for key, workload in sorted(distinct().items())}
 
 
 if __name__ == "__main__":
