@@ -124,8 +124,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ended]:
 
 def test_replicas_with_mixed_precision_and_accumulation(ended: Callable[[str], Ended]) -> None:
     found = ended("replicas").features
-    assert "train.py: one training step of 32 samples, kernels of cuda" in ended("replicas").out
-    assert (found.batch_size, found.backward_passes) == (32, 2)
+    assert "train.py: one training step of 32 samples in 2 micro-batches, kernels of cuda" in ended("replicas").out
+    assert (found.batch_size, found.micro_batches) == (32, 2)
     assert found.weights.count == 8 * 16 + 16 + 2 * 16 + 16 * 4 + 4
     assert found.input_bytes == 32 * (8 * 4 + 8)
     assert {o.dtype for o in found.operations if o.kind == "matmul"} == {"float16"}

@@ -58,6 +58,6 @@ def test_trainer_with_accumulation(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     found = features(tmp_path, TRAINER)
-    assert (found.batch_size, found.backward_passes) == (8, 2)
+    assert (found.batch_size, found.micro_batches) == (8, 2)
     assert {o.dtype for o in found.operations if o.kind == "attention"} == {"bfloat16"}
     assert found.weights.dense_gradient_bytes + found.weights.embedding_gradient_bytes == found.weights.bytes

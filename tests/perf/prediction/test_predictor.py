@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.perf.catalogue import catalogue, gpu
-from stoker.perf.features.records import Unknown
+from stoker.perf.features.records import StepFeatures, Unknown
 from stoker.perf.prediction.anchor import Anchor
 from stoker.perf.prediction.calibrated import calibration
 from stoker.perf.prediction.intervals import interval
 from stoker.perf.prediction.predictor import predict
-from stoker.perf.prediction.setting import Machines, Strategy
+from stoker.perf.prediction.setting import DataParallel, Machines, Strategy
 from stoker.perf.prediction.terms import Stack, unit_times
 from stoker.perf.prediction.work import work_of
 from tests.perf.prediction.features import operation, product, step, training
@@ -124,6 +125,54 @@ def test_a_measured_step_is_predicted_as_it_was(slower: float) -> None:
     unanchored = predict(STEP, Machines(gpu=gpu("V100-32GB-SXM")))
     assert (elsewhere.seconds - unanchored.seconds) * (slower - 1) >= -1e-9
     assert elsewhere.high / elsewhere.low < unanchored.high / unanchored.low
+
+
+def accumulated(times: int) -> StepFeatures:
+    """The step whose program computes so many such batches before its optimizer steps."""
+    return msgspec.structs.replace(
+        STEP, batch_size=STEP.batch_size * times, micro_batches=times, input_bytes=STEP.input_bytes * times,
+        operations=tuple(
+            each if each.phase == "optimizer" else msgspec.structs.replace(
+                each, count=each.count * times, flops=each.flops * times, eager_bytes=each.eager_bytes * times,
+                fused_bytes=each.fused_bytes * times, fused_count=each.fused_count * times,
+            )
+            for each in STEP.operations
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("data", ["ddp", "fsdp", "zero2"])
+def test_micro_batches_of_the_program_are_those_of_a_strategy(data: DataParallel) -> None:
+    """Whether the program accumulates or the planner has it do so, the same step takes the same time."""
+    machines = Machines(gpu=A100, gpus=8)
+    planned = predict(STEP, machines, Strategy(data=data, accumulation=4))
+    written = predict(accumulated(4), machines, Strategy(data=data))
+    both = predict(accumulated(2), machines, Strategy(data=data, accumulation=2))
+    for found in (written, both):
+        assert found.seconds == pytest.approx(planned.seconds)
+        assert found.parts == pytest.approx(planned.parts)
+
+
+def test_gradients_are_exchanged_once_however_many_micro_batches() -> None:
+    link = Machines(gpu=A100, gpus=16, network=1e9)  # slow enough that next to nothing hides
+    once, often = (predict(features, link).parts["communication"] for features in (STEP, accumulated(8)))
+    assert often == pytest.approx(once, rel=0.05)
+
+
+def test_one_micro_batch_of_a_step() -> None:
+    assert accumulated(4).one_micro_batch() == STEP
+    assert STEP.one_micro_batch() is STEP
+
+
+def test_an_anchor_of_another_batch_than_the_predicted_one() -> None:
+    """Twice as slow as predicted on a step of four micro-batches: twice as slow on one as well."""
+    machines = Machines(gpu=A100)
+    seconds = 2 * predict(accumulated(4), machines).seconds
+    anchor = Anchor(
+        gpu=A100.name, gpus=1, seconds=seconds, low=seconds, high=seconds, precision="fp16", features=accumulated(4)
+    )
+    assert predict(accumulated(4), machines, anchor=anchor).seconds == pytest.approx(seconds)
+    assert predict(STEP, machines, anchor=anchor).seconds == pytest.approx(2 * predict(STEP, machines).seconds, rel=0.1)
 
 
 def test_a_step_on_a_cpu_says_nothing_about_a_gpu() -> None:

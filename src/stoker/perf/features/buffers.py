@@ -31,6 +31,7 @@ class Buffers:
         """What was alive each time that a backward pass began."""
         self._numbers: dict[int, int] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._aliases: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._events: list[int] = []
         """``n`` for an allocation of buffer n, ``~n`` for its end."""
         self._begun = 0
@@ -51,6 +52,20 @@ class Buffers:
         self._references[number] = weakref.ref(storage, lambda _: self._end(number, address))
         self._events.append(number)
         return number
+
+    def alias(self, twin: Tensor, of: Tensor) -> None:
+        """Says that a tensor stands for the memory of another one."""
+        storage = twin.untyped_storage()
+        address = storage._cdata
+        if address not in self._numbers:
+            number = self._numbers[address] = self.number(of)
+
+            def end(_: object) -> None:
+                del self._aliases[address]
+                if self._numbers.get(address) == number:
+                    del self._numbers[address]
+
+            self._aliases[address] = weakref.ref(storage, end)
 
     def _end(self, number: int, address: int) -> None:
         if self._numbers.get(address) == number:
@@ -78,6 +93,7 @@ class Buffers:
 
     def begin(self) -> None:
         """The step begins: what is alive now belongs to it, what has ended does not."""
+        self.marks.clear()
         self._begun = len(self._events)
 
     def peaks(self) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
@@ -48,6 +49,10 @@ class _Program:
         self.batches: list[list[Tensor]] = []
         """Of the step that goes on, or the last one before it where that loaded none."""
         self.begun = False
+        self.has_several = False
+        """Whether several optimizers step; then all have made their states after two steps of the first."""
+        self._first: Optimizer | None = None
+        """Whose second step ends it: a program may have several optimizers, and steps one after another."""
         self._ahead: list[list[Tensor]] = []
 
     def run(self, words: list[str]) -> None:
@@ -81,7 +86,12 @@ class _Program:
         def loaded(this: Any) -> Any:
             return self._load(load, this)
 
+        def save(*_: Any, **__: Any) -> None:
+            # Weights have no values here: a good checkpoint must not be overwritten by them.
+            self.recorder.hints.note("`torch.save` wrote nothing")
+
         changed: list[tuple[Any, str, Any]] = [
+            (torch, "save", save),
             (nn.Parameter, "__new__", staticmethod(parameter)),
             (DataLoader, "__init__", loader),
             (_BaseDataLoaderIter, "__next__", loaded),
@@ -105,11 +115,16 @@ class _Program:
         return batch
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
-        if not self.begun:
-            self.begun = True
+        self._first = self._first or optimizer
+        if optimizer is not self._first:
+            return
+        several = len(self.watch.optimizers) > 1
+        if not self.begun or several > self.has_several:
+            self.begun, self.has_several = True, several
             self.redirect.moved_bytes = 0
             self._ahead = self.batches[-1:]
             self.batches = []
+            self.watch.samples = 0
             self.recorder.begin()
             return
         self.recorder.recording = False
@@ -122,7 +137,8 @@ class _Program:
                 f"a step was taken to have {size} samples: the first size of what the model is given"
             )
         found = features_of(
-            self.recorder, self.watch, [optimizer], target=self.target, inputs=inputs, batch_size=size, name=self.name,
+            self.recorder, self.watch, list(self.watch.optimizers.values()), target=self.target, inputs=inputs,
+            batch_size=size, name=self.name, batches=len(batches),
             input_bytes=sum(tensor.numel() * tensor.element_size() for tensor in inputs) or self.redirect.moved_bytes,
         )  # fmt: skip
         self.end({"features": json.loads(found.to_json())})
@@ -148,8 +164,9 @@ def main() -> None:
     except BaseException:
         traceback.print_exc()
         sys.exit(1)
-    many = "after one optimizer step" if program.begun else "without an optimizer step"
-    program.end({"error": f"`{words[0]}` must take two optimizer steps to be characterised, and ended {many}"})
+    wanted = "three steps of the first of its optimizers" if program.has_several else "two optimizer steps"
+    taken = "after two" if program.has_several else "after one" if program.begun else "without an optimizer step"
+    program.end({"error": f"`{words[0]}` must take {wanted} to be characterised, and ended {taken}"})
 
 
 if __name__ == "__main__":

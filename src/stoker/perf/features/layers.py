@@ -69,7 +69,7 @@ def weights_of(
     return Weights(
         dense_count=count[False], embedding_count=count[True], dense_bytes=size[False], embedding_bytes=size[True],
         dense_gradient_bytes=gradients[False], embedding_gradient_bytes=gradients[True],
-        embedding_touched_bytes=int(sum(used.touched_bytes for used in uses.values())),
+        embedding_touched_bytes=int(sum(used.touched_bytes for used in uses.values() if used.is_table)),
         optimizer_bytes=sum(map(nbytes_of, states)),
     )  # fmt: skip
 

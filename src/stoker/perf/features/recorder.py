@@ -111,8 +111,9 @@ class Recorder(TorchDispatchMode):
         return out
 
     def begin(self) -> None:
-        """The step begins."""
+        """The step begins; what was recorded of one before it is forgotten."""
         self.recording = True
+        self.calls.clear()
         self.buffers.begin()
 
     def _number(self, tensors: Sequence[Tensor]) -> None:
@@ -188,7 +189,12 @@ class Recorder(TorchDispatchMode):
             return torch.empty(lstm_workspace_bytes(args), dtype=torch.uint8, device="cpu")
 
     def _shape_of(self, x: Tensor) -> Tensor:
-        return x if isinstance(x, FakeTensor) else self.fake.from_tensor(x)
+        if isinstance(x, FakeTensor):
+            return x
+        twin = self.fake.from_tensor(x)
+        if x.layout is torch.strided:
+            self.buffers.alias(twin, x)
+        return twin
 
     def _whole_indices(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Masks as positions: of known values, or as many as the hint says."""

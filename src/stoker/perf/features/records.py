@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
+import msgspec.structs
 
 Phase = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
@@ -108,8 +109,8 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True):
     """Most that is alive at once beside weights, gradients, optimizer state and inputs."""
     peak_bytes: int
     """Most that is alive at once, of everything."""
-    backward_passes: int = 1
-    """In one step: more than one where gradients are accumulated; ``batch_size`` counts the samples of all."""
+    micro_batches: int = 1
+    """Parts of the batch that the step computes one after another, accumulating gradients; all else is of all parts."""
     layers: tuple[Layer, ...] = ()
     """Modules that run operations or own parameters, in the order in which the forward pass reaches them."""
     unknown: tuple[Unknown, ...] = ()
@@ -130,6 +131,28 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True):
     def fused_bytes(self) -> float:
         """Of the whole step."""
         return sum(operation.fused_bytes for operation in self.operations)
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Samples that are computed at once."""
+        return max(1, round(self.batch_size / self.micro_batches))
+
+    def one_micro_batch(self) -> StepFeatures:
+        """The step that computes one of its micro-batches alone, the mean of all, and then steps the optimizer."""
+        times = self.micro_batches
+        if times == 1:
+            return self
+        return msgspec.structs.replace(
+            self,
+            micro_batches=1,
+            batch_size=self.micro_batch_size,
+            input_bytes=round(self.input_bytes / times),
+            operations=tuple(_share(each, times) if each.phase != "optimizer" else each for each in self.operations),
+            weights=_looked_up(
+                self.weights, times, embedding_touched_bytes=self.weights.embedding_touched_bytes // times
+            ),
+            layers=tuple(_looked_up(layer, times) for layer in self.layers),
+        )
 
     @property
     def input_bytes_per_sample(self) -> float:
@@ -160,6 +183,27 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True):
     def from_json(content: bytes) -> StepFeatures:
         """From what :meth:`to_json` made."""
         return msgspec.json.decode(content, type=StepFeatures)
+
+
+def _share(operation: Operation, times: int) -> Operation:
+    return msgspec.structs.replace(
+        operation,
+        count=max(1, round(operation.count / times)),
+        flops=operation.flops / times,
+        eager_bytes=operation.eager_bytes / times,
+        fused_bytes=operation.fused_bytes / times,
+        fused_count=round(operation.fused_count / times),
+    )
+
+
+_Tables = TypeVar("_Tables", Weights, Layer)
+
+
+def _looked_up(found: _Tables, times: int, **values: int) -> _Tables:
+    """Sparse gradients are the touched rows; dense ones the whole table, however often it is looked up."""
+    if found.embedding_gradient_bytes < found.embedding_bytes:
+        values["embedding_gradient_bytes"] = found.embedding_gradient_bytes // times
+    return msgspec.structs.replace(found, **values)
 
 
 def _summed(operations: Iterable[Operation]) -> Operation:

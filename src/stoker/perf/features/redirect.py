@@ -17,7 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from stoker.perf.features.costs import simple, touched
 from stoker.perf.features.recorder import Recorder
@@ -36,6 +38,15 @@ _FP32_FUNCTIONS: set[Any] = {
     for name in [*_FP32, "exp", "log", "pow", "sum", "cumsum", "prod", "norm", "rsqrt", "reciprocal", "logsumexp"]
     if (found := getattr(owner, name, None)) is not None and not (owner is functional and name in ("exp", "sum"))
 }
+
+
+_SOUND = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+
+
+def _is_sound(name: str) -> Callable[..., Tensor]:
+    """What is not computed is taken to be finite: programs stop where it is not."""
+    original, answer = getattr(torch, name), _SOUND[name]
+    return lambda x: torch.full(x.shape, answer) if isinstance(x, FakeTensor) else original(x)
 
 
 class Redirect(TorchFunctionMode):
@@ -59,6 +70,10 @@ class Redirect(TorchFunctionMode):
             Tensor.cuda: self._moved,
             Tensor.pin_memory: lambda x, *_, **__: x,
             Tensor.to: self._to,
+            Tensor.__format__: lambda x, form: Tensor.__format__(x, form) if x.dim() else format(x.item(), form),
+            Tensor.numpy: self._array,
+            Tensor.__array__: lambda x, dtype=None: self._array(x).astype(dtype, copy=False),
+            **{getattr(owner, name): _is_sound(name) for owner in (torch, Tensor) for name in _SOUND},
             variable._pack_padded_sequence: self._pack,
             variable._pad_packed_sequence: self._unpack,
         }
@@ -93,6 +108,14 @@ class Redirect(TorchFunctionMode):
             self._moved(x)
         args = tuple("cpu" if device else arg for arg, device in zip(args, devices, strict=True))
         return Tensor.to(x, *args, **kwargs)
+
+    def _array(self, x: Tensor, *, force: bool = False) -> Any:
+        """The values; of what is not computed, all the same one."""
+        if not isinstance(x, FakeTensor):
+            return x.numpy(force=force)
+        value = self._recorder.hints.scalar(x.dtype)
+        with _disable_current_modes():
+            return torch.full(x.shape, value, dtype=x.dtype).numpy()
 
     def _pack(self, x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
         """Rows of known lengths one after another by time; how many rows are left at each time."""

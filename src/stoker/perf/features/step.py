@@ -286,9 +286,11 @@ class Watch:
             number = self._numbers[id(module)] = len(self._modules)
             self._modules.append(module)
         if not self._stack:
-            self._unsized = self._recorder.recording and self._recorder.phase == "forward" and module is self.root
             if fresh:
                 self._rooted(outermost(module))
+            # What computes without gradients, such as an evaluation, is not of the batch that is learnt from.
+            learns = self._recorder.phase == "forward" and torch.is_grad_enabled()
+            self._unsized = self._recorder.recording and learns and module is self.root
             self._add(module)
         if self._unsized and (size := first_size([leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)])):
             # Of arguments given by name the hook sees nothing; the first module inside is given some of them.

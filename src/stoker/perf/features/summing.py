@@ -22,9 +22,21 @@ if TYPE_CHECKING:
 
 def features_of(
     recorder: Recorder, watch: Watch, optimizers: Sequence[Optimizer], *, target: str, inputs: Sequence[Tensor],
-    batch_size: int | None, name: str, input_bytes: int | None = None,
+    batch_size: int | None, name: str, input_bytes: int | None = None, batches: int = 1,
 ) -> StepFeatures:  # fmt: skip
-    """The features of the step that was recorded; called while its tensors are alive."""
+    """The features of the step that was recorded; called while its tensors are alive.
+
+    Args:
+        recorder: of the step's calls.
+        watch: that followed its modules.
+        optimizers: that stepped.
+        target: whose kernels were counted.
+        inputs: what the step was given.
+        batch_size: samples of the step; by default the first size of the first input.
+        name: for reports.
+        input_bytes: of all inputs; by default those of ``inputs``.
+        batches: that were loaded for the step.
+    """
     buffers = recorder.buffers
     parameters = list(watch.parameters.values())
     for optimizer in optimizers:
@@ -46,20 +58,42 @@ def features_of(
     activation_peak, peak = buffers.peaks()
     uses = uses_of(recorder)
     first = next((tensor for tensor in inputs if tensor.dim() > 0), None)
+    samples = batch_size or (first.shape[0] if first is not None else 1)
     return StepFeatures(
         name=name,
         target=target,
-        batch_size=batch_size or (first.shape[0] if first is not None else 1),
+        batch_size=samples,
         operations=_operations(recorder, watch.names()),
         weights=weights_of(recorder, uses, parameters, states),
         input_bytes=sum(map(nbytes_of, inputs)) if input_bytes is None else input_bytes,
         activation_peak_bytes=activation_peak,
         peak_bytes=peak,
-        backward_passes=max(1, len(buffers.marks)),
+        micro_batches=_micro_batches(recorder, batches >= len(buffers.marks) or watch.samples == samples),
         layers=layers_of(recorder, watch, uses, parameters),
         unknown=_unknown(recorder.calls),
         assumptions=recorder.hints.sentences(),
     )
+
+
+def _micro_batches(recorder: Recorder, is_divided: bool) -> int:
+    """Backward passes over parts of the batch, each after a forward pass of its own through the same modules.
+
+    Other steps pass back more than once as well: a GAN's two networks, losses one by one, an optimizer that has the
+    same batch computed again (``is_divided`` is false then). They have one micro-batch.
+    """
+    forward: list[set[int]] = []
+    modules: set[int] = set()
+    before = ""
+    for phase, module in ((call.phase, call.module) for call in recorder.calls if call.phase != "optimizer"):
+        if phase == "backward" != before:
+            forward.append(modules)
+            modules = set()
+        elif phase == "forward" and module:
+            modules.add(module)
+        before = phase
+    passes = len(recorder.buffers.marks)
+    alike = len(forward) == passes and all(each == forward[0] for each in forward)
+    return passes if is_divided and alike and passes else 1
 
 
 def _operations(recorder: Recorder, modules: Sequence[str]) -> tuple[Operation, ...]:

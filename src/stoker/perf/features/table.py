@@ -25,7 +25,8 @@ def text_of(found: StepFeatures) -> str:
         format_bytes(found.eager_bytes), format_bytes(found.fused_bytes),
         f"{sum(o.fused_count for o in found.operations):,}",
     ]  # fmt: skip
-    lines = [f"{found.name}: one training step of {found.batch_size} samples, kernels of {found.target}", ""]
+    parts = f" in {found.micro_batches} micro-batches" if found.micro_batches > 1 else ""
+    lines = [f"{found.name}: one training step of {found.batch_size} samples{parts}, kernels of {found.target}", ""]
     lines += _table(head, [*rows, total])
     lines += ["", "  fused: chains of elementwise work, norms and softmax kept on the chip, as a compiler would", ""]
     lines += [f"  {name:<12}{value}" for name, value in _facts(found)]

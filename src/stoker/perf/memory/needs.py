@@ -88,7 +88,7 @@ def needs(
     """Bytes by part on the fullest GPU, and what was assumed.
 
     Args:
-        features: of one micro-batch on one GPU, its optimizer included.
+        features: of a step on one GPU; of one that accumulates gradients a micro-batch counts.
         strategy: how the step is spread.
         gpus: over how many.
         precision: of products; sharded weights are gathered in it.
@@ -98,6 +98,7 @@ def needs(
     Raises:
         ValueError: the GPUs cannot be divided so.
     """
+    features = features.one_micro_batch()
     replicas = strategy.replicas(gpus)
     growth = (batch_size or features.batch_size) / features.batch_size
     held = Held.fullest(features, strategy)

@@ -22,19 +22,24 @@ _STEP = ("input_bytes", "activation_peak_bytes", "peak_bytes")
 
 
 class Batches:
-    """Features by size of the batch.
+    """Features by size of the micro-batch.
+
+    Args:
+        traced: steps of a program; of one that accumulates gradients a micro-batch counts.
+        own: samples of the program's own step; by default of the smallest traced one.
 
     Attributes:
-        traced: as they were found, by ascending size.
-        own: the program's own size.
+        traced: one micro-batch of each, by ascending size.
+        own: samples of the program's own step.
         is_exact: whether other sizes lie on a line between traced ones.
     """
 
     def __init__(self, *traced: StepFeatures, own: int | None = None) -> None:
         if not traced:
             raise ValueError("`traced` must hold one trace or more, got none")
-        self.traced = tuple(sorted(traced, key=lambda found: found.batch_size))
-        self.own = self.traced[0].batch_size if own is None else own
+        self._steps = {found.batch_size: found for found in traced}
+        self.own = min(self._steps) if own is None else own
+        self.traced = tuple(sorted((found.one_micro_batch() for found in traced), key=lambda found: found.batch_size))
         self.is_exact = len(self.traced) > 1 and _alike(self.traced[0], self.traced[-1])
         self._known = {found.batch_size: found for found in self.traced}
 
@@ -57,6 +62,14 @@ class Batches:
                 on_line(first, last, batch_size) if self.is_exact else scaled(self._nearest(batch_size), batch_size)
             )
         return self._known[batch_size]
+
+    def step(self, batch_size: int) -> StepFeatures:
+        """The step of so many samples as the program takes it: as traced, or else in one micro-batch.
+
+        Raises:
+            ValueError: no sample, or less.
+        """
+        return self._steps.get(batch_size) or self.at(batch_size)
 
     def _nearest(self, batch_size: int) -> StepFeatures:
         return min(self.traced, key=lambda found: abs(math.log(found.batch_size / batch_size)))

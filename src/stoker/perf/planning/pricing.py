@@ -7,16 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from stoker.perf.catalogue import gpu
 from stoker.perf.communication import refusal
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.perf.memory import Fit, capacity, needs
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.space import Candidate
-from stoker.perf.prediction.anchor import CPU, Anchor
+from stoker.perf.prediction.anchor import Anchor
 from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import predict
-from stoker.perf.prediction.setting import DataParallel, Machines, Strategy
+from stoker.perf.prediction.setting import DataParallel, Strategy
 
 TIERS = ("calibrated", "extrapolated")
 """Of plans, the surer first."""
@@ -133,38 +132,18 @@ def predicted(precision: str | None = None) -> Predict:
 def anchored(anchor: Anchor, batches: Batches, precision: str | None = None) -> Predict:
     """The predictor, moved by a measured step of the program.
 
-    A predictor takes an anchor for a step of the features that it is given. Of micro-batches of another size than the
-    measured one the anchor is what was measured, times how the prediction for the same GPU grows with the batch.
+    Args:
+        anchor: what was measured; where its step was not traced, the program's of as many samples stands for it.
+        batches: the program.
+        precision: of products; by default what the program computes in.
     """
-    known: dict[int, Anchor] = {}
-
-    def own(features: StepFeatures) -> Anchor:
-        size = features.batch_size
-        if size not in known:
-            known[size] = _resized(anchor, batches, size, precision)
-        return known[size]
+    if anchor.features is None:
+        anchor = replace(anchor, features=batches.step(anchor.batch_size or batches.own))
 
     def step(features: StepFeatures, candidate: Candidate) -> Prediction:
-        return predict(
-            features, candidate.machines, candidate.strategy, precision=precision, anchor=own(features)
-        )  # fmt: skip
+        return predict(features, candidate.machines, candidate.strategy, precision=precision, anchor=anchor)
 
     return step
-
-
-def _resized(anchor: Anchor, batches: Batches, size: int, precision: str | None) -> Anchor:
-    measured = anchor.batch_size or batches.own
-    if size == measured or anchor.gpu == CPU:
-        return anchor
-    machines = Machines(gpu=gpu(anchor.gpu))
-    then, now = (predict(batches.at(each), machines, precision=precision).seconds for each in (measured, size))
-    if not (then > 0 and now > 0):  # refused
-        return anchor
-    times = now / then
-    return replace(
-        anchor, seconds=anchor.seconds * times, low=anchor.low * times, high=anchor.high * times, batch_size=size,
-        parts={name: seconds * times for name, seconds in anchor.parts.items()},
-    )  # fmt: skip
 
 
 def fitted(precision: str | None = None) -> Fits:

@@ -355,9 +355,7 @@ def _notes(plans: list[Plan], question: Question) -> list[str]:
     notes: list[str] = []
     batches = question.job.batches
     if not batches.is_exact:
-        notes.append(
-            f"traced with a batch of {batches.first.batch_size:,}; other sizes of a micro-batch are scaled from it"
-        )
+        notes.append(f"traced with a micro-batch of {batches.first.batch_size:,}; other sizes are scaled from it")
     if question.space.grows:
         notes.append(
             "the global batch grows with the GPUs: the learning rate and its schedule have to follow, and "

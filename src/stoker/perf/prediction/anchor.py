@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from stoker.core.errors import RunFolderError
 from stoker.perf.catalogue import catalogue
+from stoker.perf.features.records import StepFeatures
 from stoker.perf.prediction.prediction import PARTS
 from stoker.perf.verdict.profile import read_profile
 
@@ -28,7 +31,7 @@ class Anchor:
         precision: of products, as the catalogue calls it; empty where it is not known.
         batch_size: samples of one rank and step; None where it is not known.
         cpu_seconds_per_sample: processor time of making a sample; None where it was not measured.
-        features: path of the traced features of the same program; empty where there are none.
+        features: of the measured step; without them it is taken for that of the features that are predicted.
 
     Raises:
         ValueError: at construction, for a step that takes no time, an interval beside it or a part of another name.
@@ -43,7 +46,7 @@ class Anchor:
     precision: str = ""
     batch_size: int | None = None
     cpu_seconds_per_sample: float | None = None
-    features: str = ""
+    features: StepFeatures | None = None
 
     def __post_init__(self) -> None:
         """Checks the values together."""
@@ -91,5 +94,13 @@ class Anchor:
             precision=found.precision,
             batch_size=found.batch_size,
             cpu_seconds_per_sample=found.cpu_seconds_per_sample,
-            features=found.features if found.features and Path(found.features).is_file() else "",
+            features=_features(found.features),
         )
+
+
+def _features(path: str) -> StepFeatures | None:
+    """What was traced of the program; None where it was not, or is gone."""
+    try:
+        return StepFeatures.from_json(Path(path).read_bytes()) if path else None
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,13 +42,15 @@ def predict(
     """One optimizer step of a program.
 
     Args:
-        features: of one micro-batch on one GPU, its optimizer included, traced for CUDA.
+        features: of its step on one GPU, traced for CUDA.
         machines: it shall run on.
-        strategy: how it is spread; plain data parallelism by default.
+        strategy: how it is spread; plain data parallelism by default. Each replica computes the features' batch, in
+            their micro-batches, ``accumulation`` times; then gradients are exchanged and the optimizer steps, once.
         precision: of products, as the catalogue calls it; by default 16-bit ones as the program has them, and the rest
             in TF32 where the GPU has it. ``fp32`` keeps TF32 off.
         stack: what runs it; eager PyTorch by default.
-        anchor: a measured step of the same program; one on a CPU or on several GPUs says nothing about a GPU.
+        anchor: a measured step of the same program: of its own features, or else of the given ones. One on a CPU or
+            on several GPUs says nothing about a GPU.
         share: of such predictions whose measurement lies in the interval: 0.5, 0.8, 0.9 or 0.95.
     """
     strategy = strategy or Strategy()
@@ -58,8 +61,9 @@ def predict(
     used, moved = _calibration(features, anchor, stack)
     precision = precision or _precision(features, card)
     alone = _alone(features, card, precision, stack, used)
+    strategy = replace(strategy, accumulation=strategy.accumulation * features.micro_batches)
     times = alone.times(strategy.accumulation, divided=strategy.tensor > 1)
-    spreading = spread(times, features, machines, strategy, precision=precision)
+    spreading = spread(times, _sums(features).micro_batch, machines, strategy, precision=precision)
     distance = distance_of(card)
     below, above = interval(distance, anchored=moved, share=share)
     tier: Tier = "extrapolated" if distance == "specification" or spreading.unvalidated else "calibrated"
@@ -87,7 +91,7 @@ def _refusal(features: StepFeatures, card: Gpu, precision: str | None) -> str:
 
 def _precision(features: StepFeatures, card: Gpu) -> str:
     """What most products of the program become on a GPU."""
-    wanted = {"float16": "fp16", "bfloat16": "bf16"}.get(_sums(features)[2], "tf32")
+    wanted = {"float16": "fp16", "bfloat16": "bf16"}.get(_sums(features).dtype, "tf32")
     return wanted if wanted in card.rates else "fp16" if wanted == "bf16" and "fp16" in card.rates else "fp32"
 
 
@@ -95,9 +99,10 @@ def _calibration(features: StepFeatures, anchor: Anchor | None, stack: Stack) ->
     """The calibration, and whether a measured step has moved it."""
     if anchor is None or anchor.gpu == CPU or anchor.gpus > 1:
         return calibration(), False
-    key = (id(features), id(anchor), stack)
+    measured = anchor.features or features
+    key = (id(measured), id(anchor), stack)
     if key not in _moved:
-        _moved[key] = features, anchor, _move(features, anchor, stack)
+        _moved[key] = measured, anchor, _move(measured, anchor, stack)
         if len(_moved) > _FEATURES_KEPT:
             _moved.popitem(last=False)
     return _moved[key][2], True
@@ -168,30 +173,41 @@ def _alone(features: StepFeatures, card: Gpu, precision: str, stack: Stack, used
 def _worked_out(features: StepFeatures, card: Gpu, precision: str, stack: Stack, used: Calibration) -> _Alone:
     units = unit_times(card, precision, stack) * used.coefficients
     is_host = np.array([term.lane == "host" for term in used.terms])
-    by_term: Array = _sums(features)[1] @ units
+    by_term: Array = _sums(features).works @ units
     on_device = by_term[:, ~is_host].sum(axis=1)
     seconds = dict(zip(map(id, features.operations), on_device.tolist(), strict=True))
-    device = StepTimes.of(features, lambda operation: seconds[id(operation)])
+    whole, times = StepTimes.of(features, lambda operation: seconds[id(operation)]), features.micro_batches
+    device = replace(whole.scaled(1 / times), optimizer_s=whole.optimizer_s)
     is_step = np.array([operation.phase == "optimizer" for operation in features.operations])
     host = by_term[:, is_host].sum(axis=1)
     sums = {name: float((by_term[~is_step] @ columns(name)).sum()) for name in ("compute", "memory")}
     scale = device.compute_s / (sum(sums.values()) or 1.0)
     parts = {name: value * scale for name, value in sums.items()}
-    return _Alone(device, (float(host[~is_step].sum()), float(host[is_step].sum())), parts)
+    return _Alone(device, (float(host[~is_step].sum()) / times, float(host[is_step].sum())), parts)
 
 
-_summed: OrderedDict[int, tuple[StepFeatures, Array, str]] = OrderedDict()
-"""Work of each operation and the precision of most, of the last features: a planner puts them to many GPUs."""
+class _Sums(NamedTuple):
+    """Of features: themselves, the work of each operation, the precision of most, and one micro-batch."""
+
+    features: StepFeatures
+    works: Array
+    dtype: str
+    micro_batch: StepFeatures
 
 
-def _sums(features: StepFeatures) -> tuple[StepFeatures, Array, str]:
+_summed: OrderedDict[int, _Sums] = OrderedDict()
+"""Of the last features: a planner puts them to many GPUs."""
+
+
+def _sums(features: StepFeatures) -> _Sums:
     if id(features) not in _summed:
         works = np.array([work_of([operation]) for operation in features.operations])
         widths = {"float16": 0.0, "bfloat16": 0.0, "float32": 0.0}
         for operation in features.operations:
             name = operation.dtype.removeprefix("torch.")
             widths[name] = widths.get(name, 0.0) + operation.flops
-        _summed[id(features)] = features, works, max(widths, key=lambda name: widths[name])
+        widest = max(widths, key=lambda name: widths[name])
+        _summed[id(features)] = _Sums(features, works, widest, features.one_micro_batch())
         if len(_summed) > _FEATURES_KEPT:
             _summed.popitem(last=False)
     return _summed[id(features)]
