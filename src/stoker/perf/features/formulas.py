@@ -126,8 +126,9 @@ def _embedding_bag_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list
 
 def _gather(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
     """Only what is taken is read."""
-    reads = [Touch(ins[0], touched(outs[0]).bytes), *all_of(ins[1:])]
-    return Cost("indexing", 0.0, (outs[0].numel(),), reads, all_of(outs))
+    taken = all_of(outs)
+    reads = [Touch(ins[0], taken[0].bytes), *all_of(ins[1:])]
+    return Cost("indexing", 0.0, (outs[0].numel(),), reads, taken)
 
 
 def _scatter(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
@@ -263,7 +264,8 @@ FORMULAS: dict[str, Formula] = {
     "mkldnn_rnn_layer": cpu_kernels.lstm_layer,
     "mkldnn_rnn_layer_backward": cpu_kernels.lstm_layer_backward,
     **_names(
-        _gather, "index gather index_select take masked_select _unsafe_index unfold_backward embedding_renorm nonzero"
+        _gather,
+        "index gather index_select take masked_select _unsafe_index unfold_backward embedding_renorm nonzero sparse_mask",
     ),
     **_names(
         _scatter,
@@ -287,6 +289,7 @@ FORMULAS: dict[str, Formula] = {
         """
         bernoulli uniform normal random exponential rand randn randint randperm rand_like randn_like randint_like
         normal_functional geometric log_normal multinomial cauchy poisson _standard_gamma _fused_dropout
+        _sample_dirichlet _dirichlet_grad binomial
         """,
     ),
     **_names(
@@ -330,7 +333,7 @@ FORMULAS: dict[str, Formula] = {
         cumlogsumexp cummax cummin nansum linalg_vector_norm norm median mode aminmax mse_loss smooth_l1_loss
         huber_loss binary_cross_entropy binary_cross_entropy_with_logits dist nanmedian bincount histc count_nonzero
         logcumsumexp trace soft_margin_loss multi_margin_loss multilabel_margin_loss_forward kthvalue searchsorted
-        bucketize segment_reduce _segment_reduce_backward is_same_size equal
+        bucketize segment_reduce _segment_reduce_backward is_same_size equal _is_all_true _is_any_true
         """,
     ),
     **_names(
@@ -357,7 +360,7 @@ FORMULAS: dict[str, Formula] = {
     **_names(_linalg(4 / 3), "linalg_qr linalg_householder_product"),
     **_names(_linalg(9.0), "_linalg_eigh"),
     **_names(_linalg(22.0), "_linalg_svd linalg_eig"),
-    **_names(simple("sort", 16.0), "sort topk argsort msort _unique2 unique_dim unique_consecutive"),
+    **_names(simple("sort", 16.0), "sort topk argsort msort _unique2 unique_dim unique_consecutive _coalesce"),
     **_names(_fused_optimizer, "_fused_adam _fused_adamw _fused_sgd _fused_adagrad"),
     "_amp_foreach_non_finite_check_and_unscale": _lists(2),
     "_amp_update_scale": simple("pointwise", 1.0),
