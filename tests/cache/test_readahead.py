@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.cache.names import PAGE_BYTES
 from stoker.cache.planning import MAX_REQUEST_PAGES, bytes_of, requests_for, runs_of
-from stoker.cache.readahead import FIRST_PAGES, MAX_PAGES, Window
+from stoker.cache.readahead import FIRST_PAGES, MAX_PAGES, TOTAL_PAGES, Window, share
 
 
 def follow(reads: list[int], size: int) -> tuple[Window, list[int]]:
@@ -83,3 +83,22 @@ def test_requests_hold_every_page_once_and_are_bounded(missing: list[int], paral
 
 def test_the_last_page_is_as_long_as_the_object_says() -> None:
     assert bytes_of(range(1, 3), 2 * PAGE_BYTES + 5) == (PAGE_BYTES, 2 * PAGE_BYTES + 5)
+
+
+@given(st.lists(st.tuples(st.integers(0, 39), st.integers(0, MAX_PAGES), st.booleans()), max_size=300))
+def test_all_files_together_have_no_more_ahead_than_is_allowed(steps: list[tuple[int, int, bool]]) -> None:
+    files = [0] * 40
+    for number, wanted, is_read in steps:
+        others = [ahead for other, ahead in enumerate(files) if other != number]
+        if is_read:
+            files[number] = max(0, files[number] - wanted)
+        else:
+            files[number] = max(files[number], min(wanted, share(files[number], others)))
+        assert sum(files) <= TOTAL_PAGES
+
+
+def test_files_share_what_is_allowed_and_one_alone_has_its_whole_window() -> None:
+    assert share(0, []) >= MAX_PAGES
+    assert share(0, [16] * 4) == TOTAL_PAGES // 5
+    assert share(0, [1] * 100) == FIRST_PAGES
+    assert share(0, [TOTAL_PAGES]) == 0

@@ -7,11 +7,14 @@ a file that is read to its end is fetched once, side by side.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 FIRST_PAGES = 2
 MAX_PAGES = 64
 """Bounds what is in flight for one file (64 MiB), and how much is fetched in vain when a reader stops early."""
+TOTAL_PAGES = 128
+"""Bounds what all files of a process have ahead of their readers (128 MiB): it is in memory where the cache is full."""
 
 
 class Window(NamedTuple):
@@ -46,16 +49,18 @@ class Window(NamedTuple):
         ahead = min(MAX_PAGES, max(FIRST_PAGES, run))
         return Window(last, run, ahead, max(self.asked, last + 1))
 
-    def wanted(self, size_pages: int) -> range:
+    def wanted(self, size_pages: int, most: int = MAX_PAGES) -> range:
         """Pages to ask for now.
 
         Args:
             size_pages: of the file.
+            most: that may be ahead, for what other files have.
         """
-        end = min(size_pages, self.page + 1 + self.ahead)
+        ahead = min(self.ahead, most)
+        end = min(size_pages, self.page + 1 + ahead)
         start = max(self.asked, self.page + 1)
         # By halves, so that a window that moves by one page does not make requests of one page each.
-        if end - start < self.ahead // 2 and end < size_pages:
+        if end - start < ahead // 2 and end < size_pages:
             return range(start, start)
         return range(start, max(start, end))
 
@@ -64,3 +69,14 @@ class Window(NamedTuple):
         if pages.stop <= self.asked:
             return self
         return Window(self.page, self.run, self.ahead, pages.stop)
+
+
+def share(own: int, others: Sequence[int]) -> int:
+    """Pages that a file may have ahead of its reader, so that all files of the process have at most TOTAL_PAGES.
+
+    Args:
+        own: pages that it has.
+        others: that other files have.
+    """
+    files = 1 + sum(map(bool, others))
+    return max(own, min(max(FIRST_PAGES, TOTAL_PAGES // files), TOTAL_PAGES - sum(others)))

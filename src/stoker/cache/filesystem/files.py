@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import io
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from stoker.cache.fetching import Snapshot, pool
+from stoker.cache.forking import ForkedLock
 from stoker.cache.names import PAGE_BYTES
 from stoker.cache.planning import PARALLEL, requests_for
-from stoker.cache.readahead import Window
+from stoker.cache.readahead import Window, share
 from stoker.cache.reading import Reader, filled
 from stoker.cache.store.large_object import LargePages
 from stoker.core.errors import SourceChangedError
@@ -24,6 +26,9 @@ _AHEAD_PARALLEL = 2
 """Requests for each piece of a window; several pieces are under way."""
 
 _Read = TypeVar("_Read")
+_readers: weakref.WeakSet[_PageReader] = weakref.WeakSet()
+"""Of this process, that have pages ahead of them, or had."""
+_readers_lock = ForkedLock()
 
 
 class _PageReader(io.RawIOBase):
@@ -78,6 +83,9 @@ class _PageReader(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             self._stop()
+            self._held.clear()
+            with _readers_lock:
+                _readers.discard(self)
         super().close()
 
     def _first(self, read: Callable[[], _Read]) -> _Read:
@@ -161,7 +169,11 @@ class _PageReader(io.RawIOBase):
             return
         if self._held:
             self._held = {index: data for index, data in self._held.items() if index >= window.page}
-        wanted = window.wanted(-(-self.snapshot.size // PAGE_BYTES))
+        size_pages = -(-self.snapshot.size // PAGE_BYTES)
+        wanted = window.wanted(size_pages)
+        if wanted:
+            self._pending = {index: future for index, future in self._pending.items() if index >= window.page}
+            wanted = window.wanted(size_pages, self._share())
         self._window = window.having_asked(wanted)
         if wanted:
             self._ask(wanted, _AHEAD_PARALLEL)
@@ -175,7 +187,24 @@ class _PageReader(io.RawIOBase):
         self._is_steered = True
         kept = self._held.keys() & set(pages)
         self._held = {index: self._held[index] for index in kept}
-        self._ask([index for index in pages if index not in self._pending and index not in self._held], PARALLEL)
+        self._pending = {index: future for index, future in self._pending.items() if not future.done()}
+        wanted = [index for index in pages if index not in self._pending and index not in self._held]
+        # What is left out is fetched when it is read.
+        self._ask(wanted[: max(0, self._share() - self.num_ahead)], PARALLEL)
+
+    def _share(self) -> int:
+        """Pages that this file may have ahead, beside the others of the process."""
+        with _readers_lock:
+            _readers.add(self)
+            others = [reader for reader in _readers if reader is not self]
+        return share(self.num_ahead, [reader.num_ahead for reader in others])
+
+    @property
+    def num_ahead(self) -> int:
+        """Pages that are on their way ahead of the reader, or in memory."""
+        if self._pid != os.getpid():
+            return 0  # the parent's: a forked child has none of its threads, and shares its memory
+        return len(self._held) + sum(not future.done() for future in list(self._pending.values()))
 
     def _ask(self, pages: Sequence[int], parallel: int) -> None:
         missing = [index for index in pages if not self._has(index)]
