@@ -18,6 +18,7 @@ from stoker.cli.output import json_of
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError, StokerError
 from stoker.core.extras import require
+from stoker.core.saying import say
 from stoker.perf.verdict.judging import Context, judge
 from stoker.perf.verdict.profile import PROFILE_NAME, Profile, RankRecord, write_record
 from stoker.run.active import Active
@@ -154,7 +155,7 @@ def _until_interrupted() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _say("interrupted: no report")
+        say("interrupted: no report")
 
 
 class _Report:
@@ -172,10 +173,10 @@ class _Report:
             started_unix_s=started_unix_s,
         )  # fmt: skip
         if profile is None:
-            _say(_nothing_seen(records, status))
+            say(_nothing_seen(records, status))
             return
         if stopped:
-            _say("the steps are measured, and the program was ended (`--then continue` lets it go on)")
+            say("the steps are measured, and the program was ended (`--then continue` lets it go on)")
         self._predict(profile)
         context = self._context(profile, records)
         profile.verdict = judge(profile, context)
@@ -199,7 +200,7 @@ class _Report:
             self._prophecy = predicting.Prophecy(why_not="not asked for (`--no-prediction`)")
             profile.unpredicted = self._prophecy.why_not
             return
-        _say("tracing the program's operations, to predict its step (Ctrl-C: without)")
+        say("tracing the program's operations, to predict its step (Ctrl-C: without)")
         features, why_not = predicting.trace(self._program, profile.device, profile.gpus, self._folder / "tracing.log")
         self._prophecy = predicting.prophesy(profile, features, why_not)
         predicting.add_prediction(profile, self._prophecy, self._folder)
@@ -225,7 +226,7 @@ class _Report:
             try:
                 write_record(target, profile)
             except OSError as error:
-                _say(f"`{target}` could not be written: {error.strerror}")
+                say(f"`{target}` could not be written: {error.strerror}")
 
 
 def _nothing_seen(records: list[RankRecord], status: int) -> str:
@@ -245,8 +246,3 @@ def _print(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"stoker: {text}\n")

@@ -12,7 +12,6 @@ import fcntl
 import itertools
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ import msgspec
 
 from stoker.core.errors import RunFolderError
 from stoker.core.events import FORMAT, AnyEvent, Event, RunHeader
+from stoker.core.saying import say
 
 RUNS_FOLDER = "stoker-runs"
 """Where runs go by default, relative to the working directory."""
@@ -76,7 +76,7 @@ class RunLog:
         """
         self.folder = Path(folder)
         self._header = header
-        self._notify = notify or _say_on_stderr
+        self._notify = notify or say
         self._encoder = msgspec.json.Encoder()
         self._lock = threading.RLock()
         self._owner = os.getpid()
@@ -134,14 +134,6 @@ class RunLog:
                 return
             self._stopped = self.failed = True
         self._notify(f"run folder `{self.folder}` cannot be written ({error}); this run goes on without it")
-
-
-def _say_on_stderr(text: str) -> None:
-    # Standard error may be closed or full as well; then nobody can be told.
-    try:
-        sys.stderr.write(f"stoker: {text}\n")
-    except (OSError, ValueError, AttributeError):
-        return
 
 
 def _keep_out_of_git(runs: Path) -> None:

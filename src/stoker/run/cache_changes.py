@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 from pathlib import Path
+
+from stoker.core.saying import say
 
 MOST_TOLD = 5
 """Paths of a run that are named; all are counted in its report."""
@@ -39,8 +40,7 @@ class Teller:
         line = f"{url} changed at its source during the run; what is read from now on is the new version"
         if before == MOST_TOLD:
             line = "more objects changed at their source during the run; they are counted in its report"
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # no stderr, or a closed one
-            sys.stderr.write(f"stoker: cache: {line}\n")
+        say(f"cache: {line}")
 
     def tell_around(self, what: str) -> None:
         """Something reads stores around the cache; the run's report names it.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cache.ledger import read_ledger
+from stoker.core import saying
 from stoker.core.events import CacheUsed
 from stoker.run import cache_changes
 from stoker.run.environment import CACHE_ENV
@@ -61,8 +62,7 @@ def say() -> None:
         return
     record = used()
     if record is not None and not told["quiet"]:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(f"stoker: cache: {write_cache_used(record)}\n")
+        saying.say(f"cache: {write_cache_used(record)}")
     end()
 
 

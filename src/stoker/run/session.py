@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stoker.core import events
 from stoker.core.runlog import Run, RunLog, has_records, read_run
+from stoker.core.saying import say
 from stoker.run import patch
 from stoker.run.active import Active
 from stoker.run.environment import CACHE_ENV
@@ -126,23 +127,16 @@ class Session:
             text = render_text(summarise(run), style_for(sys.stderr, os.environ))
             sys.stderr.write(f"{text}\n")
         except Exception as error:  # a full disk or a closed stream must not change how the program ends
-            _say(f"no report: {error}")
+            say(f"no report: {error}")
 
 
 def _say_unused(program: Sequence[str]) -> None:
     command = shlex.join(["stoker", "explain", *program])
-    _say(
+    say(
         "no DataLoader was iterated over in this process, so there was nothing to serve; "
         f"`{command}` runs the program up to its first one, in any process, and says how it would be served"
     )
     _forget_unwritten()
-
-
-def _say(text: str) -> None:
-    try:
-        sys.stderr.write(f"stoker: {text}\n")
-    except (OSError, ValueError, AttributeError):
-        return
 
 
 def _forget_unwritten() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from stoker.core.events import Event, LoaderOpened, Notice, Progress, SampleQuarantined, WorkerLost
-from stoker.ui.figures import shorten, write_plural, write_rate
-from stoker.ui.report_text import SPLIT_COLOURS, Style, draw_bar
+from stoker.ui.figures import shorten, write_plural
+from stoker.ui.report_text import SPLIT_COLOURS, Style, draw_bar, write_throughput
 from stoker.ui.windows import Split, Window, between
 
 SPAN_S = 3.0
@@ -56,7 +56,7 @@ class LiveState:
 
 def _fullest(window: Window, last: Progress, site: str, style: Style, *, bar: bool) -> str:
     """The form of the line that tells most in the width there is."""
-    name, rate = _plain("stoker", _BOLD), _plain(_rate(window))
+    name, rate = _plain("stoker", _BOLD), _plain(write_throughput(window))
     shares = _shares(window.split)
     wait = _plain(f"input wait {_whole(window.split.input_wait_frac)} %")
     workers = _plain(write_plural(last.workers, "worker") if last.workers else "in process")
@@ -96,12 +96,6 @@ def _shares(split: Split) -> list[Part]:
     """The four shares, each in the colour of its part of the bar."""
     names = zip(("wait", "copy", "compute", "other"), split.parts(), SPLIT_COLOURS, strict=True)
     return [*((f"{name} {_whole(share)}", code) for name, share, code in names), ("%", 0)]
-
-
-def _rate(window: Window) -> str:
-    if window.samples_per_s is None:
-        return f"{write_rate(window.batches_per_s)} batches/s"
-    return f"{write_rate(window.samples_per_s)} samples/s"
 
 
 def _whole(frac: float) -> str:

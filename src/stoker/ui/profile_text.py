@@ -7,7 +7,7 @@ import shlex
 from stoker.core.units import format_seconds
 from stoker.perf.prediction.prediction import PARTS
 from stoker.perf.verdict.profile import Gain, Profile
-from stoker.ui.figures import shorten_start, write_percent, write_rate
+from stoker.ui.figures import shorten_start, write_percent, write_plural, write_rate
 from stoker.ui.report_text import Style
 
 LABEL_WIDTH = 15
@@ -50,7 +50,8 @@ def _heading(profile: Profile, style: Style) -> list[str]:
         device = f"{profile.cores:g} cores"
     if profile.gpus > 1:
         device = f"{profile.gpus} ranks, {device} each" if profile.device == "cpu" else f"{profile.gpus} x {device}"
-    facts = [f"{_plural(profile.steps, profile.unit)} of {pace}"]
+    steps = write_plural(profile.steps, profile.unit, {"batch": "batches"}.get(profile.unit, ""))
+    facts = [f"{steps} of {pace}"]
     if profile.batch_size:
         facts.append(f"{write_rate(profile.batch_size * profile.gpus / profile.seconds)} samples/s")
     facts += [profile.precision, device]
@@ -186,8 +187,3 @@ def _range(low: float, high: float) -> str:
     if first.split()[-1] == last.split()[-1] and " " in first:
         return f"{first.rsplit(' ', 1)[0]}-{last}"
     return f"{first} - {last}"
-
-
-def _plural(count: int, unit: str) -> str:
-    plural = {"batch": "batches"}.get(unit, unit + "s")
-    return f"{count:,} {unit if count == 1 else plural}"

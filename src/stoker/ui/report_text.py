@@ -131,7 +131,7 @@ def _throughput(loader: LoaderSummary, style: Style) -> list[str]:
         f", {write_count(loader.samples)} samples" if loader.samples else ""
     )
     place = shorten_start(loader.site, 40)
-    lines = [_row("Throughput", f"{_rate(loader.overall):<17} {total} of {place}", style)]
+    lines = [_row("Throughput", f"{write_throughput(loader.overall):<17} {total} of {place}", style)]
     start = loader.start
     if start:
         batches = f"batches {start.first_batch + 1}-{start.first_batch + start.batches}"
@@ -152,14 +152,15 @@ def _throughput(loader: LoaderSummary, style: Style) -> list[str]:
     return lines
 
 
-def _rate(window: Window) -> str:
+def write_throughput(window: Window) -> str:
+    """Samples a second, or batches where their sizes are unknown."""
     if window.samples_per_s is None:
         return f"{write_rate(window.batches_per_s)} batches/s"
     return f"{write_rate(window.samples_per_s)} samples/s"
 
 
 def _pace(window: Window) -> str:
-    return f"{_rate(window):<17} input wait {write_percent(window.split.input_wait_frac):>6}"
+    return f"{write_throughput(window):<17} input wait {write_percent(window.split.input_wait_frac):>6}"
 
 
 def _split_bars(loader: LoaderSummary, style: Style) -> list[str]:

@@ -18,6 +18,7 @@ import torch
 
 from stoker.core import events, host
 from stoker.core.runlog import RunLog
+from stoker.core.saying import say
 from stoker.perf.verdict.marks import steps_of
 from stoker.perf.verdict.profile import LoaderFacts, RankRecord, StepTimes, Usage, rank_name, write_record
 from stoker.perf.verdict.sampled import Sampled, analyse
@@ -105,7 +106,7 @@ class ProfileSession:
         try:
             self._write(self._record(complete=complete, outcome=outcome, usage=usage))
         except Exception as error:  # a full disk must not change how the program goes on
-            _say(f"what was measured could not be written: {type(error).__name__}: {error}")
+            say(f"what was measured could not be written: {type(error).__name__}: {error}")
 
     def _used(self) -> Usage:
         if self._usage is None or self._end <= self._usage[0]:
@@ -228,13 +229,6 @@ def flush_files() -> None:
                 thing.flush()
             except (OSError, ValueError):
                 continue
-
-
-def _say(text: str) -> None:
-    try:
-        sys.stderr.write(f"stoker: {text}\n")
-    except (OSError, ValueError, AttributeError):
-        return
 
 
 _session: ProfileSession | None = None
