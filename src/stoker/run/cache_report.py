@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from stoker.cache.filesystem.around import unroutable
 from stoker.cache.ledger import read_ledger
 from stoker.core import saying
 from stoker.core.events import CacheUsed
@@ -33,8 +34,7 @@ def used(t_s: float = 0.0) -> CacheUsed | None:
         totals = read_ledger(Path(told["ledger"]))
     except OSError:
         return None
-    routing = sys.modules.get("stoker.cache.filesystem.routing")
-    around = {*(routing.unroutable() if routing is not None else ()), *cache_changes.around(Path(told["ledger"]))}
+    around = {*unroutable(), *cache_changes.around(Path(told["ledger"]))}
     if not totals.asked_bytes and not totals.fetched_bytes and not around:
         return None
     return CacheUsed(

@@ -15,7 +15,7 @@ import fsspec
 import pytest
 import s3fs
 
-from stoker.cache.filesystem import routing
+from stoker.cache.filesystem import around, routing
 from stoker.cache.filesystem.files import CachedFile
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.names import PAGE_BYTES
@@ -130,7 +130,7 @@ def test_child_interpreters_install_by_environment(routed: str) -> None:
 
 
 def test_what_cannot_be_routed_is_named() -> None:
-    assert routing.unroutable(["boto3", "os", "polars"]).keys() == {"boto3", "polars"}
+    assert around.unroutable(["boto3", "os", "polars"]).keys() == {"boto3", "polars"}
 
 
 def test_what_an_install_says_reaches_filesystems(tmp_path: Path) -> None:

@@ -199,3 +199,11 @@ def test_what_reads_around_the_cache_is_named_also_where_nothing_else_is_read(
     said = run(program + (where or "own()\n"), tmp_path, environ).stderr
     assert "nothing was read through it · pyarrow.fs.S3FileSystem may have read stores around it" in said
     assert list((Path(environ["STOKER_CACHE_DIR"]) / "runs").iterdir()) == []
+
+
+def test_a_library_that_cannot_be_routed_is_named_where_nothing_that_can_is_imported(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (tmp_path / "obstore.py").write_text("")  # stands for one that imports neither fsspec nor pyarrow
+    said = run("import obstore", tmp_path, environ).stderr
+    assert said == "stoker: cache: nothing was read through it · obstore may have read stores around it\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from stoker.cache.counting import watch
+from stoker.cache.filesystem.around import note_made
 
 CLASSES: dict[str, Any] = {
     name: vars(pafs)[name]
@@ -20,8 +20,6 @@ CLASSES: dict[str, Any] = {
     if name in vars(pafs)  # pyarrow is built without some
 }
 """pyarrow's own, by name."""
-made: set[str] = set()
-"""Those of which this process has made one that is not routed."""
 
 _PyFileSystem: Any = pafs.PyFileSystem
 _S3_OPTIONS = frozenset({"access_key", "secret_key", "session_token", "region", "endpoint_override", "scheme"})
@@ -85,8 +83,7 @@ def front(name: str, route: Callable[[dict[str, Any]], Any], from_uri: Any) -> A
             routed = route(given) if self is made_class and len(args) < 2 else None
             if routed is not None:
                 return routed
-            made.add(f"pyarrow.fs.{name}")
-            watch.tell_around(f"pyarrow.fs.{name}")
+            note_made(f"pyarrow.fs.{name}", "its own C++ client")
             return own(*args, **options) if self is made_class else super().__call__(*args, **options)
 
         def __instancecheck__(self, instance: object) -> bool:

@@ -2,8 +2,7 @@
 # pyright: reportUnknownArgumentType=false
 """Programs that say ``s3://`` read through the cache: fsspec's registry hands out classes that do, pyarrow likewise.
 
-Owns what is routed and the settings it is routed with. What other libraries read with code of their own cannot be
-routed; :func:`unroutable` names it.
+Owns what is routed and the settings it is routed with. What cannot be routed is named by ``around``.
 """
 
 from __future__ import annotations
@@ -27,19 +26,6 @@ PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss
 """Stores that are routed, where fsspec knows them; web servers only if a rule is for them."""
 INSTALL_VARIABLE = "STOKER_CACHE_INSTALL"
 """Tells child interpreters to install, and how."""
-
-_OWN_READERS = {
-    "boto3": "its own HTTP client",
-    "s3torchconnector": "the AWS common runtime",
-    "polars": "object_store in Rust",
-    "duckdb": "its own httpfs",
-    "lance": "object_store in Rust",
-    "obstore": "object_store in Rust",
-    "deltalake": "object_store in Rust",
-    "streaming": "boto3",
-    "litdata": "boto3 and obstore",
-    "tensorflow": "its own C++ filesystems",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,19 +163,6 @@ def uninstall() -> None:
 def installed() -> Routing | None:
     """How programs are routed; None if they are not."""
     return _routing
-
-
-def unroutable(modules: Sequence[str] | None = None) -> dict[str, str]:
-    """Libraries that read stores around the cache, and what they read with; of pyarrow what the program made itself.
-
-    Args:
-        modules: that the program has imported; None for those of this process.
-    """
-    names = set(sys.modules if modules is None else modules)
-    found = {name: reader for name, reader in _OWN_READERS.items() if name in names}
-    if modules is None and (own := sys.modules.get("stoker.cache.filesystem.arrow_own")) is not None:
-        found |= dict.fromkeys(sorted(own.made), "its own C++ client")
-    return found
 
 
 def _install(routing: Routing) -> None:
