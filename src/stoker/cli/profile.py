@@ -177,9 +177,8 @@ class _Report:
             return
         if stopped:
             say("the steps are measured, and the program was ended (`--then continue` lets it go on)")
-        self._predict(profile)
-        context = self._context(profile, records)
-        profile.verdict = judge(profile, context)
+        prophecy = self._predict(profile)
+        profile.verdict = judge(profile, self._context(prophecy, records))
         self._write(profile)
         if self._chosen.get("json") == "-":
             _print(json_of(profile))
@@ -195,25 +194,25 @@ class _Report:
         here = Path.cwd()
         return str(self._folder.relative_to(here) if self._folder.is_relative_to(here) else self._folder)
 
-    def _predict(self, profile: Profile) -> None:
+    def _predict(self, profile: Profile) -> predicting.Prophecy:
         if "no-prediction" in self._chosen:
-            self._prophecy = predicting.Prophecy(why_not="not asked for (`--no-prediction`)")
-            profile.unpredicted = self._prophecy.why_not
-            return
+            profile.unpredicted = "not asked for (`--no-prediction`)"
+            return predicting.Prophecy(why_not=profile.unpredicted)
         say("tracing the program's operations, to predict its step (Ctrl-C: without)")
         features, why_not = predicting.trace(self._program, profile.device, profile.gpus, self._folder / "tracing.log")
-        self._prophecy = predicting.prophesy(profile, features, why_not)
-        predicting.add_prediction(profile, self._prophecy, self._folder)
+        prophecy = predicting.prophesy(profile, features, why_not)
+        predicting.add_prediction(profile, prophecy, self._folder)
+        return prophecy
 
-    def _context(self, profile: Profile, records: list[RankRecord]) -> Context:
+    def _context(self, prophecy: predicting.Prophecy, records: list[RankRecord]) -> Context:
         from stoker.cli.main import COMMANDS
 
         steps = [step for step in records[0].steps if not step.sampled] or records[0].steps
         return Context(
             price_per_hour=self._price,
             commands=frozenset(command.name for command in COMMANDS),
-            features=self._prophecy.features,
-            alternatives=self._prophecy.alternatives,
+            features=prophecy.features,
+            alternatives=prophecy.alternatives,
             run=self._shown,
             mean_wait_cpu_s=fmean(step.wait_cpu_s for step in steps) if steps else 0.0,
         )

@@ -98,7 +98,6 @@ class Member:
 
     identity: WorkerIdentity
     channel: Channel
-    started_s: float
     child: Child | None = None
     """Its process, where this one forked it; else the template reports its birth and its death."""
     pid: int = 0
@@ -218,7 +217,7 @@ class Crew:
         self._free_rows.pop()
         self._next_number += 1
         abandon_in_children(channel)
-        member = Member(identity, channel, time.monotonic(), child)
+        member = Member(identity, channel, child)
         self.members[identity.number] = member
         if child is not None:
             member.pid = child.pid

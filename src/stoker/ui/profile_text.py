@@ -39,7 +39,7 @@ def render_profile(profile: Profile, style: Style | None = None, *, folder: str 
     """
     style = style or Style()
     blocks = [_heading(profile, style), _verdict(profile, style), _parts(profile, style), _between(profile, style)]
-    blocks += [_next(profile, style), _files(profile, style, folder)]
+    blocks += [_next(profile, style), _files(style, folder)]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
@@ -174,7 +174,7 @@ def _gain(now_s: float, gain: Gain) -> list[str]:
     return [*texts, saved, gain.basis]
 
 
-def _files(profile: Profile, style: Style, folder: str) -> list[str]:
+def _files(style: Style, folder: str) -> list[str]:
     if not folder:
         return []
     name = shorten_start(folder, max(20, style.width - LABEL_WIDTH - 14))

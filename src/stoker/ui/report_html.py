@@ -53,7 +53,7 @@ def _parts(run: Run, summary: Summary, program: str) -> Iterable[str]:
     for caveat in summary.caveats:
         yield f'<div class="card caveat">{escape(caveat)}</div>'
     if main:
-        yield _tiles(summary, main)
+        yield _tiles(main)
         yield _splits(main)
         yield _plots(run, summary, main)
     yield _cuts(run, summary)
@@ -89,7 +89,7 @@ def _verdict(summary: Summary) -> str:
     )
 
 
-def _tiles(summary: Summary, loader: LoaderSummary) -> str:
+def _tiles(loader: LoaderSummary) -> str:
     last = loader.end or loader.overall
     if last is None:
         return ""

@@ -75,11 +75,6 @@ class Calibration:
         return _steps(_lanes(self.terms), at_spec, self.coefficients)[0]
 
 
-def believed(terms: Sequence[Term]) -> Calibration:
-    """The calibration that no measurement has touched."""
-    return Calibration(tuple(terms), np.array([term.prior for term in terms]))
-
-
 def fit(terms: Sequence[Term], at_spec: Array, measured: Array, start: Calibration | None = None) -> Calibration:
     """The coefficients that measured steps and beliefs make most likely.
 

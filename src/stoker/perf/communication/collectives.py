@@ -7,7 +7,6 @@ half of it for a reduce-scatter or an all-gather (arXiv 1802.05799, section 3: a
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from stoker.perf.communication.cost import NOTHING, Cost, after
@@ -127,9 +126,3 @@ def _network(seconds: float) -> Cost:
 
 def _spread(seconds: float, spread: float, fabric: Fabric, note: str) -> Cost:
     return Cost(seconds, seconds / spread, seconds * spread, fabric.basis, note)
-
-
-def bus_bandwidth(group: Group, size_bytes: float) -> float:
-    """Bytes a second as NCCL's own tests give it: 2 (n - 1) / n of the bytes over the time."""
-    seconds = all_reduce(group, size_bytes).seconds
-    return 2 * (group.size - 1) / group.size * size_bytes / seconds if seconds else math.inf

@@ -14,10 +14,8 @@ import time
 
 import numpy as np
 
-KEEPING = {"MALLOC_TRIM_THRESHOLD_": "2147483647", "MALLOC_MMAP_MAX_": "0"}
-"""Environment in which glibc gives nothing back (mallopt(3)); it must be set before a process starts."""
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-"""Names of the same in <malloc.h>."""
+"""Parameters of mallopt(3), as <malloc.h> has them."""
 _BLOCK = 32 << 20
 
 
