@@ -392,6 +392,16 @@ class TestDataLoader:
         assert json.loads(json.dumps(found.to_dict()))["declared_workers"] == 2
         assert "samples/s" in repr(found)
 
+    @pytest.mark.parametrize(("name", "samples"), [("no workers", 23), ("no workers, drop_last", 20), ("buckets", 21)])
+    def test_samples_made_in_the_program_are_counted_one_by_one(self, name: str, samples: int) -> None:
+        loader = {
+            "no workers": lambda: stoker.DataLoader(Numbers(23), batch_size=4),
+            "no workers, drop_last": lambda: stoker.DataLoader(Numbers(23), batch_size=4, drop_last=True),
+            "buckets": lambda: stoker.DataLoader(Numbers(23), batch_sampler=Buckets()),
+        }[name]()
+        plain(loader)
+        assert loader.stats().samples == samples
+
     def test_stats_in_a_notebook_is_static_and_well_formed(self) -> None:
         loader = MAKERS["shuffled"]()
         plain(loader)

@@ -481,8 +481,7 @@ class Engine:
             self._table.cursor += 1
         self._counters.batches += 1
         if not isinstance(result, FailedItem):
-            batched = self._program.auto_collation
-            self._counters.samples += len(item.work.indices) - len(item.work.skip) if batched else 1
+            self._counters.samples += item.work.num_samples(batched=self._program.auto_collation)
             self._counters.bytes += result.header.payload_bytes
         if self._counters.batches in _LANDMARKS:
             self._listener.snapshot()

@@ -191,15 +191,15 @@ class FedIterator(_BaseDataLoaderIter):
             self._go_on_without_workers(error)
         return self._next_batch()
 
-    def _counted(self, make: Callable[[], Any]) -> Any:
+    def _counted(self, make: Callable[[], tuple[WorkItem, Any]]) -> Any:
         """A batch made in this process, its time counted as input wait."""
         begun = time.monotonic()
-        batch = make()
+        work, batch = make()
         counters = self._feed.counters
         counters.input_wait_s += time.monotonic() - begun
         counters.batches += 1
         counters.starved_steps += 1
-        counters.samples += self._feed.batch_size or 1
+        counters.samples += work.num_samples(batched=self._auto_collation)
         self._feed.listener.tick()
         return batch
 
@@ -417,13 +417,13 @@ class InProcess:
         self.seq = seq
         """Number of the next item."""
 
-    def next(self) -> Any:
-        """The next batch; raises :class:`IterationEnd` at the end, and what making it raises."""
+    def next(self) -> tuple[WorkItem, Any]:
+        """The next item and its batch; raises :class:`IterationEnd` at the end, and what making it raises."""
         work = self._works.popleft() if self._works else self._draw()
         if work is None:
             raise IterationEnd
         seq, self.seq = self.seq, self.seq + 1
-        return self._make(seq, work)
+        return work, self._make(seq, work)
 
 
 class _WorkerHandle:

@@ -100,7 +100,6 @@ class LoaderFeed:
 
     def __init__(self, loader: DataLoader[Any], services: Services, number: int) -> None:
         self.number = number
-        self.batch_size = loader.batch_size
         self.services = services
         self.counters = Counters()
         self.listener = services.listener(self, loader)

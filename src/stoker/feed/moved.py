@@ -202,7 +202,7 @@ class UndeclaredIterator(FedIterator):
         work = self._engine.first_work()
         if work is None:
             raise IterationEnd
-        batch = self._counted(lambda: self._make(self.yielded, work))
+        batch = self._counted(lambda: (work, self._make(self.yielded, work)))
         self._twin = digest(batch)
         return batch
 

@@ -85,6 +85,10 @@ class WorkItem:
     replace: tuple[int, ...] = ()
     """Positions in the batch to fill with the next good sample instead."""
 
+    def num_samples(self, *, batched: bool) -> int:
+        """Samples in the batch to be made; without automatic batching an item is one, whatever its index is."""
+        return len(self.indices) - len(self.skip) if batched else 1
+
     @property
     def good(self) -> Any:
         """The indices that the batch is made of."""
