@@ -57,6 +57,13 @@ def test_it_says_what_to_take_and_why_not_the_rest(folder: Path, capsys: pytest.
         assert said in text
 
 
+def test_one_program_must_be_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    del folder
+    for words in ((), ("found.json", "-m", "own.train")):
+        assert run(*words, "--samples", "1e6") == 2
+        assert "`PROGRAM` or `-m MODULE` must be given, and not both" in capsys.readouterr().err
+
+
 def test_json_holds_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del folder
     assert run("found.json", "--samples", "1e9", "--prices", "prices.toml", "--json") == 0

@@ -14,7 +14,7 @@ from stoker.perf.features.records import StepFeatures
 from stoker.perf.verdict.judging import Context, judge
 from stoker.perf.verdict.profile import FEATURES_NAME, Profile
 from stoker.run.profiling.assembling import assemble
-from stoker.run.profiling.predicting import add_prediction, prophesy, script_of, trace
+from stoker.run.profiling.predicting import add_prediction, prophesy, trace, traceable
 from tests.profiling.records import record
 
 
@@ -73,10 +73,14 @@ def test_without_features_there_is_none() -> None:
 
 
 def test_the_script_behind_a_launcher() -> None:
-    assert script_of(["train.py", "--lr", "1"]) == ["train.py", "--lr", "1"]
-    assert script_of(["-m", "torch.distributed.run", "--nproc-per-node", "2", "t.py", "x"]) == ["t.py", "x"]
-    assert script_of(["-m", "torch.distributed.run", "-m", "package"]) == []
-    assert script_of(["-m", "package"]) == []
+    assert traceable(["train.py", "--lr", "1"]) == ["train.py", "--lr", "1"]
+    assert traceable(["-m", "torch.distributed.run", "--nproc-per-node", "2", "t.py", "x"]) == ["t.py", "x"]
+    assert traceable(["-m", "torch.distributed.run", "-m", "package", "x"]) == ["-m", "package", "x"]
+    assert traceable(["/bin/torchrun", "--nproc-per-node=2", "--module", "package"]) == ["-m", "package"]
+    assert traceable(["torchrun", "--standalone", "train"]) == []
+    assert traceable(["-m", "package", "--lr", "1"]) == ["-m", "package", "--lr", "1"]
+    assert traceable(["-mpackage", "x"]) == ["-m", "package", "x"]
+    assert traceable(["-c", "pass"]) == traceable(["-"]) == []
 
 
 def test_what_fails_leaves_its_words_in_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,8 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stoker plan",
-        usage="stoker plan PROGRAM --samples N [options] [-- arguments of the program]",
+        usage="stoker plan PROGRAM --samples N [options] [-- arguments of the program]\n"
+        "       stoker plan -m MODULE --samples N [options] [-- arguments of the program]",
         description="Finds the hardware, the number of GPUs and the strategy that keep a budget and a deadline best.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -102,7 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--hint", action="append", default=[], metavar="NAME=VALUE", help="as of `stoker perf features`")
     add("--html", metavar="FILE", help="write the answer as one page with a plot (- prints it)")
     add("--json", action="store_true", help="print the answer for programs")
-    add("program", metavar="PROGRAM", help="script, module:function or features.json")
+    add("-m", dest="module", metavar="MODULE", help="a program that runs as `python -m MODULE`")
+    add("program", metavar="PROGRAM", nargs="?", default="", help="script, module:function or features.json")
     return parser
 
 
@@ -170,6 +172,8 @@ def _prices(arguments: argparse.Namespace) -> Prices:
 
 def _batches(arguments: argparse.Namespace, theirs: list[str]) -> Batches:
     program: str = arguments.program
+    if bool(program) == bool(arguments.module):
+        raise ConfigError("`PROGRAM` or `-m MODULE` must be given, and not both; see `stoker plan --help`")
     if program.endswith(".json"):
         return Batches(_read_features(Path(program)))
     require("torch", extra="torch")
@@ -184,7 +188,8 @@ def _batches(arguments: argparse.Namespace, theirs: list[str]) -> Batches:
     if ":" in program and not Path(program).exists():
         defined = characterise_definition(program, hints=hints)
         return Batches(*defined.traced, own=defined.batch_size)
-    return Batches(characterise_program([program, *theirs], hints=hints))
+    started = ["-m", arguments.module] if arguments.module else [program]
+    return Batches(characterise_program([*started, *theirs], hints=hints))
 
 
 def _read_features(path: Path) -> StepFeatures:

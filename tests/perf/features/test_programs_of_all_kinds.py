@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.core.errors import TracingError
 from stoker.perf.features.program import characterise_program
 from stoker.perf.features.records import StepFeatures
 
@@ -93,6 +94,21 @@ for ids, clicked in DataLoader(TensorDataset(torch.randint(1000, (256, 3, 2)), t
     dense.step()
     sparse.step()
 """
+OF_A_PACKAGE = """
+import argparse, os, sys
+import torch
+from .sizes import WIDTH
+assert __name__ == "__main__" and sys.modules["__main__"].WIDTH == 24 and __package__ == "own"
+assert os.path.samefile(sys.argv[0], __file__)
+parser = argparse.ArgumentParser()
+parser.add_argument("--rows", type=int)
+rows = parser.parse_args().rows
+model = torch.nn.Linear(WIDTH, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.randn(rows, WIDTH)).sum().backward()
+    optimizer.step()
+"""
 TIED = """
 import torch
 from torch import nn
@@ -110,6 +126,18 @@ def features(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Ste
     monkeypatch.chdir(folder)
     (folder / "train.py").write_text(program)
     return characterise_program(["train.py"])
+
+
+def test_a_module_is_run_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text("")
+    (tmp_path / "own" / "sizes.py").write_text("WIDTH = 24")
+    (tmp_path / "own" / "train.py").write_text(OF_A_PACKAGE)
+    found = characterise_program(["-m", "own.train", "--rows", "12"])
+    assert (found.name, found.batch_size, found.weights.count) == ("own.train", 12, 25)
+    with pytest.raises(TracingError, match=r"`-m own.trains` ended with status 1 before its second optimizer step"):
+        characterise_program(["-m", "own.trains"])
 
 
 def test_two_networks_and_two_optimizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

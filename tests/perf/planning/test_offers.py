@@ -113,7 +113,7 @@ def test_gpus_of_ones_own_join_the_catalogue(tmp_path: Path) -> None:
 def test_without_prices_hours_of_gpus_are_counted() -> None:
     prices = without_prices()
     assert not prices.is_money
-    assert {offer.per_hour for offer in prices.offers} == {8.0}
+    assert {(offer.per_hour, offer.by_gpu) for offer in prices.offers} == {(1.0, True)}
     assert [offer.gpu.name for offer in only(prices, ["T4"]).offers] == ["T4"]
     with pytest.raises(ValueError, match="`--gpu` must be one of"):
         only(prices, ["T5"])

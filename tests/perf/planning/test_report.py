@@ -9,7 +9,7 @@ import pytest
 
 from stoker.core.plan import PlanReport
 from stoker.perf.planning.front import Limits
-from stoker.perf.planning.offers import Offer, Prices, without_prices
+from stoker.perf.planning.offers import Offer, Prices, only, without_prices
 from stoker.perf.planning.report import Question, answer
 from stoker.perf.planning.space import FAMILIES, Space
 from tests.perf.planning.toys import job, offer
@@ -102,8 +102,10 @@ def test_what_changes_with_the_batch_is_said() -> None:
 
 def test_gpu_hours_are_counted_where_there_are_no_prices() -> None:
     prices = without_prices()
-    report = answer(replace(question(), prices=prices))
+    report = answer(replace(question(offers=only(prices, ["T4", "A10"]).offers), prices=prices))
     assert not report.is_money
+    for plan in report.front:
+        assert plan.cost.likely == pytest.approx(plan.hours.likely * plan.gpus), "unused GPUs of a server cost nothing"
     assert report.prices.startswith("none given")
 
 

@@ -14,6 +14,8 @@ def main(argv: list[str]) -> int:
     """Runs the program up to its second optimizer step, without a GPU; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="stoker perf features",
+        usage="stoker perf features [options] script.py [args...]\n"
+        "       stoker perf features [options] -m module [args...]",
         description="FLOPs, bytes and memory of one training step of an unmodified program, found without a GPU.",
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write all operations to this file")
@@ -27,9 +29,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--gpus", metavar="N", type=int, default=1, help="GPUs of the job in that table (default: 1)")
     parser.add_argument("--architecture", metavar="NAME", help="how they share the work, as stoker perf fleet has it")
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda", help="whose kernels (default: cuda)")
-    parser.add_argument("script", help="the program")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, help="a module and its arguments, as `python -m` takes them"
+    )
+    parser.add_argument("script", nargs="?", help="the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
     chosen = parser.parse_args(argv)
+    program = ["-m", *chosen.module] if chosen.module else [chosen.script, *chosen.arguments]
+    if program[0] is None:
+        parser.error("a script or `-m MODULE` must be given")
     architecture = _architecture(chosen)
     require("torch", extra="torch")
     # Imported here: help must not wait for them.
@@ -42,7 +50,7 @@ def main(argv: list[str]) -> int:
         hints = parse_hints(chosen.hint)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    found = characterise_program([chosen.script, *chosen.arguments], target=chosen.target, hints=hints)
+    found = characterise_program(program, target=chosen.target, hints=hints)
     print(text_of(found), end="")
     if chosen.json is not None:
         _write(chosen.json, found.to_json())

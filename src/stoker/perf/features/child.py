@@ -56,14 +56,18 @@ class _Program:
         self._ahead: list[list[Tensor]] = []
 
     def run(self, words: list[str]) -> None:
-        """Runs the script; ends the process when the step is found."""
+        """Runs the script, or ``-m module``, as python would; ends the process when the step is found."""
+        is_module = words[0] == "-m"
+        sys.argv = words = words[is_module:]
         self.name = os.path.basename(words[0])
-        sys.argv = words
-        sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
+        sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.abspath(words[0])))
         note = self.recorder.hints.note
         accelerator = answering(note) if self.target == "cuda" else contextlib.nullcontext()
         with redirected(self.recorder, self.redirect), self.watch.hooks(), self._patched(), accelerator, alone(note):
-            runpy.run_path(words[0], run_name="__main__")
+            if is_module:
+                runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(words[0], run_name="__main__")
 
     @contextlib.contextmanager
     def _patched(self) -> Generator[None]:
@@ -166,7 +170,7 @@ def main() -> None:
         sys.exit(1)
     wanted = "three steps of the first of its optimizers" if program.has_several else "two optimizer steps"
     taken = "after two" if program.has_several else "after one" if program.begun else "without an optimizer step"
-    program.end({"error": f"`{words[0]}` must take {wanted} to be characterised, and ended {taken}"})
+    program.end({"error": f"`{program.name}` must take {wanted} to be characterised, and ended {taken}"})
 
 
 if __name__ == "__main__":

@@ -265,7 +265,8 @@ FORMULAS: dict[str, Formula] = {
     "mkldnn_rnn_layer_backward": cpu_kernels.lstm_layer_backward,
     **_names(
         _gather,
-        "index gather index_select take masked_select _unsafe_index unfold_backward embedding_renorm nonzero sparse_mask",
+        "index gather index_select take masked_select _unsafe_index unfold_backward embedding_renorm nonzero "
+        "sparse_mask",
     ),
     **_names(
         _scatter,

@@ -20,21 +20,22 @@ from stoker.perf.features.records import StepFeatures
 def characterise_program(
     program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None
 ) -> StepFeatures:
-    """What one training step of a script computes, touches and keeps.
+    """What one training step of a program computes, touches and keeps.
 
-    The script runs unmodified up to its second optimizer step; its data are loaded, its weights are not computed with.
+    It runs unmodified up to its second optimizer step; its data are loaded, its weights are not computed with.
     What it prints goes to standard error.
 
     Args:
-        program: the script and its arguments.
+        program: as python is given it: a script, or ``-m`` and a module, and its arguments.
         target: whose kernels are counted, ``cuda`` or ``cpu``.
         hints: elements or fractions by line or operation, as of ``characterise``.
 
     Raises:
         TracingError: no step was found, or the program failed; fields: status.
     """
-    if not Path(program[0]).is_file():
-        raise TracingError(f"`{program[0]}` must be a Python program, and is no file", status=None)
+    name = " ".join(program[:2]) if program[0] == "-m" else program[0]
+    if program[0] != "-m" and not Path(name).is_file():
+        raise TracingError(f"`{name}` must be a Python program, and is no file", status=None)
     with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
         out = Path(folder, "features.json")
         command = [sys.executable, "-m", "stoker.perf.features.child", str(out), target, json.dumps(dict(hints or {}))]
@@ -47,6 +48,4 @@ def characterise_program(
     if "error" in content:
         raise TracingError(content["error"], status=status)
     ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    raise TracingError(
-        f"`{program[0]}` {ended} before its second optimizer step; what it printed is above", status=status
-    )
+    raise TracingError(f"`{name}` {ended} before its second optimizer step; what it printed is above", status=status)

@@ -25,8 +25,8 @@ class Offer:
     """A kind of server that can be had for a price.
 
     Attributes:
-        gpus: of a server; the whole server is paid for.
-        per_hour: price of a server, in the currency of its list.
+        gpus: of a server; the whole server is paid for, unless GPUs are paid ``by_gpu``.
+        per_hour: price of a server, or of a GPU, in the currency of its list.
         cores: CPU cores (or hardware threads, as the seller counts) of a server; None where that is not known.
         network: bytes/s of a server's links to the others, one direction.
         max_servers: most that can be had and connected at once; None where there is no limit.
@@ -37,6 +37,7 @@ class Offer:
     gpu: Gpu
     gpus: int = _DEFAULT_GPUS
     per_hour: float
+    by_gpu: bool = False
     cores: float | None = None
     network: float = _DEFAULT_GBPS * GBPS
     max_servers: int | None = None
@@ -76,9 +77,9 @@ class Prices:
 
 
 def without_prices(gpus: Mapping[str, Gpu] | None = None) -> Prices:
-    """All known GPUs in servers of eight, each of their hours for one: plans then cost GPU-hours."""
+    """All known GPUs in servers of eight, an hour of a GPU for one: plans then cost GPU-hours."""
     known = (catalogue() if gpus is None else gpus).values()
-    offers = tuple(Offer(name=gpu.name, gpu=gpu, per_hour=float(_DEFAULT_GPUS)) for gpu in known)
+    offers = tuple(Offer(name=gpu.name, gpu=gpu, per_hour=1.0, by_gpu=True) for gpu in known)
     return Prices(offers=offers, currency=GPU_HOURS)
 
 

@@ -73,8 +73,8 @@ class Candidate:
 
     @property
     def per_hour(self) -> float:
-        """Price of all servers."""
-        return self.servers * self.offer.per_hour
+        """Price of all that is paid for."""
+        return (self.gpus if self.offer.by_gpu else self.servers) * self.offer.per_hour
 
     @property
     def family(self) -> str:

@@ -49,17 +49,17 @@ def trace(program: Sequence[str], device: str, ranks: int, log: Path) -> tuple[S
     """The features of a program, or why there are none.
 
     Args:
-        program: as python was given it; of one that starts ranks, the script that they run.
+        program: as python was given it; of one that starts ranks, what they run.
         device: whose kernels are counted.
         ranks: that the program runs as; one of them is traced, alone.
         log: receives what the program prints meanwhile; taken away again when all is well.
     """
-    script = script_of(program)
-    if not script:
-        return None, f"only scripts can be traced, not `{' '.join(program[:2])}`"
+    traced = traceable(program)
+    if not traced:
+        return None, f"only scripts and modules can be traced, not `{' '.join(program[:2])}`"
     try:
         with _said_to(log), _as_rank_of(ranks):
-            found = characterise_program(script, target="cuda" if device == "cuda" else "cpu")
+            found = characterise_program(traced, target="cuda" if device == "cuda" else "cpu")
     except StokerError as error:
         why = str(error.args[0]).replace("what it printed is above", f"what it printed is in {log}")
         return None, why
@@ -69,11 +69,24 @@ def trace(program: Sequence[str], device: str, ranks: int, log: Path) -> tuple[S
     return found, ""
 
 
-def script_of(program: Sequence[str]) -> list[str]:
-    """The script and its arguments; behind a launcher of ranks the first word that is a script. Empty for modules."""
-    launches = program[0].endswith("torchrun") or list(program[:2]) == ["-m", "torch.distributed.run"]
-    at = next((at for at, word in enumerate(program) if word.endswith(".py")), -1) if launches else 0
-    return list(program[at:]) if at >= 0 and not program[at].startswith("-") else []
+def traceable(program: Sequence[str]) -> list[str]:
+    """The script or ``-m module`` whose steps are to be traced, with its arguments; empty for anything else.
+
+    Behind a launcher of ranks it is what they run: the first word that is a script, or what follows ``-m``.
+    """
+    words = list(program)
+    if words[0].endswith("torchrun") or words[:2] == ["-m", "torch.distributed.run"]:
+        words = words[2 if words[0] == "-m" else 1 :]
+        words = words[
+            next((at for at, word in enumerate(words) if word.endswith(".py") or word in _MODULE), len(words)) :
+        ]
+        return ["-m", *words[1:]] if words[:1] and words[0] in _MODULE else words
+    if words[0].startswith("-m"):
+        return ["-m", *([words[0][2:]] if words[0] != "-m" else []), *words[1:]]
+    return [] if words[0].startswith("-") else words
+
+
+_MODULE = ("-m", "--module")
 
 
 @contextlib.contextmanager
