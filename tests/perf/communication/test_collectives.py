@@ -8,7 +8,6 @@ from stoker.perf.communication.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
-    bus_bandwidth,
     reduce_scatter,
     send,
 )
@@ -62,7 +61,6 @@ def test_a_ring_by_hand() -> None:
     """8 H100 at 80 % of 450 GB/s: 8.4 us, 14 steps of 3.4 us, 14/8 of a GB at 360 GB/s."""
     cost = all_reduce(group("H100-SXM", 8), 1e9)
     assert cost.seconds == pytest.approx(8.4e-6 + 14 * 3.4e-6 + 1.75 * 1e9 / 360e9)
-    assert bus_bandwidth(group("H100-SXM", 8), 1e9) == pytest.approx(360e9, rel=0.02)
     assert reduce_scatter(group("H100-SXM", 8), 1e9).seconds == cost.seconds / 2
 
 
