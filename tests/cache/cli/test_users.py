@@ -68,6 +68,24 @@ def test_the_cache_of_someone_else(
     assert stoker(["cache", "verify"]) == 0
 
 
+@pytest.mark.parametrize("part", ["index", "table", "pulse", "locks", "segments", "large"])
+def test_a_cache_with_a_part_that_its_user_may_not_write(
+    place: Path, part: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Left behind by a program that ran as root."""
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(place / "pages"))
+    fsspec.filesystem("memory").pipe("/data/a", b"a")
+    assert stoker(["cache", "warm", "memory://data"]) == 0
+    close_page_stores(place / "pages")
+    for path in [place / "pages", *(place / "pages").rglob("*")]:
+        os.chown(path, 0 if path.name == part else NOBODY, 0)
+    with capfd.disabled():
+        status, said = as_nobody(lambda: stoker(["cache", "warm", "memory://data"]), place / "said")
+    assert status == 2
+    assert f"must be a folder that can be written: Permission denied to `{part}` in it" in said
+    assert len(said.splitlines()) == 1
+
+
 def test_a_socket_tells_users_apart(place: Path) -> None:
     path = str(place / "socket")
     with socket.socket(socket.AF_UNIX) as listener:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ _NETWORK_TYPES = frozenset(
 
 _BESIDE = ("format", "size", "secret", "node", "ring-", "runs", "worker.sock", "lost+found")
 """What names begin with that may be in a directory before its pages are."""
+_PARTS = frozenset({"index", "table", "pulse", "locks", "segments", "large"})
+"""Of the pages; each must be there for reading and writing."""
 
 Policy = Literal["epoch", "lru", "sieve", "s3fifo"]
 
@@ -138,8 +141,15 @@ class Layout:
             self.root.chmod(0o700)
             for name in ("segments", "large"):
                 (self.root / name).mkdir(mode=0o700, exist_ok=True)
+            self._check_parts()
         except OSError as error:
             raise self._refusal(f"be a folder that can be written: {error.strerror}") from error
+
+    def _check_parts(self) -> None:
+        """Refuses what a program would fail on at its first read."""
+        for path in self.root.iterdir():
+            if path.name in _PARTS and not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+                raise PermissionError(errno.EACCES, f"{os.strerror(errno.EACCES)} to `{path.name}` in it")
 
     def _check(self) -> None:
         if (owner := self.root.stat().st_uid) != os.geteuid():
