@@ -51,8 +51,6 @@ def phase_of(curve: str) -> str:
 
 @pytest.mark.parametrize("probe", [*first_of_each_curve()], ids=lambda probe: probe.work.curve)
 def test_a_probe_is_what_features_say_of_the_same_call(probe: Probe, operands: Operands) -> None:
-    if probe.work.curve == "mkldnn_rnn_layer_backward":
-        pytest.skip("oneDNN's gradients are asked of autograd, which wants real tensors")
     found = [
         msgspec.structs.replace(operation, phase=phase_of(probe.work.curve))
         for operation in traced(probe.make(operands))
