@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from stoker.core.errors import BatchWrittenError
@@ -104,17 +105,58 @@ def test_a_value_from_before_an_unseen_write_is_never_computed_from_after_it():
         check(program(step), batches)
 
 
-@pytest.mark.parametrize("function", [torch.sum, torch.mean, torch.sigmoid, torch.nn.functional.silu, torch.exp2])
-def test_calls_that_round_by_threads_stay(function):
+def like(results):
+    return list(results) if isinstance(results, tuple) else [results]
+
+
+ROUNDING = {
+    "sum": lambda x: (torch.sum, x),
+    "mean": lambda x: (torch.mean, x),
+    "var_mean": lambda x: (torch.var_mean, x.double()),
+    "dot": lambda x: (torch.matmul, x, x),
+    "cosine_similarity": lambda x: (functional.cosine_similarity, x, x, 0),
+    "cross_entropy": lambda x: (functional.cross_entropy, x.view(-1, 4), torch.zeros(len(x) // 4, dtype=torch.int64)),
+    "binary_cross_entropy": lambda x: (functional.binary_cross_entropy_with_logits, x, x),
+    "kl_div": lambda x: (functional.kl_div, x, x),
+    "sigmoid": lambda x: (torch.sigmoid, x),
+    "expit": lambda x: (torch.special.expit, x),
+    "silu": lambda x: (functional.silu, x),
+    "gelu": lambda x: (functional.gelu, x),
+    "exp2": lambda x: (torch.exp2, x),
+    "special_exp2": lambda x: (torch.special.exp2, x),
+    "complex_product": lambda x: (torch.Tensor.mul, torch.complex(x, x), torch.complex(x, x)),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")  # kl_div, of its default
+def test_calls_that_round_by_threads_stay(name):
+    def rounds(elements):
+        function, *args = ROUNDING[name](torch.ones(elements))
+        tensors = [part for part in args if isinstance(part, torch.Tensor)]
+        return rounds_by_threads(function, tuple(args), tensors, like(function(*args)))
+
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        large, small, whole = torch.ones(40_000), torch.ones(4_000), torch.ones(40_000, dtype=torch.int64)
-        assert rounds_by_threads(function, (), [large], [function(large)])
-        assert not rounds_by_threads(function, (), [small], [function(small)])
-        assert not rounds_by_threads(function, (), [whole], [torch.ones((), dtype=torch.int64)])
+        assert rounds(40_000)
+        assert not rounds(4_000)
         torch.set_num_threads(1)
-        assert not rounds_by_threads(function, (), [large], [function(large)])
+        assert not rounds(40_000)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.amax, torch.median, torch.argmax, torch.count_nonzero, torch.abs, torch.square, lambda x: x.long().sum()],
+)
+def test_calls_that_pick_or_count_move_on_any_threads(function):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        large = torch.ones(40_000)
+        assert not rounds_by_threads(function, (large,), [large], like(function(large)))
     finally:
         torch.set_num_threads(threads)
 

@@ -64,18 +64,30 @@ _RANDOM = _DRAWS | {
 
 _GRAIN = 32768
 """Elements from which on torch divides a call among threads (``at::internal::GRAIN_SIZE``)."""
-_SUMS = frozenset(
-    {"sum", "nansum", "mean", "nanmean", "prod", "norm", "vector_norm", "dot", "vdot", "inner", "logsumexp", "trace"}
-)
-"""Reductions that, where they leave one element, add up the threads' parts."""
+_PICKS = frozenset(
+    {
+        "amax", "amin", "max", "min", "aminmax", "median", "nanmedian", "quantile", "nanquantile", "kthvalue", "mode",
+        "__getitem__", "select", "index_select", "narrow", "gather", "take",
+    }
+)  # fmt: skip
+"""Functions that leave one element of many as it was; others add up the threads' parts."""
 _EDGES = frozenset(
     {
         "sigmoid", "silu", "mish", "softplus", "celu", "elu", "selu", "logsigmoid", "logit", "sinh", "cosh", "asinh",
         "acosh", "atanh", "arcsinh", "arccosh", "arctanh", "exp2", "pow", "__pow__", "__rpow__", "float_power", "atan2",
-        "arctan2", "logaddexp", "logaddexp2", "ldexp", "hypot", "xlogy", "igamma", "igammac",
+        "arctan2", "logaddexp", "logaddexp2", "ldexp", "hypot", "xlogy", "igamma", "igammac", "gelu", "softshrink",
+        "expit", "gammainc", "gammaincc", "rsqrt", "digamma", "psi", "i0e",
     }
 )  # fmt: skip
 """Functions that round otherwise in the last few elements of a thread's part, which miss the vector unit."""
+_COMPLEX_EDGES = frozenset(
+    {
+        "mul", "multiply", "__mul__", "__rmul__", "div", "divide", "true_divide", "__truediv__", "__rdiv__",
+        "__rtruediv__", "reciprocal", "square", "pow", "__pow__", "angle", "sgn", "addcmul", "addcdiv", "lerp",
+        "cumulative_trapezoid",
+    }
+)  # fmt: skip
+"""Functions that do so with complex numbers."""
 _EXACT_POWERS = (2, 3, 0.5, -1)
 
 
@@ -169,13 +181,14 @@ def rounds_by_threads(
     """
     if torch.get_num_threads() == 1:
         return False
-    large = [tensor for tensor in (*tensors, *results) if tensor.numel() >= _GRAIN]
-    if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in large):
+    exact = not any(tensor.is_floating_point() or tensor.is_complex() for tensor in results)
+    if exact or max(tensor.numel() for tensor in (*tensors, *results)) < _GRAIN:
         return False
-    made = max([tensor.numel() for tensor in results], default=0)
-    name = simple_name(function)
-    if name in _SUMS or name.endswith("_loss"):
-        return made == 1
+    name = simple_name(function).removeprefix("special_")
+    if all(tensor.numel() == 1 for tensor in results):
+        return name not in _PICKS
+    if name in _COMPLEX_EDGES and any(tensor.is_complex() for tensor in tensors):
+        return True
     if name in ("pow", "__pow__") and len(args) == 2 and isinstance(args[1], int | float):
         return args[1] not in _EXACT_POWERS
     return name in _EDGES
