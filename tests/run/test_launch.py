@@ -286,6 +286,22 @@ class TestHook:
         assert len(said) == lines, done.stderr
         assert all(line.startswith("stoker: ") and "`stoker explain -c 'import torch'`" in line for line in said)
 
+    @pytest.mark.parametrize("num_workers", [0, 2])
+    def test_a_program_that_takes_one_batch_gets_its_report(
+        self, num_workers: int, environ: dict[str, str], tmp_path: Path
+    ) -> None:
+        pytest.importorskip("torch")
+        text = (
+            "import torch; loader = torch.utils.data.DataLoader(range(100), batch_size=4, "
+            f"num_workers={num_workers}); print(next(iter(loader)))"
+        )
+        done = python(*STOKER, "-c", text, environ=environ, cwd=tmp_path)
+        assert done.stdout == "tensor([0, 1, 2, 3])\n"
+        assert "run too short: 1 batch" in done.stderr
+        assert " · 1 batch · " in done.stderr
+        explained = python("-m", "stoker", "explain", environ=environ, cwd=tmp_path)
+        assert "1 loader used" in explained.stdout
+
     def test_interpreter_without_stoker(self, environ: dict[str, str], tmp_path: Path) -> None:
         # Another interpreter that inherits the environment: isolated from our packages, only the hook's folder seen.
         settings = Active(settings=Settings(), run_dir="x").to_environment()

@@ -119,6 +119,26 @@ def test_change_within_the_first_batches_leaves_no_start() -> None:
     assert "changed within the first batches" in loader_of(run_of(course)).start_missing
 
 
+def test_what_was_said_before_a_trial_was_over_does_not_hold() -> None:
+    course = Course()
+    course.add(opened(0, tier="process", reason="ended before it was known whether moving it pays", declared_workers=0))
+    course.iterate(Loader(0, item_s=0.02, step_s=0.1, workers=1), 30)
+    course.add(opened(0, tier="elastic", reason="samples are the same elsewhere", declared_workers=0))
+    course.iterate(Loader(0, item_s=0.02, step_s=0.1, workers=1), 30)
+    run = run_of(course)
+    assert (loader_of(run).tier, loader_of(run).reason) == ("elastic", "samples are the same elsewhere")
+    assert "whether moving it pays" not in render_text(summarise(run))
+
+
+def test_long_reasons_and_verdicts_are_read_to_their_end() -> None:
+    reason = "declares no workers, and `dataset.data` and others hold more than 1 MiB, too much to watch for changes"
+    course = course_of(Loader(0, item_s=0.2, step_s=0.1), 1, reason=reason)
+    text = render_text(summarise(run_of(course)))
+    assert reason in " ".join(text.split())
+    assert " · 1 batch · " in text
+    assert len(text.splitlines()) <= MAX_LINES
+
+
 def test_killed_run_says_so() -> None:
     summary = summarise(replace(growth_run(end=""), folder=Path("runs/a")))
     assert summary.outcome == ""

@@ -16,7 +16,7 @@ from stoker.ui.cuts import headline_cut, latest_cuts
 from stoker.ui.figures import write_plural
 from stoker.ui.graph_svg import render_svg
 from stoker.ui.graph_text import render_graph
-from stoker.ui.loaders import first_openings
+from stoker.ui.loaders import last_openings
 from stoker.ui.report_text import Style
 from stoker.ui.terminal import style_for
 
@@ -83,7 +83,7 @@ def _choose(run: Run, cuts: list[CutChosen], loader: int | None, variant: int | 
 
 def _why_none(run: Run) -> str:
     """What is missing for a cut, and what to do."""
-    openings = first_openings(run)
+    openings = last_openings(run)
     program = f"stoker run {shlex.join(run.header.argv) or 'train.py'}"
     if run.header.config.get("cut") == "off":
         return f"it ran with `--cut off`; run it without: {program}"
@@ -100,7 +100,7 @@ def _format_of(output: str) -> str:
 
 
 def _render(run: Run, cut: CutChosen, cuts: list[CutChosen], form: str, style: Style) -> str:
-    site = next((opened.site for opened in first_openings(run) if opened.loader == cut.loader), "")
+    site = next((opened.site for opened in last_openings(run) if opened.loader == cut.loader), "")
     if form == "json":
         return json_of(cut)
     if form == "svg":

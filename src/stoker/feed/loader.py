@@ -119,6 +119,7 @@ class LoaderFeed:
             launcher=services.config.launcher,
         )
         self._verdict_for: tuple[int, ...] = ()
+        self._said_on_probe = False
         self._parked: Crew | None = None
         self._leaving: list[Crew] = []
         self._stage = b""
@@ -168,7 +169,12 @@ class LoaderFeed:
         choice = self.choose(loader)
         self.begin_iteration(cursor)
         iteration = self.iteration(base_seed, choice.tier)
-        return self.start_engine(loader, iteration, order, first=order.next_item, filled_next=True)
+        engine = self.start_engine(loader, iteration, order, first=order.next_item, filled_next=True)
+        if choice.candidate and not self._said_on_probe:
+            # The last word until the verdict, which a program that takes one batch of each iteration never reaches.
+            self.listener.opened(tiers.on_probe())
+            self._said_on_probe = True
+        return engine
 
     @property
     def num_workers(self) -> int:

@@ -155,8 +155,13 @@ def judge(choice: Choice, program: Program, found: tuple[Evidence, Evidence] | s
         )
     if why:
         return impure(program, why)
-    notes = ("random transforms draw from a seed of each sample: the same for any number of workers",) if drew else ()
-    return Choice(tier=Tier.ELASTIC, reason=choice.reason, evidence=(*choice.evidence, *notes))
+    if not drew:
+        return Choice(tier=Tier.ELASTIC, reason=choice.reason, evidence=choice.evidence)
+    notes = ("random transforms draw from a seed of each sample: the same for any number of workers",)
+    reason = f"{choice.reason}, each with random numbers of its own seed"
+    if program.declared_workers and random == "keep":
+        reason += " (`--tier pinned`: torch's numbers)"
+    return Choice(tier=Tier.ELASTIC, reason=reason, evidence=(*choice.evidence, *notes))
 
 
 def on_trial() -> Choice:
@@ -167,10 +172,15 @@ def on_trial() -> Choice:
     )
 
 
+def on_probe() -> Choice:
+    """The tier of a candidate with declared workers until two of its batches were compared."""
+    return Choice(tier=Tier.ELASTIC, reason="its iterations ended at the first batch, before samples were compared")
+
+
 def impure(program: Program, why: str) -> Choice:
     """The tier of a candidate that the probe refused."""
     site = _site(program.dataset, "__getitem__")
-    culprit = f"{type(program.dataset).__name__}.__getitem__{site}"
+    culprit = f"samples are made by {type(program.dataset).__name__}.__getitem__{site}"
     if program.declared_workers == 0:
         return Choice(tier=Tier.PROCESS, reason=f"declares no workers, and {why}", evidence=(culprit,))
     workers = program.declared_workers

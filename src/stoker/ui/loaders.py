@@ -85,12 +85,10 @@ def records_of(run: Run, kind: type[_E], loader: int | None = None) -> list[_E]:
     return found if loader is None else [event for event in found if getattr(event, "loader", None) == loader]
 
 
-def first_openings(run: Run) -> list[LoaderOpened]:
-    """How each loader was first served, by number."""
-    first: dict[int, LoaderOpened] = {}
-    for opened in records_of(run, LoaderOpened):
-        first.setdefault(opened.loader, opened)
-    return [first[number] for number in sorted(first)]
+def last_openings(run: Run) -> list[LoaderOpened]:
+    """How each loader was served in the end, by number: what is said before a trial or probe is over does not hold."""
+    last = {opened.loader: opened for opened in records_of(run, LoaderOpened)}
+    return [last[number] for number in sorted(last)]
 
 
 def summarise_loader(run: Run, opened: LoaderOpened) -> LoaderSummary:

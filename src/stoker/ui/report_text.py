@@ -11,7 +11,7 @@ from stoker.ui.cache_text import write_cache_used
 from stoker.ui.cuts import write_cut
 from stoker.ui.figures import shorten, shorten_start, write_clock, write_count, write_percent, write_plural, write_rate
 from stoker.ui.loaders import LoaderSummary
-from stoker.ui.summary import Summary
+from stoker.ui.summary import Summary, as_typed
 from stoker.ui.windows import Split, Window
 
 LABEL_WIDTH = 12
@@ -102,12 +102,12 @@ def _row(label: str, text: str, style: Style, code: int = 0) -> str:
     return (style.paint(f"{label:<{LABEL_WIDTH}}", 1) + (style.paint(body, code) if code else body)).rstrip()
 
 
-def _rows(label: str, text: str, style: Style, most: int = 2) -> list[str]:
+def _rows(label: str, text: str, style: Style, most: int = 2, code: int = 0, indent: str = "") -> list[str]:
     """A labelled paragraph of at most ``most`` lines."""
-    wrapped = style.wrap(text, style.width - LABEL_WIDTH)
+    wrapped = style.wrap(text, style.width - LABEL_WIDTH, initial=indent, indent=indent)
     if len(wrapped) > most:
-        wrapped = [*wrapped[: most - 1], " ".join(wrapped[most - 1 :])]
-    return [_row(label if number == 0 else "", line, style) for number, line in enumerate(wrapped)]
+        wrapped = [*wrapped[: most - 1], " ".join([wrapped[most - 1], *map(str.strip, wrapped[most:])])]
+    return [_row(label if number == 0 else "", line, style, code) for number, line in enumerate(wrapped)]
 
 
 def _heading(summary: Summary, style: Style) -> list[str]:
@@ -127,9 +127,8 @@ def _heading(summary: Summary, style: Style) -> list[str]:
 def _throughput(loader: LoaderSummary, style: Style) -> list[str]:
     if loader.overall is None:
         return [_row("Throughput", loader.end_missing, style)]
-    total = f"{write_count(loader.batches)} batches" + (
-        f", {write_count(loader.samples)} samples" if loader.samples else ""
-    )
+    total = write_plural(loader.batches, "batch", "batches")
+    total += f", {write_plural(loader.samples, 'sample')}" if loader.samples else ""
     place = shorten_start(loader.site, 40)
     lines = [_row("Throughput", f"{write_throughput(loader.overall):<17} {total} of {place}", style)]
     start = loader.start
@@ -229,11 +228,11 @@ def _cuts(summary: Summary, style: Style) -> list[str]:
     shown = next((loader for loader in found if loader.loader == summary.main), found[0] if found else None)
     if shown is None or shown.cut is None:
         return []
-    run = shlex.quote(summary.folder or summary.run_id)
     others = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-    # The reason gives way to the command.
+    # The reason gives way to the command, which reads the run's folder.
     text = style.cut(write_cut(shown.cut), 120 - len(others))
-    return _rows("Cut", f"{text}; see `stoker graph {run}`{others}", style)
+    command = f"; see `stoker graph {shlex.quote(as_typed(summary.folder))}`" if summary.folder else ""
+    return _rows("Cut", f"{text}{command}{others}", style)
 
 
 def _ranks(summary: Summary, style: Style) -> list[str]:
@@ -251,24 +250,35 @@ def _cache(summary: Summary, style: Style) -> list[str]:
 
 
 def _loaders(summary: Summary, style: Style, room: int) -> list[str]:
-    """One loader in two lines, as many as there is room for: the main one, then the busiest."""
-    most = max(1, min(_LOADERS_SHOWN, (room - 1) // 2 if len(summary.loaders) * 2 > room else room // 2))
+    """A loader's figures and why it is served so, as many as there is room for: the main one, then the busiest."""
     busiest = sorted(
         summary.loaders,
         key=lambda loader: (loader.loader == summary.main, loader.overall.active_s if loader.overall else 0.0),
         reverse=True,
     )
-    lines: list[str] = []
-    said: set[str] = set()
-    for loader in busiest[:most]:
-        label = "Loaders" if not lines else ""
-        lines.append(_row(label, _loader_line(loader, style), style))
-        if loader.reason not in said:
-            lines.append(_row("", f"  {loader.reason}", style, 90))
-        said.add(loader.reason)
-    if len(busiest) > most:
-        lines.append(_row("", f"and {len(busiest) - most} more (`--json` and `--html` list them all)", style))
+    shown = busiest[:_LOADERS_SHOWN]
+    blocks = _loader_blocks(shown, style, 2)
+    if sum(map(len, blocks)) + (len(busiest) > len(shown)) > room:
+        blocks = _loader_blocks(shown, style, 1)
+    while len(blocks) > 1 and sum(map(len, blocks)) + (len(busiest) > len(blocks)) > room:
+        blocks.pop()
+    lines = [line for block in blocks for line in block]
+    if len(busiest) > len(blocks):
+        lines.append(_row("", f"and {len(busiest) - len(blocks)} more (`--json` and `--html` list them all)", style))
     return lines
+
+
+def _loader_blocks(loaders: list[LoaderSummary], style: Style, most: int) -> list[list[str]]:
+    """The lines of each loader, a reason that was not given yet in at most ``most`` of them."""
+    blocks: list[list[str]] = []
+    said: set[str] = set()
+    for loader in loaders:
+        block = [_row("" if blocks else "Loaders", _loader_line(loader, style), style)]
+        if loader.reason not in said:
+            block += _rows("", loader.reason, style, most, 90, "  ")
+        said.add(loader.reason)
+        blocks.append(block)
+    return blocks
 
 
 def _loader_line(loader: LoaderSummary, style: Style) -> str:
@@ -279,7 +289,7 @@ def _loader_line(loader: LoaderSummary, style: Style) -> str:
         f"{loader.tier:<7}",
         site,
         loader.dataset,
-        f"{write_count(loader.batches)} batches",
+        write_plural(loader.batches, "batch", "batches"),
         write_workers(loader),
         wait,
     ]
@@ -316,7 +326,7 @@ def _incidents(summary: Summary, style: Style) -> list[str]:
 def _verdict(summary: Summary, style: Style) -> list[str]:
     command = style.clean(summary.advice.command)
     return [
-        *_rows("Limit now", summary.limit.text, style),
+        *_rows("Limit now", summary.limit.text, style, 3),
         # A command is for copying: it is never cut.
         style.paint(f"{'Next':<{LABEL_WIDTH}}", 1) + style.paint(command, 36),
         _row("", f"  {summary.advice.why}", style, 90),

@@ -17,8 +17,8 @@ from stoker.ui.advice import Advice, Limit, Situation, advise, find_limit
 from stoker.ui.figures import write_plural
 from stoker.ui.loaders import (
     LoaderSummary,
-    first_openings,
     headline_weight,
+    last_openings,
     records_of,
     still_growing,
     summarise_loader,
@@ -115,12 +115,12 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
         others: all ranks of the run (this one may be among them); their headline figures are listed.
     """
     header = run.header
-    loaders = [summarise_loader(run, opened) for opened in first_openings(run)]
+    loaders = [summarise_loader(run, opened) for opened in last_openings(run)]
     main = max(loaders, key=_weight, default=None)
     ended = records_of(run, RunEnded)
     situation = Situation(
         program=list(header.argv),
-        run=_as_typed(run.folder) if run.folder else "",
+        run=as_typed(run.folder) if run.folder else "",
         cores=header.cores / max(1, header.local_world_size),
         config=header.config,
         tier=main.tier if main else "",
@@ -163,8 +163,9 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
     )
 
 
-def _as_typed(folder: Path) -> str:
+def as_typed(folder: Path | str) -> str:
     """The run folder as a person would type it from here."""
+    folder = Path(folder)
     return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
 
@@ -217,7 +218,7 @@ def _rank(run: Run) -> RankSummary:
     """The main loader of a rank in four figures."""
     lasts = {
         opened.loader: records[-1]
-        for opened in first_openings(run)
+        for opened in last_openings(run)
         if (records := monotone(records_of(run, Progress, opened.loader)))
     }
     known = [(last, window) for last in lasts.values() if (window := between(None, last))]
