@@ -36,13 +36,14 @@ usage: stoker profile [options] script.py [args...]
        stoker profile [options] -m module [args...]
 
 Measures where the time of a program's training steps goes, beside what is predicted from its operations, and says what
-limits it and what to do next. The program runs unmodified, its loaders as torch serves them.
+limits it and what to do next. The program runs unmodified, its loaders as torch serves them, or as `stoker run` would.
 
   --steps N             steps to measure after warming up (default: 50)
-  --warmup N            steps to let go by first (default: 5)
+  --warmup N            steps to let go by first (default: 5; 50 with --served, so that data workers settle)
   --samples N           of the steps, how many torch's profiler divides into parts (default: 3; 10 with several ranks)
   --then stop|continue  what happens after that: the program is ended at once, without its own clean-up, so that no
                         half-trained model is saved over a good one (default), or it goes on to its end
+  --served              have stoker serve the loaders, as `stoker run` does with the same settings
   --no-prediction       do not trace the program a second time to predict its step
   --price-per-hour P    what everything that the program runs on costs an hour, in any currency
   --json FILE           also write the profile to FILE; `-` prints it instead of the screen
@@ -57,6 +58,7 @@ _OPTIONS = {
     "warmup": Option("a whole number"),
     "samples": Option("a whole number"),
     "then": Option("`stop` or `continue`"),
+    "served": Option(),
     "no-prediction": Option(),
     "price-per-hour": Option("a positive number"),
     "json": Option("a file, or `-`"),
@@ -88,9 +90,10 @@ def options_of(chosen: dict[str, str], world_size: int) -> ProfileOptions:
         raise ConfigError(f"`--then` must be `stop` or `continue`, got {then!r}")
     return ProfileOptions(
         steps=_number(chosen, "steps", 50),
-        warmup=_number(chosen, "warmup", 5),
+        warmup=_number(chosen, "warmup", 50 if "served" in chosen else 5),
         samples=_number(chosen, "samples", 10 if world_size > 1 else 3),
         then="stop" if then == "stop" else "continue",
+        served="served" in chosen,
     )
 
 

@@ -99,6 +99,11 @@ class Session:
             _say_unused(active.program)
 
     @property
+    def folder(self) -> Path | None:
+        """Where the records of this process are; None where another process of its rank keeps them."""
+        return None if self._log.silent else self._log.folder
+
+    @property
     def is_to_report(self) -> bool:
         """Whether there is something to report, and somebody to read it."""
         return self._served and self._rank == 0 and not self._active.settings.quiet and not self._log.silent

@@ -183,6 +183,7 @@ def _input(profile: Profile, context: Context, severity: str) -> Verdict:
     evidence: list[str] = []
     if loader is not None:
         makers = f"{loader.workers} data worker{'s' if loader.workers > 1 else ''}" if loader.workers else _ITSELF
+        makers += f", served by stoker ({loader.tier})" if loader.tier else ""
         evidence.append(f"batches of {loader.dataset} in the loop at {loader.site}: {makers}")
     if usage.process_s > 0:
         busy = (usage.process_s + usage.children_s) / profile.seconds
@@ -190,6 +191,14 @@ def _input(profile: Profile, context: Context, severity: str) -> Verdict:
                         f"{format_seconds(profile.seconds - profile.details.wait_s)}")  # fmt: skip
     if profile.details.copy_s > 0.5 * profile.parts["input"]:
         return _copy(profile, context, severity, text, evidence)
+    if loader is not None and loader.tier:
+        return Verdict(
+            kind="INPUT-BOUND", severity=severity, share=share, text=text, evidence=evidence,
+            action=Action(
+                text="see how the loader is served and why; then make items cheaper, or take more cores",
+                command=f"stoker explain {_program(profile)}", no_gain="stoker's data workers make the batches already",
+            ),
+        )  # fmt: skip
     best, worst = input_bounds(
         profile.seconds, profile.details.wait_s, context.mean_wait_cpu_s, usage, loader,
         cores=profile.cores, threads=profile.threads,

@@ -85,8 +85,11 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """``file.py:line`` of the loader that delivered most."""
     dataset: str = ""
     workers: int = 0
+    """Data workers: as the program declares them, or, where stoker serves the loader, as many as there were."""
     batch_size: int | None = None
     """Samples of one batch."""
+    tier: str = ""
+    """How stoker served it; empty where torch did."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,8 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Of the steps, how many torch's profiler looks into."""
     then: Literal["stop", "continue"] = "stop"
     """Whether the program is ended after that, or goes on."""
+    served: bool = False
+    """Whether stoker serves the program's loaders meanwhile, rather than torch."""
 
     def __post_init__(self) -> None:
         """Checks each value."""

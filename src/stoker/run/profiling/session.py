@@ -29,6 +29,7 @@ from stoker.run.place import find_place
 from stoker.run.profiling.options import ProfileOptions
 from stoker.run.profiling.sampling import Sampler, mark_step
 from stoker.run.profiling.schedule import Do, Schedule
+from stoker.run.profiling.serving import Serving
 from stoker.run.profiling.usage import read_usage, used_between
 from stoker.run.profiling.watching import Watch
 from stoker.scale.budget import rank_cores
@@ -50,9 +51,12 @@ class ProfileSession:
         self._usage: tuple[int, Usage] | None = None
         self._end = 0
         self._finished = False
+        self._serving: Serving | None = None
 
     def start(self) -> None:
         """Watches from now on; what was found is written when the steps are over, or when the interpreter exits."""
+        if self._options.served:
+            self._serving = Serving(self._active)
         self._watch.install()
         atexit.register(self.end)
 
@@ -66,6 +70,8 @@ class ProfileSession:
             self._by_optimizer, self._usage = by_optimizer, None
             self._schedule = Schedule(self._options, begin=end)
         self._end = end
+        if self._serving is not None and end == self._schedule.first:
+            self._serving.changes = 0
         match self._schedule.at(end):
             case Do.SAMPLE:
                 self._sampler.start()
@@ -103,6 +109,8 @@ class ProfileSession:
         self._watch.remove()
         if not self._watch.marks:
             return  # a launcher, or another process that does not train
+        if self._serving is not None and complete and self._options.then == "stop":
+            self._serving.finish()  # before the record, whose reader ends all processes
         try:
             self._write(self._record(complete=complete, outcome=outcome, usage=usage))
         except Exception as error:  # a full disk must not change how the program goes on
@@ -126,6 +134,10 @@ class ProfileSession:
         if not [step for step in counted if not step.sampled] and steps:
             counted = steps[1:] or steps
             notes.append(f"the program ended before it was warm: all but the first of {len(steps) + 1} steps count")
+        loader = watch.main_loader()
+        if self._serving is not None and loader is not None:
+            loader = self._serving.facts(loader)
+            notes += self._serving.notes()
         trace = self._sampler.read()
         sampled = analyse(trace, first=self._first_sampled) if trace is not None else Sampled()
         device = watch.device if watch.optimizers or not torch.cuda.is_initialized() else "cuda"
@@ -147,7 +159,7 @@ class ProfileSession:
             samples=sampled.steps,
             modules=sampled.modules,
             operators=sampled.operators,
-            loader=watch.main_loader(),
+            loader=loader,
             usage=usage,
             optimizers=len(watch.optimizers),
             notes=notes,
@@ -163,6 +175,12 @@ class ProfileSession:
 
     def _write(self, record: RankRecord) -> None:
         """The rank's own file, and the records that `stoker report` reads."""
+        if self._serving is not None:  # its session keeps the records
+            folder = self._serving.session.folder
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_record(folder / rank_name(record.rank), record)
+            return
         log = RunLog(self._active.run_dir, lambda: self._header(record))
         for event in _events_of(record, time.monotonic() - self._started_s):
             log.on_event(event)
