@@ -10,13 +10,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stoker.cache.filesystem.places import open_place
+from stoker.cache.filesystem.places import open_place, settings_in_use
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.forking import ForkedLock
 from stoker.cache.preloading import list_items
-from stoker.cache.rule_settings import CacheSettings, cache_settings, settled
+from stoker.cache.rule_settings import CacheSettings
 from stoker.cache.whole_object import WholeObject
-from stoker.core.config_sources import resolve
 from stoker.core.errors import ModelFileError
 from stoker.core.progress import ProgressLine
 
@@ -43,7 +42,7 @@ def materialise(
     Args:
         url: of a folder, ``s3://bucket/models/llama``.
         progress: shows a bar on standard error; None does on a terminal.
-        settings: of the cache; None as ``stoker config show`` has them.
+        settings: of the cache; None for those that are installed, else as ``stoker config show`` has them.
         options: for the store's filesystem.
 
     Raises:
@@ -51,7 +50,7 @@ def materialise(
         ModelFileError: a name would lead out of the folder.
         SourceChangedError: a file was replaced while it was read.
     """
-    filesystem, path = open_place(url, settings or settled(cache_settings(resolve().settings)), options)
+    filesystem, path = open_place(url, settings or settings_in_use(), options)
     listing = list_items(filesystem, path, is_pattern=False)
     root = Path(tempfile.mkdtemp(prefix=f"{path.rstrip('/').rpartition('/')[2][:40]}-"))
     with _lock:

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-from stoker.cache.filesystem.places import open_place, url_of
+from stoker.cache.filesystem.places import open_place, settings_in_use, url_of
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.preloading import list_items
-from stoker.cache.rule_settings import CacheSettings, cache_settings, settled
+from stoker.cache.rule_settings import CacheSettings
 from stoker.cache.safetensors_header import LENGTH_BYTES, Header, TensorEntry, header_length, parse_header
 from stoker.cache.whole_object import ROUND_BYTES, WholeObject
-from stoker.core.config_sources import resolve
 from stoker.core.errors import ModelFileError
 from stoker.core.progress import ProgressLine
 
@@ -57,7 +56,7 @@ def load_safetensors(
         device: where the tensors are to be.
         names: only these tensors; None for all.
         progress: shows a bar on standard error; None does on a terminal, for files that take a while.
-        settings: of the cache; None as ``stoker config show`` has them.
+        settings: of the cache; None for those that are installed, else as ``stoker config show`` has them.
         options: for the store's filesystem.
 
     Returns:
@@ -86,7 +85,7 @@ def stream_safetensors(
 
     Takes what :func:`load_safetensors` takes.
     """
-    filesystem, path = open_place(url, settings or settled(cache_settings(resolve().settings)), options)
+    filesystem, path = open_place(url, settings or settings_in_use(), options)
     paths = _files(filesystem, path, url)
     uploader = _Uploader(torch.device(device))
     quiet = progress is False or (progress is None and not _is_terminal())

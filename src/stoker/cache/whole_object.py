@@ -204,6 +204,9 @@ class WholeObject:
             self._has_own = True
 
     def _tell(self, indexes: Sequence[int], moved: bool) -> None:
+        num_bytes = sum(last - first for first, last in (span_of(index, self.size) for index in indexes))
+        counts = self._reader.counts
+        counts.asked_bytes += num_bytes
+        counts.hit_bytes += 0 if moved else num_bytes
         if self._report is not None and indexes:
-            spans = [span_of(index, self.size) for index in indexes]
-            self._report(sum(last - first for first, last in spans), moved)
+            self._report(num_bytes, moved)

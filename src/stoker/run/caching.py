@@ -62,7 +62,8 @@ def environment(settings: Settings, run_id: str) -> dict[str, str]:
         "pid": os.getpid(),
         "quiet": settings.quiet,
     }
-    return {CACHE_ENV: json.dumps(told)}
+    # Filesystems that the program makes itself (`stoker://`) keep their pages there as well.
+    return {CACHE_ENV: json.dumps(told), "STOKER_CACHE_DIR": str(directory)}
 
 
 def install(text: str) -> None:

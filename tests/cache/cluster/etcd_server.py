@@ -7,11 +7,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 from stoker.cache.cluster.etcd import Etcd
 from stoker.core.errors import MembershipError
+from tests.waiting import await_that
 
 BINARY = shutil.which("etcd")
 MISSING = "no `etcd` on this machine; on Debian: apt-get install etcd-server"
@@ -25,12 +25,12 @@ def free_port() -> int:
 def stop_process(pid: int) -> None:
     """SIGSTOP, and the moment at which every thread has stopped."""
     os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + 10
-    while any(
-        (task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in Path(f"/proc/{pid}/task").iterdir()
-    ):
-        assert time.monotonic() < deadline, "it does not stop"
-        time.sleep(0.001)
+    tasks = Path(f"/proc/{pid}/task")
+
+    def has_stopped() -> bool:
+        return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
+
+    await_that("all its threads stand still", has_stopped)
 
 
 class EtcdServer:
@@ -58,17 +58,17 @@ class EtcdServer:
         self._wait_until_it_answers()
 
     def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + 20
-        while True:
+        def answers() -> bool:
             client = Etcd([self.endpoint])
             try:
                 client.put("started", b"")
-                return
+                return True
             except MembershipError:
-                assert time.monotonic() < deadline, "etcd does not start"
-                time.sleep(0.05)
+                return False
             finally:
                 client.close()
+
+        await_that("etcd answers", answers)
 
     def stop(self) -> None:
         assert self._process is not None

@@ -16,6 +16,7 @@ from stoker.cache.cluster.etcd_membership import EtcdMembership
 from stoker.cache.cluster.ring import Member, RingRecord
 from stoker.core.errors import MembershipError
 from tests.cache.cluster.etcd_server import EtcdServer
+from tests.waiting import await_that
 
 pytestmark = pytest.mark.integration
 
@@ -37,13 +38,6 @@ def opened(etcd: EtcdServer, tmp_path: Path) -> Iterator[Open]:
 
 def ids(record: RingRecord | None) -> list[str]:
     return [] if record is None else [member.id for member in record.members]
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
 
 
 def test_the_client_speaks_to_etcd(etcd: EtcdServer) -> None:
@@ -80,12 +74,13 @@ def test_workers_come_and_go_and_all_follow_one_record(opened: Open) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    until(lambda: ids(first.record()) == ids(second.record()) == ["a", "b"])
+    await_that("both know both", lambda: ids(first.record()) == ids(second.record()) == ["a", "b"])
     assert ids(client.refresh()) == ["a", "b"]
     assert first.record() == second.record() == client.record()
     assert client.alive() == {"a", "b"}
     second.leave()
-    until(lambda: ids(first.record()) == ["a"])  # the watch told it, well before the next beat
+    # The watch told it, well before the next beat.
+    await_that("the other is gone", lambda: ids(first.record()) == ["a"])
     assert told == sorted(set(told))
     assert client.alive() == {"a"}
 
@@ -96,7 +91,7 @@ def test_a_lost_worker_keeps_its_place_but_is_not_alive(opened: Open, monkeypatc
     lost.join(Member(id="lost"))
     kept.join(Member(id="kept"))
     lost.close()  # it ends without leaving
-    until(lambda: kept.alive() == {"kept"})
+    await_that("the lost one counts as dead", lambda: kept.alive() == {"kept"})
     assert ids(kept.refresh()) == ["kept", "lost"]
 
 
@@ -130,12 +125,12 @@ def test_an_etcd_that_lost_its_data_gets_all_places_back(opened: Open, etcd: Etc
     first, second = opened("first"), opened("second")
     first.join(Member(id="a"))
     second.join(Member(id="b"))
-    until(lambda: ids(first.record()) == ["a", "b"])
+    await_that("both are in the ring", lambda: ids(first.record()) == ["a", "b"])
     second.close()  # only one worker is there to remember
     before = first.record()
     etcd.lose_data()
     etcd.start()
-    until(lambda: ids(opened("client").record()) == ["a", "b"])
+    await_that("both places are back", lambda: ids(opened("client").record()) == ["a", "b"])
     after = opened("client").record()
     assert after is not None
     assert before is not None

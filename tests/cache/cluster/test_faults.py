@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +12,7 @@ from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
 from tests.cache.cluster.etcd_server import EtcdServer, free_port
 from tests.cache.cluster.nodes import Nodes, fetch
+from tests.waiting import await_that
 
 pytestmark = pytest.mark.integration
 
@@ -49,19 +49,12 @@ class Reading:
     def more(self, count: int) -> None:
         """Waits for so many reads more."""
         enough = len(self.took_s) + count
-        until(lambda: len(self.took_s) >= enough or not self._thread.is_alive(), 40)
+        await_that("so many reads", lambda: len(self.took_s) >= enough or not self._thread.is_alive(), 40)
 
     def end(self) -> None:
         self._stop.set()
         self._thread.join()
         assert self.wrong == 0
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
 
 
 def objects_of(nodes: Nodes) -> list[tuple[ObjectName, Version, bytes]]:
@@ -85,7 +78,7 @@ def test_a_killed_worker_costs_no_read_and_no_time_out(nodes: Nodes) -> None:
     assert client.lost() == [victim]
     nodes.relaunch(victim)
     nodes.wait(victim)
-    until(lambda: not client.lost())  # probes found it, no read did
+    await_that("none counts as lost", lambda: not client.lost())  # probes found it, no read did
     reading.more(OBJECTS)
     reading.end()
     assert reading.refused == 0
@@ -106,7 +99,7 @@ def test_a_stopped_worker_costs_one_time_out_once(nodes: Nodes, unix: bool) -> N
     assert client.counts.found_lost == 1
     assert len([took_s for took_s in reading.took_s[before:] if took_s > 0.9 * TIMEOUT_S]) == 1
     nodes.go_on(victim)
-    until(lambda: not client.lost())
+    await_that("none counts as lost", lambda: not client.lost())
     reading.end()
     assert reading.refused == 0
 
@@ -133,7 +126,7 @@ def test_a_hedge_is_answered_by_a_replica_that_holds_the_page(nodes: Nodes) -> N
     nodes.stop(owner)
     assert fetch(client, name, version, [(0, 4096)]) == ([True], [data])  # the successor fetches and holds it
     nodes.go_on(owner)
-    until(lambda: not client.lost())
+    await_that("none counts as lost", lambda: not client.lost())
     for _ in range(300):
         assert fetch(client, name, version, [(0, 4096)]) == ([True], [data])
     asked = client.hedges
@@ -156,12 +149,12 @@ def test_draining_and_joining_move_pages_between_workers_and_not_from_the_store(
     reading.more(2 * OBJECTS)
     nodes.launch("c", join, (f"tcp://127.0.0.1:{free_port()}",))
     nodes.wait("c")
-    until(lambda: client.epoch >= 3)  # learned from replies: this client watches nothing
+    await_that("the third epoch", lambda: client.epoch >= 3)  # learned from replies: this client watches nothing
     reading.more(2 * OBJECTS)
     owned = {name.path: owner_of(client, name) for name, _, _ in objects}
     assert set(owned.values()) == {"a", "b", "c"}
     assert nodes.end("a")
-    until(lambda: client.epoch >= 4)
+    await_that("the fourth epoch", lambda: client.epoch >= 4)
     reading.more(2 * OBJECTS)
     reading.end()
     assert reading.refused == 0

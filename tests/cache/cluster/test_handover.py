@@ -24,6 +24,7 @@ from tests.cache.cluster.etcd_server import free_port
 from tests.cache.cluster.nodes import Nodes, fetch
 from tests.cache.cluster.started import Started
 from tests.cache.cluster.worker_program import FILES
+from tests.waiting import await_that
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
 
@@ -41,10 +42,10 @@ def pinned(started: Started, node: str) -> int:
 
 def until_known(client: PeerClient, nodes: Iterable[str]) -> None:
     """Waits until each worker knows all: they look at a ring's file once a second."""
-    deadline, members = time.monotonic() + 20, len(list(nodes))
-    while any((client.status(node) or {}).get("members") != members for node in nodes):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    members = len(list(nodes))
+    await_that(
+        "each worker knows all", lambda: all((client.status(node) or {}).get("members") == members for node in nodes)
+    )
 
 
 @pytest.mark.parametrize("kind", ["static", "file"])

@@ -182,3 +182,15 @@ def test_processes_read_the_store_once(tmp_path: Path, directory: Path) -> None:
         process.join()
     assert [total for total, _ in found] == [float(6 << 20)] * 3
     assert sum(fetched for _, fetched in found) == path.stat().st_size
+
+
+def test_what_is_installed_says_where_models_are_kept(memory: MemoryFileSystem, directory: Path) -> None:
+    memory.pipe("/models/model.safetensors", save(tensors()))
+    stoker.cache.install(directory=directory, limit_bytes=64 << 20, rules=(ALL,), join=None, protocols=())
+    try:
+        stoker.cache.load_safetensors("memory://models/model.safetensors")
+        assert page_store(directory).stats().live.pages >= 3000 * 512 * 4 // (1 << 20)
+        local = stoker.cache.materialise("memory://models")
+        assert (local / "model.safetensors").resolve().is_relative_to(directory)
+    finally:
+        stoker.cache.uninstall()

@@ -131,7 +131,7 @@ def test_status_shows_the_ring(cluster: Cluster) -> None:
 
     lines = status(cluster.join).splitlines()
     assert lines[0].startswith("Ring of 2 nodes")
-    assert [line.split()[:3] for line in lines[3:]] == [[node, "1", "alive"] for node in sorted(cluster.nodes)]
+    assert [line.split()[:3] for line in lines[3:5]] == [[node, "1", "alive"] for node in sorted(cluster.nodes)]
     gone = f"127.0.0.1:{free_port()}"
     told = json.loads(status(f"{cluster.join},{gone}", "--json"))
     assert {node["node"]: node["state"] for node in told["nodes"]} == {

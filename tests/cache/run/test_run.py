@@ -207,3 +207,26 @@ def test_a_library_that_cannot_be_routed_is_named_where_nothing_that_can_is_impo
     (tmp_path / "obstore.py").write_text("")  # stands for one that imports neither fsspec nor pyarrow
     said = run("import obstore", tmp_path, environ).stderr
     assert said == "stoker: cache: nothing was read through it · obstore may have read stores around it\n"
+
+
+def test_a_model_is_kept_where_the_run_keeps_its_pages_and_is_in_its_report(
+    tmp_path: Path, environ: dict[str, str], s3_server: S3Server
+) -> None:
+    import torch
+    from safetensors.torch import save
+
+    s3_server.client.put_object(Bucket="run", Key="model.safetensors", Body=save({"w": torch.ones(1 << 20)}))
+    program = 'import stoker\nprint(stoker.cache.load_safetensors("s3://run/model.safetensors")["w"].sum())'
+    directory = ("--cache", str(tmp_path / "own"))
+    first, second = (run(program, tmp_path, environ, "=".join(directory)).stderr for _ in range(2))
+    assert "4.00 MiB read, 0.0 % from the cache · 4.00 MiB from stores in" in first
+    assert "4.00 MiB read, 100.0 % from the cache · 0 B from stores in 0 requests" in second
+
+
+def test_stoker_urls_of_a_program_share_the_directory_of_the_run(tmp_path: Path, environ: dict[str, str]) -> None:
+    program = (
+        'import fsspec\nfor url in ("s3://run/a", "stoker://s3/run/a"):\n    print(len(fsspec.open(url).open().read()))'
+    )
+    said = run(program, tmp_path, environ, f"--cache={tmp_path / 'own'}")
+    assert said.stdout == "1000\n1000\n"
+    assert "1.95 KiB read, 50.0 % from the cache · 0.98 KiB from stores in 1 request" in said.stderr

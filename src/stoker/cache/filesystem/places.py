@@ -4,14 +4,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import fsspec
 
 from stoker.cache import reading
+from stoker.cache.filesystem.routing import installed
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
-from stoker.cache.rule_settings import CacheSettings
+from stoker.cache.rule_settings import CacheSettings, cache_settings, settled
+from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError, MissingExtraError
+
+
+def settings_in_use() -> CacheSettings:
+    """Those by which this process reads through the cache already, else what ``stoker config show`` has.
+
+    Raises:
+        CacheDirectoryError: the user's own directory would be on a network mount.
+    """
+    routing = installed()
+    if routing is None:
+        return settled(cache_settings(resolve().settings))
+    return CacheSettings(
+        directory=Path(routing.directory),
+        limit_bytes=routing.limit_bytes,
+        rules=routing.rules,
+        verify=routing.verify,
+        join=routing.join,
+        secret_file=Path(routing.secret_file) if routing.secret_file is not None else None,
+        tls_ca=Path(routing.tls_ca) if routing.tls_ca is not None else None,
+        timeout_s=routing.timeout_s,
+    )
 
 
 def open_place(
