@@ -17,27 +17,17 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import stoker
+from tests.waiting import await_that
 
 PROGRAMS = Path(__file__).parent / "programs"
 MARK = "FAULTS_TRIAL"
-POLL_S = 0.005
-"""How often `/proc` is looked at: it has no events to wait on."""
 END_S = 3.0
 """How long anything of a run may outlive its training process."""
-
-
-def await_that(what: str, condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
-    """The first true value of a condition; fails with ``what`` when it stays false."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(POLL_S)
-    return value
 
 
 def read(path: str) -> bytes:

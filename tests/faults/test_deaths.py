@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader
 
 from stoker.core.errors import SampleKillsWorkerError, StreamNotRepeatableError, WorkerLostError
 from tests.faults.data import Harmful, Numbers, PrivateRng, RandomPinned, Shards, die, once
-from tests.faults.harness import await_that, is_alive, template_below, workers_below
+from tests.faults.harness import is_alive, template_below, workers_below
 from tests.faults.serve import assert_same, driven, loader_of, plain, served
+from tests.waiting import await_that
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 

@@ -15,8 +15,9 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tests.faults.data import Numbers
-from tests.faults.harness import Trial, await_that, read
+from tests.faults.harness import Trial, read
 from tests.faults.serve import served
+from tests.waiting import await_that
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
 

@@ -17,7 +17,6 @@ from tests.faults.data import Leaky, Numbers, PrivateRng, Shards
 from tests.faults.harness import (
     END_S,
     Trial,
-    await_that,
     below,
     descriptors,
     is_alive,
@@ -26,6 +25,7 @@ from tests.faults.harness import (
     workers_below,
 )
 from tests.faults.serve import assert_same, driven, in_child, loader_of, plain, served
+from tests.waiting import await_that
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import Trial, await_that, is_alive, name_of
+from tests.faults.harness import Trial, is_alive, name_of
+from tests.waiting import await_that
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
 

@@ -12,8 +12,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.faults.data import Numbers, PrivateRng, Shards, Sized
-from tests.faults.harness import await_that, below, descriptors
+from tests.faults.harness import below, descriptors
 from tests.faults.serve import assert_same, in_child, loader_of, served
+from tests.waiting import await_that
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from stoker.run.process_tree import descendants, end_tree
+from tests.faults.harness import is_alive
+from tests.waiting import await_that
 
 PROGRAM = """
 import subprocess, sys
@@ -38,14 +39,5 @@ def test_all_end_and_what_python_tracks_is_cleaned_up() -> None:
         end_tree(process)
         assert process.stdout.read() == b"", "a process that saw another's end went on"
     assert len(below) == 3, "a resource tracker, a child and a grandchild"
-    deadline_s = time.monotonic() + 20
-    while Path("/dev/shm", name).exists() or any(_runs(pid) for pid in below):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    await_that("shared memory was cleaned up", lambda: not Path("/dev/shm", name).exists())
+    await_that("no process is left", lambda: not any(map(is_alive, below)))
