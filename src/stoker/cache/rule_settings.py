@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule, Verify
-from stoker.cache.store.layout import default_directory, note_limit_bytes
+from stoker.cache.store.layout import Policy, default_directory, note_limit_bytes, note_policy
 from stoker.core.cache_rules import RuleText, parse_rules
 from stoker.core.config import CACHE_TIMEOUT_S, Settings
 
@@ -32,6 +32,7 @@ class CacheSettings:
     limit_bytes: int | None = None
     rules: tuple[Rule, ...] = DEFAULT_RULES
     verify: Verify = "always"
+    eviction: Policy | None = None
     join: str | None = None
     secret_file: Path | None = None
     tls_ca: Path | None = None
@@ -46,6 +47,7 @@ def cache_settings(settings: Settings) -> CacheSettings:
         limit_bytes=settings.cache_size_bytes,
         rules=rules_of(settings.cache_rules),
         verify=settings.cache_verify,
+        eviction=settings.cache_eviction,
         join=settings.cache_join,
         secret_file=Path(secret_file).expanduser().absolute() if secret_file is not None else None,
         tls_ca=Path(tls_ca).expanduser().absolute() if tls_ca is not None else None,
@@ -62,14 +64,16 @@ def settled(settings: CacheSettings) -> CacheSettings:
     return replace(settings, directory=(settings.directory or default_directory()).expanduser().absolute())
 
 
-def note_size(settings: CacheSettings) -> None:
-    """Notes the size that is asked for, if one is, for those who open the cache later.
+def note_asked(settings: CacheSettings) -> None:
+    """Notes the size and the eviction policy that are asked for, if any are, for those who open the cache later.
 
     Raises:
         CacheDirectoryError: the directory cannot be used.
     """
     if settings.directory is not None and settings.limit_bytes is not None:
         note_limit_bytes(settings.directory, settings.limit_bytes)
+    if settings.directory is not None and settings.eviction is not None:
+        note_policy(settings.directory, settings.eviction)
 
 
 def rules_of(text: str | None) -> tuple[Rule, ...]:

@@ -25,6 +25,7 @@ _HELP = {
     "cache-size": ("SIZE", "most bytes that the data cache takes on disk, such as 50GB"),
     "cache-rules": ("RULES", "how stale paths may be, such as 's3://data/* immutable; https://* 5min'"),
     "cache-verify": ("WHEN", "compare cached bytes with their checksums `always`, or on `first-touch` by a process"),
+    "cache-eviction": ("POLICY", "which pages go first: `epoch` (training), `sieve`, `s3fifo` or `lru` (serving)"),
     "cache-join": ("RING", "cluster that is asked before the store, such as static:a:7070,b:7070"),
     "cache-secret-file": ("FILE", "secret of that cluster (default: the file `secret` in the cache's directory)"),
     "cache-tls-ca": ("FILE", "certificates that vouch for the workers of that cluster, which are reached by TLS"),

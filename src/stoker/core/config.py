@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import msgspec
@@ -52,6 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How stale paths may be, and which are cached (:mod:`stoker.core.cache_rules`), before the cache's own rules."""
     cache_verify: Literal["always", "first-touch"] = "always"
     """When cached bytes are compared with their checksums: at every read, or when a process first reads them."""
+    cache_eviction: Literal["epoch", "sieve", "s3fifo", "lru"] | None = None
+    """Which pages go first from a full cache; None: what its directory has noted, else by epochs, for training."""
     cache_join: str | None = None
     """Cluster whose workers are asked before the store (``static:a:7070,b:7070``); None reads alone."""
     cache_secret_file: str | None = None
@@ -235,6 +237,7 @@ KEYS: tuple[Key, ...] = (
     _memory("cache_size_bytes", "cache-size", LEAST_CACHE_BYTES, "1 MiB"),
     Key(field="cache_rules", name="cache-rules", rule=FORM, read=checked_rules, accepts=is_rules, optional=True),
     _choice("cache_verify", "cache-verify", "always", "first-touch"),
+    replace(_choice("cache_eviction", "cache-eviction", "epoch", "sieve", "s3fifo", "lru"), optional=True),
     Key(
         field="cache_join",
         name="cache-join",

@@ -17,7 +17,7 @@ from stoker.cache.counting import watch
 from stoker.cache.filesystem import routing
 from stoker.cache.ledger import Ledger, create_ledger
 from stoker.cache.peer_clients import peer_client
-from stoker.cache.rule_settings import cache_settings, note_size, rules_of, settled
+from stoker.cache.rule_settings import cache_settings, note_asked, rules_of, settled
 from stoker.cache.store.layout import Layout
 from stoker.core.config import Settings
 from stoker.run.cache_changes import Teller
@@ -42,8 +42,7 @@ def environment(settings: Settings, run_id: str) -> dict[str, str]:
     assert directory is not None
     # Refused here rather than in every process.
     Layout(directory).prepare()
-    if settings.cache_size_bytes is not None:
-        note_size(wanted)
+    note_asked(wanted)
     ledger = create_ledger(directory, run_id)
     if wanted.join:
         # Likewise; the processes find the ring beside the pages then.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.cache.store.layout import noted_policy
 from stoker.core.events import CacheUsed
 from stoker.core.runlog import find_run, read_run
 from tests.cache.s3_server import KEY, SECRET, S3Server
@@ -230,3 +231,17 @@ def test_stoker_urls_of_a_program_share_the_directory_of_the_run(tmp_path: Path,
     said = run(program, tmp_path, environ, f"--cache={tmp_path / 'own'}")
     assert said.stdout == "1000\n1000\n"
     assert "1.95 KiB read, 50.0 % from the cache · 0.98 KiB from stores in 1 request" in said.stderr
+
+
+def test_how_pages_go_is_said_by_an_option_and_holds_for_the_directory(tmp_path: Path, environ: dict[str, str]) -> None:
+    directory = tmp_path / "own"
+    run(READ, tmp_path, environ, f"--cache={directory}", "--cache-eviction", "s3fifo")
+    run(READ, tmp_path, environ, f"--cache={directory}")
+    assert noted_policy(directory) == "s3fifo"
+    (tmp_path / "stoker.toml").write_text(f'[cache]\ndirectory = "{directory}"\neviction = "sieve"\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "cache", "status"],
+        cwd=tmp_path, env={**environ, "STOKER_CACHE_DIR": ""}, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert noted_policy(directory) == "sieve"

@@ -13,7 +13,14 @@ from stoker.cache.names import ObjectName
 from stoker.cache.policies import Life, Rule
 from stoker.cache.store import writing
 from stoker.cache.store.checksums import sums_of
-from stoker.cache.store.layout import Policy, StoreSettings, note_limit_bytes, noted_limit_bytes
+from stoker.cache.store.layout import (
+    Policy,
+    StoreSettings,
+    note_limit_bytes,
+    note_policy,
+    noted_limit_bytes,
+    noted_policy,
+)
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Strength, Version
 
@@ -212,3 +219,17 @@ def test_a_limit_that_was_noted_holds_for_who_asks_for_none(tmp_path: Path) -> N
     for unusable in ("0", "many", ""):
         (tmp_path / "pages" / "size").write_text(unusable)
         assert noted_limit_bytes(tmp_path / "pages") is None
+
+
+@pytest.mark.parametrize(("policy", "admits"), [("epoch", False), ("lru", True), ("sieve", True), ("s3fifo", True)])
+def test_a_policy_that_was_noted_holds_for_who_asks_for_none(tmp_path: Path, policy: Policy, admits: bool) -> None:
+    note_policy(tmp_path, "lru")
+    note_policy(tmp_path, policy)
+    assert noted_policy(tmp_path) == policy
+    with PageStore(tmp_path, StoreSettings(limit_bytes=LIMIT, keep_free_frac=0.0)) as store:
+        for i in range(600):
+            put(store, i)
+            get(store, i)
+        assert get(store, 599) is admits
+    (tmp_path / "eviction").write_text("nonsense")
+    assert noted_policy(tmp_path) is None

@@ -6,7 +6,7 @@ import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
 from stoker.core.config import LEAST_CACHE_BYTES
@@ -28,12 +28,13 @@ _NETWORK_TYPES = frozenset(
     ]
 )
 
-_BESIDE = ("format", "size", "secret", "node", "ring-", "runs", "worker.sock", "lost+found")
+_BESIDE = ("format", "size", "eviction", "secret", "node", "ring-", "runs", "worker.sock", "lost+found")
 """What names begin with that may be in a directory before its pages are."""
 _PARTS = frozenset({"index", "table", "pulse", "locks", "segments", "large"})
 """Of the pages; each must be there for reading and writing."""
 
 Policy = Literal["epoch", "lru", "sieve", "s3fifo"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,8 @@ class StoreSettings:
     Attributes:
         limit_bytes: most bytes that it takes on disk; None: what was last noted (:func:`note_limit_bytes`), else the
             smaller of 50 GB and a fifth of the free space.
-        policy: which segments go first (:mod:`stoker.cache.store.eviction`).
+        policy: which segments go first (:mod:`stoker.cache.store.eviction`); None: what was last noted
+            (:func:`note_policy`), else ``epoch``.
         verify: checksums are compared at every read, or when this process first reads a block.
         keep_free_frac: of the disk, that stays free whatever the limit says.
         max_idle_s: segments that nobody read for so long go when room is needed.
@@ -53,7 +55,7 @@ class StoreSettings:
     """
 
     limit_bytes: int | None = None
-    policy: Policy = "epoch"
+    policy: Policy | None = None
     verify: Verify = "always"
     keep_free_frac: float = 0.1
     max_idle_s: float = 7 * 86400.0
@@ -66,7 +68,7 @@ class StoreSettings:
             raise ValueError(f"`limit_bytes` must be at least {LEAST_LIMIT_BYTES} (1 MiB), got {self.limit_bytes}.")
         if not 0.0 <= self.keep_free_frac < 1.0:
             raise ValueError(f"`keep_free_frac` must be in [0, 1), got {self.keep_free_frac}.")
-        if self.policy not in ("epoch", "lru", "sieve", "s3fifo"):
+        if self.policy is not None and self.policy not in POLICIES:
             raise ValueError(f"`policy` must be epoch, lru, sieve or s3fifo, got {self.policy!r}.")
         if self.verify not in ("always", "first-touch"):
             raise ValueError(f"`verify` must be `always` or `first-touch`, got {self.verify!r}")
@@ -107,6 +109,11 @@ class Layout:
     def size(self) -> Path:
         """The limit that was last asked for, in digits."""
         return self.root / "size"
+
+    @property
+    def eviction(self) -> Path:
+        """The policy that was last asked for."""
+        return self.root / "eviction"
 
     @property
     def is_made(self) -> bool:
@@ -247,15 +254,46 @@ def note_limit_bytes(directory: Path, limit_bytes: int) -> None:
     """
     layout = Layout(directory)
     layout.prepare()
-    if noted_limit_bytes(directory) == limit_bytes:
-        return
-    path = layout.size
+    if noted_limit_bytes(directory) != limit_bytes:
+        _note(layout.size, str(limit_bytes))
+
+
+def note_policy(directory: Path, policy: Policy) -> None:
+    """Notes a policy that was asked for: whoever makes room in a store does it by the same one.
+
+    Args:
+        directory: of the store, made where it is missing.
+        policy: which segments go first.
+
+    Raises:
+        CacheDirectoryError: the directory cannot be used.
+    """
+    layout = Layout(directory)
+    layout.prepare()
+    if noted_policy(directory) != policy:
+        _note(layout.eviction, policy)
+
+
+def noted_policy(directory: Path) -> Policy | None:
+    """The policy that was last asked for; None if none was, or it cannot be read.
+
+    Args:
+        directory: of the store.
+    """
+    try:
+        noted = Layout(directory).eviction.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return None
+    return next((policy for policy in POLICIES if policy == noted), None)
+
+
+def _note(path: Path, text: str) -> None:
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        aside.write_text(str(limit_bytes), encoding="ascii")
+        aside.write_text(text, encoding="ascii")
         aside.replace(path)
     except OSError:
-        aside.unlink(missing_ok=True)  # a full disk: whoever asks for a size has it all the same
+        aside.unlink(missing_ok=True)  # a full disk: whoever asks has it all the same
 
 
 def noted_limit_bytes(directory: Path) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from stoker.cache.store.contents import Contents
@@ -15,6 +16,7 @@ from stoker.cache.store.layout import (
     StoreSettings,
     default_limit_bytes,
     noted_limit_bytes,
+    noted_policy,
     segment_bytes_for,
 )
 from stoker.cache.store.locks import LockFile
@@ -39,6 +41,7 @@ class Parts:
     """
 
     def __init__(self, directory: Path, settings: StoreSettings) -> None:
+        settings = replace(settings, policy=settings.policy or noted_policy(directory) or "epoch")
         self.settings = settings
         self.layout = layout = Layout(directory)
         layout.prepare()

@@ -139,7 +139,7 @@ class Room:
         ):
             if bytes_needed > 0:
                 choice = choose(
-                    self._settings.policy, among, self._pulse.clock, bytes_needed, self._settings.max_idle_s,
+                    self._settings.policy or "epoch", among, self._pulse.clock, bytes_needed, self._settings.max_idle_s,
                     force=life is Life.PINNED, for_copy=life is Life.COPY,
                 )  # fmt: skip
                 victims.update((file.row, file) for file in choice.victims)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cache.page_stores import page_store
-from stoker.cache.rule_settings import CacheSettings, cache_settings, note_size, settled
+from stoker.cache.rule_settings import CacheSettings, cache_settings, note_asked, settled
 from stoker.cache.store.page_store import PageStore
 from stoker.core.config import LEAST_CACHE_BYTES
 from stoker.core.config_sources import resolve
@@ -64,17 +64,16 @@ def settings_of(arguments: argparse.Namespace, *, note: bool = True) -> CacheSet
 
     Args:
         arguments: of a command.
-        note: a size that is asked for, beside the pages.
+        note: what is asked for of size and eviction, beside the pages.
     """
     settings = cache_settings(resolve().settings)
     if arguments.dir:
         settings = replace(settings, directory=Path(arguments.dir).expanduser().absolute())
     if getattr(arguments, "size", None):
         settings = replace(settings, limit_bytes=size_of("--size", arguments.size))
-    asked_for = note and settings.limit_bytes is not None
     settings = settled(settings)
-    if asked_for:
-        note_size(settings)
+    if note:
+        note_asked(settings)
     return settings
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from stoker.cache.cluster.client_settings import ClientSettings
@@ -16,8 +17,8 @@ from stoker.cache.cluster.tls import Certificate
 from stoker.cache.cluster.worker import WorkerSettings, node_of, open_mounts, run_worker
 from stoker.cache.directories import Directories, open_directories
 from stoker.cache.policies import Rule
+from stoker.cache.rule_settings import note_asked
 from stoker.cache.sources.opening import SourceSpec
-from stoker.cache.store.layout import note_limit_bytes
 from stoker.cli.cache.arguments import directory_of, parser, settings_of, size_of
 from stoker.cli.cache.mounts import Mounted, grants_of, mounts_of
 from stoker.core.errors import CacheError, ConfigError
@@ -161,11 +162,9 @@ def _directories(arguments: argparse.Namespace) -> tuple[Directories, tuple[Rule
     for number, path in enumerate(paths):
         settings = settings_of(argparse.Namespace(dir=path, size=None), note=False)
         limit_bytes = sizes[number] if sizes else settings.limit_bytes
-        if limit_bytes is not None:
-            with contextlib.suppress(
-                CacheError, OSError
-            ):  # a directory that cannot be written is named as such in a moment
-                note_limit_bytes(directory_of(settings), limit_bytes)
+        # A directory that cannot be written is named as such in a moment.
+        with contextlib.suppress(CacheError, OSError):
+            note_asked(replace(settings, limit_bytes=limit_bytes))
         asked.append((directory_of(settings), limit_bytes))
     return open_directories(asked, settings.rules), settings.rules
 
