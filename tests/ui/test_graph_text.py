@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+from stoker.core.events import CutChosen
 from stoker.ui.cuts import headline_cut, latest_cuts, short_name, summarise_cut, write_cut, write_gain
+from stoker.ui.graph_svg import render_svg
 from stoker.ui.graph_text import render_graph
 from stoker.ui.report_text import Style
 from tests.ui.cuts import CUTS, Sketch, images, nothing_moves, recommender
@@ -63,6 +65,27 @@ def test_a_value_that_is_read_into_python_says_so() -> None:
     cut = sketch.cut()
     cut.values[total].crosses, cut.values[total].kept = True, "is read into Python (train.py:9)"
     assert "x0 is read into Python (train.py:9)" in render_graph(cut)
+
+
+def untimed() -> CutChosen:
+    """A call that moves, and one of the model's that takes its result: it is neither timed nor followed further."""
+    sketch = Sketch()
+    scaled = sketch.call("torch.div", [sketch.leaf("batch[0]", [8, 4])], ms=0.3)
+    sketch.call("torch.nn.functional.linear", [scaled], place="stateful", ms=0.0, why="it uses a parameter")
+    cut = sketch.cut()
+    cut.nodes[1].outputs = []
+    del cut.values[-1]
+    return cut
+
+
+def test_calls_that_were_not_timed_have_no_time() -> None:
+    text = render_graph(untimed())
+    assert re.search(r"^■ linear\(x0\) +model.py:31$", text, re.MULTILINE)
+    assert re.search(r"^■ stateful +1 call$", text, re.MULTILINE)
+    picture = render_svg(untimed())
+    assert "not followed further" in picture
+    for shown in (text, picture):
+        assert "0 s" not in shown
 
 
 def test_the_headline_is_the_cut_in_force_that_saves_most() -> None:

@@ -479,7 +479,7 @@ class Cutter:
             variant.seen_realised[value] = variant.seen_realised.get(value, 0) + 1
         again = [value for value, times in variant.seen_realised.items() if times >= 2 and value not in graph.kept]
         if again:
-            graph.kept.update(dict.fromkeys(again, "the program used it in a way that was not recorded"))
+            graph.kept.update(dict.fromkeys(again, "is used in a way that was not recorded"))
             self._revise(variant)
         elif missed is not None and variant.in_a_row >= _OTHER_PHASE and len(self._numbers) < MAX_VARIANTS:
             self._record_again(variant, missed)

@@ -194,4 +194,4 @@ def spread_state(graph: Graph) -> None:
 def _kept(graph: Graph, traces: Sequence[Trace], num_values: int) -> dict[int, str]:
     looked = [trace.alive for trace in traces[1:] or traces if trace.alive is not None]
     alive = frozenset[int]().union(*looked)
-    return {n: "it is still referred to after the last stateless call" for n in sorted(alive) if n < num_values}
+    return {n: "is still referred to after the last stateless call" for n in sorted(alive) if n < num_values}

@@ -118,6 +118,12 @@ def seconds_of(nodes: Iterable[GraphNode]) -> float:
     return sum(node.seconds for node in nodes)
 
 
+def write_time(nodes: Iterable[GraphNode]) -> str:
+    """Time of some calls in a step; empty where none was timed: those that only take what was followed."""
+    seconds = seconds_of(nodes)
+    return format_seconds(seconds) if seconds > 0 else ""
+
+
 def sent_values(cut: CutChosen) -> list[GraphValue]:
     """What data workers send, in the order of the values."""
     return [value for value in cut.values if value.crosses]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stoker.core.events import CutChosen, GraphNode, GraphValue
-from stoker.core.units import format_bytes, format_seconds
-from stoker.ui.cuts import MAX_REASON, PLACE_NAMES, PLACES, seconds_of, sent_values, short_name, write_type
+from stoker.core.units import format_bytes
+from stoker.ui.cuts import MAX_REASON, PLACE_NAMES, PLACES, seconds_of, sent_values, short_name, write_time, write_type
 from stoker.ui.figures import shorten, shorten_start, write_plural
 from stoker.ui.graph_folding import Box, fold, fold_values, rows_of
 
@@ -117,7 +117,7 @@ def _reasons(cut: CutChosen) -> tuple[list[str], dict[str, int]]:
 
 
 def _box_item(box: Box, cut: CutChosen, longest_s: float, note_of: dict[str, int]) -> Item:
-    time = format_seconds(seconds_of(box.nodes))
+    time = write_time(box.nodes)
     why = next((node.why for node in box.nodes if node.why), "")
     names = list(dict.fromkeys(short_name(function) for function in box.functions))
     if len(box.nodes) == 1:
@@ -142,13 +142,14 @@ def _tip(box: Box, time: str, why: str) -> str:
     calls = f"{', '.join(box.functions[:12])} at {', '.join(box.sites[:12])}"
     count = f"{write_plural(len(box.nodes), 'call')}, " if len(box.nodes) > 1 else ""
     place = PLACE_NAMES.get(box.place, box.place)
-    return f"{calls}: {count}{time} a step; {place}" + (f": {why}" if why and box.place != "moved" else "")
+    spent = f"{time} a step; " if time else ""
+    return f"{calls}: {count}{spent}{place}" + (f": {why}" if why and box.place != "moved" else "")
 
 
 def _results(node: GraphNode, cut: CutChosen) -> str:
     made = [value for value in cut.values if value.number in node.outputs]
     if not made:
-        return "no tensor"
+        return "not followed further"
     return write_type(made[0]) if len(made) == 1 else f"{len(made)} of {write_type(made[0])}"
 
 

@@ -14,15 +14,15 @@ from html import escape
 from itertools import pairwise
 
 from stoker.core.events import CutChosen
-from stoker.core.units import format_bytes, format_seconds
+from stoker.core.units import format_bytes
 from stoker.ui.cuts import (
     MAX_REASON,
     PLACE_NAMES,
     PLACES,
     in_place,
-    seconds_of,
     sent_values,
     write_gain,
+    write_time,
     write_title,
 )
 from stoker.ui.figures import shorten, write_plural
@@ -122,7 +122,7 @@ def _legend(cut: CutChosen, y: float) -> tuple[str, float]:
     x = _MARGIN
     for place in PLACES:
         nodes = in_place(cut, place)
-        amount = f"{write_plural(len(nodes), 'call')}, {format_seconds(seconds_of(nodes))}"
+        amount = ", ".join(filter(None, (write_plural(len(nodes), "call"), write_time(nodes))))
         shape = (
             f'<rect x="{x:.0f}" y="{y:.0f}" width="22" height="30" rx="4" fill="{_FILLS[place]}" '
             f'stroke="{_BORDERS[place]}" stroke-width="1.6"{_DASHES.get(place, "")}/>'

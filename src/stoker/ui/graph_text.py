@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stoker.core.events import CutChosen, GraphNode, GraphValue
-from stoker.core.units import format_bytes, format_seconds
+from stoker.core.units import format_bytes
 from stoker.ui.cuts import (
     MAX_REASON,
     PLACE_NAMES,
     PLACES,
     in_place,
-    seconds_of,
     sent_values,
     short_name,
     write_gain,
+    write_time,
     write_title,
     write_type,
 )
@@ -139,7 +139,7 @@ def _call_cells(node: GraphNode, values: dict[int, GraphValue]) -> Cells:
     sent = format_bytes(crossing) if any(value.crosses for value in results) else ""
     first = write_type(results[0]) if results else ""
     result = first if len(results) < 2 else f"{len(results)} of {first}"
-    return f"{made} = {call}" if made else call, result, format_seconds(node.seconds), sent, node.site
+    return f"{made} = {call}" if made else call, result, write_time([node]), sent, node.site
 
 
 def _why(node: GraphNode, values: dict[int, GraphValue]) -> str:
@@ -166,4 +166,5 @@ def _totals(cut: CutChosen, style: Style) -> list[str]:
 
 def _amount(nodes: Iterable[GraphNode]) -> str:
     listed = list(nodes)
-    return f"{write_plural(len(listed), 'call'):>9}   {format_seconds(seconds_of(listed))} a step"
+    time = write_time(listed)
+    return f"{write_plural(len(listed), 'call'):>9}" + (f"   {time} a step" if time else "")
