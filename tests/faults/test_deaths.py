@@ -79,7 +79,7 @@ class TestWorkers:
         expected = plain(KINDS[kind], epochs=2)
         with served(workers=2) as record:
             assert_same(driven(KINDS[kind], strike, epochs=2), expected)
-        assert record.tiers()[0] == TIER.get(kind, "elastic")
+        assert record.tiers()[-1] == TIER.get(kind, "elastic")
         assert record.lost()
 
     def test_all_at_once(self, kind: str) -> None:
@@ -124,7 +124,7 @@ class TestWorkers:
         expected = plain(make)
         with served(workers=1) as record:
             assert_same(driven(make, strike), expected)
-        assert record.tiers() == ["elastic"]
+        assert set(record.tiers()) == {"elastic"}
         assert "data worker was lost while samples were probed" in " ".join(record.notices())
 
     @pytest.mark.parametrize("times", ["once", "always"])
