@@ -7,6 +7,7 @@ from html import escape
 
 from stoker.core.amounts import format_cost, format_hours
 from stoker.core.plan import Pick, PlanReport, PlanRow
+from stoker.core.units import format_seconds
 from stoker.ui.figures import write_count
 from stoker.ui.fleet_style import FLEET_STYLE
 from stoker.ui.html_page import (
@@ -82,7 +83,7 @@ def _pick(pick: Pick, number: int, report: PlanReport) -> str:
     facts = [
         ("servers", f"{plan.servers}x {plan.offer}"),
         ("batch", f"{write_batch(plan)} = {plan.global_batch}"),
-        ("steps", f"{write_count(plan.steps)} of {plan.step_s.likely:.3g} s"),
+        ("steps", f"{write_count(plan.steps)} of {format_seconds(plan.step_s.likely)}"),
         ("memory", f"{write_gb(plan.needed_bytes)} of {write_gb(plan.memory_bytes)}"),
     ]
     if cores := write_cores(plan):

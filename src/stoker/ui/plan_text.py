@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stoker.core.amounts import format_cost, format_hours
 from stoker.core.plan import Pick, PlanReport, PlanRow
+from stoker.core.units import format_seconds
 from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.figures import write_count
 from stoker.ui.plan_words import (
@@ -56,7 +57,7 @@ def render_plan(report: PlanReport, style: Style | None = None, command: str = "
 def _heading(report: PlanReport, style: Style) -> list[str]:
     return [
         style.paint(style.cut(f"stoker plan · {report.name}", style.width), 1),
-        style.cut(" · ".join([*write_facts(report), report.batch]), style.width),
+        *wrap(" · ".join([*write_facts(report), report.batch]), style),
         style.paint(style.cut(f"prices: {report.prices}", style.width), 90),
         style.paint(style.clean("─" * style.width), 90),
     ]
@@ -74,7 +75,10 @@ def _pick(pick: Pick, report: PlanReport, style: Style) -> list[str]:
     facts = [
         ("on", where),
         ("how", f"{write_strategy(plan)}; batch {write_batch(plan)} = {plan.global_batch} samples"),
-        ("takes", f"{write_hours_span(plan.hours)}, {write_count(plan.steps)} steps of {plan.step_s.likely:.3g} s"),
+        (
+            "takes",
+            f"{write_hours_span(plan.hours)}, {write_count(plan.steps)} steps of {format_seconds(plan.step_s.likely)}",
+        ),
         ("costs", write_cost_span(plan.cost, report.currency)),
         ("step", parts + f"; {write_gb(plan.needed_bytes)} of {write_gb(plan.memory_bytes)}"),
         ("sure", plan.tier + (f": {plan.reasons[0]}" if plan.reasons else "")),

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from stoker.core.plan import PlanReport
+from stoker.perf.features.records import StepFeatures
 from stoker.perf.planning.front import Limits
 from stoker.perf.planning.offers import Offer, Prices, only, without_prices
 from stoker.perf.planning.report import Question, answer
-from stoker.perf.planning.space import FAMILIES, Space
-from tests.perf.planning.toys import job, offer
+from stoker.perf.planning.space import FAMILIES, Candidate, Space
+from stoker.perf.prediction.prediction import Prediction
+from tests.perf.planning.toys import job, offer, seconds
 
 OFFERS = (offer("T4", 1, 0.5), offer("T4", 8, 3.5), offer("H100-SXM", 8, 32.0))
 
@@ -107,6 +109,17 @@ def test_gpu_hours_are_counted_where_there_are_no_prices() -> None:
     for plan in report.front:
         assert plan.cost.likely == pytest.approx(plan.hours.likely * plan.gpus), "unused GPUs of a server cost nothing"
     assert report.prices.startswith("none given")
+
+
+@pytest.mark.parametrize(("host_s", "is_said"), [(0.0, False), (1.0, True)])
+def test_a_step_that_waits_for_its_host_is_noted(host_s: float, is_said: bool) -> None:
+    def slow_host(found: StepFeatures, candidate: Candidate) -> Prediction:
+        plain = seconds(found, candidate)
+        longer = plain.seconds + host_s
+        return replace(plain, seconds=longer, high=2 * longer, parts={**plain.parts, "host": host_s})
+
+    notes = answer(replace(question(), job=replace(job(), predict=slow_host))).notes
+    assert any("wait for the host" in note for note in notes) == is_said
 
 
 def test_a_trillion_samples_are_only_a_long_time() -> None:

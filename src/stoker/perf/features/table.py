@@ -45,7 +45,7 @@ def _facts(found: StepFeatures) -> list[tuple[str, str]]:
         ("parameters", f"{weights.dense_count:,} dense, {weights.embedding_count:,} in embedding tables"),
         ("memory", f"weights {format_bytes(weights.bytes)}, gradients {format_bytes(states)}, "
                    f"optimizer {format_bytes(weights.optimizer_bytes)}, "
-                   f"activations {format_bytes(found.activation_peak_bytes)} at their peak"),
+                   f"activations up to {format_bytes(found.activation_peak_bytes)}"),
         ("peak", f"{format_bytes(found.peak_bytes)} alive at once"),
         ("input", f"{format_bytes(found.input_bytes)} a batch, {format_bytes(found.input_bytes_per_sample)} a sample"),
         ("arithmetic", f"{count_of(matrix)}FLOPs of products, {found.flops / max(1.0, found.eager_bytes):.1f} "
