@@ -310,6 +310,17 @@ def batch_sampler_without_length() -> Transcript:
 
 
 @case("lazy")
+def batches_without_length() -> Transcript:
+    """Torch asks no more of a batch than to be iterable."""
+    t = Transcript()
+    batches: list[Any] = [map(int, "123"), iter([4]), (n for n in (5, 6))]
+    t.epochs(DataLoader(Rows(), batch_sampler=batches, collate_fn=as_is), num=1, draw=True)
+    pickled: list[Any] = [map(int, "123"), iter([4])]
+    t.epochs(DataLoader(Rows(), batch_sampler=pickled, num_workers=2), num=1, draw=True)
+    return t
+
+
+@case("lazy")
 def batch_sampler_changed_in_mid_epoch() -> Transcript:
     """A curriculum: the loop changes the sampler, later batches follow at stock's look-ahead."""
     t = Transcript()

@@ -139,6 +139,13 @@ def test_long_reasons_and_verdicts_are_read_to_their_end() -> None:
     assert len(text.splitlines()) <= MAX_LINES
 
 
+def test_a_loader_that_gave_no_batch_is_tried_without_stoker_next() -> None:
+    course = Course()
+    course.add(opened(0))
+    advice = summarise(run_of(course)).advice
+    assert advice.command.startswith("stoker run --off ")
+
+
 def test_killed_run_says_so() -> None:
     summary = summarise(replace(growth_run(end=""), folder=Path("runs/a")))
     assert summary.outcome == ""

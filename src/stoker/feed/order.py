@@ -142,6 +142,8 @@ class Order:
         except StopIteration:
             self.exhausted = True
             return None
+        if self._auto and not hasattr(indices, "__len__"):
+            indices = list(indices)  # torch takes any iterable of indices
         item = WorkItem(indices=indices, start=self._start)
         self.drawn += 1
         self._start += len(indices) if self._auto else 1

@@ -25,6 +25,8 @@ READY_FRAC = 0.7
 """A program that finds its batch made at this share of its requests does not wait for slow items."""
 HANDOVER_S = 0.001
 """A shorter wait for each batch is what handing it over takes, not making it."""
+NO_BATCH = "no batch was recorded"
+"""Why a loader has no figures whose iterations ended before their first batch."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +73,7 @@ def find_limit(situation: Situation) -> Limit:
         return Limit(kind="none", text="no DataLoader of torch was used, so there was nothing to feed")
     window = situation.window
     if window is None:
-        return Limit(kind="unknown", text=situation.window_missing or "no batch was recorded")
+        return Limit(kind="unknown", text=situation.window_missing or NO_BATCH)
     if window.split.input_wait_frac < INPUT_FRAC:
         return _program_limit(window)
     return _input_limit(situation, window)
@@ -90,6 +92,8 @@ def _advise(situation: Situation, limit: Limit, program: str, run: str) -> Advic
     match limit.kind:
         case "none":
             return Advice(command="stoker doctor", why="checks that stoker and torch find each other")
+        case "unknown" if situation.window_missing == NO_BATCH:
+            return Advice(command=f"stoker run --off {program}", why="the same program with its loaders left to torch")
         case "unknown":
             return Advice(command=f"stoker run {program}", why="a longer run shows where the time goes")
         case "input-tier":

@@ -16,6 +16,7 @@ from stoker.core.events import (
     WorkersChanged,
 )
 from stoker.core.runlog import Run
+from stoker.ui.advice import NO_BATCH
 from stoker.ui.cuts import CutSummary, latest_cuts, summarise_cut
 from stoker.ui.figures import write_plural
 from stoker.ui.windows import (
@@ -179,7 +180,7 @@ def _too_short(batches: int) -> str:
 
 
 def _unmeasured(opened: LoaderOpened) -> str:
-    return "not measured: left to torch" if opened.tier == "stock" else "no batch was recorded"
+    return "not measured: left to torch" if opened.tier == "stock" else NO_BATCH
 
 
 def _speedup(start: Window | None, end: Window | None) -> float | None:
