@@ -54,7 +54,11 @@ def to_module(recording: Recording, outputs: Iterable[int] | None = None) -> fx.
             continue
         arguments = tuple(tree(argument) for argument in node.arguments)
         keywords = {name: tree(argument) for name, argument in node.keywords}
-        call = picture.call_function(find(node.function), arguments, keywords)
+        owner, _, accessor = node.function.rpartition(".")
+        if accessor == "__get__":  # a property: fx has no name for its accessor
+            call = picture.call_function(getattr, (*arguments[:1], owner.rpartition(".")[2]))
+        else:
+            call = picture.call_function(find(node.function), arguments, keywords)
         call.meta |= {"seconds": node.seconds, "site": node.site, "number": node.number}
         if node.container == "tensor":
             made[node.outputs[0]] = call
