@@ -119,7 +119,7 @@ def test_a_step_that_waits_for_its_host_is_noted(host_s: float, is_said: bool) -
         return replace(plain, seconds=longer, high=2 * longer, parts={**plain.parts, "host": host_s})
 
     notes = answer(replace(question(), job=replace(job(), predict=slow_host))).notes
-    assert any("wait for the host" in note for note in notes) == is_said
+    assert any("GPUs wait for the host" in note for note in notes) == is_said
 
 
 def test_a_trillion_samples_are_only_a_long_time() -> None:

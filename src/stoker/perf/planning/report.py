@@ -366,10 +366,11 @@ def _notes(plans: list[Plan], question: Question) -> list[str]:
             f"the program's own batch is {batches.own:,}: with {question.space.batch:,} the learning rate and its "
             "schedule have to follow"
         )
-    launching = min((plan.parts.get("host", 0.0) / plan.step_s.likely for plan in plans), default=0.0)
+    cheapest = min(plans, key=lambda plan: plan.cost.likely, default=None)
+    launching = cheapest.parts.get("host", 0.0) / cheapest.step_s.likely if cheapest else 0.0
     if launching > 0.5:
         notes.append(
-            f"in every plan GPUs wait for the host, which launches kernels, {100 * launching:.0f} % of a step or more: "
+            f"{100 * launching:.0f} % of a step of the cheapest plan its GPUs wait for the host to launch kernels: "
             "larger steps (`--batch`) or torch.compile would use them better"
         )
     if any(plan.tier == "extrapolated" for plan in plans):
