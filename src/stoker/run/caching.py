@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,13 @@ def environment(settings: Settings, run_id: str) -> dict[str, str]:
     ledger = create_ledger(directory, run_id)
     if wanted.join:
         # Likewise; the processes find the ring beside the pages then.
-        peer_client(wanted.join, directory, wanted.secret_file, wanted.tls_ca, wanted.timeout_s).check()
+        client = peer_client(wanted.join, directory, wanted.secret_file, wanted.tls_ca, wanted.timeout_s)
+        client.check()
+        if client.record is None and not settings.quiet:
+            sys.stderr.write(
+                f"stoker: cache: nobody tells which workers `{wanted.join}` has; until that changes, what is not in "
+                f"{directory} is read from its store\n"
+            )
     told = {
         "directory": str(directory),
         "limit_bytes": wanted.limit_bytes,

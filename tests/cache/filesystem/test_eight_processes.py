@@ -19,7 +19,9 @@ from stoker.cache.policies import Freshness, Rule
 from stoker.cache.store.layout import Policy, StoreSettings
 from tests.cache.store.storing import disk_bytes
 
-pytestmark = pytest.mark.integration
+NUM_READS = int(os.environ.get("STOKER_TEST_READS", "130"))
+"""Of each process; with 20000 the test takes minutes."""
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + NUM_READS // 50)]
 
 PROCESSES = 8
 LIMIT_BYTES = 24 << 20
@@ -102,7 +104,7 @@ def test_eight_processes(
     monkeypatch.setattr(page_stores, "StoreSettings", functools.partial(StoreSettings, policy=policy))
     make_objects(tmp_path / "store")
     filesystem = make("file", rules=(Rule(freshness=Freshness.IMMUTABLE),), limit_bytes=LIMIT_BYTES)
-    most = run(filesystem, tmp_path / "store", num_reads=130)
+    most = run(filesystem, tmp_path / "store", num_reads=NUM_READS)
     assert LIMIT_BYTES / 2 < most <= LIMIT_BYTES
     stats = filesystem.pages.stats()
     assert (stats.damaged, filesystem.pages.verify().damaged.pages) == (0, 0)

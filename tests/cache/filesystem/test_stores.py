@@ -90,12 +90,10 @@ def test_what_is_of_unknown_length_passes_through(server: FaultServer, make: Mak
 
 
 @pytest.fixture
-def full(make: Make, memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> StokerFileSystem:
-    """A cache that takes no page."""
+def full(make: Make, memory: MemoryFileSystem) -> StokerFileSystem:
+    """A cache too small for a page, but for the last one, which is short."""
     memory.pipe("/data", DATA)
-    filesystem = make("memory")
-    monkeypatch.setattr(filesystem.pages, "put", lambda *_, **__: False)
-    return filesystem
+    return make("memory", limit_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("read_bytes", [1000, 70_000, 3 * PAGE_BYTES, -1])
@@ -103,6 +101,7 @@ def test_without_room_each_byte_is_still_fetched_once(full: StokerFileSystem, re
     with full.open("/data") as file:
         assert b"".join(iter(lambda: file.read(read_bytes), b"")) == DATA
     assert full.reader.counts.fetched_bytes == len(DATA)
+    assert full.pages.stats().live.pages <= 1
 
 
 def test_without_room_calls_read_the_store(full: StokerFileSystem) -> None:

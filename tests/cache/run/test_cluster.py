@@ -140,6 +140,14 @@ def test_status_shows_the_ring(cluster: Cluster) -> None:
     }
 
 
+def test_a_ring_that_nobody_tells_of_is_said_and_costs_no_read(cluster: Cluster, tmp_path: Path) -> None:
+    nobody = f"etcd://127.0.0.1:{free_port()}/ring"
+    done = cluster.run(tmp_path / "a", "--cache-join", nobody, "--cache-secret-file", str(cluster.secret))
+    assert done.returncode == 0, done.stderr
+    assert f"stoker: cache: nobody tells which workers `{nobody}` has" in done.stderr
+    assert "0 B from stores" not in done.stderr
+
+
 def test_a_ring_on_tcp_needs_its_secret(cluster: Cluster, tmp_path: Path) -> None:
     done = cluster.run(tmp_path / "a", "--cache-join", cluster.join)
     assert done.returncode == 2
