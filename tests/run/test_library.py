@@ -380,6 +380,11 @@ class TestDataLoader:
         assert "same" in found.reason
         assert "because" in found._repr_html_()
 
+    def test_random_transforms_are_said_to_be_others_than_torchs(self) -> None:
+        loader = MAKERS["random transforms"]()
+        plain(loader)
+        assert "random numbers of its own seed (`--tier pinned`: torch's numbers)" in loader.explain().reason
+
     def test_stats(self) -> None:
         loader = MAKERS["shuffled"]()
         assert loader.stats().batches == 0
@@ -508,6 +513,13 @@ class TestFeeding:
         assert "elastic" in report
         assert "test_library.py" in report
         assert "Numbers" in serving._repr_html_()
+
+    def test_a_loader_made_before_is_named_by_where_it_is_used(self) -> None:
+        loader = torch.utils.data.DataLoader(Numbers(8), batch_size=2, num_workers=1)
+        with stoker.feeding(workers=1) as serving:
+            plain(loader)
+        assert "test_library.py" in serving.report()
+        assert "unknown" not in serving.report()
 
     def test_a_run_folder_where_one_is_asked_for(self, tmp_path: Path) -> None:
         with stoker.feeding(workers=1, run_dir=str(tmp_path / "run")):

@@ -186,7 +186,7 @@ class LoaderEvents:
         self._serving = serving
         self._feed = feed
         self._next_s = 0.0
-        self._site = serving.sites.get(loader) or "unknown"
+        self._site = serving.sites.get(loader) or call_site(2)  # a loader made before: where it is used
         self._dataset = type(loader.dataset).__name__
         self._length = length_of(loader)
         self._batch_size = loader.batch_size
