@@ -149,7 +149,7 @@ class LoaderFeed:
         if self.choice is None or identity != self._verdict_for:
             config = self.services.config
             program = self.program_of(loader)
-            self.choice = tiers.choose(program, loader._index_sampler, wish=config.tier, random=config.random)
+            self.choice = tiers.choose(program, loader._index_sampler, wish=config.tier)
             self._verdict_for = identity
             if not self.choice.candidate:
                 self.listener.opened(self.choice)

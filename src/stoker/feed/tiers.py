@@ -34,20 +34,19 @@ class Choice:
     """The elastic tier is only taken once the probe agrees."""
 
 
-def choose(program: Program, index_sampler: Any, *, wish: Literal["auto", "pinned"], random: str) -> Choice:
+def choose(program: Program, index_sampler: Any, *, wish: Literal["auto", "pinned"]) -> Choice:
     """The tier that a loader's declaration allows.
 
     Args:
         program: what its workers would run.
         index_sampler: its batch sampler (or sampler).
         wish: ``pinned`` to go no further than what the loader declares.
-        random: ``sample`` lets loaders without declared workers leave the main random stream.
     """
     workers = program.declared_workers
     if isinstance(program.dataset, (IterDataPipe, MapDataPipe)):
         return Choice(tier=Tier.STOCK, reason="its dataset is a DataPipe, whose sharding is torch's own")
     if workers == 0:
-        return _without_workers(program, index_sampler, wish, random)
+        return _without_workers(program, index_sampler, wish)
     if program.is_iterable:
         return Choice(
             tier=Tier.PINNED,
@@ -74,7 +73,7 @@ def choose(program: Program, index_sampler: Any, *, wish: Literal["auto", "pinne
     )
 
 
-def _without_workers(program: Program, index_sampler: Any, wish: str, random: str) -> Choice:
+def _without_workers(program: Program, index_sampler: Any, wish: str) -> Choice:
     def stay(reason: str, *evidence: str) -> Choice:
         return Choice(tier=Tier.PROCESS, reason=reason, evidence=evidence)
 

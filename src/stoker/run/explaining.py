@@ -98,7 +98,7 @@ class Explainer(Serving):
     def _choose(self, loader: DataLoader[Any]) -> Choice:
         program = LoaderFeed.program_of(loader)
         config = self.config
-        choice = tiers.choose(program, loader._index_sampler, wish=config.tier, random=config.random)
+        choice = tiers.choose(program, loader._index_sampler, wish=config.tier)
         if choice.tier not in (Tier.ELASTIC, Tier.PINNED):
             return choice
         try:
