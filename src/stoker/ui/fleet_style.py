@@ -1,4 +1,4 @@
-"""What a fleet's page adds to the style of all pages: colours of parts and classes, bars, columns, shaded cells."""
+"""What the pages of fleets and plans add to the style of all pages: colours of parts, bars, columns, shaded cells."""
 
 FLEET_STYLE = """
 :root { --c0: #d97a06; --c1: #12857a; --c2: #63bd9a; --c3: #8a63d2; --c4: #63aee8; --c5: #2f5fc4; }

@@ -1,4 +1,4 @@
-"""What a plan's page adds to the style of all pages: the plot of hours and cost, cards of picked plans."""
+"""What a plan's page adds to that of a fleet: the plot of hours and cost, cards of picked plans."""
 
 PLAN_STYLE = """
 .canvas.tall { height: 440px; margin: 14px 10px 30px 62px; }
