@@ -92,3 +92,19 @@ def test_what_fails_leaves_its_words_in_a_file(tmp_path: Path, capfd: pytest.Cap
     assert "no such luck" in log.read_text()
     assert "no such luck" not in capfd.readouterr().err
     assert "WORLD_SIZE" not in os.environ
+
+
+def test_a_module_is_traced_as_it_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "train.py").write_text(
+        "import sys, torch\n"
+        "model = torch.nn.Linear(4, int(sys.argv[1]))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(2):\n"
+        "    model(torch.ones(3, 4)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    found, why_not = trace(["-m", "own.train", "5"], "cpu", 1, tmp_path / "tracing.log")
+    assert found is not None, why_not
+    assert (found.name, found.target, found.weights.count) == ("own.train", "cpu", 25)
