@@ -217,9 +217,8 @@ def explain(loader: torch_data.DataLoader[Any]) -> LoaderExplanation:
     feed = serving.known_feed(loader)
     choice = feed.choice if feed is not None else None
     if choice is None:
-        config = serving.config
         program = LoaderFeed.program_of(loader)
-        choice = tiers.choose(program, loader._index_sampler, wish=config.tier, random=config.random)
+        choice = tiers.choose(program, loader._index_sampler, wish=serving.config.tier)
     return LoaderExplanation(
         tier=choice.tier.value, reason=choice.reason, evidence=choice.evidence, settled=not choice.candidate
     )

@@ -97,8 +97,7 @@ class Explainer(Serving):
 
     def _choose(self, loader: DataLoader[Any]) -> Choice:
         program = LoaderFeed.program_of(loader)
-        config = self.config
-        choice = tiers.choose(program, loader._index_sampler, wish=config.tier)
+        choice = tiers.choose(program, loader._index_sampler, wish=self.config.tier)
         if choice.tier not in (Tier.ELASTIC, Tier.PINNED):
             return choice
         try:
