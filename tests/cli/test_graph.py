@@ -52,6 +52,16 @@ def test_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
     assert [node["place"] for node in record["nodes"]].count("moved") == 4
 
 
+@pytest.mark.usefixtures("runs")
+def test_a_run_explains_its_cuts_beside_its_loaders(capsys: pytest.CaptureFixture[str]) -> None:
+    assert stoker(["explain", "cut"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "cut: 4 of 5 stateless calls moved to data workers" in text
+    assert stoker(["explain", "--json", "cut"]) == 0
+    cuts = json.loads(capsys.readouterr().out)["cuts"]
+    assert sorted(cuts) == ["0", "1"]
+
+
 def test_the_ending_of_the_file_is_the_format(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main("cut", "-o", "cut.svg") == 0
     assert capsys.readouterr().out.startswith("wrote cut.svg (")

@@ -22,6 +22,7 @@ from stoker.core.explanation import Explanation
 from stoker.core.runlog import RUNS_FOLDER, Run, find_run, read_run
 from stoker.run.launch import command_of
 from stoker.run.process_tree import end_tree
+from stoker.ui.cuts import latest_cuts, summarise_cut, write_cut
 from stoker.ui.explanation import render_explanation
 from stoker.ui.terminal import style_for
 
@@ -102,9 +103,11 @@ def _explain_run(words: list[str], rank: str | None, *, as_json: bool) -> int:
 def explanation_of(run: Run) -> Explanation:
     """The last word of a run's records on each loader: the probe may have changed the first one."""
     last = {event.loader: event for event in run.events if isinstance(event, LoaderOpened)}
+    cuts = {number: summarise_cut(latest_cuts(run.events, number)) for number in sorted(last)}
     return Explanation(
         program=run.header.argv,
         loaders=[last[number] for number in sorted(last)],
+        cuts={number: write_cut(cut) for number, cut in cuts.items() if cut is not None},
         rank=run.header.rank,
         world_size=run.header.world_size,
     )

@@ -18,5 +18,7 @@ class Explanation(msgspec.Struct, kw_only=True):
     """``file.py:line`` of the ``iter(loader)`` at which the program was ended; empty for a run's own records."""
     first: int = -1
     """Number of the loader that the program was about to iterate over."""
+    cuts: dict[int, str] = {}
+    """Of a run: what was moved out of the loop over each loader, by the loader's number; `stoker graph` has more."""
     rank: int = 0
     world_size: int = 1

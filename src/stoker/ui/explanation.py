@@ -46,6 +46,8 @@ def _loader(loader: LoaderOpened, found: Explanation, style: Style) -> list[str]
     lines += _wrapped(f"why:  {loader.reason}", style)
     for finding in loader.evidence:
         lines += _wrapped(f"also: {finding}", style)
+    if loader.loader in found.cuts:
+        lines += _wrapped(f"cut:  {found.cuts[loader.loader]}", style)
     return lines
 
 
