@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stoker.cli.perf.calibrate import main
 from stoker.core.errors import ConfigError
@@ -14,6 +18,10 @@ from stoker.perf.features.step import characterise
 from stoker.perf.machine import save
 from stoker.perf.machine.allocator import fault_seconds_per_byte
 from stoker.perf.machine.calibrating import calibrate, last_cache_bytes, processor
+from stoker.perf.machine.matrix_probes import matrix_probes
+from stoker.perf.machine.measuring import covering_order, measured
+from stoker.perf.machine.memory_probes import memory_probes
+from stoker.perf.machine.operands import Operands
 from tests.perf.machine.rates_of_old import made_rates
 
 
@@ -36,6 +44,29 @@ def test_this_machine_is_measured_and_a_step_predicted(tmp_path: Path, capsys: p
     save(rates, kept)
     assert main(["--predict", str(features_file(tmp_path)), "--file", str(kept)]) == 0
     assert capsys.readouterr().out.startswith("perceptron: ")
+
+
+@pytest.mark.integration
+def test_a_machine_too_slow_for_all_sizes_is_measured_at_some_of_each_kind() -> None:
+    probes = [*matrix_probes(), *memory_probes()]
+    samples, _ = measured(probes, Operands(32_000_000), last_cache_bytes(), time.perf_counter(), lambda _share: None)
+    counts = Counter(sample.work.curve for sample in samples)
+    assert counts.keys() == {probe.work.curve for probe in probes}
+    assert set(counts.values()) == {3}
+    assert len(samples) < 0.3 * len(probes)
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60))
+def test_every_probe_has_its_turn_and_the_first_are_of_every_curve(curves: list[str]) -> None:
+    order, least = covering_order(curves)
+    assert sorted(order) == list(range(len(curves)))
+    for curve, count in Counter(curves).items():
+        first = [place for place in order[:least] if curves[place] == curve]
+        assert len(first) == min(3, count)
+
+
+def test_sizes_of_a_curve_come_far_apart_first() -> None:
+    assert covering_order(["a"] * 8)[0] == [0, 4, 2, 6, 1, 5, 3, 7]
 
 
 def test_a_step_is_predicted_with_the_rates_that_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,8 @@ _EVICTED_S = 1e-3
 """Longer calls are timed after the caches were emptied; of shorter ones, so many run in turn that they empty them."""
 _WARM, _COLD, _RING = 0.25, 2.5, 64
 """Operands that warm calls, and cold ones, take turns over: parts of the last cache, and at most how many sets."""
+_LEAST = 3
+"""Sizes of a curve that are measured however long they take."""
 _SLOW_MEMORY, _MATTERS = 10e9, 0.05
 """Bytes per second at least, and the share of an operation's time that reading its tensors must be able to take."""
 
@@ -119,7 +121,10 @@ def _turns(ring: Sequence[Callable[[], object]], times: int) -> tuple[Callable[[
 def measured(
     probes: Sequence[Probe], operands: Operands, cache_bytes: int, until: float, tell: Callable[[float], None]
 ) -> tuple[list[Sample], float]:
-    """All probes, in turns until the time is over, at least once; and the share of samples that were disturbed.
+    """All probes, in turns until the time is over; and the share of samples that were disturbed.
+
+    A machine so slow that the time is over within the first turn is measured at fewer sizes, at least a few of each
+    curve.
 
     Args:
         probes: what is measured.
@@ -128,7 +133,8 @@ def measured(
         until: on the clock of ``time.perf_counter``; the last turn ends about then.
         tell: is given the share that is done.
     """
-    visits = [_Visits(probe, cache_bytes) for probe in probes]
+    covering, least = covering_order([probe.work.curve for probe in probes])
+    visits = [_Visits(probes[place], cache_bytes) for place in covering]
     begun = time.perf_counter()
     turns, turn_s = 0, 0.0
     with torch.no_grad():
@@ -136,16 +142,42 @@ def measured(
             turn_begun = time.perf_counter()
             # Forwards, then backwards: nothing is always measured after the same.
             for n, visit in enumerate(visits if turns % 2 == 0 else reversed(visits)):
-                if turns and time.perf_counter() > until:
+                if (turns or n >= least) and time.perf_counter() > until:
                     break
                 visit.visit(operands)
                 if n % 20 == 0:
                     tell(min(1.0, (time.perf_counter() - begun) / max(until - begun, 1.0)))
             turn_s = time.perf_counter() - turn_begun
             turns += 1
+    visits = [visit for visit in visits if visit.warm.alone or visit.warm.disturbed]
     found = [times for visit in visits for times in (visit.warm, visit.cold)]
     disturbed = sum(len(times.disturbed) for times in found)
     return [visit.sample() for visit in visits], disturbed / sum(len(t.alone) + len(t.disturbed) for t in found)
+
+
+def covering_order(curves: Sequence[str]) -> tuple[list[int], int]:
+    """Places of all probes, so ordered that any beginning covers each curve evenly; and how many must be measured.
+
+    Curves take turns; the sizes of each come in van der Corput's order: the first, the middle, the quarters.
+
+    Args:
+        curves: of each probe; those of a curve by their size.
+    """
+    members: dict[str, list[int]] = {}
+    for place, curve in enumerate(curves):
+        members.setdefault(curve, []).append(place)
+    ranked = [
+        (rank, place)
+        for places in members.values()
+        for rank, (_, place) in enumerate(sorted((_reversed_bits(n), place) for n, place in enumerate(places)))
+    ]
+    return [place for _, place in sorted(ranked)], sum(rank < _LEAST for rank, _ in ranked)
+
+
+def _reversed_bits(number: int) -> float:
+    """The binary digits of a number, mirrored at the point: in [0, 1)."""
+    digits = f"{number:b}"[::-1]
+    return int(digits, 2) / 2 ** len(digits)
 
 
 def use_threads(count: int) -> None:
