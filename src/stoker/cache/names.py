@@ -11,7 +11,6 @@ from xxhash import xxh3_128_digest
 
 PAGE_BYTES = 1 << 20
 """Bytes of an object that one page holds; the last page of an object is shorter."""
-KEY_BYTES = 16
 DESCRIPTION = 0xFFFFFFFF
 """Index of the record that describes an object (what its store says of it) and holds none of its bytes."""
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import enum
-import fnmatch
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -96,15 +94,3 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(),
 )
 """A local disk is its own cache; web servers are cached where a rule asks for it."""
-
-
-def rule_for(url: str, rules: Sequence[Rule] = DEFAULT_RULES) -> tuple[int, Rule]:
-    """The first rule whose pattern fits, and its number.
-
-    Raises:
-        LookupError: no rule fits; :data:`DEFAULT_RULES` fit everything.
-    """
-    for number, rule in enumerate(rules):
-        if fnmatch.fnmatchcase(url, rule.pattern):
-            return number, rule
-    raise LookupError(url)

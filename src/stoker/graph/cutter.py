@@ -525,10 +525,10 @@ class Cutter:
         if gain is None:
             self._say_moved("kept without a trial", 0.0)
         elif gain >= Trial.LEAST_GAIN:
-            self._memory.passed = f"steps take {1 - gain:.2f} of the time without it", gain
+            self._memory.passed = f"steps take {1 - gain:.2f} times as long as without it", gain
             self._say_moved(*self._memory.passed)
         else:
-            reason = f"steps took {1 - gain:.2f} of the time without it: it does not pay by 2 %"
+            reason = f"steps took {1 - gain:.2f} times as long as without it: worth keeping from 0.98 down"
             for variant in self._moved():
                 self._keep_whole(variant, "reverted", reason, gain)
         self._send()
@@ -552,11 +552,10 @@ def _why_whole(graph: Graph) -> str:
     stateless = [node for node in graph.nodes if not node.state]
     if not stateless:
         return "no call depends on the batch alone"
-    calls, seconds = len(stateless), sum(node.seconds for node in stateless)
+    seconds = sum(node.seconds for node in stateless)
+    calls = f"{len(stateless)} call{'' if len(stateless) == 1 else 's'}"
     share = f" of its {format_seconds(graph.step_s)}" if graph.step_s else ""
-    return (
-        f"what depends on the batch alone ({calls} calls) takes {format_seconds(seconds)}{share}: sending it costs more"
-    )
+    return f"what depends on the batch alone ({calls}) takes {format_seconds(seconds)}{share}: sending it costs more"
 
 
 def _leaves_of(step: Step) -> Iterator[Argument]:

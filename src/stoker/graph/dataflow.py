@@ -129,11 +129,6 @@ class Graph:
         """Nodes that take a value."""
         return [node for node in self.nodes if value in node.inputs]
 
-    @property
-    def stateless_s(self) -> float:
-        """Seconds a step in stateless nodes."""
-        return sum(node.seconds for node in self.nodes if not node.state)
-
 
 @dataclass(frozen=True, slots=True)
 class Cut:

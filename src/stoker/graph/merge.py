@@ -17,7 +17,7 @@ import torch
 from stoker.graph.arguments import differing, same_bits
 from stoker.graph.dataflow import Argument, Form, Graph, Node, Value
 from stoker.graph.numerics import Numerics, numerics
-from stoker.graph.recorder import Ambient, Call, Trace, Use
+from stoker.graph.recorder import Call, Trace, Use
 
 _LEAST_S, _COMPARE_S, _COMPARED_BYTES_PER_S = 1e-8, 2e-6, 1e10
 """No call costs less than the first; comparing two tensors bit by bit: fixed cost, and bytes a second (one core)."""
@@ -50,10 +50,6 @@ class Recording:
     def fits(self, trace: Trace) -> bool:
         """Whether a step makes the calls that were recorded."""
         return self.paths == [call.path for call in trace.calls]
-
-    def ambient_of(self, node: int) -> Ambient:
-        """Autocast and default types under which a node ran."""
-        return self.calls[node].ambient
 
 
 def merge(traces: Sequence[Trace]) -> Recording:

@@ -10,7 +10,6 @@ the mean (200 points: 1.15, 100 points: 1.20; measured).
 from __future__ import annotations
 
 import bisect
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -183,8 +182,3 @@ def newest(first: RingRecord | None, second: RingRecord | None) -> RingRecord | 
     if first is None or second is None:
         return first if second is None else second
     return second if second.epoch > first.epoch else first
-
-
-def weight_of(capacity_bytes: int, *, unit_bytes: int = 50 * 10**9) -> float:
-    """Weight of a worker with so much room: 1 for ``unit_bytes``, within what a ring takes."""
-    return min(MAX_WEIGHT, max(0.01, math.ceil(100 * capacity_bytes / unit_bytes) / 100))

@@ -51,7 +51,7 @@ class StoreSettings:
         max_idle_s: segments that nobody read for so long go when room is needed.
         filling_wait_s: longest wait for another process that fetches the same page.
         lock_wait_s: longest wait for another process that writes into the index.
-        rules: what a rule's number means (:func:`stoker.cache.policies.rule_for`).
+        rules: what a rule's number means (:mod:`stoker.cache.rules`).
     """
 
     limit_bytes: int | None = None
