@@ -113,7 +113,7 @@ def _steps(report: Report, rates: Rates, took: dict[str, list[float]], returning
 
 def _sums(report: Report, rates: Rates, options: Options) -> None:
     """All-reduces of two processes, at sizes between those that were measured."""
-    found = all_reduce_seconds(_SUMMED, options.pick(8.0, 6.0, 0.2))
+    found = all_reduce_seconds(_SUMMED, options.pick(12.0, 9.0, 0.2))
     errors = {size: interpolated(rates.all_reduce, size) / seconds - 1 for size, seconds in found.items()}
     rows = [
         [number(size, 0), number(1e3 * found[size], 3), number(1e3 * interpolated(rates.all_reduce, size), 3),

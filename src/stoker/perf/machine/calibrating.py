@@ -30,7 +30,7 @@ _EXCHANGED = (4_000, 36_000, 340_000, 620_000, 1_300_000, 2_400_000, 5_000_000, 
 """Bytes that are summed over two processes; no powers of two, whose parts meet in the same lines of the caches."""
 _CACHE_BYTES = 32 << 20
 """Where the system does not say how large its caches are."""
-_REST = {"host": 0.06, "cold": 0.1, "exchange": 0.1}
+_REST = {"host": 0.06, "cold": 0.1, "exchange": 0.15}
 """Parts of the time that are kept for what follows single operations."""
 
 
