@@ -110,4 +110,19 @@ def _sizes(directory: Path) -> dict[Path, int]:
 
 def check_all(store: PageStore) -> int:
     """Number of pages that are there; all their bytes are right."""
-    return sum(check(store, i, index) is not None for i in range(OBJECTS) for index in pages_of(0, size_of(i)))
+    return len(_there(store))
+
+
+def held_bytes(store: PageStore) -> int:
+    """Bytes of the pages that are there, which are all right."""
+    return sum(end - start for start, end in _there(store))
+
+
+def _there(store: PageStore) -> list[tuple[int, int]]:
+    """Where in its object each page that is there begins and ends."""
+    return [
+        span_of(index, size_of(i))
+        for i in range(OBJECTS)
+        for index in pages_of(0, size_of(i))
+        if check(store, i, index) is not None
+    ]
