@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -155,3 +156,19 @@ def test_durations_are_as_precise_as_predictions(hours: float, said: str) -> Non
 )  # fmt: skip
 def test_amounts_carry_their_currency(amount: float, currency: str, said: str) -> None:
     assert format_cost(amount, currency) == said
+
+
+def test_names_in_the_plot_do_not_lie_on_each_other() -> None:
+    """The second lies lower and to the left: below its own circle it would meet the name above the first."""
+    picks = [
+        replace(pick, plan=replace(FRONT[0], hours=span(hours), cost=span(cost)))
+        for pick, hours, cost in zip(REPORT.picks[:2], (16.7, 11.6), (532.0, 742.0), strict=True)
+    ]
+    far = Dot(offer="T4 box", gpu="T4", gpus=8, family="DDP", tier="calibrated", hours=140.0, cost=30_000.0)
+    front = [pick.plan for pick in picks]
+    page = draw_plans(replace(REPORT, picks=picks, front=front, dots=[far], budget=3000.0, deadline_h=72.0))
+    names = re.findall(r'<text class="name" x="([\d.]+)%" y="([\d.]+)%" dx="[-\d.]+" dy="([-\d.]+)"', page)
+    assert len(names) == 2
+    (x, y, down), (other_x, other_y, other_down) = (tuple(map(float, name)) for name in names)
+    # A plot is some 360 px high.
+    assert abs(x - other_x) >= 20 or abs((y - other_y) * 3.6 + down - other_down) >= 13

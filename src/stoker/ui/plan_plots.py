@@ -233,10 +233,9 @@ def _picked(picks: Sequence[PlanRow], report: PlanReport, place: _Place, classes
         x, y = place.x(plan.hours.likely), place.y(plan.cost.likely)
         yield _plan(plan, report, place, classes[plan.gpu], 10)
         yield _text(x, y, str(number), dy=4, anchor="middle", kind="rank")
-        side = -1 if y > _NAME_HEIGHT else 1
-        if any(abs(x - other) < _NAME_WIDTH and abs(y - height) < _NAME_HEIGHT for other, height in named):
-            side = -side
-        named.append((x, y))
+        sides = (-1, 1) if y > _NAME_HEIGHT else (1, -1)
+        side = next((side for side in sides if _is_free(x, y + side * _NAME_AWAY, named)), sides[0])
+        named.append((x, y + side * _NAME_AWAY))
         right = x < 100 - _NAME_WIDTH
         yield _text(
             x, y, write_machines(plan), dx=14 if right else -14, dy=5 + 13 * side,
@@ -244,8 +243,13 @@ def _picked(picks: Sequence[PlanRow], report: PlanReport, place: _Place, classes
         )  # fmt: skip
 
 
-_NAME_WIDTH, _NAME_HEIGHT = 22.0, 8.0
-"""Percents of the drawing that a name takes."""
+def _is_free(x: float, y: float, named: Iterable[tuple[float, float]]) -> bool:
+    """Whether a name here would lie on none of those that there are."""
+    return all(abs(x - left) >= _NAME_WIDTH or abs(y - top) >= _NAME_HEIGHT / 2 for left, top in named)
+
+
+_NAME_WIDTH, _NAME_HEIGHT, _NAME_AWAY = 22.0, 8.0, 4.0
+"""Percents of the drawing that a name takes, with its margins, and that lie between it and its circle's middle."""
 
 
 def draw_parts(parts: Mapping[str, float]) -> str:
