@@ -525,10 +525,10 @@ class Cutter:
         if gain is None:
             self._say_moved("kept without a trial", 0.0)
         elif gain >= Trial.LEAST_GAIN:
-            self._memory.passed = f"steps take {1 - gain:.2f} times as long as without it", gain
+            self._memory.passed = f"steps take {1 - gain:.2f} times as long with it", gain
             self._say_moved(*self._memory.passed)
         else:
-            reason = f"steps took {1 - gain:.2f} times as long as without it: worth keeping from 0.98 down"
+            reason = f"steps took {1 - gain:.2f} times as long with it"
             for variant in self._moved():
                 self._keep_whole(variant, "reverted", reason, gain)
         self._send()
