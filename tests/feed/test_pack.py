@@ -6,6 +6,7 @@ import gc
 import pickle
 import struct
 import warnings
+import weakref
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -264,3 +265,16 @@ class TestDigest:
     )
     def test_differences_show(self, one: Any, other: Any) -> None:
         assert digest(one) != digest(other)
+
+
+def test_nothing_of_a_batch_waits_for_the_garbage_collector() -> None:
+    """A worker that keeps the last batches until the next collection needs several times the memory of torch's."""
+    batch = {"image": torch.zeros(1000), "mask": np.zeros(1000)}
+    gone = weakref.ref(batch["image"])
+    gc.disable()
+    try:
+        packed = pack(batch)
+        del packed, batch
+        assert gone() is None
+    finally:
+        gc.enable()

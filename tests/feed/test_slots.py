@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stoker.feed.slots import ALIGN, Mapping, Ring, SlotWriter, align, create_memory
+from stoker.feed.slots import ALIGN, FreshWriter, Mapping, Ring, SlotWriter, align, create_memory
 
 
 class SlotsInUse(RuleBasedStateMachine):
@@ -70,6 +70,16 @@ class SlotsInUse(RuleBasedStateMachine):
         *views, stamp = self.views.pop(slot)
         assert all(int(view.min()) == int(view.max()) == stamp for view in views)
 
+    @rule(num_warm=st.none() | st.integers(0, 5))
+    def limit_warm(self, num_warm: int | None) -> None:
+        self.ring.limit_warm(num_warm)
+
+    @invariant()
+    def no_more_memory_is_held_than_may_be(self) -> None:
+        in_use = len(self.taken) + len(self.views)
+        if self.ring.num_warm is not None:
+            assert self.ring.touched <= max(self.ring.num_warm, in_use)
+
     @invariant()
     def every_slot_is_free_or_accounted_for(self) -> None:
         assert self.ring.num_free == self.NUM_SLOTS - len(self.taken) - len(self.views)
@@ -93,6 +103,31 @@ class TestRing:
             assert slot == 0
             ring.give_back(slot)
         assert ring.touched == 1
+        ring.close()
+
+    def test_a_large_slot_gives_its_memory_back_when_its_last_view_dies(self) -> None:
+        ring = Ring(1, 1 << 20, 4)
+        ring.limit_warm(0)
+        slot = ring.take()
+        assert slot is not None
+        held = torch.from_numpy(ring.hand_out(slot, 1 << 20)).fill_(7)
+        assert os.fstat(ring.fd).st_blocks * 512 == 1 << 20
+        del held
+        assert os.fstat(ring.fd).st_blocks == 0  # at once: the program may need it before it asks for a batch again
+        ring.close()
+
+    def test_a_forked_child_that_drops_its_views_leaves_the_memory_alone(self) -> None:
+        ring = Ring(1, 1 << 20, 4)
+        ring.limit_warm(0)
+        slot = ring.take()
+        assert slot is not None
+        held = torch.from_numpy(ring.hand_out(slot, 1 << 20)).fill_(7)
+        child = os.fork()
+        if not child:
+            del held
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert int(held.min()) == 7
         ring.close()
 
     def test_a_slot_held_by_autograd_is_not_free(self) -> None:
@@ -123,6 +158,34 @@ class TestRing:
         before = len(os.listdir("/proc/self/fd"))
         with pytest.raises((OSError, ValueError, OverflowError)):
             Ring(1, 1 << 62, 1)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+class TestFreshWriter:
+    def test_what_is_stacked_in_it_is_sent_without_a_copy(self) -> None:
+        writer = FreshWriter()
+        assert writer.reserve(100) is None  # a label alone is no reason to make a memory
+        offset = writer.reserve(1 << 20)
+        assert offset is not None
+        writer.view[offset : offset + (1 << 20)] = 3
+        fd = writer.take()
+        assert os.fstat(fd).st_size == writer.used_bytes == 1 << 20
+        assert int(Mapping(fd, 1 << 20).view(0, 1 << 20).min()) == 3
+        os.close(fd)
+
+    def test_a_memory_that_is_not_taken_is_given_up(self) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        writer = FreshWriter(1 << 20)
+        assert len(os.listdir("/proc/self/fd")) > before
+        writer.close()
+        del writer
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_an_impossible_size_has_no_room_and_leaves_no_descriptor(self) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        assert FreshWriter().reserve(1 << 60) is None
+        with pytest.raises(OSError, match=r"."):
+            FreshWriter(1 << 62)
         assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -143,7 +143,11 @@ def set_name(name: bytes) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Lets malloc keep what is freed: giving pages back after every sample costs a fifth of the decode time."""
+    """Lets malloc keep what is freed: giving pages back after every sample costs a fifth of the decode time.
+
+    No more than it keeps by itself once it has seen blocks of the largest size that it adapts to: workers need no
+    more memory than torch's.
+    """
     if _mallopt is not None:
         _mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # the largest value that glibc takes
-        _mallopt(_M_TRIM_THRESHOLD, 1 << 29)
+        _mallopt(_M_TRIM_THRESHOLD, 1 << 26)

@@ -69,20 +69,30 @@ class Packed:
         return sum(align(entry.size_bytes) + ALIGN for entry in self.entries)
 
 
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, protocol=5, buffer_callback=self._take_buffer)
-        self.entries: list[_Entry] = []
-        self.buffer_entries: list[int] = []
+class _Table:
+    """The ranges of memory that a batch refers to, collected while it is pickled."""
 
-    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
+        self.buffers: list[int] = []
+
+    def take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
+        """Keeps a buffer out of the pickle, unless it is small."""
         raw = buffer.raw()
         if raw.nbytes < _SMALL_ARRAY_BYTES:
             return True
         array = np.frombuffer(raw, np.uint8)
-        self.buffer_entries.append(len(self.entries))
+        self.buffers.append(len(self.entries))
         self.entries.append(_Entry(int(array.ctypes.data), raw.nbytes, (buffer, array)))
         return False
+
+
+class _Pickler(pickle.Pickler):
+    # The table is another object: a pickler that its own callback refers to would keep the batch until the garbage
+    # collector comes by.
+    def __init__(self, file: io.BytesIO, table: _Table) -> None:
+        super().__init__(file, protocol=5, buffer_callback=table.take_buffer)
+        self.entries = table.entries
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -150,10 +160,9 @@ def _rebuild_compressed(
 
 def pack(batch: object) -> Packed:
     """Takes a batch apart; raises what pickling raises (``PicklingError``, ``TypeError`` …) for what can't travel."""
-    file = io.BytesIO()
-    pickler = _Pickler(file)
-    pickler.dump(batch)
-    return Packed(file.getvalue(), pickler.entries, pickler.buffer_entries)
+    file, table = io.BytesIO(), _Table()
+    _Pickler(file, table).dump(batch)
+    return Packed(file.getvalue(), table.entries, table.buffers)
 
 
 def place(packed: Packed, writer: SlotWriter) -> bytes | None:

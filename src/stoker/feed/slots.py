@@ -3,7 +3,8 @@
 A ring is one memfd (never a named file: nothing outlives a ``kill -9`` and the size of /dev/shm is no limit), mapped
 once by each process. Free slots are handed out last-in first-out, so that memory follows the number of batches in
 flight, not the number of slots, and stays warm in the caches. Views of a slot keep it taken; it is free again when
-the last view dies.
+the last view dies. Where batches are large, free slots give their memory back (``num_warm``): they are then as cheap
+as the segments that torch makes for each batch, and as slow.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class Mapping:
         """A writable byte view; every tensor or array made from it keeps it (and the mapping) alive."""
         return np.frombuffer(self._map, np.uint8, count=size_bytes, offset=offset)
 
+    def trim(self, offset: int, size_bytes: int) -> None:
+        """Gives the memory of a range back to the system; it reads as zeros until it is written again."""
+        self._map.madvise(mmap.MADV_REMOVE, offset, size_bytes)
+
     def close(self) -> None:
         """Unmaps, unless views are alive: then the mapping goes with the last of them."""
         with contextlib.suppress(BufferError):
@@ -82,8 +87,15 @@ class Ring:
         self._is_free = bytearray(b"\1" * num_slots)
         self._returned: deque[int] = deque()  # appended to by finalizers, which may run in any thread
         self._watches: dict[int, weakref.ref[Any]] = {}
-        self.touched = 0
-        """Slots used at least once: what the ring costs in memory."""
+        self._owner = os.getpid()
+        self._warm: set[int] = set()  # slots that hold memory: all that were taken since they were last trimmed
+        self.num_warm: int | None = None
+        """Most slots that may hold memory before one that gets free gives its own back; None for no bound."""
+
+    @property
+    def touched(self) -> int:
+        """Slots that hold memory: what the ring costs."""
+        return len(self._warm)
 
     @property
     def num_free(self) -> int:
@@ -98,7 +110,7 @@ class Ring:
             return None
         slot = self._free.pop()
         self._is_free[slot] = 0
-        self.touched = max(self.touched, slot + 1)
+        self._warm.add(slot)
         return slot
 
     def is_taken(self, slot: int) -> bool:
@@ -113,6 +125,27 @@ class Ring:
         assert not self._is_free[slot], f"slot {slot} was freed twice; two batches would have shared it"
         self._is_free[slot] = 1
         self._free.append(slot)
+        self._cool(slot)
+
+    def _cool(self, slot: int) -> None:
+        """Gives the memory of a slot that nobody uses back, where the slots hold more than they may.
+
+        Not in a forked child, which drops its own views of what this process goes on using.
+        """
+        if self.num_warm is None or len(self._warm) <= self.num_warm or slot not in self._warm:
+            return
+        if os.getpid() == self._owner:
+            self._warm.discard(slot)
+            with contextlib.suppress(OSError, ValueError):  # closed meanwhile, or refused: it stays as it is
+                self._mapping.trim(slot * self.slot_bytes, self.slot_bytes)
+
+    def limit_warm(self, num_warm: int | None) -> None:
+        """Sets how many slots may hold memory; free ones beyond that give theirs back now, the one used last last."""
+        if num_warm == self.num_warm:
+            return
+        self.num_warm = num_warm
+        for slot in list(self._free):
+            self._cool(slot)
 
     def view(self, slot: int, size_bytes: int) -> npt.NDArray[np.uint8]:
         """The first bytes of a slot, not tied to its lifetime (for copying out)."""
@@ -122,7 +155,13 @@ class Ring:
         """The first bytes of a slot; the slot is freed when the returned array and all made from it are gone."""
         holder = self.view(slot, size_bytes)
         returned = self._returned
-        self._watches[slot] = weakref.ref(holder, lambda _: returned.append(slot))
+
+        def come_back(_: object) -> None:
+            # At once, not when the slot is next asked for: the program may need the memory in between.
+            self._cool(slot)
+            returned.append(slot)
+
+        self._watches[slot] = weakref.ref(holder, come_back)
         return holder
 
     def _collect(self) -> None:
@@ -150,6 +189,12 @@ class Ring:
         self._mapping.close()
 
 
+_FRESH_BYTES = 1 << 16
+"""A buffer smaller than this is no reason to make a memory for its batch."""
+_FRESH_FACTOR = 4
+"""A fresh memory is this much larger than its first buffer: others follow, and what is not written costs nothing."""
+
+
 class SlotWriter:
     """A worker's cursor in one slot: hands out aligned regions and knows which addresses lie inside.
 
@@ -174,3 +219,55 @@ class SlotWriter:
         """Where a memory range lies in the slot; None when it lies elsewhere."""
         offset = address - self.address
         return offset if offset >= 0 and offset + size_bytes <= self.used_bytes else None
+
+
+class FreshWriter(SlotWriter):
+    """A worker's cursor in a memory of its own, made once the first large buffer needs room.
+
+    For a batch that has no slot: it is built there as it would be in a slot, and never copied either.
+
+    Args:
+        size_bytes: makes it at once, with so much room.
+
+    Raises:
+        OSError: no memory or no descriptor left, where it is made at once.
+    """
+
+    def __init__(self, size_bytes: int = 0) -> None:
+        super().__init__(np.empty(0, np.uint8))
+        self._fd = -1
+        if size_bytes:
+            self._create(size_bytes)
+
+    def reserve(self, size_bytes: int, phase: int = 0) -> int | None:
+        """As in a slot; None also for small buffers as long as there is no memory, and where none can be had."""
+        if self._fd < 0:
+            if size_bytes < _FRESH_BYTES:
+                return None
+            try:
+                self._create(_FRESH_FACTOR * size_bytes)
+            except OSError:
+                return None
+        return super().reserve(size_bytes, phase)
+
+    def _create(self, size_bytes: int) -> None:
+        fd = create_memory("stoker-batch", size_bytes)
+        try:
+            view = Mapping(fd, size_bytes).view(0, size_bytes)
+        except (OSError, ValueError) as error:
+            os.close(fd)
+            raise OSError(str(error)) from error
+        super().__init__(view)
+        self._fd = fd
+
+    def take(self) -> int:
+        """The descriptor of the memory, cut to what is used; the caller closes it."""
+        os.ftruncate(self._fd, max(self.used_bytes, 1))
+        fd, self._fd = self._fd, -1
+        return fd
+
+    def close(self) -> None:
+        """Gives up the memory, if it was not taken."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

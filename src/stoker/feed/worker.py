@@ -28,7 +28,7 @@ from stoker.feed.board import BoardWriter
 from stoker.feed.fetch import SampleError, ShardExhausted
 from stoker.feed.pack import Packed, pack, place
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
-from stoker.feed.slots import Mapping, SlotWriter, create_memory
+from stoker.feed.slots import FreshWriter, Mapping, SlotWriter
 from stoker.feed.wire import Channel, Frame, Kind, LeaseFlag, LeaseHeader, Place, ReadyHeader, unpack_lease
 
 _INLINE_SKELETON_BYTES = 1 << 15
@@ -177,6 +177,13 @@ class Worker:
         """A probe's death is not to be blamed on a sample."""
 
     def _serve(self, header: LeaseHeader, item: WorkItem) -> None:
+        self._make(header, item)
+        if header.flags & LeaseFlag.DIGEST:
+            self._send_evidence(item)
+        self._idle_since = time.monotonic()
+
+    def _make(self, header: LeaseHeader, item: WorkItem) -> None:
+        """Makes a batch and sends it; nothing of it is left here afterwards."""
         begun = time.monotonic()
         idle_s = begun - self._idle_since
         cpu = time.process_time()
@@ -201,9 +208,8 @@ class Worker:
         elif failure:
             self._board.clear()
             self._channel.send(Kind.FAILED, header.pack(failure))
-        if header.flags & LeaseFlag.DIGEST:
-            self._send_evidence(item)
-        self._idle_since = time.monotonic()
+        if isinstance(writer, FreshWriter):
+            writer.close()
 
     def _send_evidence(self, item: WorkItem) -> None:
         if self._iteration is None or self._fetcher is None:  # worker_init_fn raised: nothing to compare
@@ -228,11 +234,14 @@ class Worker:
             self._arena.use(None)
 
     def _writer(self, header: LeaseHeader) -> SlotWriter | None:
-        found = self._rings.get(header.ring)
-        if found is None or header.slot < 0 or header.flags & LeaseFlag.REPLAY:
+        """Where the batch is to be built: in its slot, else in a memory of its own; None in ordinary memory."""
+        if header.flags & LeaseFlag.REPLAY:
             return None
-        mapping, slot_bytes = found
-        return SlotWriter(mapping.view(header.slot * slot_bytes, slot_bytes))
+        found = self._rings.get(header.ring)
+        if found is not None and header.slot >= 0:
+            mapping, slot_bytes = found
+            return SlotWriter(mapping.view(header.slot * slot_bytes, slot_bytes))
+        return None if header.flags & LeaseFlag.INLINE else FreshWriter()
 
     def _send(
         self,
@@ -284,20 +293,26 @@ class Worker:
     ) -> tuple[Place, int, bytes, tuple[int, ...], memoryview | None]:
         """Where the batch went: place, payload bytes, skeleton for the frame, descriptors, inline payload."""
         if writer is not None and (skeleton := _fill(packed, writer)) is not None:
-            return Place.SLOT, writer.used_bytes, skeleton, (), None
+            return _placed(writer, skeleton)
         size = packed.payload_bytes + len(packed.skeleton) + 32 * len(packed.entries) + _INLINE_SKELETON_BYTES
         if size >= _INLINE_SKELETON_BYTES * 2 and not flags & LeaseFlag.INLINE:
-            fd, memory = _own_memory(size)
-            if memory is not None:
-                own = SlotWriter(memory.view(0, size))
+            with contextlib.suppress(OSError):  # limits forbid it: the socket is slower, but always there
+                own = FreshWriter(size)
                 skeleton = _fill(packed, own)
                 assert skeleton is not None
-                return Place.OWN_MEMORY, own.used_bytes, skeleton, (fd,), None
-        own = SlotWriter(np.empty(size, np.uint8))
-        skeleton = place(packed, own)
+                return _placed(own, skeleton)
+        inline = SlotWriter(np.empty(size, np.uint8))
+        skeleton = place(packed, inline)
         assert skeleton is not None
-        inline: Any = own.view
-        return Place.INLINE, own.used_bytes, skeleton, (), memoryview(inline)[: own.used_bytes]
+        view: Any = inline.view
+        return Place.INLINE, inline.used_bytes, skeleton, (), memoryview(view)[: inline.used_bytes]
+
+
+def _placed(writer: SlotWriter, skeleton: bytes) -> tuple[Place, int, bytes, tuple[int, ...], memoryview | None]:
+    """What is sent of a batch that lies in a slot or in a memory of its own."""
+    if isinstance(writer, FreshWriter):
+        return Place.OWN_MEMORY, writer.used_bytes, skeleton, (writer.take(),), None
+    return Place.SLOT, writer.used_bytes, skeleton, (), None
 
 
 class _UserError(Exception):
@@ -314,19 +329,6 @@ def _wrap(error: Exception, where: str, position: int) -> bytes:
         stand_in = RuntimeError(f"{type(error).__qualname__}: {error}")
         wrapper = ExceptionWrapper((RuntimeError, stand_in, error.__traceback__), where=where)
         return pickle.dumps((wrapper, position))
-
-
-def _own_memory(size_bytes: int) -> tuple[int, Mapping | None]:
-    """Shared memory for one batch; None where limits forbid it (the socket is slower, but always there)."""
-    try:
-        fd = create_memory("stoker-batch", size_bytes)
-    except OSError:
-        return -1, None
-    try:
-        return fd, Mapping(fd, size_bytes)
-    except (OSError, ValueError):
-        os.close(fd)
-        return -1, None
 
 
 def _fill(packed: Packed, writer: SlotWriter) -> bytes | None:
