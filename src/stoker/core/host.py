@@ -81,14 +81,37 @@ def quota_cores(root: Path = ROOT) -> float | None:
 
 
 def memory_bytes(root: Path = ROOT) -> tuple[int, int]:
-    """The memory limit of this process and what is available below it, in bytes."""
+    """The memory limit of this process and what is available below it, in bytes.
+
+    The machine's, that of the tightest cgroup, or what ``ulimit -v`` and ``ulimit -d`` leave, whichever is least.
+    """
     info = parse_meminfo(_read(root / "proc/meminfo") or "")
     total = info.get("MemTotal", 0)
     limit, available = total, info.get("MemAvailable", total)
     for cgroup_limit, used in _memory_limits(root):
         limit = min(limit, cgroup_limit) if limit else cgroup_limit
         available = min(available, max(0, cgroup_limit - used)) if available else max(0, cgroup_limit - used)
+    for own_limit, used in _own_limits(root):
+        limit, available = min(limit, own_limit), min(available, max(0, own_limit - used))
     return limit, available
+
+
+def private_bytes(root: Path = ROOT) -> int:
+    """Resident memory of this process that no file or other process shares; 0 where the kernel does not tell."""
+    fields = (_read(root / "proc/self/statm") or "0 0 0").split()
+    return (int(fields[1]) - int(fields[2])) * resource.getpagesize()
+
+
+def kills_for_memory(root: Path = ROOT) -> int:
+    """Processes that the kernel has killed for lack of memory, in this process's cgroups or on the machine.
+
+    A number to be compared with a later one: it counts from the start of the machine or of the cgroup.
+    """
+    counted = [_counted(_read(folder / "memory.events") or "", "oom_kill") for folder in _cgroup_folders(root, "")]
+    counted += [
+        _counted(_read(folder / "memory.oom_control") or "", "oom_kill") for folder in _cgroup_folders(root, "memory")
+    ]
+    return sum(counted) + _counted(_read(root / "proc/vmstat") or "", "oom_kill")
 
 
 def shm_free_bytes(folder: Path = Path("/dev/shm")) -> int:
@@ -163,8 +186,25 @@ def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
             yield int(limit_text), max(0, used - _stat_value(folder, reclaimable))
 
 
+def _own_limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use in bytes of each resource limit of this process that is set."""
+    fields = (_read(root / "proc/self/statm") or "").split()
+    if len(fields) < 6:
+        return
+    page = resource.getpagesize()
+    for kind, used in ((resource.RLIMIT_AS, int(fields[0])), (resource.RLIMIT_DATA, int(fields[5]))):
+        limit, _ = resource.getrlimit(kind)
+        if limit != resource.RLIM_INFINITY:
+            yield limit, used * page
+
+
 def _stat_value(folder: Path, name: str) -> int:
-    for line in (_read(folder / "memory.stat") or "").splitlines():
+    return _counted(_read(folder / "memory.stat") or "", name)
+
+
+def _counted(text: str, name: str) -> int:
+    """The number behind a name, in a file of one name and number a line; 0 where it is missing."""
+    for line in text.splitlines():
         key, _, value = line.partition(" ")
         if key == name:
             return int(value)

@@ -301,6 +301,20 @@ class Crew:
         """Asks a throwaway worker for one side of the differential probe; ``other`` is another item of the order."""
         self._send(member, Kind.PROBE, pickle.dumps((role, work, other), 5))
 
+    def let_go_on(self, worker: int) -> None:
+        """Has a throwaway worker whose first sample was large go on."""
+        member = self.members.get(worker)
+        if member is not None:
+            self._send(member, Kind.GO)
+
+    def pin(self, member: Member) -> None:
+        """Asks a worker to go on as one of the pinned tier."""
+        self._send(member, Kind.PIN)
+
+    def become(self, iteration: Iteration) -> None:
+        """Workers that are started from here on get these constants; those that there are have them already."""
+        self._iteration = iteration
+
     def stop(self, member: Member) -> None:
         """Tells a worker to finish the leases it has and leave."""
         member.draining = True

@@ -12,18 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from stoker.core import host
 from stoker.core.errors import StreamNotRepeatableError, WorkerLostError, WorkerStartError
 from stoker.feed.crew import LEFT, Crew, Departure, Member, Message
+from stoker.feed.fetch import moves_samples
+from stoker.feed.handover import Handover
 from stoker.feed.history import History
 from stoker.feed.leases import Item, LeaseTable, State
 from stoker.feed.order import Order
 from stoker.feed.outcome import FailedItem, IterationEnd
 from stoker.feed.pack import unpack
 from stoker.feed.probe import Evidence
-from stoker.feed.probing import Probing
+from stoker.feed.probing import Probing, why_not_probed
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.quarantine import Quarantine
 from stoker.feed.rings import Payload, SlotKeeper
+from stoker.feed.room import LARGE_BYTES, Room
+from stoker.feed.room import fit as fit_room
 from stoker.feed.roster import Roster
 from stoker.feed.scaling import Decision, ScalingPolicy
 from stoker.feed.watch import INTERVAL_S, Watch
@@ -78,6 +83,8 @@ class Limits:
     stall_timeout_s: float
     timeout_s: float = 0.0
     """The loader's own time limit for one batch; 0 for none."""
+    free_bytes: int = 0
+    """Memory that could be allocated before the first batch was made; 0 when unknown."""
 
 
 class Engine:
@@ -137,12 +144,16 @@ class Engine:
         self._window = Window(counters, time.monotonic())
         self._roster = Roster(crew, program, self._window, pinned=self._pinned, started=self._on_started)
         self.probing = Probing()
+        self._handover = Handover()
         self._losses = 0
+        self._room: Room | None = None
+        self._room_for: tuple[int, ...] = ()
         self._said_refusal = False
         self._booked_s = 0.0
         self._said_s = 0.0
         self.taken_ahead = order.taken
         """Items delivered beyond the cursor (``in_order=False``), in this iteration or before it was gone on with."""
+        self._first = first
         self.delivered_seq = first - 1
         """Number of the item delivered last."""
         if self._history is not None and program.is_iterable:
@@ -215,10 +226,45 @@ class Engine:
             members.sort(key=self._roster.held)
             for member in list(members):
                 item = self._table.next_waiting(member.identity.worker_id)
+                if item is not None and not self._has_room(item):
+                    item = None
                 if item is not None:
                     self._lease(member, item)
                 if item is None or self._roster.held(member) >= depth:
                     members.remove(member)
+
+    def _has_room(self, item: Item) -> bool:
+        """Whether memory allows that one more item is made; always for the one that the program gets next."""
+        room = self._room
+        if self.probing.holds_back:  # but the first batch is waited for, whatever became of its worker
+            return item is self._table.head() and self.delivered_seq < self._first
+        return room is None or self._table.num_in_flight < room.in_flight or item is self._table.head()
+
+    def _fit_room(self) -> None:
+        """Bounds what is in flight where batches are large; the answer holds until its grounds change."""
+        workers = max(1, len(self.crew.active()))
+        grounds = (self._keeper.largest_bytes, workers, self.capacity)
+        if grounds == self._room_for:
+            return
+        self._room_for = grounds
+        room = fit_room(
+            wanted=self.capacity,
+            workers=workers,
+            lookahead=self._lookahead,
+            batch_bytes=self._keeper.largest_bytes,
+            beside_frac=self._beside_frac(),
+            program_bytes=host.private_bytes(),
+            free_bytes=self._limits.free_bytes,
+        )
+        self._room = room if room.in_flight < self.capacity else None
+        self._keeper.limit_warm(room.num_warm)
+
+    def _beside_frac(self) -> float:
+        """Memory that a worker needs beside the slot while it makes a batch, as a share of the batch."""
+        head = self._table.head()
+        if not moves_samples(self._program, self.iteration.tier) or head is None:
+            return 1.0
+        return 1.0 / max(1, len(head.work.indices))
 
     def _lease(self, member: Member, item: Item) -> None:
         ring, slot = self._keeper.take()
@@ -245,6 +291,10 @@ class Engine:
         ring = self._keeper.fit(self.capacity)
         if ring is not None:
             self.crew.share(ring)
+        if self._keeper.largest_bytes >= LARGE_BYTES:
+            self._fit_room()
+        if self.probing.holds_back:
+            self.probing.go_on(self.crew, all_idle=not self._roster.holding())
         if self.crew.template_lost and not self.crew.members:
             raise WorkerStartError("the template process is gone, and with it all data workers")
         if changed:
@@ -271,6 +321,8 @@ class Engine:
         timeout_s = self._limits.stall_timeout_s
         deadline = time.monotonic() + timeout_s
         while self.probing.evidence is None:
+            if self.probing.refused:
+                return self.probing.refused
             if self.probing.hopeless(self.crew):
                 if not self.probing.repeat(self.crew, self._program):
                     return "data workers were lost twice while its samples were probed"
@@ -300,6 +352,42 @@ class Engine:
             self._on_retiring(message.worker, frame)
         elif frame.kind is Kind.PROBED:
             self.probing.found(frame.body)
+        elif frame.kind is Kind.SIZED:
+            self._on_sized(message.worker, pickle.loads(frame.body))
+        elif frame.kind is Kind.PINNED:
+            self._handover.answered(message.worker, agreed=pickle.loads(frame.body))
+
+    def _on_sized(self, worker: int, sample_bytes: int) -> None:
+        """The first sample of the probe is large: it goes on when the others are done, or not at all."""
+        head = self._table.head()
+        one_by_one = moves_samples(self._program, Tier.ELASTIC) and head is not None
+        why_not = why_not_probed(
+            sample_bytes=sample_bytes,
+            batch_bytes=sample_bytes * (len(head.work.indices) if one_by_one and head is not None else 1),
+            workers=len(self.crew.active()),
+            free_bytes=self._limits.free_bytes,
+        )
+        self.probing.sized(worker, why_not)
+        if not why_not:
+            self.crew.forget()
+            return
+        self.crew.kill(self.crew.members[worker], why_not)
+        self._handover.begin(self.crew, self._program, self._table)
+
+    def hand_over(self, iteration: Iteration) -> bool:
+        """Goes on as the pinned tier with the same workers, if they allow it; else nothing has changed."""
+        while self._handover.result is None:
+            self.pump(_POLL_S)
+        if not self._handover.result:
+            return False
+        self.iteration = iteration
+        self.crew.become(iteration)
+        self._pinned, self._history = True, History()
+        self._roster.pin()
+        for item in self._table:
+            if item.state is State.READY:
+                self._history.made(item.seq, item.work, None)
+        return True
 
     def _return_lease(self, worker: int, header: LeaseHeader | ReadyHeader, stamp_s: float) -> None:
         self._roster.return_lease(worker, stamp_s)
@@ -352,6 +440,7 @@ class Engine:
 
     def _on_departure(self, departure: Departure) -> None:
         self._roster.remove(departure.worker)
+        self._handover.lost(departure.worker)
         for ring, slot in self.crew.slots_left(departure.worker):
             self._keeper.give_back(ring, slot)
         released = self._table.release(departure.worker)

@@ -83,8 +83,14 @@ def create_fetcher(program: Program, iteration: Iteration, sink: Sink = _NO_SINK
         return ShardFetcher(program)
     if iteration.tier is not Tier.ELASTIC:
         return PinnedFetcher(program)
+    return ElasticFetcher(program, iteration, sink if moves_samples(program, iteration.tier) else _NO_SINK, drew=drew)
+
+
+def moves_samples(program: Program, tier: Tier) -> bool:
+    """Whether each sample goes where its batch will be as soon as it is made."""
     plain = program.collate_fn is torch_data.collate.default_collate
-    return ElasticFetcher(program, iteration, sink if plain else _NO_SINK, drew=drew)
+    one_by_one = program.auto_collation and not program.is_iterable and not takes_whole_batches(program.dataset)
+    return tier is Tier.ELASTIC and plain and one_by_one
 
 
 class PinnedFetcher:
@@ -116,12 +122,14 @@ class ElasticFetcher:
         self._sink = sink
         self.drew = drew
         self._picture: tuple[Any, ...] | None = None
+        self._before: tuple[Any, ...] | None = None
 
     def fetch(self, seq: int, item: WorkItem, progress: Progress) -> Any:
         """One batch; the same bytes for the same item in any process."""
         if self.drew:
             return self._fetch_seeded(seq, item, progress)
         if self._picture is None:
+            self._before = streams.save()
             streams.seed(seeds.batch_seed(self._iteration.base_seed, 0, 0))
             self._picture = streams.mark()
         batch, failure = None, None
@@ -135,6 +143,12 @@ class ElasticFetcher:
         if failure is not None:
             raise failure
         return batch
+
+    def give_up(self) -> bool:
+        """Leaves the random streams as they were before the first item; False when items were drawn from them."""
+        if not self.drew and self._before is not None:
+            streams.restore(self._before)
+        return not self.drew
 
     def _fetch_seeded(self, seq: int, item: WorkItem, progress: Progress) -> Any:
         base, ordinal = self._iteration.base_seed, self._iteration.ordinal

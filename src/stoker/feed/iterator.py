@@ -273,12 +273,16 @@ class FedIterator(_BaseDataLoaderIter):
         if elastic and self._feed.services.config.workers != 0:
             return
         first, iteration = self._engine.cursor, self._engine.iteration
+        pinned = Iteration(ordinal=iteration.ordinal, base_seed=iteration.base_seed, tier=Tier.PINNED)
+        if not elastic and self._engine.hand_over(pinned):
+            if self._first is not None:
+                self._engine.inherit(first - 1, self._first)
+            return
         works = self._leave_engine()
         if elastic:
             maker = InlineMaker(self._program, iteration)
             self._go_on_here(maker.make, works, first)
         else:
-            pinned = Iteration(ordinal=iteration.ordinal, base_seed=iteration.base_seed, tier=Tier.PINNED)
             self._engine = self._feed.start_engine(
                 self._loader, pinned, self._order, first=first, adopt=works, delivered=self._first
             )

@@ -89,6 +89,10 @@ class LeaseTable:
             heapq.heappush(self._waiting, item.seq)
         return item
 
+    def pin(self, num_pinned: int) -> None:
+        """Binds items to workers from here on, as ``num_pinned`` does."""
+        self._num_pinned = num_pinned
+
     def pass_over(self) -> None:
         """The next item was delivered before the iteration was gone on with."""
         self.next_seq += 1
@@ -172,6 +176,11 @@ class LeaseTable:
         return sum(1 for i in self._items.values() if i.state in (State.WAITING, State.LEASED))
 
     @property
+    def num_in_flight(self) -> int:
+        """Items that are leased or ready."""
+        return sum(1 for i in self._items.values() if i.state in (State.LEASED, State.READY))
+
+    @property
     def num_open(self) -> int:
         """Items drawn and neither delivered nor void."""
         if not self._void_from:
@@ -204,7 +213,8 @@ class LeaseTable:
         self.num_ready -= 1
         if item.seq == self.cursor:
             self.cursor += 1
-        return item.result
+        result, item.result = item.result, None  # whoever still has the item does not keep its batch
+        return result
 
     def forget_all(self) -> list[Item]:
         """Empties the table (the program left the iteration); returns what was open."""

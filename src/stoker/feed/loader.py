@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch.utils.data import DataLoader
 
+from stoker.core import host
 from stoker.core.errors import WorkerStartError
 from stoker.feed import tiers
 from stoker.feed.crew import Backend, Crew
@@ -42,6 +43,8 @@ class FeedConfig:
     """The script or ``-m module`` and its arguments, for commands in messages."""
     launcher: tuple[str, ...] = ()
     """What must start ``stoker`` in such a command; empty where a shell does."""
+    memory_frac: float = 1.0
+    """Share of the host's free memory that is this process's to use."""
 
 
 class LoaderListener(Listener, Protocol):
@@ -262,6 +265,7 @@ class LoaderFeed:
             worker_memory_bytes=config.worker_memory_bytes,
             stall_timeout_s=config.stall_timeout_s,
             timeout_s=loader.timeout,
+            free_bytes=int(host.memory_bytes()[1] * config.memory_frac),
         )
 
     # -- the probe's verdict -----------------------------------------------------------------------------------------

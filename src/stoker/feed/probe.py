@@ -12,6 +12,8 @@ of the dataset anyway, or by ``objects`` where none are declared.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
@@ -19,11 +21,14 @@ from typing import Any, Literal
 from stoker.core import seeds
 from stoker.feed import streams
 from stoker.feed.fetch import SampleError, fetch_samples, takes_whole_batches
-from stoker.feed.pack import digest
+from stoker.feed.pack import digest, pack
 from stoker.feed.program import Iteration, Program, WorkItem
 
 NUM_SAMPLES = 4
 """Samples that are compared; each costs the throwaway worker two."""
+
+LARGE_SAMPLE_BYTES = 1 << 22
+"""Samples from here on are made by one probing worker at a time, and only where there is memory for them."""
 
 Role = Literal["beside", "apart"]
 """Which of the two workers: the one that makes the samples in order, or the one that makes them in reverse first."""
@@ -64,7 +69,13 @@ def run_beside(program: Program, iteration: Iteration, item: WorkItem, *, drew: 
         streams.restore(states)
 
 
-def run_apart(program: Program, iteration: Iteration, item: WorkItem, other: WorkItem | None = None) -> Evidence:
+def run_apart(
+    program: Program,
+    iteration: Iteration,
+    item: WorkItem,
+    other: WorkItem | None = None,
+    when_large: Callable[[int], None] = lambda size_bytes: None,
+) -> Evidence:
     """Digests made by a throwaway worker that has seen the samples before, in reverse and under other seeds.
 
     Args:
@@ -72,16 +83,18 @@ def run_apart(program: Program, iteration: Iteration, item: WorkItem, other: Wor
         iteration: its seeds.
         item: what both workers make.
         other: another item of the order, if one is known.
+        when_large: called with the bytes of the first sample, where they are many, before any other is made; nothing
+            is held meanwhile. It may wait, and raise to end the probe.
     """
     part = _part(program, item)
     elsewhere = Iteration(ordinal=iteration.ordinal, base_seed=iteration.base_seed ^ 1, tier=iteration.tier)
-    _evidence(program, elsewhere, part, drew=False, reverse=True)
+    _make_first(program, elsewhere, part, when_large)
     if _has_no_reverse(program, part):
         # A counter is told by having been asked once more than the other worker's, a dependence on the sample before
         # by another one before.
-        _evidence(program, elsewhere, part, drew=False, reverse=True)
+        _make(program, elsewhere, part)
         if other is not None:
-            _evidence(program, elsewhere, _part(program, other), drew=False, reverse=True)
+            _make(program, elsewhere, _part(program, other))
     return _evidence(program, iteration, part, drew=False, reverse=True)
 
 
@@ -100,47 +113,92 @@ def _part(program: Program, item: WorkItem) -> WorkItem:
     return WorkItem(indices=good[:NUM_SAMPLES], start=item.start)
 
 
-def _evidence(program: Program, iteration: Iteration, part: WorkItem, *, drew: bool, reverse: bool) -> Evidence:
-    base, ordinal = iteration.base_seed, iteration.ordinal
-    whole = not program.auto_collation or takes_whole_batches(program.dataset)
-    picture: tuple[Any, ...] = ()
+class _Run:
+    """The samples of an item made one by one, each under its seed, and their batch."""
 
-    def seed(position: int, index: object) -> None:
-        nonlocal picture
+    def __init__(self, program: Program, iteration: Iteration, part: WorkItem) -> None:
+        self._program = program
+        self._iteration = iteration
+        self._part = part
+        self.whole = not program.auto_collation or takes_whole_batches(program.dataset)
+        self.positions = [0] if self.whole else list(range(len(part.indices)))
+        self._picture: tuple[Any, ...] = ()
+        self.drew = False
+
+    def _seed(self, position: int, index: object) -> None:
+        base, ordinal = self._iteration.base_seed, self._iteration.ordinal
         value = seeds.batch_seed(base, ordinal, 0)
         if position >= 0:
-            value = seeds.sample_seed(base, ordinal, part.start + position, index)
+            value = seeds.sample_seed(base, ordinal, self._part.start + position, index)
         streams.seed(value)
-        picture = streams.mark()
+        self._picture = streams.mark()
 
+    def make(self, position: int) -> Any:
+        """One sample, or all that the dataset makes at once; raises :class:`SampleError`."""
+        part = self._part
+        if not self.whole:
+            part = WorkItem(indices=[part.indices[position]], start=part.start + position)
+        samples = fetch_samples(self._program, part, _ignore, self._seed)
+        return samples if self.whole else samples[0]
+
+    def note_draws(self) -> None:
+        """Notices whether what was made last drew random numbers."""
+        self.drew = self.drew or streams.drawn_since(self._picture)
+
+    def collate(self, made: dict[int, Any]) -> Any:
+        """The batch of what was made; None for nothing."""
+        if not made:
+            return None
+        self._seed(-1, None)
+        return self._program.collate_fn(made[0] if self.whole else [made[position] for position in sorted(made)])
+
+
+def _make_first(program: Program, iteration: Iteration, part: WorkItem, when_large: Callable[[int], None]) -> None:
+    """Makes the samples in reverse, for what that leaves behind; asks after the first one, if it is large."""
+    size_bytes = 0
+    try:
+        run = _Run(program, iteration, part)
+        size_bytes = pack(run.make(run.positions[-1])).payload_bytes
+    except Exception:  # the comparison will meet it again
+        pass
+    if size_bytes >= LARGE_SAMPLE_BYTES:
+        when_large(size_bytes)
+    _make(program, iteration, part, rest=True)
+
+
+def _make(program: Program, iteration: Iteration, part: WorkItem, *, rest: bool = False) -> None:
+    """Makes the samples in reverse and their batch, for what that leaves behind; with ``rest`` all but the last."""
+    run = _Run(program, iteration, part)
+    made: dict[int, Any] = {}
+    positions = run.positions[:-1] if rest else run.positions
+    for position in reversed(positions):
+        with contextlib.suppress(Exception):  # the comparison will meet it again
+            made[position] = run.make(position)
+    with contextlib.suppress(Exception):
+        run.collate(made)
+
+
+def _evidence(program: Program, iteration: Iteration, part: WorkItem, *, drew: bool, reverse: bool) -> Evidence:
+    run = _Run(program, iteration, part)
+    run.drew = drew
     made: dict[int, Any] = {}
     digests: dict[int, bytes] = {}
-    positions = [0] if whole else list(range(len(part.indices)))
-    for position in reversed(positions) if reverse else positions:
-        one = part if whole else WorkItem(indices=[part.indices[position]], start=part.start + position)
+    for position in reversed(run.positions) if reverse else run.positions:
         try:
-            samples = fetch_samples(program, one, _ignore, seed)
-            made[position] = samples if whole else samples[0]
+            made[position] = run.make(position)
             digests[position] = digest(made[position])
         except SampleError as error:
             digests[position] = _raised(error.__cause__)
         except Exception as error:  # what can't be pickled can't be compared
             digests[position] = _raised(error)
-        drew = drew or streams.drawn_since(picture)
-    collated, drew_collating = _collate(program, made, whole, lambda: seed(-1, None), lambda: picture)
-    return Evidence(tuple(digests[p] for p in positions), collated, drew or drew_collating)
-
-
-def _collate(program: Program, made: dict[int, Any], whole: bool, seed: Any, picture: Any) -> tuple[bytes, bool]:
-    if not made:
-        return b"", False
-    seed()
+        run.note_draws()
     try:
-        batch = made[0] if whole else [made[position] for position in sorted(made)]
-        collated = digest(program.collate_fn(batch))
+        collated = digest(run.collate(made)) if made else b""
     except Exception as error:
         collated = _raised(error)
-    return collated, streams.drawn_since(picture())
+    if made:
+        run.note_draws()
+    return Evidence(tuple(digests[p] for p in run.positions), collated, run.drew)
 
 
 def _raised(error: BaseException | None) -> bytes:

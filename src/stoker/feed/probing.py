@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 
+from stoker.core.units import format_bytes
 from stoker.feed.crew import Crew
 from stoker.feed.leases import Item
 from stoker.feed.probe import Evidence, Role
 from stoker.feed.program import Program
+from stoker.feed.room import torchs_batches
 
 
 class Probing:
@@ -23,6 +25,9 @@ class Probing:
         self._item: Item | None = None
         self._other: Item | None = None
         self._was_repeated = False
+        self.refused = ""
+        """Why the samples are not compared, as half a sentence; empty where they are."""
+        self._waits = False
 
     def start(self) -> None:
         """Begins."""
@@ -64,6 +69,7 @@ class Probing:
     def forget(self) -> None:
         """The workers are gone, and what they found may be of a dataset that has changed since."""
         self._prober = self._maker = -1
+        self._waits = False
         self._evidence.clear()
 
     def _ask(self, crew: Crew, number: int, role: Role, item: Item) -> None:
@@ -79,6 +85,22 @@ class Probing:
             self.first_drew = value
         else:
             self._evidence[role] = value
+            self._waits = self._waits and role != "apart"
+
+    def sized(self, worker: int, why_not: str) -> None:
+        """The throwaway worker's first sample is large, and it waits; ``why_not`` is why it is not to go on."""
+        if worker == self._prober:
+            self.refused, self._waits = why_not, not why_not
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether other workers are to finish what they have and get nothing more: samples are large."""
+        return self._waits
+
+    def go_on(self, crew: Crew, *, all_idle: bool) -> None:
+        """Lets the throwaway worker go on once no other is at work."""
+        if self._waits and all_idle and "beside" in self._evidence and self._prober in crew.members:
+            crew.let_go_on(self._prober)
 
     @property
     def evidence(self) -> tuple[Evidence, Evidence] | None:
@@ -93,3 +115,26 @@ class Probing:
         alive = {member.identity.number for member in crew.members.values()}
         silent_prober = "apart" not in self._evidence and self._prober not in alive
         return silent_prober or ("beside" not in self._evidence and self._maker not in alive)
+
+
+MOST_PROBED_BYTES = 1 << 26
+"""Larger samples are not compared: making and reading them half a dozen times takes seconds."""
+_AMPLE = 2.0
+"""A probe needs that many times the memory that torch's loader will need: it should not be what fills it."""
+
+
+def why_not_probed(*, sample_bytes: int, batch_bytes: int, workers: int, free_bytes: int) -> str:
+    """Why large samples are not compared, as half a sentence; empty where they are.
+
+    Args:
+        sample_bytes: of one sample, or of all that the dataset makes at once.
+        batch_bytes: of a batch.
+        workers: data workers.
+        free_bytes: memory that could be allocated before the first sample was made; 0 when unknown.
+    """
+    if sample_bytes > MOST_PROBED_BYTES:
+        return f"its samples of {format_bytes(sample_bytes)} are too large to be made several times for a comparison"
+    if free_bytes and free_bytes < _AMPLE * torchs_batches(workers) * batch_bytes:
+        size, free = format_bytes(batch_bytes), format_bytes(free_bytes)
+        return f"its batches of {size} are large for the {free} of memory that are free, too large to compare samples"
+    return ""

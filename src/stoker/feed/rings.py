@@ -58,6 +58,7 @@ class SlotKeeper:
         self._rings: dict[int, Ring] = {}
         self._current: Ring | None = None
         self._given_up = False
+        self._num_warm: int | None = None
         self._counted_s = float("-inf")
         self._short = False
         self.largest_bytes = 0
@@ -83,6 +84,12 @@ class SlotKeeper:
         if self._current is not None:
             return self._current.num_slots
         return MAX_SLOTS if not self.largest_bytes else max(MIN_SLOTS, self._budget_bytes // self.largest_bytes)
+
+    def limit_warm(self, num_warm: int | None) -> None:
+        """Sets how many slots may hold memory while nobody uses them; None for all."""
+        self._num_warm = num_warm
+        if self._current is not None:
+            self._current.limit_warm(num_warm)
 
     def take(self) -> tuple[int, int]:
         """Ring generation and slot for a lease; (-1, -1) for none."""
@@ -172,6 +179,9 @@ class SlotKeeper:
             self._give_up(str(error))
             return None
         abandon_in_children(ring)
+        if self._current is not None:
+            self._current.limit_warm(0)  # workers keep it mapped
+        ring.limit_warm(self._num_warm)
         self._rings[generation] = ring
         self._current = ring
         self._retire()

@@ -68,6 +68,10 @@ class Roster:
             missing.append(min(range(declared), key=taken.count))
         return missing
 
+    def pin(self) -> None:
+        """From here on there is one worker for each declared id."""
+        self._pinned = True
+
     def replace_crew(self, crew: Crew) -> None:
         """Goes on with other processes; all leases are gone."""
         self.crew = crew

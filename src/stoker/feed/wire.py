@@ -50,6 +50,10 @@ class Kind(enum.IntEnum):
     """To a throwaway worker: run the differential probe (pickled)."""
     STAGE = 7
     """To a worker: what to do with each batch after collation (a pickled callable; empty for nothing)."""
+    GO = 8
+    """To a throwaway worker that waits: go on with the probe."""
+    PIN = 9
+    """To a worker: go on as one of the pinned tier, if no random number was drawn (answered by PINNED)."""
     READY = 16
     """To the training process: a work item is made."""
     FAILED = 17
@@ -62,6 +66,10 @@ class Kind(enum.IntEnum):
     """To the training process: a lease that was forgotten before it began; its slot is untouched."""
     RETIRING = 21
     """To the training process: this worker has grown to its memory budget and leaves (private bytes, pickled)."""
+    SIZED = 22
+    """To the training process: the first sample of a probe is this large (bytes, pickled); its worker waits for GO."""
+    PINNED = 23
+    """To the training process: whether this worker goes on as one of the pinned tier (pickled)."""
     SPAWN = 32
     """To a template: fork a worker (one descriptor, pickled identity)."""
     SPAWNED = 33

@@ -17,6 +17,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,11 @@ class Worker:
             Kind.STOP: self._on_stop,
             Kind.PROBE: self._on_probe,
             Kind.STAGE: self._on_stage,
+            Kind.GO: self._on_go,
+            Kind.PIN: self._on_pin,
         }
+        self._waits = False
+        self._probed = False
         self._stage: Callable[[Any, int], Any] | None = None
 
     def run(self) -> None:
@@ -125,6 +130,18 @@ class Worker:
     def _on_stage(self, frame: Frame) -> None:
         self._stage = pickle.loads(frame.body) if frame.body else None
 
+    def _on_go(self, _: Frame) -> None:
+        self._waits = False
+
+    def _on_pin(self, _: Frame) -> None:
+        """Goes on as a worker of the pinned tier, if all that was made is what such a one would have made."""
+        iteration, fetcher = self._iteration, self._fetcher
+        can = isinstance(fetcher, fetch.ElasticFetcher) and not self._probed and fetcher.give_up()
+        if can and iteration is not None:
+            self._iteration = replace(iteration, tier=Tier.PINNED)
+            self._fetcher = fetch.create_fetcher(self._program, self._iteration)
+        self._channel.send(Kind.PINNED, pickle.dumps(can))
+
     def _on_iteration(self, frame: Frame) -> None:
         iteration: Iteration = pickle.loads(frame.body)
         if self._leases:  # what was drawn before it is made before it
@@ -170,15 +187,23 @@ class Worker:
                     self._fetcher.fetch(0, item, self._nowhere)
             self._send_evidence(item)
             return
-        result = probe.run_apart(self._program, self._iteration, item, other)
+        result = probe.run_apart(self._program, self._iteration, item, other, self._wait_for_leave)
         self._channel.send(Kind.PROBED, pickle.dumps(("apart", result)))
+
+    def _wait_for_leave(self, sample_bytes: int) -> None:
+        """The samples of a probe are large: says so, and goes on when told to."""
+        self._waits = True
+        self._channel.send(Kind.SIZED, pickle.dumps(sample_bytes))
+        while self._waits:
+            if not self._receive(wait=True):
+                raise ConnectionError
 
     def _nowhere(self, position: int) -> None:
         """A probe's death is not to be blamed on a sample."""
 
     def _serve(self, header: LeaseHeader, item: WorkItem) -> None:
         self._make(header, item)
-        if header.flags & LeaseFlag.DIGEST:
+        if header.flags & LeaseFlag.DIGEST and self._receive(wait=False) and not self._is_pinned:
             self._send_evidence(item)
         self._idle_since = time.monotonic()
 
@@ -211,7 +236,12 @@ class Worker:
         if isinstance(writer, FreshWriter):
             writer.close()
 
+    @property
+    def _is_pinned(self) -> bool:
+        return self._iteration is not None and self._iteration.tier is Tier.PINNED
+
     def _send_evidence(self, item: WorkItem) -> None:
+        self._probed = True
         if self._iteration is None or self._fetcher is None:  # worker_init_fn raised: nothing to compare
             self._channel.send(Kind.PROBED, pickle.dumps(("beside", probe.NOTHING)))
             return
@@ -274,8 +304,7 @@ class Worker:
 
     def _check(self, packed: Callable[[], Packed]) -> int:
         """The check of a batch, where it may have to be repeated."""
-        pinned = self._iteration is not None and self._iteration.tier is Tier.PINNED
-        return check_of(packed()) if pinned else 0
+        return check_of(packed()) if self._is_pinned else 0
 
     def _look_at_memory(self, now_s: float) -> None:
         """Leaves before it is over its budget: a fresh fork of the template shares what this one has copied."""
@@ -292,7 +321,7 @@ class Worker:
         self, packed: Packed, writer: SlotWriter | None, flags: LeaseFlag
     ) -> tuple[Place, int, bytes, tuple[int, ...], memoryview | None]:
         """Where the batch went: place, payload bytes, skeleton for the frame, descriptors, inline payload."""
-        if writer is not None and (skeleton := _fill(packed, writer)) is not None:
+        if writer is not None and (skeleton := _fill(packed, writer)) is not None and writer.size_bytes:
             return _placed(writer, skeleton)
         size = packed.payload_bytes + len(packed.skeleton) + 32 * len(packed.entries) + _INLINE_SKELETON_BYTES
         if size >= _INLINE_SKELETON_BYTES * 2 and not flags & LeaseFlag.INLINE:

@@ -85,13 +85,14 @@ class Serving:
             tier=settings.tier,
             random=settings.random,
             worker_memory_bytes=settings.worker_memory_bytes
-            or max(1 << 29, int(self._memory_bytes * _WORKER_SHARE / max(self.cores, 1))),
+            or max(1 << 27, int(self._memory_bytes * _WORKER_SHARE / max(self.cores, 1))),
             slot_memory_bytes=settings.slot_memory_bytes or int(self._memory_bytes * _SLOT_SHARE),
             stall_timeout_s=settings.stall_timeout_s,
             on_bad_sample=settings.on_bad_sample,
             bad_sample_cap=settings.bad_sample_cap,
             program=self._program,
             launcher=self._launcher,
+            memory_frac=1.0 / ranks,
         )
 
     def emit(self, event: events.AnyEvent) -> None:
