@@ -69,6 +69,7 @@ def serve(program: Program, identity: WorkerIdentity, fd: int, board: Board, pre
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         set_name(b"stoker_worker")
+        _go_first()
         _keep_freed_memory()
         channel = Channel(socket.socket(fileno=fd), blocking=True)
         Worker(program, identity, channel, board.writer(identity.board_slot)).run()
@@ -140,6 +141,12 @@ def _do_nothing(*_: object) -> None:
 def set_name(name: bytes) -> None:
     """What the kernel calls this process."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0)
+
+
+def _go_first() -> None:
+    """Where memory runs out the kernel shall kill a data worker, which costs a batch, and not the program."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("500")
 
 
 def _keep_freed_memory() -> None:

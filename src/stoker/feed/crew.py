@@ -129,6 +129,8 @@ class Departure:
     cause: str
     whereabouts: Whereabouts
     stack: str = ""
+    was_killed: bool = False
+    """By SIGKILL, and not by us."""
 
 
 class Crew:
@@ -430,14 +432,16 @@ class Crew:
                 break
             self._arrived += [Message(number, frame) for frame in frames]
         if number in self.members:
-            self._depart(member, member.killed_for or describe_exit(status))
+            was_killed = not member.killed_for and status is not None and _ended_by(status, signal.SIGKILL)
+            self._depart(member, member.killed_for or describe_exit(status), was_killed=was_killed)
 
-    def _depart(self, member: Member, cause: str) -> None:
+    def _depart(self, member: Member, cause: str, *, was_killed: bool = False) -> None:
         row = member.identity.board_slot
         del self.members[member.identity.number]
         self._free_rows.append(row)
         where = self._template.board.read(row)
-        self._arrived.append(Departure(member.identity.number, member.pid, member.draining, cause, where, member.stack))
+        number, pid = member.identity.number, member.pid
+        self._arrived.append(Departure(number, pid, member.draining, cause, where, member.stack, was_killed))
 
     def _lose_template(self) -> None:
         """The template died; the kernel kills its workers with it, and we kill the one that we forked."""
@@ -503,6 +507,10 @@ def _end(member: Member) -> None:
     elif member.pid:
         with contextlib.suppress(ProcessLookupError):
             os.kill(member.pid, signal.SIGKILL)
+
+
+def _ended_by(status: int, signal_number: int) -> bool:
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal_number
 
 
 def describe_exit(status: int | None) -> str:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from stoker.core import host
 from stoker.core.errors import StreamNotRepeatableError, WorkerLostError, WorkerStartError
 from stoker.feed.crew import LEFT, Crew, Departure, Member, Message
 from stoker.feed.fetch import moves_samples
 from stoker.feed.handover import Handover
 from stoker.feed.history import History
 from stoker.feed.leases import Item, LeaseTable, State
+from stoker.feed.memory import MAX_KILLS, MemoryWatch
 from stoker.feed.order import Order
 from stoker.feed.outcome import FailedItem, IterationEnd
 from stoker.feed.pack import unpack
@@ -27,8 +27,6 @@ from stoker.feed.probing import Probing, why_not_probed
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.quarantine import Quarantine
 from stoker.feed.rings import Payload, SlotKeeper
-from stoker.feed.room import LARGE_BYTES, Room
-from stoker.feed.room import fit as fit_room
 from stoker.feed.roster import Roster
 from stoker.feed.scaling import Decision, ScalingPolicy
 from stoker.feed.watch import INTERVAL_S, Watch
@@ -83,8 +81,6 @@ class Limits:
     stall_timeout_s: float
     timeout_s: float = 0.0
     """The loader's own time limit for one batch; 0 for none."""
-    free_bytes: int = 0
-    """Memory that could be allocated before the first batch was made; 0 when unknown."""
 
 
 class Engine:
@@ -97,6 +93,7 @@ class Engine:
         order: the items; drawn in this process.
         policy: how many workers, how deep; ignored by the pinned tier.
         keeper: slots, kept from iteration to iteration.
+        memory: bounds what is in flight, likewise.
         counters: cumulative counters of the loader.
         lookahead: most items that may be drawn and not delivered, but for the free ones.
         num_free: the first so many items of the iteration are drawn as the policy likes; None for all.
@@ -114,6 +111,7 @@ class Engine:
         policy: ScalingPolicy,
         decision: Decision,
         keeper: SlotKeeper,
+        memory: MemoryWatch,
         counters: Counters,
         limits: Limits,
         quarantine: Quarantine,
@@ -146,8 +144,7 @@ class Engine:
         self.probing = Probing()
         self._handover = Handover()
         self._losses = 0
-        self._room: Room | None = None
-        self._room_for: tuple[int, ...] = ()
+        self._memory = memory
         self._said_refusal = False
         self._booked_s = 0.0
         self._said_s = 0.0
@@ -163,7 +160,8 @@ class Engine:
 
     def staff(self) -> None:
         """Starts or drains workers until there are as many as decided; raises ``WorkerStartError`` when none can be."""
-        self._roster.staff(self.decision.workers)
+        most = self._memory.most_workers
+        self._roster.staff(self.decision.workers if most is None else min(most, self.decision.workers))
         if self.crew.refusal and not self._said_refusal:
             self._said_refusal = True
             self._listener.notice(f"{len(self.crew.active())} data workers and no more: {self.crew.refusal}")
@@ -235,36 +233,10 @@ class Engine:
 
     def _has_room(self, item: Item) -> bool:
         """Whether memory allows that one more item is made; always for the one that the program gets next."""
-        room = self._room
+        most = self._memory.in_flight
         if self.probing.holds_back:  # but the first batch is waited for, whatever became of its worker
             return item is self._table.head() and self.delivered_seq < self._first
-        return room is None or self._table.num_in_flight < room.in_flight or item is self._table.head()
-
-    def _fit_room(self) -> None:
-        """Bounds what is in flight where batches are large; the answer holds until its grounds change."""
-        workers = max(1, len(self.crew.active()))
-        grounds = (self._keeper.largest_bytes, workers, self.capacity)
-        if grounds == self._room_for:
-            return
-        self._room_for = grounds
-        room = fit_room(
-            wanted=self.capacity,
-            workers=workers,
-            lookahead=self._lookahead,
-            batch_bytes=self._keeper.largest_bytes,
-            beside_frac=self._beside_frac(),
-            program_bytes=host.private_bytes(),
-            free_bytes=self._limits.free_bytes,
-        )
-        self._room = room if room.in_flight < self.capacity else None
-        self._keeper.limit_warm(room.num_warm)
-
-    def _beside_frac(self) -> float:
-        """Memory that a worker needs beside the slot while it makes a batch, as a share of the batch."""
-        head = self._table.head()
-        if not moves_samples(self._program, self.iteration.tier) or head is None:
-            return 1.0
-        return 1.0 / max(1, len(head.work.indices))
+        return most is None or self._table.num_in_flight < most or item is self._table.head()
 
     def _lease(self, member: Member, item: Item) -> None:
         ring, slot = self._keeper.take()
@@ -291,8 +263,7 @@ class Engine:
         ring = self._keeper.fit(self.capacity)
         if ring is not None:
             self.crew.share(ring)
-        if self._keeper.largest_bytes >= LARGE_BYTES:
-            self._fit_room()
+        self._memory.fit(self.capacity, max(1, len(self.crew.active())), self.iteration.tier, self._table.head())
         if self.probing.holds_back:
             self.probing.go_on(self.crew, all_idle=not self._roster.holding())
         if self.crew.template_lost and not self.crew.members:
@@ -365,7 +336,7 @@ class Engine:
             sample_bytes=sample_bytes,
             batch_bytes=sample_bytes * (len(head.work.indices) if one_by_one and head is not None else 1),
             workers=len(self.crew.active()),
-            free_bytes=self._limits.free_bytes,
+            free_bytes=self._memory.started_bytes,
         )
         self.probing.sized(worker, why_not)
         if not why_not:
@@ -396,7 +367,7 @@ class Engine:
     def _on_ready(self, worker: int, frame: Frame) -> None:
         header, rest = unpack_ready(frame.body)
         self._return_lease(worker, header, header.stamp)
-        self._losses = 0
+        self._losses = self._memory.kills_in_a_row = 0
         counters = self._counters
         counters.items += 1
         counters.worker_busy_s += header.wall_s
@@ -447,8 +418,16 @@ class Engine:
         if departure.expected and (not released or departure.cause == LEFT):
             return  # leases that crossed its farewell are simply given to others
         self._losses += 1
-        self._listener.worker_lost(departure, len(released))
-        self._blame(departure)
+        alone = not self._roster.holding()
+        cause = self._memory.killed(len(self.crew.active()), alone=alone) if departure.was_killed else ""
+        self._listener.worker_lost(replace(departure, cause=cause or departure.cause), len(released))
+        if not cause:
+            self._blame(departure)
+        elif self._memory.kills_in_a_row >= MAX_KILLS:
+            raise WorkerLostError(
+                f"{MAX_KILLS} data workers in a row were {cause}, each at a single batch with no other at work; raise "
+                "the limit, or make batches smaller (`batch_size`)"
+            )
         if self._losses >= _MAX_LOSSES:
             raise WorkerLostError(
                 f"{self._losses} data workers were lost in a row without finishing an item, the last one "
@@ -586,12 +565,15 @@ class Engine:
             self.crew.kill(suspect.member, suspect.cause, with_stack=True)
         if now - self._window.begun_s < WINDOW_S:
             return
+        per_worker = self._counters.private_bytes + 2 * self._keeper.largest_bytes
+        self._memory.look(now, len(self.crew.active()) * per_worker)
         seen = self._window.close(
             now,
             workers=len(self.crew.active()),
             depth=self.decision.depth,
             batch_bytes=self._keeper.largest_bytes,
             waiting=waiting,
+            free_bytes=self._memory.free_bytes,
         )
         if not self._pinned:
             self._obey(self._policy.decide(seen))

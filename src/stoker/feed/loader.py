@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from stoker.core import host
 from stoker.core.errors import WorkerStartError
 from stoker.feed import tiers
 from stoker.feed.crew import Backend, Crew
 from stoker.feed.engine import Engine, Limits, Listener
+from stoker.feed.memory import MemoryWatch
 from stoker.feed.order import Cursor, Order, draws_lazily, num_free
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.quarantine import Quarantine
@@ -111,6 +111,9 @@ class LoaderFeed:
         self.engine: Engine | None = None
         self._policy = services.policy(0 if num_free(loader._index_sampler) != 0 else torchs_lookahead(loader))
         self._keeper = SlotKeeper(services.config.slot_memory_bytes, self.listener.notice)
+        self._memory = MemoryWatch(
+            self.program_of(loader), self._keeper, torchs_lookahead(loader), services.config.memory_frac
+        )
         self._quarantine = Quarantine(
             dataset=loader.dataset,
             loader=number,
@@ -231,6 +234,7 @@ class LoaderFeed:
             policy=self._policy,
             decision=decision,
             keeper=self._keeper,
+            memory=self._memory,
             counters=self.counters,
             limits=self._limits(loader),
             quarantine=self._quarantine,
@@ -265,7 +269,6 @@ class LoaderFeed:
             worker_memory_bytes=config.worker_memory_bytes,
             stall_timeout_s=config.stall_timeout_s,
             timeout_s=loader.timeout,
-            free_bytes=int(host.memory_bytes()[1] * config.memory_frac),
         )
 
     # -- the probe's verdict -----------------------------------------------------------------------------------------

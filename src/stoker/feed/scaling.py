@@ -46,6 +46,8 @@ class Observation:
     """The window ended while the training process was still waiting (no step may have finished)."""
     window_s: float = 0.0
     """Length of the window; 0.0: it began where the last one ended."""
+    free_bytes: int = -1
+    """Memory that can still be allocated on this host, within all limits; -1: unknown, or far from short."""
     item_stall_s: float = -1.0
     """Mean time of one work item that its worker was ready to run and had no core (Linux: run delay); -1.0: unknown."""
 

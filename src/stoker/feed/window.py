@@ -54,7 +54,9 @@ class Window:
         if since is not None:
             self._counters.worker_idle_s += max(0.0, now_s - since)
 
-    def close(self, now_s: float, *, workers: int, depth: int, batch_bytes: int, waiting: bool) -> Observation:
+    def close(
+        self, now_s: float, *, workers: int, depth: int, batch_bytes: int, waiting: bool, free_bytes: int = -1
+    ) -> Observation:
         """What happened in the window; the next one begins."""
         for worker, since in self._idle_since.items():
             self._counters.worker_idle_s += max(0.0, now_s - since)
@@ -78,6 +80,7 @@ class Window:
             worker_bytes=now.private_bytes,
             waiting=waiting,
             window_s=span_s,
+            free_bytes=free_bytes,
         )
         self._before, self._begun_s = now.copy(), now_s
         return seen

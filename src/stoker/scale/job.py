@@ -22,6 +22,7 @@ from stoker.scale.limits import (
     Limit,
     cpu_limit,
     fitting_depth,
+    free_limit,
     hard_limit,
 )
 from stoker.scale.memory import Memory
@@ -86,6 +87,7 @@ class JobAutoscaler:
         self._cores = config.cpu_budget_cores
         self._history = History()
         self._footprint = Footprint()
+        self._free: Limit | None = None
         self._workers = 0
         self._depth = 1
         self._reason = ""
@@ -118,6 +120,7 @@ class JobAutoscaler:
     def decide(self, observation: Observation) -> Decision:
         """The decision for the time after this window."""
         self._footprint = self._footprint.larger(observation.batch_bytes, observation.worker_bytes)
+        self._free = free_limit(observation.workers, observation.free_bytes, self._footprint)
         self._history.observe(observation)
         self._cores = self._allowed_cores(observation)
         if not self._hold(observation):
@@ -177,6 +180,8 @@ class JobAutoscaler:
     def _limit(self, view: View) -> Limit:
         """The lowest ceiling for growth: hard bounds, trials, CPU."""
         limit = hard_limit(self.config, self._footprint, self._depth)
+        if self._free is not None and self._free.workers < limit.workers:
+            limit = self._free
         ceiling = self._memory.ceiling
         if ceiling is not None and ceiling.limit.workers < limit.workers:
             limit = ceiling.limit

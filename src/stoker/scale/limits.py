@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stoker.core.units import format_bytes
 from stoker.scale.evidence import View
 
 CPU_MARGIN = 1.05
@@ -89,6 +90,19 @@ def memory_limit(budget_bytes: int, footprint: Footprint, depth: int) -> int | N
     if not budget_bytes or not each:
         return None
     return max(1, budget_bytes // each)
+
+
+def free_limit(workers: int, free_bytes: int, footprint: Footprint) -> Limit | None:
+    """Data workers that what is free now allows, with ``workers`` at work; None when nothing is known.
+
+    Each needs its own memory, a batch being made from its samples, and one that is ready. One share stays free.
+    """
+    each = footprint.worker_bytes + 3 * footprint.batch_bytes
+    if free_bytes < 0 or not each:
+        return None
+    return Limit(
+        max(1, workers + max(0, free_bytes // each - 1)), f"{format_bytes(free_bytes)} of free memory hold no more"
+    )
 
 
 def fitting_depth(config: JobScalingConfig, footprint: Footprint, workers: int, depth: int) -> int:

@@ -1,0 +1,99 @@
+"""Keeps the batches of one loader within the memory that there is, and tells when the kernel killed for lack of it."""
+
+from __future__ import annotations
+
+from stoker.core import host
+from stoker.core.units import format_bytes
+from stoker.feed.fetch import moves_samples
+from stoker.feed.leases import Item
+from stoker.feed.program import Program, Tier
+from stoker.feed.rings import SlotKeeper
+from stoker.feed.room import LARGE_BYTES, Room, fit
+
+_LOOK_S = 1.0
+"""How often free memory is read: it costs a part of a millisecond."""
+_WORTH_FRAC = 0.02
+"""Where workers and batches use less than this share of the limit, shedding them would not help."""
+_TIGHT_FRAC, _EASY_FRAC = 0.02, 0.06
+"""Below the one share of the limit free, one batch is made at a time; above the other, as many as before."""
+MAX_KILLS = 3
+"""Workers killed for memory in a row, each the only one at work: there is too little for even one batch."""
+
+
+class MemoryWatch:
+    """The memory of one loader, over all its iterations.
+
+    Args:
+        program: what its workers run.
+        keeper: its slots.
+        lookahead: items that torch's loader would have in flight.
+        share_frac: share of the host's free memory that is this process's to use.
+    """
+
+    def __init__(self, program: Program, keeper: SlotKeeper, lookahead: int, share_frac: float) -> None:
+        self._moves = {tier: moves_samples(program, tier) for tier in Tier}
+        self._keeper = keeper
+        self._lookahead = lookahead
+        self.started_bytes = int(host.memory_bytes()[1] * share_frac)
+        """What could be allocated before the first batch was made; 0 when unknown."""
+        self._grounds: tuple[object, ...] = ()
+        self._next_s = 0.0
+        self._kills = host.kills_for_memory()
+        self._tight = False
+        self.in_flight: int | None = None
+        """Items that may be leased or ready at a time; None for no bound."""
+        self.most_workers: int | None = None
+        """Workers that there may be, since one was killed for memory; None for no bound."""
+        self.free_bytes = -1
+        """Memory that could be allocated when last looked at; -1 when that was not of interest."""
+        self.kills_in_a_row = 0
+        """Workers killed for memory while no other was at work, since an item was finished."""
+
+    def fit(self, capacity: int, workers: int, tier: Tier, head: Item | None) -> None:
+        """Bounds what is in flight where batches are large; the answer holds until its grounds change."""
+        if self._keeper.largest_bytes < LARGE_BYTES and not self._tight:
+            return
+        grounds = (self._keeper.largest_bytes, workers, capacity, tier, self._tight)
+        if grounds == self._grounds:
+            return
+        self._grounds = grounds
+        samples = len(head.work.indices) if head is not None and self._moves[tier] else 1
+        room = fit(
+            wanted=capacity,
+            workers=workers,
+            lookahead=self._lookahead,
+            batch_bytes=self._keeper.largest_bytes,
+            beside_frac=1.0 / max(1, samples),
+            program_bytes=host.private_bytes(),
+            free_bytes=self.started_bytes,
+        )
+        if self._tight:
+            room = Room(1, 0)
+        self.in_flight = room.in_flight if room.in_flight < capacity else None
+        self._keeper.limit_warm(room.num_warm)
+
+    def look(self, now_s: float, used_bytes: int) -> None:
+        """Reads what is free, now and then, if the feed uses enough of it to matter."""
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _LOOK_S
+        if used_bytes < _WORTH_FRAC * self.started_bytes:
+            return
+        limit_bytes, self.free_bytes = host.memory_bytes()
+        frac = self.free_bytes / max(1, limit_bytes)
+        self._tight = frac < (_EASY_FRAC if self._tight else _TIGHT_FRAC)
+
+    def killed(self, workers: int, *, alone: bool) -> str:
+        """What to call the end of a worker that was killed, where the kernel did it for lack of memory; else empty.
+
+        From here on one batch is made at a time, by no more than the ``workers`` that are left.
+        """
+        kills = host.kills_for_memory()
+        if kills <= self._kills:
+            return ""
+        self._kills = kills
+        self.kills_in_a_row += alone
+        self.most_workers = max(1, workers)
+        self._tight = True
+        limit_bytes, _ = host.memory_bytes()
+        return f"killed by the kernel for lack of memory, limit {format_bytes(limit_bytes)}"
