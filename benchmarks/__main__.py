@@ -25,6 +25,7 @@ BARS = (
     "feed_small_batches",
     "feed_start",
     "feed_constant",
+    "feed_memory",
     "scale_converge",
     "scale_latency",
     "resume",

@@ -111,7 +111,7 @@ class LoaderFeed:
         self.engine: Engine | None = None
         self._policy = services.policy(0 if num_free(loader._index_sampler) != 0 else torchs_lookahead(loader))
         self._keeper = SlotKeeper(services.config.slot_memory_bytes, self.listener.notice)
-        self._memory = MemoryWatch(
+        self.memory = MemoryWatch(
             self.program_of(loader), self._keeper, torchs_lookahead(loader), services.config.memory_frac
         )
         self._quarantine = Quarantine(
@@ -234,7 +234,7 @@ class LoaderFeed:
             policy=self._policy,
             decision=decision,
             keeper=self._keeper,
-            memory=self._memory,
+            memory=self.memory,
             counters=self.counters,
             limits=self._limits(loader),
             quarantine=self._quarantine,

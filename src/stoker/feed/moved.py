@@ -29,7 +29,8 @@ from stoker.feed.inline import InlineMaker
 from stoker.feed.iterator import FedIterator, InProcess, Pace
 from stoker.feed.loader import LoaderFeed
 from stoker.feed.outcome import FailedItem, IterationEnd
-from stoker.feed.pack import digest, is_plain
+from stoker.feed.pack import digest, is_plain, pack
+from stoker.feed.probing import why_not_probed
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 
 TRIAL_BATCHES = 3
@@ -55,6 +56,10 @@ class Trial:
     program: Program
     length: int | None
     random: str
+    free_bytes: int = 0
+    """Memory that could be allocated before the first batch was made; 0 when unknown."""
+    batch_bytes: int = 0
+    """Of the largest batch made here."""
     make_s: list[float] = field(default_factory=list[float])
     obstacle: str = ""
 
@@ -71,6 +76,7 @@ class Trial:
     def note(self, batch: Any, seconds: float, *, drew: bool) -> None:
         """A batch was made here in so many seconds."""
         self.make_s.append(seconds)
+        self.batch_bytes = max(self.batch_bytes, _bytes_of(batch))
         if drew and self.random == "keep":
             self.obstacle = (
                 "its samples draw from the main random stream (`--random sample` gives each sample a seed instead)"
@@ -89,6 +95,10 @@ class Trial:
         """Why the loader stays, as half a sentence; empty when it is worth moving."""
         if self.obstacle:
             return self.obstacle
+        if why := why_not_probed(
+            sample_bytes=self.batch_bytes, batch_bytes=self.batch_bytes, workers=1, free_bytes=self.free_bytes
+        ):
+            return why
         seconds = sorted(self.make_s)[len(self.make_s) // 2]
         if seconds < MIN_BATCH_S:
             return f"a batch takes {1e3 * seconds:.1f} ms to make: nothing to gain"
@@ -122,7 +132,7 @@ class UndeclaredIterator(FedIterator):
             return
         self._in_process = InProcess(self._make_watched, [], self._draw, self.yielded)
         if feed.choice.candidate:
-            self._trial = Trial(self._program, _length(loader), feed.services.config.random)
+            self._trial = Trial(self._program, _length(loader), feed.services.config.random, feed.memory.started_bytes)
 
     def _iteration(self) -> Iteration:
         return self._feed.iteration(self._base_seed, Tier.ELASTIC)
@@ -267,6 +277,14 @@ class UndeclaredIterator(FedIterator):
         if self._trial is not None:
             self._feed.refuse(self._loader, "its iterations are too short to try", keep_trying=True)
             self._trial = None
+
+
+def _bytes_of(batch: Any) -> int:
+    """Memory of a batch's tensors and arrays; 0 for what does not pickle, which stays here for other reasons."""
+    try:
+        return pack(batch).payload_bytes
+    except Exception:
+        return 0
 
 
 def _length(loader: DataLoader[Any]) -> int | None:

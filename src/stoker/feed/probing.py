@@ -133,8 +133,8 @@ def why_not_probed(*, sample_bytes: int, batch_bytes: int, workers: int, free_by
         free_bytes: memory that could be allocated before the first sample was made; 0 when unknown.
     """
     if sample_bytes > MOST_PROBED_BYTES:
-        return f"its samples of {format_bytes(sample_bytes)} are too large to be made several times for a comparison"
+        return f"what it makes at once ({format_bytes(sample_bytes)}) is too large to be made again for a comparison"
     if free_bytes and free_bytes < _AMPLE * torchs_batches(workers) * batch_bytes:
         size, free = format_bytes(batch_bytes), format_bytes(free_bytes)
-        return f"its batches of {size} are large for the {free} of memory that are free, too large to compare samples"
+        return f"its batches of {size} are too large, for the {free} of memory that are free, to compare samples"
     return ""
