@@ -58,11 +58,11 @@ def run_of(course: Course, **header: object) -> Run:
     return Run(header=make_header(**header), events=course.events)
 
 
-def test_start_is_the_first_twenty_batches_with_the_declared_workers() -> None:
+def test_start_is_the_first_twenty_warm_batches_with_the_declared_workers() -> None:
     start = loader_of(growth_run()).start
     assert start is not None
-    # The first batch waits for the workers to start: a record after it lets it be left out.
-    assert (start.first_batch, start.batches, start.workers) == (1, 19, 2)
+    # The first batch waits for the workers to start, and four more were in flight when it was delivered.
+    assert (start.first_batch, start.batches, start.workers, start.depth) == (5, 20, 2, 2)
     assert start.split.input_wait_frac == pytest.approx(0.6, abs=0.03)
     assert start.samples_per_s == pytest.approx(64 / 0.31, rel=0.05)
 
@@ -98,9 +98,9 @@ def test_short_runs_give_no_figures_they_cannot_support() -> None:
     loader = loader_of(short_run(3))
     assert (loader.overall, loader.start, loader.end, loader.speedup) == (None, None, None, None)
     assert loader.start_missing == loader.end_missing == "run too short: 3 batches"
-    seven = loader_of(short_run(7))
-    assert seven.start is not None
-    assert seven.end_missing == "run too short: 7 batches"
+    some = loader_of(short_run(11))
+    assert some.start is not None
+    assert some.end_missing == "run too short: 11 batches"
     assert summarise(short_run(1)).limit.text == "run too short: 1 batch"
 
 

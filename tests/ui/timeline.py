@@ -78,13 +78,24 @@ class Loader:
     workers: int = 2
     capacity: int = 4
     counters: dict[str, float] = field(default_factory=dict)
+    declared_capacity: int = 0
     iteration: int = -1
+    delivered_s: float = 0.0
+    paused_s: float = 0.0
+    handover_s: float = 0.0
+    """Stoker's own time for each batch."""
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            self.capacity = 0
+        self.declared_capacity = self.capacity
 
     def advance(self, noise: float) -> float:
         """Delivers one batch; returns how long the program took from one batch to the next."""
         make_s = self.item_s * noise / max(1, self.workers)
         own_s = self.step_s + self.h2d_s + self.other_s
         wait_s = max(0.0004, make_s - own_s) if self.workers else self.item_s * noise
+        starved_s, wait_s = wait_s if wait_s > 0.0004 else 0.0, wait_s + self.handover_s
         total_s = own_s + wait_s
         busy_s = min(self.item_s * noise, self.workers * total_s) if self.workers else 0.0
         self._add("batches", 1)
@@ -94,7 +105,8 @@ class Loader:
         self._add("h2d_s", self.h2d_s)
         self._add("compute_s", self.step_s)
         self._add("other_s", self.other_s)
-        self._add("starved_steps", 1 if wait_s > 0.001 else 0)
+        self._add("starved_steps", 1 if starved_s > 0.001 else 0)
+        self._add("starved_s", starved_s)
         self._add("worker_busy_s", busy_s)
         self._add("worker_idle_s", max(0.0, self.workers * total_s - busy_s))
         self._add("worker_cpu_s", busy_s * self.cpu_frac)
@@ -110,6 +122,8 @@ class Loader:
             t_s=t_s,
             loader=self.number,
             iteration=self.iteration,
+            delivered_s=self.delivered_s,
+            paused_s=self.paused_s,
             workers=self.workers,
             ready=ready,
             capacity=self.capacity,
@@ -137,12 +151,15 @@ class Course:
             )
         )
         shown_s = self.now_s
+        loader.paused_s += self.now_s - loader.delivered_s if loader.delivered_s else 0.0
         for batch in range(batches):
             if act is not None:
                 act(batch)
             self.now_s += loader.advance(self.random.uniform(0.85, 1.15))
+            loader.delivered_s = self.now_s
             total = loader.counters["batches"]
-            if total in (1, 20) or self.now_s - shown_s >= 1.0 or batch == batches - 1:
+            warm = 1 + loader.declared_capacity
+            if total in (1, warm, warm + 20) or self.now_s - shown_s >= 1.0 or batch == batches - 1:
                 shown_s = self.now_s
                 self.show(loader)
 
@@ -160,12 +177,12 @@ class Course:
 
 
 def growth_run(*, epochs: int = 3, batches: int = 400, end: str = "finished", with_incidents: bool = True) -> Run:
-    """20 batches at 2 workers and 60 % wait, then growth to 6; a validation loader; a worker killed on the way."""
+    """25 batches at 2 workers and 60 % wait, then growth to 6; a validation loader; a worker killed on the way."""
     course = Course()
     train = Loader(0, item_s=0.62, step_s=0.105, h2d_s=0.004, other_s=0.015)
     val = Loader(1, item_s=0.3, step_s=0.04, workers=2)
     course.add(opened(0, length=batches))
-    plan = {20: 3, 40: 4, 62: 5, 90: 6}
+    plan = {25: 3, 45: 4, 67: 5, 95: 6}
 
     def grow(batch: int) -> None:
         if train.iteration == 0 and batch in plan:

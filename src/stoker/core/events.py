@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import msgspec
 
-FORMAT = 1
+FORMAT = 2
+"""2: a loader's parts of time are those up to its last delivery, and sum to the time that passed. In 1 the input wait
+left out stoker's own work inside of ``next``, so that rates made of the parts came out too high."""
+
+BASELINE_BATCHES = 20
+"""Batches with exactly the declared workers, behind the warm-up, that a report compares the end of a run with."""
 
 
 class RunHeader(msgspec.Struct, kw_only=True):
@@ -77,7 +82,12 @@ class IterationStarted(Event, tag="iteration_started"):
 
 
 class Progress(Event, tag="progress"):
-    """A loader's cumulative counters, about once a second and at the end of each iteration."""
+    """A loader's cumulative counters, about once a second and at the end of each iteration.
+
+    Batches, samples, bytes and the parts of the time (``input_wait_s``, ``h2d_s``, ``compute_s``, ``other_s``,
+    ``paused_s``) are those of the last delivery, at ``delivered_s``: between two of them the parts sum to what passed.
+    What tells of workers and their queue is that of ``t_s``.
+    """
 
     loader: int
     iteration: int
@@ -88,13 +98,13 @@ class Progress(Event, tag="progress"):
     bytes: int
     """Bytes of the delivered batches, as laid out in slots."""
     input_wait_s: float
-    """Time the training process spent waiting inside ``next()``."""
+    """Time from asking (``iter``, ``next``) to having, stoker's own work included."""
     h2d_s: float
     """Time in host-to-device copies issued by the program (0.0 where there is no accelerator)."""
     compute_s: float
     """Time from the batch's arrival to the end of the last optimizer step, without ``h2d_s``."""
     other_s: float
-    """The rest of the step: from there to the next ``next()``."""
+    """The rest of the step: from there to the next ``next()``; the time inside another loader's ``next`` too."""
     starved_steps: int
     """Deliveries that found the next batch not ready."""
     workers: int
@@ -111,6 +121,14 @@ class Progress(Event, tag="progress"):
     """CPU time of the work items."""
     optimizer_steps: int = 0
     """Optimizer steps that the program made with the loader's batches; older records lack it."""
+    delivered_s: float = 0.0
+    """When the last batch was delivered, as ``t_s``; 0.0: none yet, or a record of format 1."""
+    paused_s: float = 0.0
+    """Time between the end of an iteration and the next ``iter``: a pause of the loader, and part of no rate."""
+    starved_s: float | None = None
+    """Part of ``input_wait_s``: the next batch was not made yet. The rest is stoker's own time. None: not known."""
+    waiting_s: float = 0.0
+    """How long the program has been waiting since the last delivery, as of ``t_s``: not part of ``input_wait_s`` yet."""
 
 
 class WorkersChanged(Event, tag="workers_changed"):

@@ -37,8 +37,6 @@ WINDOW_S = 0.25
 """How often the policy is asked."""
 _POLL_S = 0.1
 """Longest wait without looking at workers, policy and time limit."""
-_LANDMARKS = (1, 20)
-"""Batches after which the counters are recorded whatever the time: the baseline of the report lies between."""
 _SAY_AGAIN_S = 5.0
 """A new reason for the same number of workers is reported no more often than this."""
 _MAX_LOSSES = 12
@@ -69,7 +67,7 @@ class Listener(Protocol):
         ...
 
     def snapshot(self) -> None:
-        """Called where the counters mark something: the first batches, a change of workers, the end."""
+        """Called where the counters mark something: a landmark, a change of workers, the end."""
         ...
 
 
@@ -481,14 +479,8 @@ class Engine:
 
         With ``refill`` another item is drawn for the one delivered, at the moment at which torch's loader draws it.
         """
-        begun = self._booked_s = time.monotonic()
-        self.pump()
-        item = self._find()
-        if item is None or item.state is not State.READY:
-            item = self._wait(begun, item)
-        now = time.monotonic()
-        self._book_wait(now)
-        self._routine(now)
+        item = self._await_item()
+        self._routine(time.monotonic())
         result = self._deliver(item)
         if refill:
             self.fill()
@@ -508,36 +500,39 @@ class Engine:
 
     def await_head(self) -> None:
         """Waits until the next batch is there, without delivering it; raises :class:`IterationEnd` at the end."""
-        begun = self._booked_s = time.monotonic()
+        self._await_item()
+
+    def _await_item(self) -> Item:
         self.pump()
         item = self._find()
-        if item is None or item.state is not State.READY:
-            self._wait(begun, item)
-        self._book_wait(time.monotonic())
+        return item if item is not None and item.state is State.READY else self._wait(item)
 
-    def _book_wait(self, now: float) -> None:
-        self._counters.input_wait_s += now - self._booked_s
-        self._booked_s = now
-
-    def _wait(self, begun: float, item: Item | None) -> Item:
+    def _wait(self, item: Item | None) -> Item:
+        """Waits for the next item; all of that time the program starves, whatever is done meanwhile."""
         self._counters.starved_steps += 1
+        begun = self._booked_s = time.monotonic()
         while True:
             if item is None:
                 self.fill()
                 item = self._find()
                 if item is None:
                     raise IterationEnd
+            now = self._book_starved()
             if item.state is State.READY:
                 return item
-            now = time.monotonic()
             if self._limits.timeout_s and now - begun > self._limits.timeout_s:
                 raise RuntimeError(f"DataLoader timed out after {self._limits.timeout_s} seconds")
             self._lease_waiting()
             self.pump(_POLL_S)
-            now = time.monotonic()
-            self._book_wait(now)
-            self._routine(now, waiting=True)
+            self._routine(self._book_starved(), waiting=True)
             item = self._find()
+
+    def _book_starved(self) -> float:
+        """The time now, up to which the program has starved."""
+        now = time.monotonic()
+        self._counters.starved_s += now - self._booked_s
+        self._booked_s = now
+        return now
 
     def _deliver(self, item: Item) -> Any:
         if item.seq != self._table.cursor:
@@ -551,8 +546,6 @@ class Engine:
         if not isinstance(result, FailedItem):
             self._counters.samples += item.work.num_samples(batched=self._program.auto_collation)
             self._counters.bytes += result.header.payload_bytes
-        if self._counters.batches in _LANDMARKS:
-            self._listener.snapshot()
         return result
 
     def build(self, payload: Payload) -> Any:

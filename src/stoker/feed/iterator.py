@@ -34,18 +34,30 @@ from stoker.feed.program import Iteration, Tier, WorkItem, item_seed
 
 
 class Pace(Protocol):
-    """Is told when the program asks for a batch and when it gets it, on every loader."""
+    """Is told when the program asks for something and when it gets it, on every loader: at the outermost edge."""
 
     def begun(self, feed: LoaderFeed) -> None:
-        """The program asked for an iterator."""
+        """The program called ``iter``."""
         ...
 
-    def asked(self, feed: LoaderFeed, now_s: float) -> None:
+    def opened(self, feed: LoaderFeed) -> None:
+        """It returned."""
+        ...
+
+    def asked(self, feed: LoaderFeed) -> None:
         """The program called ``next``."""
         ...
 
-    def delivered(self, feed: LoaderFeed, now_s: float) -> None:
+    def delivered(self, feed: LoaderFeed) -> None:
         """The program gets a batch."""
+        ...
+
+    def failed(self, feed: LoaderFeed, *, ended: bool) -> None:
+        """The program gets an exception; ``ended``: ``StopIteration``."""
+        ...
+
+    def left(self, feed: LoaderFeed) -> None:
+        """The program has left the current iteration before its end."""
         ...
 
 
@@ -78,6 +90,7 @@ class FedIterator(_BaseDataLoaderIter):
         self._after: int | None = None
         self._after_pinned = 0
         self._seq = self._seq_pinned = 0
+        self._ordinal = -1
         self._entered = True
         feed.enter()
         if cursor is not None:
@@ -93,8 +106,8 @@ class FedIterator(_BaseDataLoaderIter):
         self._ended = False
         if self._pin_memory and self._pinner is None:
             self._pinner = Pinner(self._pin_memory_device)
-        self._pace.begun(self._feed)
         self._start(cursor)
+        self._ordinal = self._feed.ordinal
         self.bookmark = Bookmark(
             order=self._order,
             iteration=self._feed.ordinal,
@@ -121,12 +134,18 @@ class FedIterator(_BaseDataLoaderIter):
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """A persistent loader begins its next iteration."""
-        if self._engine is not None and not self._ended:
-            self._engine.abort()
-        super()._reset(loader, first_iter)
-        self._loader = _without_iterator(loader)
-        self._begin(None)
-        self._feed.listener.iterating(self._feed.ordinal, self._num_workers_at_start(), 0.0)
+        begun = time.monotonic()
+        self._pace.begun(self._feed)
+        try:
+            if self._engine is not None and not self._ended:
+                self._engine.abort()
+            super()._reset(loader, first_iter)
+            self._loader = _without_iterator(loader)
+            self._begin(None)
+            started_s = time.monotonic() - begun
+            self._feed.listener.iterating(self._feed.ordinal, self._num_workers_at_start(), started_s)
+        finally:
+            self._pace.opened(self._feed)
 
     def _num_workers_at_start(self) -> int:
         if self._engine is None:
@@ -137,15 +156,22 @@ class FedIterator(_BaseDataLoaderIter):
     # -- the step ----------------------------------------------------------------------------------------------------
 
     def __next__(self) -> Any:
-        self._pace.asked(self._feed, time.monotonic())
-        cutter = self._feed.cutter
-        if cutter is None:
-            batch = super().__next__()
-        else:
-            cutter.asked()
-            item = super().__next__()
-            batch = cutter.delivered(item, self._item_seed)
-        self._pace.delivered(self._feed, time.monotonic())
+        feed, pace = self._feed, self._pace
+        pace.asked(feed)
+        try:
+            if feed.counters.batches >= feed.landmark:
+                feed.pass_landmark()
+            cutter = feed.cutter
+            if cutter is None:
+                batch = super().__next__()
+            else:
+                cutter.asked()
+                item = super().__next__()
+                batch = cutter.delivered(item, self._item_seed)
+        except BaseException as error:
+            pace.failed(feed, ended=isinstance(error, StopIteration))
+            raise
+        pace.delivered(feed)
         return batch
 
     def _item_seed(self) -> int:
@@ -192,11 +218,11 @@ class FedIterator(_BaseDataLoaderIter):
         return self._next_batch()
 
     def _counted(self, make: Callable[[], tuple[WorkItem, Any]]) -> Any:
-        """A batch made in this process, its time counted as input wait."""
+        """A batch made in this process, for which the program starves as long as it takes."""
         begun = time.monotonic()
         work, batch = make()
         counters = self._feed.counters
-        counters.input_wait_s += time.monotonic() - begun
+        counters.starved_s += time.monotonic() - begun
         counters.batches += 1
         counters.starved_steps += 1
         counters.samples += work.num_samples(batched=self._auto_collation)
@@ -363,6 +389,8 @@ class FedIterator(_BaseDataLoaderIter):
         if self._pid == os.getpid():
             self._ended = True
             self._leave_steps()
+            if self._feed.ordinal == self._ordinal:  # else a later iteration is under way already
+                self._pace.left(self._feed)
             self._let_go()
 
     def _leave_steps(self) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -14,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker.core.errors import WorkerStartError
+from stoker.core.events import BASELINE_BATCHES
 from stoker.feed import tiers
 from stoker.feed.crew import Backend, Crew
 from stoker.feed.engine import Engine, Limits, Listener
@@ -108,6 +110,9 @@ class LoaderFeed:
         self.listener = services.listener(self, loader)
         self.choice: Choice | None = None
         self.ordinal = -1
+        self.landmark = 1
+        """After so many batches the counters are recorded, whatever the time."""
+        self._warm_from: int | None = None
         self.engine: Engine | None = None
         self._policy = services.policy(0 if num_free(loader._index_sampler) != 0 else torchs_lookahead(loader))
         self._keeper = SlotKeeper(services.config.slot_memory_bytes, self.listener.notice)
@@ -181,6 +186,19 @@ class LoaderFeed:
             self.listener.opened(tiers.on_probe())
             self._said_on_probe = True
         return engine
+
+    def pass_landmark(self) -> None:
+        """Records the counters where a report's windows begin and end.
+
+        After the first batch; when the batches that were under way at its delivery are delivered, with which the
+        warm-up is over; and at the end of the baseline.
+        """
+        self.listener.snapshot()
+        passed = self.counters.batches
+        if self._warm_from is None:
+            self._warm_from = passed + (self.engine.capacity if self.engine is not None else 0)
+        marks = (self._warm_from, self._warm_from + BASELINE_BATCHES)
+        self.landmark = next((mark for mark in marks if mark > passed), sys.maxsize)
 
     @property
     def num_workers(self) -> int:

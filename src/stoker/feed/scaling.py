@@ -29,7 +29,7 @@ class Observation:
     starved_frac: float
     """Share of the window's steps at which the training process found its next batch not ready."""
     input_wait_frac: float
-    """Share of the window's wall time that the training process waited for batches."""
+    """Share of the window's wall time that the training process waited for batches, inside ``iter`` and ``next``."""
     blocked_frac: float
     """Share of the data workers' wall time that they had nothing to do (every lease or slot taken)."""
     step_s: float
@@ -42,6 +42,9 @@ class Observation:
     """Largest batch seen so far, as laid out in a slot; 0 when none has been seen."""
     worker_bytes: int
     """Largest private memory of one data worker; 0 when unknown."""
+    handover_frac: float = 0.0
+    """Part of ``input_wait_frac``: the next batch was made, and stoker's own work kept it from the program (unpacking,
+    drawing, the policy itself). More data workers do not shorten it."""
     waiting: bool = False
     """The window ended while the training process was still waiting (no step may have finished)."""
     window_s: float = 0.0

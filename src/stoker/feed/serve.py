@@ -36,6 +36,20 @@ def serve(
         stock: makes torch's own iterator.
         cursor: where to resume.
     """
+    pace.begun(feed)
+    try:
+        return _serve(loader, feed, pace, stock, cursor)
+    finally:
+        pace.opened(feed)
+
+
+def _serve(
+    loader: DataLoader[Any],
+    feed: LoaderFeed,
+    pace: Pace,
+    stock: Callable[[], _BaseDataLoaderIter],
+    cursor: Cursor | None,
+) -> _BaseDataLoaderIter:
     if cursor is not None:
         cursor = _prepare(loader, feed, cursor)
     if feed.choose(loader).tier is Tier.STOCK or (loader.num_workers == 0 and loader.timeout != 0):

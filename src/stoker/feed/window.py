@@ -15,6 +15,11 @@ class Counters:
     samples: int = 0
     bytes: int = 0
     input_wait_s: float = 0.0
+    """Time inside ``iter`` and ``next``, up to the last return from either."""
+    asked_s: float | None = None
+    """Since when the program waits for what it has asked for; None while it does not wait."""
+    starved_s: float = 0.0
+    """Part of the input wait: the next batch was not made yet. The rest is stoker's own time."""
     starved_steps: int = 0
     worker_busy_s: float = 0.0
     worker_idle_s: float = 0.0
@@ -24,6 +29,10 @@ class Counters:
     """Time the program spent between batches."""
     private_bytes: int = 0
     """Largest private memory of a worker."""
+
+    def waited_s(self, now_s: float) -> float:
+        """The input wait until now, a wait that goes on included."""
+        return self.input_wait_s + (now_s - self.asked_s if self.asked_s is not None else 0.0)
 
     def copy(self) -> Counters:
         """A snapshot."""
@@ -36,6 +45,7 @@ class Window:
     def __init__(self, counters: Counters, now_s: float) -> None:
         self._counters = counters
         self._before = counters.copy()
+        self._waited_s = counters.waited_s(now_s)
         self._begun_s = now_s
         self._idle_since: dict[int, float] = {}
 
@@ -64,6 +74,8 @@ class Window:
         now, was = self._counters, self._before
         span_s = max(now_s - self._begun_s, 1e-9)
         steps, items = now.batches - was.batches, now.items - was.items
+        waited_s = now.waited_s(now_s)
+        wait_s, starved_s = waited_s - self._waited_s, now.starved_s - was.starved_s
         seen = Observation(
             now_s=now_s,
             workers=workers,
@@ -71,7 +83,8 @@ class Window:
             steps=steps,
             items=items,
             starved_frac=_share(now.starved_steps - was.starved_steps, steps),
-            input_wait_frac=_share(now.input_wait_s - was.input_wait_s, span_s),
+            input_wait_frac=_share(wait_s, span_s),
+            handover_frac=_share(wait_s - starved_s, span_s),
             blocked_frac=_share(now.worker_idle_s - was.worker_idle_s, span_s * max(workers, 1)),
             step_s=(now.step_s - was.step_s) / steps if steps else 0.0,
             item_wall_s=(now.worker_busy_s - was.worker_busy_s) / items if items else 0.0,
@@ -82,7 +95,7 @@ class Window:
             window_s=span_s,
             free_bytes=free_bytes,
         )
-        self._before, self._begun_s = now.copy(), now_s
+        self._before, self._begun_s, self._waited_s = now.copy(), now_s, waited_s
         return seen
 
 

@@ -180,10 +180,10 @@ def stats(loader: torch_data.DataLoader[Any]) -> LoaderStats:
     """Throughput, input wait and workers of any loader that stoker serves, so far."""
     serving = _serving_of(loader)
     feed = serving.known_feed(loader) if serving is not None else None
-    counters = feed.counters if feed is not None else None
-    if feed is None or counters is None:
+    if serving is None or feed is None:
         return _no_stats(loader)
-    total_s = counters.input_wait_s + counters.step_s
+    counters, window = feed.counters, serving.overall(feed)
+    wait_s = window.split.input_wait_frac * window.active_s if window is not None else 0.0
     return LoaderStats(
         dataset=type(loader.dataset).__name__,
         tier=feed.choice.tier.value if feed.choice is not None else "",
@@ -193,10 +193,10 @@ def stats(loader: torch_data.DataLoader[Any]) -> LoaderStats:
         batches=counters.batches,
         samples=counters.samples,
         bytes=counters.bytes,
-        samples_per_s=counters.samples / total_s if total_s > 0 else 0.0,
-        batches_per_s=counters.batches / total_s if total_s > 0 else 0.0,
-        input_wait_s=counters.input_wait_s,
-        program_s=counters.step_s,
+        samples_per_s=(window.samples_per_s or 0.0) if window is not None else 0.0,
+        batches_per_s=window.batches_per_s if window is not None else 0.0,
+        input_wait_s=wait_s,
+        program_s=window.active_s - wait_s if window is not None else 0.0,
         starved_frac=counters.starved_steps / max(1, counters.batches),
         worker_cpu_s=counters.worker_cpu_s,
     )

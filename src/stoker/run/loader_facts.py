@@ -15,7 +15,11 @@ _WAIT_COLOUR, _PROGRAM_COLOUR = "#d08a2e", "#4a90b8"
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderStats:
-    """A loader's counters since stoker began to serve it; rates are over the time that it was iterated."""
+    """A loader's counters since stoker began to serve it.
+
+    Rates and times are from the first delivery to the last one, as in the report of a run: without the start, and
+    without the pauses between iterations.
+    """
 
     dataset: str
     """Class name of the dataset."""
@@ -33,9 +37,9 @@ class LoaderStats:
     """0.0 before the second batch."""
     batches_per_s: float
     input_wait_s: float
-    """Time that the program waited inside ``next``."""
+    """Time that the program waited inside ``iter`` and ``next``."""
     program_s: float
-    """Time that it took between batches."""
+    """Time that it took itself, between batches."""
     starved_frac: float
     """Share of the batches that were not ready when they were asked for."""
     worker_cpu_s: float

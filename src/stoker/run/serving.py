@@ -28,10 +28,11 @@ from stoker.feed.serve import serve
 from stoker.feed.tiers import Choice
 from stoker.run.cutting import Cutting
 from stoker.run.place import Place, find_place
-from stoker.run.steps import StepClock
+from stoker.run.steps import NOTHING_DELIVERED, Delivery, StepClock
 from stoker.scale.budget import CpuLedger, rank_bytes, rank_cores
 from stoker.scale.job import JobAutoscaler
 from stoker.scale.limits import JobScalingConfig
+from stoker.ui.windows import Window, between
 
 Sink = Callable[[events.AnyEvent], None]
 PROGRESS_S = 1.0
@@ -144,6 +145,42 @@ class Serving:
         """What is kept for a loader, if it was iterated."""
         found = self._feeds.get(id(loader))
         return found[1] if found is not None and found[0]() is loader else None
+
+    def progress(self, feed: LoaderFeed, at: Delivery | None) -> events.Progress:
+        """A loader's counters as of a delivery (None: none yet), with the state of its queue now."""
+        counters, engine, now_s = feed.counters, feed.engine, time.monotonic()
+        done = at or NOTHING_DELIVERED
+        return events.Progress(
+            t_s=now_s - self._started_s,
+            loader=feed.number,
+            iteration=feed.ordinal,
+            batches=done.batches,
+            samples=done.samples,
+            bytes=done.bytes,
+            input_wait_s=done.input_wait_s,
+            h2d_s=done.h2d_s,
+            compute_s=done.compute_s,
+            other_s=done.other_s,
+            paused_s=done.paused_s,
+            starved_steps=done.starved_steps,
+            starved_s=done.starved_s,
+            delivered_s=at.at_s - self._started_s if at is not None else 0.0,
+            waiting_s=now_s - counters.asked_s if counters.asked_s is not None else 0.0,
+            workers=len(engine.crew.active()) if engine is not None else 0,
+            ready=engine.num_ready if engine is not None else 0,
+            capacity=engine.capacity if engine is not None else 0,
+            worker_busy_s=counters.worker_busy_s,
+            worker_idle_s=counters.worker_idle_s,
+            worker_cpu_s=counters.worker_cpu_s,
+            optimizer_steps=done.optimizer_steps,
+        )
+
+    def overall(self, feed: LoaderFeed) -> Window | None:
+        """A loader from its first delivery to its last one, as every report has it; None before the second."""
+        clock = self.clock.of(feed)
+        if clock.first is None or clock.last is None:
+            return None
+        return between(self.progress(feed, clock.first), self.progress(feed, clock.last))
 
     def add_sink(self, sink: Sink) -> None:
         """From now on ``sink`` is told every event; it must not raise."""
@@ -269,33 +306,8 @@ class LoaderEvents:
 
     def snapshot(self) -> None:
         """Emits the counters."""
-        feed, counters = self._feed, self._feed.counters
-        if feed.ordinal < 0:
-            return
-        split = self._serving.clock.split(feed.number)
-        engine = feed.engine
-        self._serving.emit(
-            events.Progress(
-                t_s=self._serving.now_s(),
-                loader=feed.number,
-                iteration=feed.ordinal,
-                batches=counters.batches,
-                samples=counters.samples,
-                bytes=counters.bytes,
-                input_wait_s=counters.input_wait_s,
-                h2d_s=split.h2d_s,
-                compute_s=split.compute_s,
-                other_s=split.other_s,
-                starved_steps=counters.starved_steps,
-                workers=len(engine.crew.active()) if engine is not None else 0,
-                ready=engine.num_ready if engine is not None else 0,
-                capacity=engine.capacity if engine is not None else 0,
-                worker_busy_s=counters.worker_busy_s,
-                worker_idle_s=counters.worker_idle_s,
-                worker_cpu_s=counters.worker_cpu_s,
-                optimizer_steps=split.optimizer_steps,
-            )
-        )
+        if self._feed.ordinal >= 0:
+            self._serving.emit(self._serving.progress(self._feed, self._serving.clock.of(self._feed).last))
 
 
 def length_of(loader: DataLoader[Any]) -> int | None:

@@ -1,49 +1,193 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch's hooks are untyped)
-"""Where a step's time goes, from marks that cost nanoseconds: batch asked for, batch delivered, optimizer stepped.
+"""Where a loader's time goes, from marks that cost a microsecond: asked, delivered, optimizer stepped. One clock.
 
-A step runs from the delivery of a batch to the next request for one. Up to the end of the last optimizer step in it is
-*compute* (all of it where none stepped, as in evaluation), the rest is *other* (logging, checkpoints, Python). The
-time inside ``next`` is *input wait*. On an accelerator, calls return before the device has finished; these are the
-host's times, and a copy to the device counts where the host waits for it.
+From asking to having it is *input wait*, all of it: ``iter`` and ``next`` at their outermost edge, stoker's own work
+included. From a delivery to the next request is the program's step. Up to the end of the last optimizer step in it is
+*compute* (all of it where none stepped, as in evaluation), the rest is *other* (logging, checkpoints, Python), and so
+is the time inside another loader's ``next``: for this one it is the rest of the loop. From the end of an iteration to
+the next ``iter`` is a *pause* (a validation pass between epochs), and part of nothing. Between two deliveries these
+parts sum to the time that passed, since each begins where the one before it ended.
+
+On an accelerator, calls return before the device has finished; these are the host's times, and a copy to the device
+counts where the host waits for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from stoker.feed.loader import LoaderFeed
+from stoker.feed.window import Counters
+
+
+class Delivery(NamedTuple):
+    """A loader's cumulative figures as they were when the program got a batch."""
+
+    at_s: float
+    batches: int
+    samples: int
+    bytes: int
+    starved_steps: int
+    starved_s: float
+    input_wait_s: float
+    h2d_s: float
+    compute_s: float
+    other_s: float
+    paused_s: float
+    optimizer_steps: int
+
+
+NOTHING_DELIVERED = Delivery(0.0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
 
 
 @dataclass(slots=True)
-class Split:
-    """Cumulative parts of one loader's steps, beside the input wait that the feed counts."""
+class _Thread:
+    """The time that one thread has spent inside ``iter`` and ``next`` of any loader, and which it is in now."""
 
-    h2d_s: float = 0.0
-    compute_s: float = 0.0
-    other_s: float = 0.0
-    optimizer_steps: int = 0
-    """Made after a batch of this loader was delivered and before another was asked for, of whichever loader."""
+    inside_s: float = 0.0
+    depth: int = 0
+    entered_s: float = 0.0
+
+    def enter(self, now_s: float) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            self.entered_s = now_s
+
+    def leave(self, now_s: float) -> None:
+        self.depth = max(0, self.depth - 1)
+        if not self.depth:
+            self.inside_s += now_s - self.entered_s
+
+
+class LoaderClock:
+    """The time of one loader, in parts that follow each other without a gap."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._working = False
+        """A batch was delivered, and the program has not asked for another."""
+        self._since_s: float | None = None
+        """Where the step or the pause that is under way began; None before anything was asked for."""
+        self._elsewhere_s = 0.0
+        """What the thread had spent inside of loaders by then."""
+        self.compute_s = 0.0
+        self.other_s = 0.0
+        self.paused_s = 0.0
+        self.optimizer_steps = 0
+        self.first: Delivery | None = None
+        self._last: Delivery | None = None
+        self._taken = True
+        """The figures of the last delivery are in ``_last``."""
+
+    @property
+    def last(self) -> Delivery | None:
+        """The figures as they were at the last delivery; None where there was none.
+
+        They are put together when somebody asks, or when something is about to change: in the program's next call of
+        ``next``, so that the time that it takes is input wait as well.
+        """
+        if not self._taken and self._since_s is not None:
+            counters = self._counters
+            self._taken = True
+            self._last = Delivery(
+                self._since_s,
+                counters.batches,
+                counters.samples,
+                counters.bytes,
+                counters.starved_steps,
+                counters.starved_s,
+                counters.input_wait_s,
+                0.0,  # h2d_s: where the host waits for a copy, that is part of the step
+                self.compute_s,
+                self.other_s,
+                self.paused_s,
+                self.optimizer_steps,
+            )
+            self.first = self.first or self._last
+        return self._last
+
+    def asked(self, now_s: float, inside_s: float, stepped: tuple[float, float]) -> None:
+        """The program calls ``next``: its step, or the pause, is over.
+
+        Args:
+            now_s: of the call.
+            inside_s: what its thread had spent inside of loaders before.
+            stepped: when an optimizer made its last step, and what its thread had spent inside of loaders by then.
+        """
+        self._close(now_s, inside_s, stepped)
+        self._counters.asked_s = now_s
+
+    def begun(self, now_s: float) -> None:
+        """The program calls ``iter``; a step that was left open has been followed by who knows what."""
+        self._working = False
+        self._close(now_s, 0.0, (0.0, 0.0))
+        self._counters.asked_s = now_s
+
+    def answered(self, now_s: float, inside_s: float, *, working: bool) -> None:
+        """``iter`` or ``next`` returns: a step begins, or a pause."""
+        counters = self._counters
+        if counters.asked_s is not None:
+            counters.input_wait_s += now_s - counters.asked_s
+            counters.asked_s = None
+        self._working, self._since_s, self._elsewhere_s = working, now_s, inside_s
+
+    def delivered(self, now_s: float, inside_s: float) -> None:
+        """``next`` returns a batch."""
+        self.answered(now_s, inside_s, working=True)
+        self._taken = False
+
+    def left(self, now_s: float, inside_s: float, stepped: tuple[float, float]) -> None:
+        """The program has left the iteration: the step that it left in is over, and a pause begins."""
+        if self._working and self._counters.asked_s is None:
+            self._close(now_s, inside_s, stepped)
+            self._working, self._since_s = False, now_s
+
+    def _close(self, now_s: float, inside_s: float, stepped: tuple[float, float]) -> None:
+        since_s = self._since_s
+        if since_s is None:
+            return
+        _ = self.last  # as it was, before the counters go on
+        length_s = now_s - since_s
+        if not self._working:
+            self.paused_s += length_s
+            return
+        elsewhere_s = inside_s - self._elsewhere_s
+        end_s, inside_then_s = stepped
+        if end_s > since_s:
+            compute_s = end_s - since_s - min(elsewhere_s, max(0.0, inside_then_s - self._elsewhere_s))
+        else:
+            compute_s = length_s - elsewhere_s
+        compute_s = min(length_s, max(0.0, compute_s))
+        self.compute_s += compute_s
+        self.other_s += length_s - compute_s
+        self._counters.step_s += length_s
 
 
 class StepClock:
-    """Follows the steps of all loaders of a process."""
+    """Follows the steps of all loaders of a process.
 
-    def __init__(self) -> None:
-        self._splits: dict[int, Split] = {}
-        self._delivered_s: dict[int, float] = {}
-        self._current: Split | None = None
-        self._since_s = 0.0
-        self._optimizer_s = 0.0
+    Args:
+        now_s: monotonic seconds.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
+        self._now_s = now_s
+        self._clocks: dict[int, LoaderClock] = {}
+        self._threads: dict[int, _Thread] = {}
+        self._current: LoaderClock | None = None
+        self._stepped = (0.0, 0.0)
         self._hook: Any = None
 
     def install(self) -> None:
         """Begins to see optimizer steps."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        self._hook = register_optimizer_step_post_hook(self._stepped)
+        self._hook = register_optimizer_step_post_hook(self._on_step)
 
     def remove(self) -> None:
         """Ends it."""
@@ -51,32 +195,60 @@ class StepClock:
             self._hook.remove()
             self._hook = None
 
-    def split(self, number: int) -> Split:
-        """The parts of a loader's steps so far."""
-        return self._splits.setdefault(number, Split())
+    def of(self, feed: LoaderFeed) -> LoaderClock:
+        """The time of one loader."""
+        clock = self._clocks.get(feed.number)
+        if clock is None:
+            clock = self._clocks[feed.number] = LoaderClock(feed.counters)
+        return clock
+
+    def _thread(self) -> _Thread:
+        number = get_ident()
+        thread = self._threads.get(number)
+        if thread is None:
+            thread = self._threads[number] = _Thread()
+        return thread
 
     def begun(self, feed: LoaderFeed) -> None:
-        """A new iteration: the time before it belongs to no step."""
-        self._delivered_s.pop(feed.number, None)
+        """The program called ``iter``."""
+        now_s = self._now_s()
+        self._thread().enter(now_s)
+        self.of(feed).begun(now_s)
 
-    def asked(self, feed: LoaderFeed, now_s: float) -> None:
-        """The program called ``next``: the step of whichever loader delivered last is over."""
-        split = self._current
-        if split is not None:
-            compute_end = self._optimizer_s if self._optimizer_s > self._since_s else now_s
-            split.compute_s += compute_end - self._since_s
-            split.other_s += now_s - compute_end
-            self._current = None
-        last = self._delivered_s.get(feed.number)
-        if last is not None:
-            feed.counters.step_s += now_s - last
+    def opened(self, feed: LoaderFeed) -> None:
+        """It returned; until the first ``next`` the program may do anything."""
+        self._answered(feed, working=False)
 
-    def delivered(self, feed: LoaderFeed, now_s: float) -> None:
+    def asked(self, feed: LoaderFeed) -> None:
+        """The program called ``next``: its step is over."""
+        now_s = self._now_s()
+        thread = self._thread()
+        self.of(feed).asked(now_s, thread.inside_s, self._stepped)
+        thread.enter(now_s)
+        self._current = None
+
+    def delivered(self, feed: LoaderFeed) -> None:
         """The program gets a batch."""
-        self._current, self._since_s = self.split(feed.number), now_s
-        self._delivered_s[feed.number] = now_s
+        thread = self._thread()
+        self._current = clock = self.of(feed)
+        now_s = self._now_s()  # as late as can be
+        thread.leave(now_s)
+        clock.delivered(now_s, thread.inside_s)
 
-    def _stepped(self, *_: object) -> None:
-        self._optimizer_s = monotonic()
+    def failed(self, feed: LoaderFeed, *, ended: bool) -> None:
+        """The program gets an exception; unless it is the end of the iteration, it may ask again."""
+        self._answered(feed, working=not ended)
+
+    def left(self, feed: LoaderFeed) -> None:
+        """The program has left an iteration before its end."""
+        self.of(feed).left(self._now_s(), self._thread().inside_s, self._stepped)
+
+    def _answered(self, feed: LoaderFeed, *, working: bool) -> None:
+        thread, now_s = self._thread(), self._now_s()
+        thread.leave(now_s)
+        self.of(feed).answered(now_s, thread.inside_s, working=working)
+
+    def _on_step(self, *_: object) -> None:
+        self._stepped = self._now_s(), self._thread().inside_s
         if self._current is not None:
             self._current.optimizer_steps += 1

@@ -73,7 +73,9 @@ class View:
     steps: int
     items: int
     wait_frac: float
-    """Share of ``total_s`` that the program waited for batches."""
+    """Share of ``total_s`` that the program waited for batches to be made: what more workers can shorten."""
+    handover_frac: float = 0.0
+    """Share that it waited for stoker's own work on batches that were made: what they cannot."""
     blocked_frac: float
     step: Estimate
     wall: Estimate
@@ -81,6 +83,11 @@ class View:
     """Mean CPU time of an item."""
     stall_s: float | None = None
     """Mean time that an item waited for a core; None when unknown."""
+
+    @property
+    def input_wait_frac(self) -> float:
+        """What a report calls input wait: for people."""
+        return min(1.0, self.wait_frac + self.handover_frac)
 
     @property
     def step_s(self) -> float:
@@ -263,7 +270,8 @@ def _view(windows: Sequence[Window]) -> View | None:
     wall = estimate([(o.item_wall_s, o.items) for o in seen])
     worker_s = sum(w.length_s * max(w.observation.workers, 1) for w in windows)
     blocked_s = sum(w.length_s * max(w.observation.workers, 1) * w.observation.blocked_frac for w in windows)
-    wait_s = sum(w.length_s * w.observation.input_wait_frac for w in windows)
+    handover_s = sum(w.length_s * w.observation.handover_frac for w in windows)
+    wait_s = sum(w.length_s * w.observation.input_wait_frac for w in windows) - handover_s
     span_s = sum(w.length_s for w in windows)
     total_s = max(span_s, wait_s + step.mean * step.count)
     return View(
@@ -274,6 +282,7 @@ def _view(windows: Sequence[Window]) -> View | None:
         steps=step.count,
         items=wall.count,
         wait_frac=wait_s / total_s,
+        handover_frac=handover_s / total_s,
         blocked_frac=blocked_s / worker_s,
         step=step,
         wall=wall,

@@ -94,6 +94,7 @@ class JobAutoscaler:
         self._iteration = 0
         self._held_steps = 0
         self._held_from_s: float | None = None
+        self._warm_steps = 0
         self._holding = True
         self._trial: Trial | None = None
         self._search: Search | None = None
@@ -106,6 +107,8 @@ class JobAutoscaler:
         self._iteration += 1
         if self._iteration == 1:
             self._depth = max(1, prefetch_factor)
+            # The first batch, and what is in flight at its delivery: it was made while processes started.
+            self._warm_steps = 1 + max(1, declared_workers) * self._depth
             wanted = self.config.fixed_workers or max(1, declared_workers)
             self._go(wanted, self._depth, self._hold_reason(declared_workers), None)
             if self._workers < wanted and self.config.fixed_workers is None:
@@ -138,14 +141,17 @@ class JobAutoscaler:
     # What is known
 
     def _hold(self, observation: Observation) -> bool:
-        """Whether the first iteration still measures its baseline with the declared workers."""
+        """Whether the first iteration is warming up, or measures its baseline with the declared workers."""
         if not self._holding:
             return False
         if self._held_from_s is None:
             self._held_from_s = observation.now_s
         self._held_steps += observation.steps
         late = observation.now_s - self._held_from_s >= self.config.hold_s
-        self._holding = not (late or self._held_steps >= self.config.hold_steps)
+        if self._warm_steps and self._held_steps >= self._warm_steps and not late:
+            self._held_steps -= self._warm_steps
+            self._held_from_s, self._warm_steps = observation.now_s, 0
+        self._holding = not late and (self._warm_steps > 0 or self._held_steps < self.config.hold_steps)
         return self._holding
 
     def _allowed_cores(self, observation: Observation) -> float:
@@ -335,7 +341,7 @@ class JobAutoscaler:
         elif self._may_hedge(view, needed, error):
             self._grow(view, self._workers + 1, loading, now_s)
         else:
-            wait = f"input wait is {100 * view.wait_frac:.0f} %"
+            wait = f"input wait is {100 * view.input_wait_frac:.0f} %"
             self._reason = _count(self._workers, f"batches take unequal time; {wait}")
 
     def _may_hedge(self, view: View, needed: float, error: float) -> bool:
@@ -359,7 +365,7 @@ class JobAutoscaler:
         limit = self._limit(view)
         workers, proof = self._careful(view, min(goal, limit.workers))
         if workers > self._workers:
-            reason = f"input wait is {100 * view.wait_frac:.0f} %"
+            reason = f"input wait is {100 * view.input_wait_frac:.0f} %"
             if view.cpu_frac < 0.5:
                 reason += f" and items mostly wait ({100 * view.cpu_frac:.0f} % CPU)"
             expected = view.pace * (1.0 + PROOF * (workers / self._workers - 1.0))
@@ -400,9 +406,7 @@ class JobAutoscaler:
     def _sufficient(self, view: View, now_s: float) -> None:
         """The program does not wait: give back what is not needed, and say so."""
         if _enough(view, span_s=1.0, items=8):
-            under = 1 if view.wait_frac <= 0.01 else 2
-            keep = "keeps" if self._workers == 1 else "keep"
-            self._reason = f"{_workers(self._workers)} {keep} input wait under {under} %"
+            self._reason = _enough_words(self._workers, view)
         if view.wait_frac > NO_WAIT or view.blocked_frac <= 0.0 or view.windows < 10:
             return
         patience = self._patience(-1)
@@ -481,6 +485,15 @@ def _bottleneck(view: View, cores: float) -> str:
     if view.cores >= 0.75 * cores:
         return f"{view.cores:.1f} of {cores:.1f} cores are in use"
     return f"what items wait for gives no more ({100 * view.cpu_frac:.0f} % CPU)"
+
+
+def _enough_words(workers: int, view: View) -> str:
+    """That more workers would not help: for people, so with all of the input wait."""
+    if view.input_wait_frac <= LITTLE_WAIT:
+        keep = "keeps" if workers == 1 else "keep"
+        return f"{_workers(workers)} {keep} input wait under {1 if view.input_wait_frac <= 0.01 else 2} %"
+    why = f"input wait of {100 * view.input_wait_frac:.0f} % is the handing over of batches that are made in time"
+    return _count(workers, why)
 
 
 def _workers(number: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stoker.core.events import BASELINE_BATCHES
 from stoker.core.units import format_bytes
 from stoker.scale.evidence import View
 
@@ -31,10 +32,11 @@ class JobScalingConfig:
     """Work items that a data worker may hold at most."""
     max_in_flight: int = 0
     """Work items that may be in flight at most (a sampler that draws lazily must not be read ahead); 0: no bound."""
-    hold_steps: int = 20
-    """The first iteration keeps the declared workers for this many batches, the baseline of the report."""
+    hold_steps: int = BASELINE_BATCHES
+    """The first iteration keeps the declared workers for this many batches behind the warm-up, the baseline of the
+    report."""
     hold_s: float = 5.0
-    """... or for this long, whichever ends first."""
+    """... or for this long, whichever ends first; a warm-up that takes longer leaves no time for a baseline."""
 
     def __post_init__(self) -> None:
         if not self.cpu_budget_cores > 0.0:

@@ -29,6 +29,8 @@ class Costs:
     item_cpu_s: float
     item_wait_s: float = 0.0
     """Time that an item waits (remote reads), before its CPU time."""
+    handover_s: float = 0.0
+    """Time inside ``next`` that handing over a batch takes once it is made (CPU time of the feed, which has a core)."""
     item_sigma: float = 0.0
     """Sigma of the lognormal factor on an item's cost; the mean is kept."""
 
@@ -157,6 +159,7 @@ class _Window:
     starved: int = 0
     step_s: float = 0.0
     wait_s: float = 0.0
+    handover_s: float = 0.0
     items: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -294,7 +297,15 @@ class _Queue:
         worker.held -= 1
         self._lease(worker)
         self._retire(worker)
-        costs, begin_s = self._job.at(self._clock.now_s), self._clock.now_s
+        costs = self._job.at(self._clock.now_s)
+        if costs.handover_s:
+            self._window.handover_s += costs.handover_s
+            self._clock.after(costs.handover_s, lambda: self._step(costs))
+        else:
+            self._step(costs)
+
+    def _step(self, costs: Costs) -> None:
+        begin_s = self._clock.now_s
         self._clock.after(costs.step_s, lambda: self._cpu.work(costs.step_cpu_s, lambda: self._stepped(begin_s)))
 
     def _stepped(self, begin_s: float) -> None:
@@ -336,7 +347,8 @@ class _Queue:
             steps=window.steps,
             items=window.items,
             starved_frac=window.starved / steps,
-            input_wait_frac=min(1.0, window.wait_s / length_s),
+            input_wait_frac=min(1.0, (window.wait_s + window.handover_s) / length_s),
+            handover_frac=min(1.0, window.handover_s / length_s),
             blocked_frac=min(1.0, window.idle_s / (length_s * max(len(live), 1))),
             step_s=window.step_s / steps if window.steps else 0.0,
             item_wall_s=window.wall_s / items,

@@ -23,6 +23,8 @@ IDLE_FRAC = 0.3
 """Workers idle for this share of their time are not what is short."""
 READY_FRAC = 0.7
 """A program that finds its batch made at this share of its requests does not wait for slow items."""
+HANDOVER_FRAC = 0.5
+"""From this share of the input wait on, it is the handing over of batches that the program waits for."""
 HANDOVER_S = 0.001
 """A shorter wait for each batch is what handing it over takes, not making it."""
 NO_BATCH = "no batch was recorded"
@@ -135,6 +137,10 @@ def _input_limit(situation: Situation, window: Window) -> Limit:
         return Limit(kind="input-tier", text=f"input: {waits}; batches are made in {place}")
     if situation.growing:
         return Limit(kind="input-growing", text=f"input: {waits}; workers were still being added when the run ended")
+    if (handover := _handover_s(window)) is not None:
+        text = f"input: {waits}, not for items, but {format_seconds(handover)} for each batch to be handed over"
+        hint = "; larger batches cost less" if handover < HANDOVER_S else ""
+        return Limit(kind="input-handover", text=text + hint)
     if window.cores_used >= CORES_FULL_FRAC * _budget(situation):
         used = f"{window.cores_used:.1f} of {_budget(situation):g} cores"
         return Limit(kind="input-cpu", text=f"input: {waits}; the CPU is used up ({used}) with {workers}")
@@ -157,6 +163,14 @@ def _input_limit(situation: Situation, window: Window) -> Limit:
         text = f"input: {waits}; an item uses the CPU for {used} of its time: it waits for storage, or for busy cores"
         return Limit(kind="input-storage", text=text)
     return Limit(kind="input-workers", text=f"input: {waits}; {workers} {verb} busy, and cores are free")
+
+
+def _handover_s(window: Window) -> float | None:
+    """What handing over a batch takes, where the program waits for that rather than for items."""
+    share = window.handover_frac
+    if share is None or share < HANDOVER_FRAC * window.split.input_wait_frac:
+        return None
+    return share * window.active_s / window.batches
 
 
 def _advise_cpu(situation: Situation, program: str) -> Advice:

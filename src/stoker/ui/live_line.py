@@ -47,7 +47,8 @@ class LiveState:
             return ""
         recent = self._recent[self._current]
         # Two records at the same batch leave nothing to divide by: then the whole course so far is shown.
-        window = between(recent[0] if len(recent) > 1 else None, recent[-1]) or between(None, recent[-1])
+        window = between(recent[0] if len(recent) > 1 else None, recent[-1], until_now=True)
+        window = window or between(None, recent[-1], until_now=True)
         if window is None:
             return ""
         site = style.clean(self._sites.get(self._current, "")) if len(self._recent) > 1 else ""

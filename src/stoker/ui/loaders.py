@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from stoker.core.events import (
+    CutChosen,
     Event,
     IterationStarted,
     LoaderOpened,
@@ -20,12 +21,14 @@ from stoker.ui.advice import NO_BATCH
 from stoker.ui.cuts import CutSummary, latest_cuts, summarise_cut
 from stoker.ui.figures import write_plural
 from stoker.ui.windows import (
+    LONG_START_S,
     MIN_END_BATCHES,
     MIN_START_BATCHES,
     Window,
-    between,
+    depth_of,
     end_window,
     monotone,
+    overall_window,
     start_window,
 )
 
@@ -59,12 +62,14 @@ class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     overall: Window | None
     start: Window | None
-    """The first batches with exactly the declared workers, already on stoker's transport."""
+    """The first batches behind the warm-up, with exactly the declared workers, already on stoker's transport."""
     start_missing: str
     end: Window | None
     end_missing: str
+    changed: list[str]
+    """What was changed between start and end: ``2 → 7 workers``; nothing that the run would be steady with."""
     speedup: float | None
-    """Rate at the end over rate at the start."""
+    """Rate at the end over rate at the start, where something was changed in between and both lasted long enough."""
     workers_last: int
     workers_max: int
     changes: list[WorkerChange]
@@ -99,10 +104,12 @@ def summarise_loader(run: Run, opened: LoaderOpened) -> LoaderSummary:
     iterations = records_of(run, IterationStarted, opened.loader)
     lost = records_of(run, WorkerLost, opened.loader)
     last = records[-1] if records else None
-    away = [change.t_s for change in changes if change.workers != opened.declared_workers]
-    start, start_missing = _start(opened, records, iterations, away[0] if away else None)
+    cut = summarise_cut(latest_cuts(run.events, opened.loader))
+    times = _change_times(run, opened, records)
+    start, start_missing = _start(opened, records, iterations, min(times, default=None))
     used = start.first_batch + start.batches if start else 0
-    end = end_window(records, changes[-1].t_s if changes else None, used)
+    end = end_window(records, max(times, default=None), used)
+    changed = _changed(opened, start, end, changes, cut)
     seen = [*(record.workers for record in records), *(started.workers for started in iterations)]
     return LoaderSummary(
         loader=opened.loader,
@@ -118,12 +125,13 @@ def summarise_loader(run: Run, opened: LoaderOpened) -> LoaderSummary:
         batches=last.batches if last else 0,
         samples=last.samples if last else 0,
         bytes=last.bytes if last else 0,
-        overall=between(None, last) if last and last.batches >= MIN_START_BATCHES else None,
+        overall=overall_window(records) if last and last.batches >= MIN_START_BATCHES else None,
         start=start,
         start_missing=start_missing,
         end=end,
         end_missing="" if end else _end_missing(opened, last.batches if last else 0),
-        speedup=_speedup(start, end),
+        changed=changed,
+        speedup=_speedup(start, end) if changed else None,
         workers_last=next((number for number in reversed(seen[: len(records)]) if number), 0),
         workers_max=max(seen, default=0),
         changes=changes,
@@ -132,7 +140,7 @@ def summarise_loader(run: Run, opened: LoaderOpened) -> LoaderSummary:
         released=sum(event.released for event in lost),
         quarantined=len(records_of(run, SampleQuarantined, opened.loader)),
         optimizer_steps=last.optimizer_steps if last else 0,
-        cut=summarise_cut(latest_cuts(run.events, opened.loader)),
+        cut=cut,
     )
 
 
@@ -145,6 +153,41 @@ def _changes(run: Run, opened: LoaderOpened) -> list[WorkerChange]:
             changes.append(WorkerChange(t_s=event.t_s, workers=event.workers, depth=event.depth, reason=event.reason))
         workers = event.workers
     return changes
+
+
+def _change_times(run: Run, opened: LoaderOpened, records: list[Progress]) -> list[float]:
+    """When something was changed: the number of workers, the depth of their queues, the cut."""
+    workers = opened.declared_workers
+    depth = next((depth_of(record) for record in records if record.workers), 0)
+    times: list[float] = []
+    for event in records_of(run, WorkersChanged, opened.loader):
+        if (event.workers, event.depth) != (workers, depth):
+            times.append(event.t_s)
+        workers, depth = event.workers, event.depth
+    times += [cut.t_s for cut in records_of(run, CutChosen, opened.loader) if cut.outcome == "moved"]
+    if not opened.declared_workers:  # what moves a loader to data workers is no decision of the policy
+        times += [record.t_s for record in records if record.workers][:1]
+    return times
+
+
+def _changed(
+    opened: LoaderOpened,
+    start: Window | None,
+    end: Window | None,
+    changes: list[WorkerChange],
+    cut: CutSummary | None,
+) -> list[str]:
+    """What distinguishes the end of a run from its start; without a start, what was changed at all."""
+    moved = ["part of the step moved to data workers"] if cut is not None and cut.outcome == "moved" else []
+    if start is None or end is None:
+        steps = [opened.declared_workers, *(change.workers for change in changes)]
+        return [*([f"{steps[0]} → {write_plural(steps[-1], 'worker')}"] if changes else []), *moved]
+    found: list[str] = []
+    if start.workers != end.workers:
+        found.append(f"{start.workers} → {write_plural(end.workers, 'worker')}")
+    if start.depth != end.depth and start.workers and end.workers:
+        found.append(f"{start.depth} → {end.depth} batches ahead for each worker")
+    return [*found, *moved]
 
 
 def _start(
@@ -184,7 +227,7 @@ def _unmeasured(opened: LoaderOpened) -> str:
 
 
 def _speedup(start: Window | None, end: Window | None) -> float | None:
-    if start is None or end is None:
+    if start is None or end is None or min(start.active_s, end.active_s) < LONG_START_S:
         return None
     if start.samples_per_s and end.samples_per_s:
         return end.samples_per_s / start.samples_per_s

@@ -27,7 +27,7 @@ from stoker.ui.html_page import (
 )
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.report_plots import draw_loader, has_gaps
-from stoker.ui.report_text import PARTS, write_workers
+from stoker.ui.report_text import PARTS, write_steady, write_workers
 from stoker.ui.summary import Summary
 from stoker.ui.windows import Split, Window
 
@@ -93,10 +93,11 @@ def _tiles(loader: LoaderSummary) -> str:
     last = loader.end or loader.overall
     if last is None:
         return ""
-    first = loader.start if loader.end else None
+    first = loader.start if loader.end and loader.changed else None
     unit = "samples/s" if last.samples_per_s is not None else "batches/s"
-    gain = f"{loader.speedup:.2f}x the start" if loader.speedup else "mean of the run" if not loader.end else ""
-    before = f"{write_percent(first.split.input_wait_frac)} at the start" if first else "mean of the run"
+    basis = "mean of the run" if not loader.end else "" if loader.changed else "steady: nothing was changed"
+    gain = f"{loader.speedup:.2f}x the start" if loader.speedup else basis
+    before = f"{write_percent(first.split.input_wait_frac)} at the start" if first else basis
     began = f"{loader.declared_workers} declared" if loader.workers_last else "made in the training process"
     volume = f"{write_count(loader.samples)} samples" if loader.samples else f"{write_count(loader.batches)} batches"
     tiles = [
@@ -120,7 +121,9 @@ def _pace(window: Window) -> float:
 def _splits(loader: LoaderSummary) -> str:
     """The step split at the start and at the end as two bars, with what they were measured on."""
     rows = [("Start", loader.start, loader.start_missing), ("End", loader.end, loader.end_missing)]
-    if not loader.start and not loader.end:
+    if loader.end and not loader.changed:
+        rows = [("Steady", loader.end, "")]
+    elif not loader.start and not loader.end:
         rows = [("Whole run", loader.overall, ""), *((name, None, missing) for name, _, missing in rows)]
     cells = "".join(
         f'<div class="soft small">{escape(name)}</div>'
@@ -150,6 +153,8 @@ def _split_table(splits: list[tuple[str, Split]]) -> str:
 def _basis(loader: LoaderSummary) -> str:
     """What the two windows are, so that nobody takes the start for a measurement of torch's own loader."""
     sentences: list[str] = [f"Loader {loader.site}."]
+    if loader.end and not loader.changed:
+        return f"{sentences[0]} Nothing was changed during the run: {write_steady(loader)}."
     if loader.start:
         batches = f"batches {loader.start.first_batch + 1} to {loader.start.first_batch + loader.start.batches}"
         if loader.declared_workers:
@@ -163,6 +168,7 @@ def _basis(loader: LoaderSummary) -> str:
     if loader.end:
         workers = write_plural(loader.end.workers, "worker") if loader.end.workers else "no workers"
         sentences.append(f"End: the last {write_count(loader.end.batches)} batches, with {workers}.")
+        sentences.append(f"Changed in between: {', '.join(loader.changed)}.")
     return " ".join(sentences)
 
 

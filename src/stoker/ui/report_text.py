@@ -131,7 +131,9 @@ def _throughput(loader: LoaderSummary, style: Style) -> list[str]:
     total += f", {write_plural(loader.samples, 'sample')}" if loader.samples else ""
     place = shorten_start(loader.site, 40)
     lines = [_row("Throughput", f"{write_throughput(loader.overall):<17} {total} of {place}", style)]
-    start = loader.start
+    start, end = loader.start, loader.end
+    if end and not loader.changed:
+        return [*lines, _row("  steady", f"{_pace(end)}   {write_steady(loader)}", style)]
     if start:
         batches = f"batches {start.first_batch + 1}-{start.first_batch + start.batches}"
         # Said so because it is no measurement of torch's own loader: the batches came through our slots already.
@@ -140,15 +142,24 @@ def _throughput(loader: LoaderSummary, style: Style) -> list[str]:
         lines.append(_row("  at start", f"{_pace(start)}   {place}", style))
     else:
         lines.append(_row("  at start", loader.start_missing, style))
-    end = loader.end
     if end:
         gain = f", {loader.speedup:.2f}x the start" if loader.speedup else ""
         place = write_plural(end.workers, "worker") if end.workers else "in process"
+        if start and (start.workers, start.depth) != (end.workers, end.depth) and start.workers == end.workers:
+            place += f", {end.depth} batches ahead for each"
         last = f"   {place}, last {write_count(end.batches)} batches"
         lines.append(_row("  at end", _pace(end) + last + gain, style))
     elif start or loader.end_missing != loader.start_missing:
         lines.append(_row("  at end", loader.end_missing, style))
     return lines
+
+
+def write_steady(loader: LoaderSummary) -> str:
+    """What a run without a change was steady with, and over which batches that was measured."""
+    end = loader.end
+    assert end is not None
+    made = write_plural(end.workers, "worker") if end.workers else "in process"
+    return f"{made}{'' if loader.changes else ' throughout'}, last {write_count(end.batches)} batches"
 
 
 def write_throughput(window: Window) -> str:
@@ -165,8 +176,8 @@ def _pace(window: Window) -> str:
 def _split_bars(loader: LoaderSummary, style: Style) -> list[str]:
     """The step split at the start and at the end, as bars over one legend."""
     windows = [("Step, start", loader.start), ("Step, end", loader.end)]
-    if not loader.start and not loader.end:
-        windows = [("Step", loader.overall)]
+    if not loader.changed or not (loader.start or loader.end):
+        windows = [("Step", loader.end or loader.overall)]
     lines: list[str] = []
     for label, window in windows:
         if window:

@@ -54,13 +54,13 @@ def pieces(run: Run, loader: int) -> list[list[Point]]:
         if window is None:
             continue
         # Where the loader paused within the span, its steps are those at the end of it.
-        from_s = max(window.from_s, last.t_s - 1.05 * window.active_s)
-        if first is not None and from_s - first.t_s > _GAP_S:
+        from_s = max(window.from_s, window.to_s - 1.05 * window.active_s)
+        if first is not None and from_s - window.from_s > _GAP_S:
             stretches.append([])
         stretches[-1].append(
             Point(
                 from_s=from_s,
-                to_s=last.t_s,
+                to_s=window.to_s,
                 window=window,
                 ready=last.ready,
                 capacity=last.capacity,

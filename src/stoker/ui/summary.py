@@ -23,7 +23,7 @@ from stoker.ui.loaders import (
     still_growing,
     summarise_loader,
 )
-from stoker.ui.windows import between, monotone
+from stoker.ui.windows import monotone, overall_window
 
 MAX_LISTED = 200
 """Notices and incidents beyond this are counted, not kept: a report is for reading."""
@@ -216,12 +216,8 @@ def _notices(run: Run) -> list[NoticeLine]:
 
 def _rank(run: Run) -> RankSummary:
     """The main loader of a rank in four figures."""
-    lasts = {
-        opened.loader: records[-1]
-        for opened in last_openings(run)
-        if (records := monotone(records_of(run, Progress, opened.loader)))
-    }
-    known = [(last, window) for last in lasts.values() if (window := between(None, last))]
+    found = [monotone(records_of(run, Progress, opened.loader)) for opened in last_openings(run)]
+    known = [(records[-1], window) for records in found if (window := overall_window(records))]
     last, window = max(
         known,
         key=lambda pair: headline_weight(pair[0].optimizer_steps, pair[1].active_s, pair[0].batches),
@@ -238,6 +234,8 @@ def _rank(run: Run) -> RankSummary:
 
 def _caveats(run: Run) -> list[str]:
     caveats: list[str] = []
+    if run.header.format < 2 and records_of(run, Progress):
+        caveats.append("recorded by an earlier stoker: rates are too high, and input wait is too low")
     if run.folder is not None and not records_of(run, RunEnded):
         caveats.append("no end record: killed or still running; figures end at the last record")
     if run.skipped:
