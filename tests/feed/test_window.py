@@ -36,17 +36,19 @@ class AnyOrder(RuleBasedStateMachine):
         self.idle_since.pop(worker, None)
         self.window.busy(worker, self.now_s)
 
-    @rule(batches=st.integers(0, 5), starved=st.integers(0, 5), wait_s=st.floats(0, 9))
-    def deliver(self, batches: int, starved: int, wait_s: float) -> None:
+    @rule(batches=st.integers(0, 5), starved=st.integers(0, 5), wait_s=st.floats(0, 9), made=st.floats(0, 1))
+    def deliver(self, batches: int, starved: int, wait_s: float, made: float) -> None:
         self.counters.batches += batches
         self.counters.starved_steps += min(batches, starved)
         self.counters.input_wait_s += wait_s
+        self.counters.starved_s += made * wait_s
 
     @rule()
     def close(self) -> None:
         seen = self.window.close(self.now_s, workers=4, depth=2, batch_bytes=10, waiting=False)
-        for share in (seen.starved_frac, seen.input_wait_frac, seen.blocked_frac):
+        for share in (seen.starved_frac, seen.input_wait_frac, seen.handover_frac, seen.blocked_frac):
             assert 0.0 <= share <= 1.0
+        assert seen.handover_frac <= seen.input_wait_frac
         assert self.window.begun_s == self.now_s == seen.now_s
 
     @invariant()
@@ -83,6 +85,18 @@ def test_figures_are_those_of_the_window_alone() -> None:
     assert (again.steps, again.items, again.item_wall_s, again.step_s) == (0, 0, 0.0, 0.0)
     assert again.blocked_frac == pytest.approx(0.5), "worker 7 has been idle since"
     assert again.waiting
+
+
+def test_a_wait_that_goes_on_counts_up_to_the_end_of_the_window() -> None:
+    counters = Counters(asked_s=10.0)
+    window = Window(counters, 12.0)
+    counters.starved_s += 1.0
+    seen = window.close(16.0, workers=2, depth=2, batch_bytes=0, waiting=True)
+    assert seen.input_wait_frac == pytest.approx(1.0)
+    assert seen.handover_frac == pytest.approx(0.75), "three of the four seconds the batch was there"
+    counters.input_wait_s, counters.asked_s = counters.waited_s(18.0), None
+    seen = window.close(20.0, workers=2, depth=2, batch_bytes=0, waiting=False)
+    assert (seen.input_wait_frac, seen.handover_frac) == pytest.approx((0.5, 0.5))
 
 
 def test_a_copy_does_not_follow() -> None:

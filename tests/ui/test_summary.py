@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -43,6 +44,9 @@ from tests.ui.timeline import (
 )
 
 
+SEED = st.integers(0, 99)
+
+
 def loader_of(run: Run, number: int = 0) -> LoaderSummary:
     return next(loader for loader in summarise(run).loaders if loader.loader == number)
 
@@ -75,6 +79,132 @@ def test_end_is_the_last_fifth_with_the_workers_found() -> None:
     assert loader.end.split.input_wait_frac < 0.01
     assert loader.speedup == pytest.approx(2.5, rel=0.1)
     assert [change.workers for change in loader.changes] == [3, 4, 5, 6]
+
+
+@given(st.floats(0.01, 0.5), st.floats(0.01, 0.5), st.integers(1, 8), st.floats(0.0, 0.1), st.integers(40, 200), SEED)
+@settings(max_examples=30)
+def test_no_gain_is_claimed_where_nothing_was_changed(
+    item_s: float, step_s: float, workers: int, handover_s: float, batches: int, seed: int
+) -> None:
+    course = Course(seed=seed)
+    course.add(opened(0, declared_workers=workers))
+    train = Loader(0, item_s=40 * item_s, step_s=step_s, workers=workers, handover_s=handover_s)
+
+    def warm(batch: int) -> None:
+        train.item_s = item_s * (40 if batch < 15 else 1)
+
+    course.iterate(train, batches, warm)
+    run = run_of(course)
+    loader = loader_of(run)
+    assert (loader.changed, loader.speedup) == ([], None)
+    text, page = render_text(summarise(run)), render_html(run, summarise(run))
+    assert "x the start" not in text + page
+    if loader.end is not None:
+        assert "  steady    " in text
+        assert f"{workers} worker{'s' if workers > 1 else ''} throughout, last " in text
+        assert "steady: nothing was changed" in page
+
+
+def test_warm_up_is_no_part_of_what_a_gain_is_measured_against() -> None:
+    course = Course()
+    course.add(opened(0))
+    train = Loader(0, item_s=9.0, step_s=0.1)
+
+    def act(batch: int) -> None:
+        if batch == 5:  # forks, probe and cold pages are over
+            train.item_s = 0.6
+        if batch == 30:
+            course.change(train, 6, "starved")
+
+    course.iterate(train, 300, act)
+    loader = loader_of(run_of(course))
+    assert loader.changed == ["2 → 6 workers", "2 → 3 batches ahead for each worker"]
+    assert loader.speedup == pytest.approx(0.3 / 0.102, rel=0.1)
+
+
+def test_a_change_of_depth_alone_is_said() -> None:
+    course = Course()
+    course.add(opened(0))
+    train = Loader(0, item_s=0.5, step_s=0.1)
+
+    def act(batch: int) -> None:
+        if batch == 40:
+            course.add(WorkersChanged(t_s=course.now_s, loader=0, workers=2, depth=8, reason="deeper"))
+            train.capacity, train.item_s = 16, 0.3
+
+    course.iterate(train, 200, act)
+    summary = summarise(run_of(course))
+    assert summary.loaders[0].changed == ["2 → 8 batches ahead for each worker"]
+    assert re.search(r"2 workers, 8 batches ahead each, \d\.\d\dx the start\n", render_text(summary))
+
+
+@given(st.floats(0.01, 0.5), st.floats(0.01, 0.5), st.floats(0.0, 0.1))
+@settings(max_examples=30)
+def test_rates_are_samples_over_wall_time(item_s: float, step_s: float, handover_s: float) -> None:
+    course = course_of(Loader(0, item_s=item_s, step_s=step_s, handover_s=handover_s), 120)
+    loader = loader_of(run_of(course))
+    for window in (loader.overall, loader.start, loader.end):
+        if window is not None and window.samples_per_s is not None:
+            assert window.samples_per_s == pytest.approx(window.samples / (window.to_s - window.from_s))
+            assert window.active_s == pytest.approx(window.to_s - window.from_s)
+
+
+def test_time_that_no_part_has_is_shown_as_other() -> None:
+    first, last = (progress_at(t_s, batches) for t_s, batches in ((1.0, 1), (11.0, 101)))
+    window = between(first, last)
+    assert window is not None
+    assert window.active_s == pytest.approx(10.0)
+    assert window.split.input_wait_frac == pytest.approx(0.1)
+    assert window.split.other_frac == pytest.approx(0.9)
+
+
+def test_a_wait_that_goes_on_is_seen_by_those_who_look_now() -> None:
+    first, last = (progress_at(t_s, batches) for t_s, batches in ((1.0, 1), (3.0, 101)))
+    hanging = msgspec.structs.replace(last, waiting_s=8.0)
+    window, now = between(first, hanging), between(first, hanging, until_now=True)
+    assert window is not None
+    assert now is not None
+    assert window.samples_per_s == pytest.approx(50.0)
+    assert now.samples_per_s == pytest.approx(10.0)
+    assert now.split.input_wait_frac == pytest.approx(0.9)
+
+
+def test_records_of_an_earlier_format_are_read_with_a_word_of_warning() -> None:
+    run = run_of(course_of(Loader(0, item_s=0.2, step_s=0.1), 100), format=1)
+    old = [
+        msgspec.structs.replace(event, delivered_s=0.0, paused_s=0.0, starved_s=None)
+        if isinstance(event, Progress)
+        else event
+        for event in run.events
+    ]
+    summary = summarise(replace(run, events=old))
+    assert summary.loaders[0].overall is not None
+    assert "recorded by an earlier stoker: rates are too high, and input wait is too low" in render_text(summary)
+    assert summarise(run_of(course_of(Loader(0, item_s=0.2, step_s=0.1), 100))).caveats == []
+
+
+def progress_at(t_s: float, batches: int) -> Progress:
+    """Of a loader with 10 ms of input wait a batch, and nothing else that is known."""
+    return Progress(
+        t_s=t_s,
+        delivered_s=t_s,
+        loader=0,
+        iteration=0,
+        batches=batches,
+        samples=batches,
+        bytes=0,
+        input_wait_s=batches * 0.01,
+        h2d_s=0.0,
+        compute_s=0.0,
+        other_s=0.0,
+        starved_steps=0,
+        workers=2,
+        ready=0,
+        capacity=4,
+        worker_busy_s=0.0,
+        worker_idle_s=0.0,
+        worker_cpu_s=0.0,
+    )
 
 
 def test_busiest_loader_makes_the_headline() -> None:
@@ -196,6 +326,13 @@ def test_idle_workers_are_told_apart_by_what_the_program_waits_for(wait_s: float
         growing=False,
     )
     assert find_limit(situation).kind == kind
+
+
+def test_a_wait_for_stokers_own_work_is_called_that() -> None:
+    course = course_of(Loader(0, item_s=0.001, step_s=0.002, handover_s=0.0009), 400)
+    limit = summarise(run_of(course)).limit
+    assert limit.kind == "input-handover"
+    assert "not for items, but 1.30 ms for each batch to be handed over" in limit.text
 
 
 def test_run_still_in_memory_is_neither_killed_nor_advertised_as_a_folder() -> None:
@@ -403,8 +540,6 @@ def test_text_fits_one_screen(make: object, unicode: bool, width: int) -> None:
 
 
 def test_colour_changes_no_word() -> None:
-    import re
-
     summary = summarise(growth_run())
     coloured = render_text(summary, Style(color=True))
     assert re.sub(r"\x1b\[\d+m", "", coloured) == render_text(summary)

@@ -128,7 +128,7 @@ class Progress(Event, tag="progress"):
     starved_s: float | None = None
     """Part of ``input_wait_s``: the next batch was not made yet. The rest is stoker's own time. None: not known."""
     waiting_s: float = 0.0
-    """How long the program has been waiting since the last delivery, as of ``t_s``: not part of ``input_wait_s`` yet."""
+    """How long the program has been waiting for the next batch, as of ``t_s``: not part of ``input_wait_s`` yet."""
 
 
 class WorkersChanged(Event, tag="workers_changed"):

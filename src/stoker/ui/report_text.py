@@ -145,10 +145,10 @@ def _throughput(loader: LoaderSummary, style: Style) -> list[str]:
     if end:
         gain = f", {loader.speedup:.2f}x the start" if loader.speedup else ""
         place = write_plural(end.workers, "worker") if end.workers else "in process"
-        if start and (start.workers, start.depth) != (end.workers, end.depth) and start.workers == end.workers:
-            place += f", {end.depth} batches ahead for each"
-        last = f"   {place}, last {write_count(end.batches)} batches"
-        lines.append(_row("  at end", _pace(end) + last + gain, style))
+        measured = f"last {write_count(end.batches)} batches"
+        if start and start.workers == end.workers and start.depth != end.depth:
+            measured = f"{end.depth} batches ahead each"
+        lines.append(_row("  at end", f"{_pace(end)}   {place}, {measured}{gain}", style))
     elif start or loader.end_missing != loader.start_missing:
         lines.append(_row("  at end", loader.end_missing, style))
     return lines
