@@ -30,6 +30,7 @@ BARS = (
     "scale_latency",
     "resume",
     "measuring_overhead",
+    "honest_report",
     "cut_size",
     "cut_recommender",
     "cut_never_slower",

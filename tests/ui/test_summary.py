@@ -43,7 +43,6 @@ from tests.ui.timeline import (
     unused_run,
 )
 
-
 SEED = st.integers(0, 99)
 
 
