@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.feed.scaling import Observation, ScalingPolicy
+from stoker.core.events import BASELINE_BATCHES
+from stoker.feed.scaling import Decision, Observation, ScalingPolicy
 from stoker.scale.budget import CpuLedger
 from stoker.scale.job import JobAutoscaler
 from stoker.scale.limits import JobScalingConfig
@@ -60,6 +61,43 @@ def test_waiting_items_get_many_workers_on_two_cores():
     assert min(timeline.workers(15.0, 60.0)) >= 14
     assert timeline.changes(15.0, 60.0) == 0
     assert timeline.peak_workers <= 34
+
+
+class Deaf:
+    """A policy that is not told which part of the input wait is the handing over."""
+
+    def __init__(self, policy: ScalingPolicy) -> None:
+        self._policy = policy
+
+    def start(self, declared_workers: int, prefetch_factor: int) -> Decision:
+        return self._policy.start(declared_workers, prefetch_factor)
+
+    def decide(self, observation: Observation) -> Decision:
+        return self._policy.decide(dataclasses.replace(observation, handover_frac=0.0))
+
+
+def test_no_worker_is_added_for_the_sake_of_handing_over():
+    job = Job(costs=(Costs(step_s=0.004, item_cpu_s=0.0005, item_wait_s=0.006, handover_s=0.003),), cores=4.0)
+    timeline = run(job)
+    assert max(timeline.workers(0.0, 60.0)) == 1
+    reason = timeline.ticks[-1].decision.reason
+    assert reason == "1 worker: input wait of 43 % is the handing over of batches that are made in time"
+    assert max(simulate(job, Deaf(autoscaler(4.0))).workers(0.0, 60.0)) > 1
+
+
+def test_handing_over_hides_no_starving():
+    costs = Costs(step_s=0.01, item_cpu_s=0.0005, item_wait_s=0.0795, handover_s=0.003)
+    timeline = run(Job(costs=(costs,)), max_workers=32)
+    assert timeline.rate(20.0, 60.0) >= 0.95 / (costs.step_s + costs.handover_s)
+    assert timeline.ticks[-1].decision.workers <= 8
+
+
+@pytest.mark.parametrize("declared", [1, 4])
+def test_the_baseline_lies_behind_the_warm_up(declared: int):
+    costs = Costs(step_s=0.0, item_cpu_s=0.0, item_wait_s=0.1)
+    timeline = run(Job(costs=(costs,), declared_workers=declared, duration_s=15.0))
+    changed_s = next(t.now_s for t in timeline.ticks if t.decision.workers != declared)
+    assert sum(d.now_s <= changed_s for d in timeline.deliveries) >= 1 + 2 * declared + BASELINE_BATCHES
 
 
 def test_growth_stops_where_the_store_gives_no_more():
