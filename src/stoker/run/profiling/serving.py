@@ -1,6 +1,6 @@
 """Loaders served by stoker while the program is measured: the session of `stoker run`, and what became of the loaders.
 
-Training waits inside torch's base iterator, which hands out served batches too: that is where it is watched.
+Training waits inside the iterator that hands out served batches: its ``next`` is watched as a whole.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import torch
 from stoker.core import events, host
 from stoker.core.runlog import RunLog
 from stoker.core.saying import say
+from stoker.feed.iterator import FedIterator
 from stoker.perf.verdict.marks import steps_of
 from stoker.perf.verdict.profile import LoaderFacts, RankRecord, StepTimes, Usage, rank_name, write_record
 from stoker.perf.verdict.sampled import Sampled, analyse
@@ -57,7 +58,7 @@ class ProfileSession:
         """Watches from now on; what was found is written when the steps are over, or when the interpreter exits."""
         if self._options.served:
             self._serving = Serving(self._active)
-        self._watch.install()
+        self._watch.install(*((FedIterator,) if self._serving is not None else ()))
         atexit.register(self.end)
 
     def _on_step(self, end: int, by_optimizer: bool) -> None:

@@ -28,8 +28,6 @@ ENOUGH_BATCHES = 40
 """Batches without an optimizer step after which batches count as steps; accumulation over more is rare."""
 
 _ASKED, _DELIVERED, _STEPPING, _STEPPED = (kind.value for kind in Kind)
-_iterators: Any = _BaseDataLoaderIter
-_stock_next = _BaseDataLoaderIter.__next__
 
 
 @dataclass(slots=True)
@@ -61,6 +59,7 @@ class Watch:
         self._ends = 0
         self._asked = 0
         self._handles: list[Any] = []
+        self._kept: dict[type, Callable[[Any], Any]] = {}
         self._range: Any = None
 
     @property
@@ -68,9 +67,16 @@ class Watch:
         """All marks so far, in the order in which they were set."""
         return [Mark(Kind(kind), t_s, thread, owner, cpu_s) for kind, t_s, thread, owner, cpu_s in self._raw]
 
-    def install(self) -> None:
-        """Sets marks from now on."""
-        _iterators.__next__ = self._watched_next()
+    def install(self, *others: type) -> None:
+        """Sets marks from now on.
+
+        Args:
+            others: iterators with a ``__next__`` of their own around torch's; the marks go around the whole of it.
+        """
+        self._kept = {kind: kind.__next__ for kind in (_BaseDataLoaderIter, *others)}
+        for kind, real in self._kept.items():
+            watched: Any = kind
+            watched.__next__ = self._watched_next(real, others if kind is _BaseDataLoaderIter else ())
         # Asking for the process's number at each mark would cost more than the mark.
         os.register_at_fork(after_in_child=self._leave)
         self._handles = [
@@ -80,7 +86,9 @@ class Watch:
 
     def remove(self) -> None:
         """Ends it; torch is as it was."""
-        _iterators.__next__ = _stock_next
+        for kind, real in self._kept.items():
+            watched: Any = kind
+            watched.__next__ = real
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -90,14 +98,14 @@ class Watch:
 
     # -- loaders -----------------------------------------------------------------------------------------------------
 
-    def _watched_next(self) -> Callable[[Any], Any]:
-        """Takes the place of torch's own ``__next__``: the same between two marks."""
+    def _watched_next(self, real_next: Callable[[Any], Any], others: tuple[type, ...]) -> Callable[[Any], Any]:
+        """Takes the place of a ``__next__``: the same between two marks, unless it runs inside of another kind's."""
         watch, mark, loaders = self, self._raw.append, self.loaders
 
-        @functools.wraps(_stock_next)
+        @functools.wraps(real_next)
         def watched_next(self: Any) -> Any:
-            if watch._forked:
-                return _stock_next(self)
+            if watch._forked or isinstance(self, others):
+                return real_next(self)
             thread = get_ident()
             if not watch._primary or not watch.by_optimizer:
                 watch._count_batch()
@@ -105,9 +113,9 @@ class Watch:
             try:
                 if watch.sampling:
                     with record_function(NEXT):
-                        batch = _stock_next(self)
+                        batch = real_next(self)
                 else:
-                    batch = _stock_next(self)
+                    batch = real_next(self)
             finally:
                 mark((_DELIVERED, perf_counter(), thread, 0, thread_time()))
             found = loaders.get(id(self._dataset))
