@@ -95,7 +95,7 @@ def _tiles(loader: LoaderSummary) -> str:
         return ""
     first = loader.start if loader.end and loader.changed else None
     unit = "samples/s" if last.samples_per_s is not None else "batches/s"
-    basis = "mean of the run" if not loader.end else "" if loader.changed else "steady: nothing was changed"
+    basis = "mean of the run" if not loader.end else "" if loader.changed else f"steady: {_unchanged(loader)}"
     gain = f"{loader.speedup:.2f}x the start" if loader.speedup else basis
     before = f"{write_percent(first.split.input_wait_frac)} at the start" if first else basis
     began = f"{loader.declared_workers} declared" if loader.workers_last else "made in the training process"
@@ -154,7 +154,7 @@ def _basis(loader: LoaderSummary) -> str:
     """What the two windows are, so that nobody takes the start for a measurement of torch's own loader."""
     sentences: list[str] = [f"Loader {loader.site}."]
     if loader.end and not loader.changed:
-        return f"{sentences[0]} Nothing was changed during the run: {write_steady(loader)}."
+        return f"{sentences[0]} Measured over: {write_steady(loader)}; {_unchanged(loader)}, so no gain is claimed."
     if loader.start:
         batches = f"batches {loader.start.first_batch + 1} to {loader.start.first_batch + loader.start.batches}"
         if loader.declared_workers:
@@ -170,6 +170,10 @@ def _basis(loader: LoaderSummary) -> str:
         sentences.append(f"End: the last {write_count(loader.end.batches)} batches, with {workers}.")
         sentences.append(f"Changed in between: {', '.join(loader.changed)}.")
     return " ".join(sentences)
+
+
+def _unchanged(loader: LoaderSummary) -> str:
+    return "it ended as it began" if loader.changes else "nothing was changed"
 
 
 def _bar(split: Split) -> str:
