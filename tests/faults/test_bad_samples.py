@@ -34,9 +34,9 @@ def segfault() -> None:
 
 
 WAYS: dict[str, tuple[Callable[[], None], str]] = {
-    "killed": (die, "killed by SIGKILL"),
+    "killed": (die, "killed by signal: SIGKILL"),
     "exit": (leave, "exited with status 3"),
-    "segfault": (segfault, "killed by SIGSEGV"),
+    "segfault": (segfault, "killed by signal: SIGSEGV"),
 }
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from stoker.core.errors import SampleKillsWorkerError, StreamNotRepeatableError, WorkerLostError
 from tests.faults.data import Harmful, Numbers, PrivateRng, RandomPinned, Shards, die, once
-from tests.faults.harness import is_alive, template_below, workers_below
+from tests.faults.harness import Trial, is_alive, template_below, workers_below
 from tests.faults.serve import assert_same, driven, loader_of, plain, served
 from tests.waiting import await_that
 
@@ -167,6 +167,15 @@ class TestWorkers:
 
         with served(workers=2), pytest.raises(StreamNotRepeatableError, match="Make the stream repeatable"):
             driven(lambda: loader_of(Moody(64, 0.0005)), strike)
+
+
+# Under plain python a worker that dies amid a sample may as well be told as a ConnectionResetError.
+@pytest.mark.parametrize(("how", "served"), [("segfault", True), ("exit", True), ("start", True), ("start", False)])
+def test_a_program_that_restarts_on_torchs_error(how: str, served: bool, tmp_path: Path) -> None:
+    with Trial(tmp_path, "restarting.py", how, served=served) as trial:
+        assert trial.finish() == 0, trial.errors()
+    assert trial.lines[-1] == "sum 496"
+    assert set(trial.lines[:-1]) == {"restarted"}
 
 
 class TestTemplate:

@@ -18,7 +18,18 @@ from stoker.feed.program import Iteration, Tier, WorkItem
 from stoker.feed.quarantine import Quarantine, path_of
 
 ITERATION = Iteration(ordinal=3, base_seed=77, tier=Tier.ELASTIC)
-CAUSE = "killed by SIGSEGV"
+CAUSE = "killed by signal: SIGSEGV"
+
+
+@dataclass(frozen=True)
+class Death:
+    """Of a worker."""
+
+    pid: int = 4711
+    cause: str = CAUSE
+
+
+DEATH = Death()
 
 
 class Images:
@@ -51,57 +62,58 @@ class TestRaise:
     def test_names_index_file_seed_and_the_command_that_makes_it_again(self) -> None:
         found, told = quarantine("raise")
         with pytest.raises(SampleKillsWorkerError) as caught:
-            found.judge(item([9, 4, 7]), 1, CAUSE, ITERATION)
+            found.judge(item([9, 4, 7]), 1, DEATH, ITERATION)
         seed = seeds.sample_seed(77, 3, 41, 4)
         assert caught.value.fields["index"] == 4
         assert caught.value.fields["path"] == "/data/4.jpg"
         assert caught.value.fields["seed"] == seed
+        assert str(caught.value).startswith("DataLoader worker (pid(s) 4711) exited unexpectedly: ")
         for words in ("sample 4", "/data/4.jpg", CAUSE, str(seed), "--on-bad-sample skip"):
             assert words in str(caught.value)
         assert told.calls == []
 
     def test_a_death_between_samples_blames_the_batch(self) -> None:
         with pytest.raises(SampleKillsWorkerError, match=r"the batch of indices \[1, 2\]"):
-            quarantine("skip")[0].judge(item([1, 2]), -1, CAUSE, ITERATION)
+            quarantine("skip")[0].judge(item([1, 2]), -1, DEATH, ITERATION)
 
     def test_a_long_batch_is_shortened(self) -> None:
         with pytest.raises(SampleKillsWorkerError) as caught:
-            quarantine("raise")[0].judge(item(list(range(10_000))), -1, CAUSE, ITERATION)
+            quarantine("raise")[0].judge(item(list(range(10_000))), -1, DEATH, ITERATION)
         assert len(str(caught.value)) < 600
 
     def test_a_stream_has_no_index(self) -> None:
         with pytest.raises(SampleKillsWorkerError, match="a sample of the stream"):
-            quarantine("skip")[0].judge(item([None, None]), 0, CAUSE, ITERATION)
+            quarantine("skip")[0].judge(item([None, None]), 0, DEATH, ITERATION)
 
 
 class TestLeavingOut:
     def test_skip(self) -> None:
         found, told = quarantine("skip")
-        work = found.judge(item([9, 4, 7]), 1, CAUSE, ITERATION)
+        work = found.judge(item([9, 4, 7]), 1, DEATH, ITERATION)
         assert [work.indices[k] for k in work.sources()] == [9, 7]
         assert told.calls == [(4, "/data/4.jpg", seeds.sample_seed(77, 3, 41, 4), "skip")]
 
     def test_replace_keeps_the_size_of_the_batch(self) -> None:
-        work = quarantine("replace")[0].judge(item([9, 4, 7]), 2, CAUSE, ITERATION)
+        work = quarantine("replace")[0].judge(item([9, 4, 7]), 2, DEATH, ITERATION)
         assert len(work.sources()) == 3
         assert 7 not in [work.indices[k] for k in work.sources()]
 
     def test_no_more_than_the_cap(self) -> None:
         found, told = quarantine("skip", cap=2)
         for index in (1, 2):
-            found.judge(item([index, 40]), 0, CAUSE, ITERATION)
+            found.judge(item([index, 40]), 0, DEATH, ITERATION)
         with pytest.raises(SampleKillsWorkerError, match="2 samples were left out already"):
-            found.judge(item([3, 40]), 0, CAUSE, ITERATION)
+            found.judge(item([3, 40]), 0, DEATH, ITERATION)
         assert len(told.calls) == 2
 
     def test_the_last_sample_of_a_batch_is_not_left_out(self) -> None:
         with pytest.raises(SampleKillsWorkerError, match="no other sample of its batch is left"):
-            quarantine("skip")[0].judge(item([3]), 0, CAUSE, ITERATION)
+            quarantine("skip")[0].judge(item([3]), 0, DEATH, ITERATION)
 
     @pytest.mark.parametrize("policy", ["skip", "replace"])
     def test_later_epochs_know_it(self, policy: Literal["skip", "replace"]) -> None:
         found, _ = quarantine(policy)
-        found.judge(item([9, 4, 7]), 1, CAUSE, ITERATION)
+        found.judge(item([9, 4, 7]), 1, DEATH, ITERATION)
         later = found.apply(WorkItem(indices=[1, 4, 2], start=0))
         assert 4 not in [later.indices[k] for k in later.sources()]
         untouched = WorkItem(indices=[1, 2], start=0)
@@ -118,7 +130,7 @@ class TestLeavingOut:
         bad: set[int] = set()
         for position in (p for p in dict.fromkeys(deaths) if p < len(indices)):
             try:
-                one.work = found.judge(one, position, CAUSE, ITERATION)
+                one.work = found.judge(one, position, DEATH, ITERATION)
             except SampleKillsWorkerError:
                 assert set(range(len(indices))) == bad | {position}
                 return

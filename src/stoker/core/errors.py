@@ -3,6 +3,11 @@
 Callers' mistakes are ``ValueError`` / ``TypeError`` at construction and live where they are found. Exceptions of the
 user's own code keep their type and never become one of these. All classes keep their fields and pickle cleanly, since
 they may cross a process.
+
+What a program would get from plain python in the same situation it can catch here as well: where torch's loader raises
+``RuntimeError`` (a data worker is dead, hangs, cannot be replaced), ours are RuntimeErrors too and begin with torch's
+words; a file that cannot be read is an ``OSError``. What cannot happen without stoker (other results, a step that cannot
+be computed) is neither: a program that retries after RuntimeErrors must not pass over it.
 """
 
 from __future__ import annotations
@@ -46,25 +51,30 @@ class WireError(StokerError):
     code = "STOKER1101"
 
 
-class WorkerStartError(StokerError):
+def dead_worker(pid: int) -> str:
+    """The words of torch's loader about a dead worker, which programs look for before they start again."""
+    return f"DataLoader worker (pid(s) {pid}) exited unexpectedly"
+
+
+class WorkerStartError(StokerError, RuntimeError):
     """No data worker could be started for a loader, and no tier below can serve it either."""
 
     code = "STOKER1201"
 
 
-class WorkerLostError(StokerError):
+class WorkerLostError(StokerError, RuntimeError):
     """Data workers keep dying (or keep hanging) without any sample being the cause."""
 
     code = "STOKER1202"
 
 
-class SampleKillsWorkerError(StokerError):
+class SampleKillsWorkerError(StokerError, RuntimeError):
     """One sample killed (or hung) its data worker twice. Fields: index, path, seed, replay."""
 
     code = "STOKER1203"
 
 
-class StreamNotRepeatableError(StokerError):
+class StreamNotRepeatableError(StokerError, RuntimeError):
     """A shard of an iterable dataset was replayed after its worker died and gave other samples than before."""
 
     code = "STOKER1204"

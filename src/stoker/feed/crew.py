@@ -520,7 +520,7 @@ def describe_exit(status: int | None) -> str:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         hint = " (the kernel's out-of-memory killer?)" if number == signal.SIGKILL else ""
-        return f"killed by {signal.Signals(number).name}{hint}"
+        return f"killed by signal: {signal.Signals(number).name}{hint}"  # torch's words
     code = os.waitstatus_to_exitcode(status)
     return f"exited with status {code}"
 

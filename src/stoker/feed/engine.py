@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from stoker.core.errors import StreamNotRepeatableError, WorkerLostError, WorkerStartError
+from stoker.core.errors import StreamNotRepeatableError, WorkerLostError, WorkerStartError, dead_worker
 from stoker.feed.crew import LEFT, Crew, Departure, Member, Message
 from stoker.feed.fetch import moves_samples
 from stoker.feed.handover import Handover
@@ -142,6 +142,8 @@ class Engine:
         self.probing = Probing()
         self._handover = Handover()
         self._losses = 0
+        self.lost_pid = 0
+        """Process id of the worker lost last; 0 for none."""
         self._memory = memory
         self._said_refusal = False
         self._booked_s = 0.0
@@ -416,6 +418,7 @@ class Engine:
         if departure.expected and (not released or departure.cause == LEFT):
             return  # leases that crossed its farewell are simply given to others
         self._losses += 1
+        self.lost_pid = departure.pid
         alone = not self._roster.holding()
         cause = self._memory.killed(len(self.crew.active()), alone=alone) if departure.was_killed else ""
         self._listener.worker_lost(replace(departure, cause=cause or departure.cause), len(released))
@@ -423,13 +426,13 @@ class Engine:
             self._blame(departure)
         elif self._memory.kills_in_a_row >= MAX_KILLS:
             raise WorkerLostError(
-                f"{MAX_KILLS} data workers in a row were {cause}, each at a single batch with no other at work; raise "
-                "the limit, or make batches smaller (`batch_size`)"
+                f"{dead_worker(departure.pid)}: {MAX_KILLS} data workers in a row were {cause}, each at a single batch "
+                "with no other at work; raise the limit, or make batches smaller (`batch_size`)"
             )
         if self._losses >= _MAX_LOSSES:
             raise WorkerLostError(
-                f"{self._losses} data workers were lost in a row without finishing an item, the last one "
-                f"{departure.cause}; run with --workers 0 to see the cause in the training process"
+                f"{dead_worker(departure.pid)}: {self._losses} data workers were lost in a row without finishing an item, "
+                f"the last one {departure.cause}; run with --workers 0 to see the cause in the training process"
             )
         if not self.crew.template_lost:
             self.staff()
@@ -441,7 +444,7 @@ class Engine:
             return
         item.deaths[where.position] = item.deaths.get(where.position, 0) + 1
         if item.deaths[where.position] >= 2:
-            item.work = self._quarantine.judge(item, where.position, departure.cause, self.iteration)
+            item.work = self._quarantine.judge(item, where.position, departure, self.iteration)
 
     def _repeat_history(self, member: Member) -> None:
         """Has a new pinned worker make again what the lost one had made, so that its state is the same."""
@@ -456,8 +459,8 @@ class Engine:
         assert self._history is not None
         if not self._history.repeated(seq, check):
             raise StreamNotRepeatableError(
-                f"item {seq} came out different when it was made again after data worker {worker}'s predecessor died; "
-                "the dataset depends on more than its arguments and seeds, so the batches already delivered can't be "
+                f"{dead_worker(self.lost_pid)}, and item {seq} came out different when data worker {worker}, its successor, "
+                "made it again; the dataset depends on more than its arguments and seeds, so the batches already delivered can't be "
                 "told from those still due. Make the stream repeatable: let it depend on its files and seeds alone"
             )
 

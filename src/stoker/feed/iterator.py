@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from stoker.core.errors import WorkerStartError
+from stoker.core.errors import WorkerStartError, dead_worker
 from stoker.feed.cursor import Cursor
 from stoker.feed.engine import Engine
 from stoker.feed.inline import InlineMaker
@@ -190,6 +190,10 @@ class FedIterator(_BaseDataLoaderIter):
         except IterationEnd:
             self._finish()
             raise StopIteration from None
+        except WorkerStartError as error:
+            if self._engine is None or not self._engine.lost_pid:
+                raise
+            raise WorkerStartError(f"{dead_worker(self._engine.lost_pid)}: {error.args[0]}") from error
         self._order.advance(self._in_process.seq if self._in_process is not None else self._after)
         return batch
 

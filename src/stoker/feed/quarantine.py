@@ -7,12 +7,26 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast
 
 from stoker.core import seeds
-from stoker.core.errors import SampleKillsWorkerError
+from stoker.core.errors import SampleKillsWorkerError, dead_worker
 from stoker.core.replay import replay_command
 from stoker.feed.leases import Item
 from stoker.feed.program import Iteration, WorkItem
 
 Policy = Literal["raise", "skip", "replace"]
+
+
+class Death(Protocol):
+    """What is known about the end of a worker."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    @property
+    def cause(self) -> str:
+        """In words, such as ``killed by signal: SIGSEGV``."""
+        ...
 
 
 class QuarantineListener(Protocol):
@@ -48,8 +62,8 @@ class Quarantine:
         bad = tuple(k for k, index in enumerate(work.indices) if _hashable(index) and index in self._known)
         return self._without(work, bad) if len(bad) < len(work.indices) else work
 
-    def judge(self, item: Item, position: int, cause: str, iteration: Iteration) -> WorkItem:
-        """The work item without the sample at ``position``.
+    def judge(self, item: Item, position: int, death: Death, iteration: Iteration) -> WorkItem:
+        """The work item without the sample at ``position``, at which a second worker has just died.
 
         Raises:
             SampleKillsWorkerError: the policy is ``raise``, the cap is reached, or no single sample is to blame.
@@ -69,7 +83,7 @@ class Quarantine:
             elif not self._without(work, (position,)).sources():
                 why_not = " (no other sample of its batch is left)"
         if self.policy == "raise" or not can_leave_out or why_not:
-            raise self._error(index, path, seed, cause + why_not, single, can_leave_out)
+            raise self._error(index, path, seed, death, why_not, single, can_leave_out)
         self.num_quarantined += 1
         if _hashable(index):
             self._known.add(index)
@@ -82,7 +96,7 @@ class Quarantine:
         return replace(work, replace=(*work.replace, *positions))
 
     def _error(
-        self, index: object, path: str, seed: int, cause: str, single: bool, can_leave_out: bool
+        self, index: object, path: str, seed: int, death: Death, why_not: str, single: bool, can_leave_out: bool
     ) -> SampleKillsWorkerError:
         what = f"sample {_short(index)}" if single else f"the batch of indices {_short(index)}"
         if index is None:
@@ -95,7 +109,8 @@ class Quarantine:
         if not remedies:
             remedies.append("run with `--workers 0` to see the cause in the training process")
         return SampleKillsWorkerError(
-            f"{what}{where} ended its data worker twice, the last one {cause}; {', or '.join(remedies)}",
+            f"{dead_worker(death.pid)}: {what}{where} ended its data worker twice, the last one {death.cause}{why_not}; "
+            + ", or ".join(remedies),
             index=index,
             path=path,
             seed=seed,
