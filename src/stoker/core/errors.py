@@ -6,8 +6,8 @@ they may cross a process.
 
 What a program would get from plain python in the same situation it can catch here as well: where torch's loader raises
 ``RuntimeError`` (a data worker is dead, hangs, cannot be replaced), ours are RuntimeErrors too and begin with torch's
-words; a file that cannot be read is an ``OSError``. What cannot happen without stoker (other results, a step that cannot
-be computed) is neither: a program that retries after RuntimeErrors must not pass over it.
+words; a file that cannot be read is an ``OSError``. What cannot happen without stoker (other results, a step that
+cannot be computed) is neither: a program that retries after RuntimeErrors must not pass over it.
 """
 
 from __future__ import annotations

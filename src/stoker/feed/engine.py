@@ -431,8 +431,8 @@ class Engine:
             )
         if self._losses >= _MAX_LOSSES:
             raise WorkerLostError(
-                f"{dead_worker(departure.pid)}: {self._losses} data workers were lost in a row without finishing an item, "
-                f"the last one {departure.cause}; run with --workers 0 to see the cause in the training process"
+                f"{dead_worker(departure.pid)}: {self._losses} data workers were lost in a row without finishing an "
+                f"item, the last one {departure.cause}; run with --workers 0 to see the cause in the training process"
             )
         if not self.crew.template_lost:
             self.staff()
@@ -459,9 +459,10 @@ class Engine:
         assert self._history is not None
         if not self._history.repeated(seq, check):
             raise StreamNotRepeatableError(
-                f"{dead_worker(self.lost_pid)}, and item {seq} came out different when data worker {worker}, its successor, "
-                "made it again; the dataset depends on more than its arguments and seeds, so the batches already delivered can't be "
-                "told from those still due. Make the stream repeatable: let it depend on its files and seeds alone"
+                f"{dead_worker(self.lost_pid)}, and item {seq} came out different when its successor, data worker "
+                f"{worker}, made it again; the dataset depends on more than its arguments and seeds, so the batches "
+                "already delivered can't be told from those still due. Make the stream repeatable: let it depend on "
+                "its files and seeds alone"
             )
 
     def _on_retiring(self, worker: int, frame: Frame) -> None:

@@ -9,7 +9,6 @@ process.
 
 from __future__ import annotations
 
-import operator
 import random
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -20,11 +19,39 @@ from torch.utils.data import Subset
 from torch.utils.data import _utils as torch_data
 
 from stoker.core import seeds
+from stoker.core.places import call, standing_in
 from stoker.feed import streams
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 
 Progress = Callable[[int], None]
 """Called with the position in the batch before each sample, so that a death can be blamed on a sample."""
+
+
+def _subscript(dataset: Any, index: Any) -> Any:
+    return dataset[index]
+
+
+def _take(stream: Any) -> Any:
+    return next(stream)
+
+
+def _open(dataset: Any) -> Any:
+    return iter(dataset)
+
+
+# The user's code is called as from torch's own lines, which its warnings then name (`stacklevel=2`), as ever.
+_map, _stream = torch_data.fetch._MapDatasetFetcher, torch_data.fetch._IterableDatasetFetcher
+_get = standing_in(_subscript, _map.fetch, "self.dataset[idx]")
+_get_one = standing_in(_subscript, _map.fetch, "self.dataset[possibly_batched_index]")
+_get_batch = standing_in(call, _map.fetch, "self.dataset.__getitems__(")
+collate = standing_in(call, _map.fetch, "self.collate_fn(")
+"""Calls a ``collate_fn``."""
+_begin = standing_in(_open, _stream.__init__, "iter(dataset)")
+_next_one = standing_in(_take, _stream.fetch, "data = next(")
+_next_of_batch = standing_in(_take, _stream.fetch, "data.append(next(")
+_collate_stream = standing_in(call, _stream.fetch, "self.collate_fn(")
+init_worker = standing_in(call, torch_data.worker._worker_loop, "init_fn(worker_id)")
+"""Calls a ``worker_init_fn``."""
 
 
 class ShardExhausted(Exception):
@@ -167,7 +194,7 @@ class ShardFetcher:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._stream = iter(program.dataset)
+        self._stream = _begin(program.dataset)
         self._ended = False
         self.drew = False
 
@@ -177,18 +204,18 @@ class ShardFetcher:
             raise ShardExhausted
         samples: Any = self._batch(len(item.indices), progress) if self._program.auto_collation else self._one(progress)
         progress(-1)
-        return _guard(-1, self._program.collate_fn, samples)
+        return _guard(-1, _collate_stream, self._program.collate_fn, samples)
 
     def _one(self, progress: Progress) -> Any:
         progress(0)
-        return _guard(0, self._next)
+        return _guard(0, self._next, _next_one)
 
     def _batch(self, size: int, progress: Progress) -> list[Any]:
         samples: list[Any] = []
         for position in range(size):
             progress(position)
             try:
-                samples.append(_guard(position, self._next))
+                samples.append(_guard(position, self._next, _next_of_batch))
             except ShardExhausted:
                 self._ended = True
                 break
@@ -196,9 +223,9 @@ class ShardFetcher:
             raise ShardExhausted
         return samples
 
-    def _next(self) -> Any:
+    def _next(self, take: Callable[[Any], Any]) -> Any:
         try:
-            return next(self._stream)
+            return take(self._stream)
         except StopIteration:
             raise ShardExhausted from None
 
@@ -210,7 +237,7 @@ def fetch_map_style(
     samples = fetch_samples(program, item, progress, seed, sink)
     progress(-1)
     seed(-1, None)
-    return _guard(-1, program.collate_fn, samples)
+    return _guard(-1, collate, program.collate_fn, samples)
 
 
 def fetch_samples(
@@ -221,11 +248,11 @@ def fetch_samples(
     if not program.auto_collation:
         progress(0)
         seed(0, indices)
-        return _guard(0, operator.getitem, dataset, indices)
+        return _guard(0, _get_one, dataset, indices)
     if takes_whole_batches(dataset):
         progress(-1)
         seed(-1, None)
-        return _guard(-1, dataset.__getitems__, item.good)
+        return _guard(-1, _get_batch, dataset.__getitems__, item.good)
     samples: list[Any] = []
     order = range(len(indices)) if not (item.skip or item.replace) else item.sources()
     sink.begin(len(order))
@@ -234,7 +261,7 @@ def fetch_samples(
         index = indices[position]
         seed(position, index)
         try:
-            samples.append(sink.keep(dataset[index]))
+            samples.append(sink.keep(_get(dataset, index)))
         except Exception as error:
             raise SampleError(position) from error
     return samples

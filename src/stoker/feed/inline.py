@@ -30,7 +30,7 @@ class InlineMaker:
             if self._seeds is None:
                 fetch.seed_as_torch(self._iteration.base_seed, 0)
                 if self._program.worker_init_fn is not None:
-                    self._program.worker_init_fn(0)
+                    fetch.init_worker(self._program.worker_init_fn, 0)
             else:
                 streams.restore(self._seeds)
             batch = self._fetcher.fetch(seq, work, lambda position: None)

@@ -10,7 +10,9 @@ makes them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sys
 import time
 import weakref
 from collections import deque
@@ -20,9 +22,14 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_data
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
 
 from stoker.core.errors import WorkerStartError, dead_worker
+from stoker.core.places import call, calling_as, standing_in
 from stoker.feed.cursor import Cursor
 from stoker.feed.engine import Engine
 from stoker.feed.inline import InlineMaker
@@ -75,7 +82,9 @@ class FedIterator(_BaseDataLoaderIter):
         begun = time.monotonic()
         generators = [g for g in (loader.generator, torch.default_generator) if g is not None]
         before = [generator.get_state() for generator in generators] if cursor is not None else []
-        super().__init__(loader)
+        stock = _MultiProcessingDataLoaderIter if loader.num_workers > 0 else _SingleProcessDataLoaderIter
+        _constructing(stock)(super().__init__, loader)
+        self._profile_name = f"enumerate(DataLoader)#{stock.__name__}.__next__"  # tools for profiles look for it
         for generator, state in zip(generators, before, strict=False):
             generator.set_state(state)  # a resumed iteration has made its draws before it was saved
         self._loader = _without_iterator(loader)
@@ -163,16 +172,23 @@ class FedIterator(_BaseDataLoaderIter):
                 feed.pass_landmark()
             cutter = feed.cutter
             if cutter is None:
-                batch = super().__next__()
+                batch = self._next_of_torch()
             else:
                 cutter.asked()
-                item = super().__next__()
+                item = self._next_of_torch()
                 batch = cutter.delivered(item, self._item_seed)
         except BaseException as error:
             pace.failed(feed, ended=isinstance(error, StopIteration))
             raise
         pace.delivered(feed)
         return batch
+
+    def _next_of_torch(self) -> Any:
+        """Torch's own ``next``; where it is about to warn of a stream's length, as called by the program."""
+        told = self._IterableDataset_len_called
+        if told is None or self._num_yielded < told:
+            return super().__next__()
+        return calling_as(sys._getframe(2))(super().__next__)
 
     def _item_seed(self) -> int:
         return item_seed(self._base_seed, self._feed.ordinal, self._seq)
@@ -423,6 +439,12 @@ class FedIterator(_BaseDataLoaderIter):
     def feed(self) -> LoaderFeed:
         """What stoker keeps for the loader."""
         return self._feed
+
+
+@functools.cache
+def _constructing(stock: type[_BaseDataLoaderIter]) -> Callable[..., None]:
+    """Calls the base constructor from where torch's own iterator calls it, as its warnings name it."""
+    return standing_in(call, stock.__init__, "super().__init__(")
 
 
 def _without_iterator(loader: DataLoader[Any]) -> DataLoader[Any]:

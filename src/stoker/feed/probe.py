@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from stoker.core import seeds
 from stoker.feed import streams
-from stoker.feed.fetch import SampleError, fetch_samples, takes_whole_batches
+from stoker.feed.fetch import SampleError, collate, fetch_samples, takes_whole_batches
 from stoker.feed.pack import digest, pack
 from stoker.feed.program import Iteration, Program, WorkItem
 
@@ -150,7 +150,9 @@ class _Run:
         if not made:
             return None
         self._seed(-1, None)
-        return self._program.collate_fn(made[0] if self.whole else [made[position] for position in sorted(made)])
+        return collate(
+            self._program.collate_fn, made[0] if self.whole else [made[position] for position in sorted(made)]
+        )
 
 
 def _make_first(program: Program, iteration: Iteration, part: WorkItem, when_large: Callable[[int], None]) -> None:

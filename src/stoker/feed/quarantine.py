@@ -109,8 +109,8 @@ class Quarantine:
         if not remedies:
             remedies.append("run with `--workers 0` to see the cause in the training process")
         return SampleKillsWorkerError(
-            f"{dead_worker(death.pid)}: {what}{where} ended its data worker twice, the last one {death.cause}{why_not}; "
-            + ", or ".join(remedies),
+            f"{dead_worker(death.pid)}: {what}{where} ended its data worker twice, the last one {death.cause}{why_not}"
+            f"; {', or '.join(remedies)}",
             index=index,
             path=path,
             seed=seed,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.errors import ResumeError, WorkerStartError
+from stoker.core.places import call, standing_in
 from stoker.feed.cursor import Cursor, check_fits, inner_sampler, own_generator, set_state
 from stoker.feed.iterator import FedIterator, Pace
 from stoker.feed.loader import LoaderFeed
@@ -55,7 +57,7 @@ def _serve(
     if feed.choose(loader).tier is Tier.STOCK or (loader.num_workers == 0 and loader.timeout != 0):
         return stock()  # the latter raises torch's own error
     if loader.num_workers > 0:
-        loader.check_worker_number_rationality()
+        _check()(loader.check_worker_number_rationality)
     kind = FedIterator if loader.num_workers > 0 else UndeclaredIterator
     generators = [g for g in (loader.generator, torch.default_generator) if g is not None]
     states = [generator.get_state() for generator in generators]
@@ -68,6 +70,15 @@ def _serve(
             generator.set_state(state)
         feed.listener.notice(f"{error.args[0]}; this loader runs on torch's own workers")
     return stock()  # out here, so that what it raises does not show what happened in there
+
+
+_stock_get_iterator = DataLoader._get_iterator
+
+
+@functools.cache
+def _check() -> Callable[..., None]:
+    """Calls from where torch checks the number of workers, as the warning names it."""
+    return standing_in(call, _stock_get_iterator, "check_worker_number_rationality()")
 
 
 def _prepare(loader: DataLoader[Any], feed: LoaderFeed, cursor: Cursor) -> Cursor | None:

@@ -13,14 +13,16 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._device import DeviceContext
 
 from stoker.core.errors import BatchWrittenError
+from stoker.core.places import call, calling_as
 from stoker.graph.deferred import realise
 from stoker.graph.functions import Function
 from stoker.graph.recorder import Run
@@ -57,6 +59,8 @@ class Watch(TorchFunctionMode):
         self._only: Step | None = None
         self._inside = self._num_made = 0
         self._result: Any = None
+        self._place: Callable[..., Any] = call
+        """Makes the call in hand as from the program's line, which its warnings then name."""
         self._raised = 0
         self._armed = False
         self._thread = 0
@@ -87,6 +91,8 @@ class Watch(TorchFunctionMode):
     ) -> Any:
         """A call of the program."""
         step = self._only
+        frame = sys._getframe(1)
+        self._place = calling_as(frame if frame.f_code is not _HANDED_OVER else _above(frame))
         if step is None:
             result = self._chain(iter(self._steps), types, func, args, kwargs or {})
             self._arm()
@@ -108,7 +114,7 @@ class Watch(TorchFunctionMode):
         """Makes a call; what it calls back (a hook, say) is at no safe point."""
         self._inside += 1
         try:
-            self._result = result = function(*args, **kwargs)
+            self._result = result = self._place(function, *args, **kwargs)
             self._num_made += 1
             return result
         except Exception as error:
@@ -212,6 +218,15 @@ class Watch(TorchFunctionMode):
             self.leave(compiled=True)
 
 
+_HANDED_OVER = handle_torch_function.__code__
+
+
+def _above(frame: types.FrameType) -> types.FrameType:
+    """The frame that called the torch function that is written in Python and handed itself over in ``frame``."""
+    function = frame.f_back
+    return (function.f_back if function is not None else None) or frame
+
+
 def _is_default_device(mode: object) -> bool:
     """Whether torch insists on finding a mode at the very bottom, as it does for its default device.
 
@@ -241,11 +256,11 @@ def _watch_compiled() -> None:
     optimized: Any = compiler.OptimizedModule  # pyright: ignore[reportOptionalMemberAccess]
     stock = optimized.__call__
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def announced(self: Any, *args: Any, **kwargs: Any) -> Any:
         _announce()  # before torch looks for global hooks, and warns
-        return stock(self, *args, **kwargs)
+        return calling_as(sys._getframe(1))(stock, self, *args, **kwargs)
 
-    optimized.__call__ = call
+    optimized.__call__ = announced
 
 
 def _get_hooks(self: Any) -> list[Any]:

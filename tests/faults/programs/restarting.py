@@ -44,7 +44,7 @@ def at_start(_: int) -> None:
 
 if __name__ == "__main__":
     folder.mkdir()
-    for attempt in range(5):
+    for _attempt in range(5):
         try:
             loader = DataLoader(Fatal(), batch_size=4, num_workers=2, worker_init_fn=at_start)
             print("sum", int(sum(batch.sum() for batch in loader)), flush=True)
