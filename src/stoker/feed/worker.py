@@ -223,7 +223,8 @@ class Worker:
             batch = self._fetch(header, item, writer)
             if self._stage is not None:
                 check = self._check(lambda: pack(batch))  # of what the loader makes: a repetition may lack the stage
-                batch = self._stage(batch, self._seed_of(header.seq))
+                with _warnings_unseen():  # of the loop's own calls: it has shown them before they moved
+                    batch = self._stage(batch, self._seed_of(header.seq))
             packed = pack(batch)
         except ShardExhausted:
             self._channel.send(Kind.ENDED, header.pack(b""))
@@ -352,7 +353,7 @@ def _placed(writer: SlotWriter, skeleton: bytes) -> tuple[Place, int, bytes, tup
 
 @contextlib.contextmanager
 def _warnings_unseen() -> Generator[None]:
-    """Samples are made as ever, filters hold, but nobody is told: whoever makes them for the program tells."""
+    """Filters hold, but nobody is shown what passes them, since it is or was shown elsewhere."""
     show, warnings.showwarning = warnings.showwarning, _show_nothing
     try:
         yield
