@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -57,6 +58,8 @@ def main(argv: list[str] | None = None) -> int:
     entry = importlib.import_module(command.module).main
     if command.runs_program:
         return entry(arguments[1:])
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text; as on standard error
     return _guarded(entry, arguments[1:])
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from stoker.core.errors import ConfigError
+from stoker.core.texts import escaped, to_json
 
 
 def json_of(record: Any) -> str:
     """A record as JSON that a person can read."""
-    return msgspec.json.format(msgspec.json.encode(record)).decode() + "\n"
+    return msgspec.json.format(to_json(record)).decode() + "\n"
 
 
 def print_json(record: Any) -> None:
@@ -36,9 +37,9 @@ def write_text(text: str, output: str, option: str) -> None:
         sys.stdout.write(text)
         return
     try:
-        Path(output).write_text(text, encoding="utf-8")
+        Path(output).write_text(escaped(text), encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"`{option}` must name a file that can be written, got `{output}`: {error.strerror}"
         ) from error
-    print(f"wrote {output} ({len(text.encode()) / 1000:.0f} kB)")
+    print(f"wrote {escaped(output)} ({len(text.encode()) / 1000:.0f} kB)")

@@ -5,6 +5,7 @@ Where values come from and which wins is ``core/config_sources.py``; nothing her
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -90,7 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def to_json(self) -> str:
         """One line of JSON that :meth:`from_json` of a child process reads back."""
-        return msgspec.json.encode(self).decode()
+        return json.dumps(msgspec.to_builtins(self))  # unlike msgspec, it takes any path
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
@@ -100,8 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ConfigError: The text was not written by this version of stoker.
         """
         try:
-            return msgspec.json.decode(text, type=cls)
-        except msgspec.MsgspecError as error:
+            return msgspec.convert(json.loads(text), cls)
+        except (ValueError, msgspec.MsgspecError) as error:
             raise ConfigError(f"`settings` handed to a child process are not readable: {error}") from error
 
 

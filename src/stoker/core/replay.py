@@ -66,16 +66,18 @@ def launcher_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def replay_command(loader: int, index: object, seed: int, program: Sequence[str], launcher: Sequence[str] = ()) -> str:
-    """The shell command that makes a sample again; empty where the index can't be written down, or is None (a stream).
+    """The shell command that makes a sample again; empty where there is none.
+
+    None is there for an index that can't be written down, or is None (a stream), and for programs that are typed in.
 
     Args:
         loader: its number.
         index: what the sampler gave.
         seed: what the sample was made with.
-        program: the script or ``-m module`` and its arguments.
+        program: the script or ``-m module`` and its arguments; empty where no command starts it.
         launcher: what started ``stoker``, as :func:`launcher_of` says.
     """
-    literal = _as_literal(index)
+    literal = _as_literal(index) if program else None
     if literal is None:
         return ""
     spec = str(Replay(loader=loader, index=literal, seed=seed))

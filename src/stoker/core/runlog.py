@@ -22,6 +22,7 @@ import msgspec
 from stoker.core.errors import RunFolderError
 from stoker.core.events import FORMAT, AnyEvent, Event, RunHeader
 from stoker.core.saying import say
+from stoker.core.texts import to_json
 
 RUNS_FOLDER = "stoker-runs"
 """Where runs go by default, relative to the working directory."""
@@ -77,7 +78,6 @@ class RunLog:
         self.folder = Path(folder)
         self._header = header
         self._notify = notify or say
-        self._encoder = msgspec.json.Encoder()
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._fd: int | None = None
@@ -118,13 +118,13 @@ class RunLog:
             if self._fd is None:
                 self._stopped = self.silent = True
                 return
-            _write_whole(self.folder / header_name(header.rank), msgspec.json.format(msgspec.json.encode(header)))
+            _write_whole(self.folder / header_name(header.rank), msgspec.json.format(to_json(header)))
 
     def _append(self, event: Event) -> None:
         fd = self._fd
         if fd is None:
             return
-        line = self._encoder.encode(event) + b"\n"
+        line = to_json(event) + b"\n"
         if os.write(fd, line) != len(line):
             raise OSError("the record was written only in part")
 

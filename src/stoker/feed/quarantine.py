@@ -49,7 +49,7 @@ class Quarantine:
     auto_collation: bool = True
     """Whether an item's indices are a batch."""
     program: tuple[str, ...] = ("train.py",)
-    """What the user runs, for the command that makes a sample again."""
+    """What the user runs, for the command that makes a sample again; empty where it is typed in."""
     launcher: tuple[str, ...] = ()
     """What must start it."""
     num_quarantined: int = field(default=0, init=False)
@@ -102,12 +102,16 @@ class Quarantine:
         if index is None:
             what = "a sample of the stream"
         where = f" ({path})" if path else ""
+        typed_in = not self.program
         replay = replay_command(self.loader, index, seed, self.program, self.launcher) if single else ""
-        remedies = [f"make it alone, in the training process, with `{replay}`"] if replay else []
+        alone = f"loader.dataset[{_short(index)}]" if typed_in and single and index is not None else replay
+        remedies = [f"make it alone, in the training process, with `{alone}`"] if alone else []
         if can_leave_out:
-            remedies.append("leave such samples out with `--on-bad-sample skip`")
+            how = 'stoker.feeding(on_bad_sample="skip")' if typed_in else "--on-bad-sample skip"
+            remedies.append(f"leave such samples out with `{how}`")
         if not remedies:
-            remedies.append("run with `--workers 0` to see the cause in the training process")
+            how = "stoker.feeding(workers=0)" if typed_in else "--workers 0"
+            remedies.append(f"run with `{how}` to see the cause in the training process")
         return SampleKillsWorkerError(
             f"{dead_worker(death.pid)}: {what}{where} ended its data worker twice, the last one {death.cause}{why_not}"
             f"; {', or '.join(remedies)}",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-import os
 import sys
 import time
 import weakref
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 from torch.utils import _device
 
+from stoker.core.sources import file_shown
 from stoker.graph.arguments import NotRecordable, copy_of, span_bytes, take_apart
 from stoker.graph.dataflow import DICT, Argument, Form, Value
 from stoker.graph.functions import (
@@ -534,8 +534,7 @@ def _program_file(module: str, path: str) -> str:
     """The file of a frame as it is shown, from here if it is below; empty for torch's and stoker's own."""
     if module == "torch" or module.startswith(("torch.", "stoker.")):
         return ""
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative
+    return file_shown(path)
 
 
 _functorch: Any = importlib.import_module("torch._C._functorch")

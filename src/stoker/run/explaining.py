@@ -18,13 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
 from stoker.core import events
 from stoker.core.errors import WorkerStartError
 from stoker.core.explanation import Explanation
+from stoker.core.texts import to_json
 from stoker.core.units import format_seconds
 from stoker.feed import tiers
 from stoker.feed.crew import Crew, Departure
@@ -69,7 +69,7 @@ class Explainer(Serving):
         )
         target = Path(self._active.explain_to)
         part = target.with_name(f"{target.name}.{os.getpid()}")
-        part.write_bytes(msgspec.json.encode(explanation))
+        part.write_bytes(to_json(explanation))
         part.replace(target)  # whoever waits for it sees all of it or none
 
     def _alive(self, iterated: DataLoader[Any]) -> list[DataLoader[Any]]:

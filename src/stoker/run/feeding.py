@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 import time
 from html import escape
 from types import TracebackType
@@ -16,6 +15,7 @@ from stoker.core import events, host
 from stoker.core.config import Settings
 from stoker.core.config_sources import resolve
 from stoker.core.runlog import Run, RunLog
+from stoker.core.sources import own_program
 from stoker.run import patch
 from stoker.run.drop_in import log_event
 from stoker.run.header import describe_run
@@ -104,7 +104,7 @@ class feeding:
         run_id = f"feeding-{os.getpid()}-{self._started_unix_s:.0f}"
         serving = self._serving
         cores, place = (serving.cores, serving.place) if serving is not None else (host.cores(), find_place())
-        return describe_run(run_id, sys.argv, self._settings, self._started_unix_s, cores, place)
+        return describe_run(run_id, own_program(), self._settings, self._started_unix_s, cores, place)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.report())}</pre>"

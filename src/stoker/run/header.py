@@ -16,6 +16,7 @@ from stoker import __version__
 from stoker.core import host
 from stoker.core.config import Settings
 from stoker.core.events import RunHeader
+from stoker.core.texts import escaped
 from stoker.run.place import Place
 
 
@@ -26,7 +27,7 @@ def describe_run(
 
     Args:
         run_id: the same for all ranks.
-        argv: the program and its arguments, without stoker's own.
+        argv: the program and its arguments, without stoker's own; nothing where it is typed in.
         settings: those that are not left to stoker are kept.
         started_unix_s: when serving began, in seconds since 1970.
         cpu_budget: cores for the data workers of this process, where the settings leave that to stoker.
@@ -39,8 +40,8 @@ def describe_run(
     return RunHeader(
         run_id=run_id,
         started_unix_s=started_unix_s,
-        argv=list(argv) if any(argv) else [],  # typed at a prompt
-        cwd=os.getcwd(),
+        argv=[escaped(word) for word in argv] if any(argv) else [],
+        cwd=escaped(os.getcwd()),
         python=sys.version.split()[0],
         stoker=__version__,
         torch=str(torch.__version__),

@@ -18,6 +18,7 @@ from stoker.backends.local import LocalBackend
 from stoker.core import events, host
 from stoker.core.config import Settings
 from stoker.core.replay import launcher_of
+from stoker.core.sources import file_shown, own_program
 from stoker.feed.crew import Backend, Departure
 from stoker.feed.iterator import close_all
 from stoker.feed.loader import FeedConfig, LoaderFeed, StepCutter
@@ -56,7 +57,7 @@ class Serving:
     ) -> None:
         self.settings = settings
         self.backend: Backend = LocalBackend()
-        self._program = program or tuple(sys.argv)
+        self._program = program or own_program()
         self._launcher = launcher if program else launcher_of(os.environ)
         self._take_place(find_place())
         self.clock = StepClock()
@@ -331,8 +332,7 @@ def call_site(depth: int) -> str:
         name = frame.f_globals.get("__name__", "")
         if not name.startswith(("torch.", "stoker.")):
             filename = frame.f_code.co_filename
-            path = os.path.relpath(filename)
-            place = f"{filename if path.startswith('..') else path}:{frame.f_lineno}"
+            place = f"{file_shown(filename)}:{frame.f_lineno}"
             if not is_library(filename):
                 return place
             nearest = nearest or place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 
@@ -83,11 +84,32 @@ def find_limit(situation: Situation) -> Limit:
 
 def advise(situation: Situation, limit: Limit) -> Advice:
     """The next command for a limit."""
-    program = shlex.join(situation.program) or "train.py"
+    if not situation.program:
+        return _as_typed_in(_advise(situation, limit, "", shlex.quote(situation.run)), situation)
+    program = shlex.join(situation.program)
     advice = _advise(situation, limit, program, shlex.quote(situation.run))
     if not situation.run and advice.command.startswith(("stoker report", "stoker explain")):
         return Advice(command=f"stoker run --run-dir FOLDER {program}", why="keeps the records, for plots over time")
     return advice
+
+
+def _as_typed_in(advice: Advice, situation: Situation) -> Advice:
+    """The same for a program that no command can start: its next command is a line of a notebook."""
+    tool, name, *words = shlex.split(advice.command)
+    if name == "run":
+        options = ", ".join(_keyword(word, following) for word, following in pairwise([*words, ""]) if word[:2] == "--")
+        return Advice(command=f"with stoker.feeding({options}):", why=advice.why)
+    if name == "explain":
+        return Advice(command="stoker.explain(loader)", why=advice.why)
+    if name == "report" and not situation.run:
+        return Advice(command='with stoker.feeding(run_dir="FOLDER"):', why="keeps the records, for plots over time")
+    return Advice(command=f"!{shlex.join([tool, name, *words])}", why=advice.why)
+
+
+def _keyword(option: str, following: str) -> str:
+    """An option of a command as an argument of ``stoker.feeding``."""
+    values = {"": "True", "auto": "None"}
+    return f"{option[2:].replace('-', '_')}={values.get(following, following)}"
 
 
 def _advise(situation: Situation, limit: Limit, program: str, run: str) -> Advice:

@@ -13,6 +13,7 @@ import msgspec
 
 from stoker.core.events import CacheUsed, Notice, Progress, RunEnded, SampleQuarantined, WorkerLost
 from stoker.core.runlog import Run
+from stoker.core.texts import escaped
 from stoker.ui.advice import Advice, Limit, Situation, advise, find_limit
 from stoker.ui.figures import write_plural
 from stoker.ui.loaders import (
@@ -132,7 +133,7 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
     limit = find_limit(situation)
     return Summary(
         run_id=header.run_id,
-        folder=str(run.folder) if run.folder else "",
+        folder=escaped(str(run.folder)) if run.folder else "",
         argv=list(header.argv),
         started_unix_s=header.started_unix_s,
         duration_s=max((event.t_s for event in run.events), default=0.0),
@@ -166,7 +167,7 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
 def as_typed(folder: Path | str) -> str:
     """The run folder as a person would type it from here."""
     folder = Path(folder)
-    return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+    return escaped(str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder))
 
 
 def _weight(loader: LoaderSummary) -> tuple[bool, float, int]:

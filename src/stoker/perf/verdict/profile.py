@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from stoker.core.errors import RunFolderError
+from stoker.core.texts import to_json
 
 PROFILE_NAME = "profile.json"
 FEATURES_NAME = "features.json"
@@ -297,7 +298,7 @@ def write_record(path: Path, record: RankRecord | Profile) -> None:
         OSError: it cannot be written.
     """
     part = path.with_name(path.name + ".part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1 if isinstance(record, Profile) else -1))
+    part.write_bytes(msgspec.json.format(to_json(record), indent=1 if isinstance(record, Profile) else -1))
     part.replace(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 import msgspec
@@ -43,9 +44,9 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """What :meth:`from_json` of a child process reads back."""
-        return msgspec.json.encode(self).decode()
+        return json.dumps(msgspec.to_builtins(self))
 
     @classmethod
     def from_json(cls, text: str) -> ProfileOptions:
         """What :meth:`to_json` wrote."""
-        return msgspec.json.decode(text, type=cls)
+        return msgspec.convert(json.loads(text), cls)
