@@ -105,6 +105,14 @@ def test_interrupted_while_a_batch_is_waited_for_and_caught(stack: ExitStack, tm
     assert trial.errors() == ""
 
 
+def test_an_interrupt_is_not_swallowed(tmp_path: Path) -> None:
+    """At a fork, and while workers are ended with their iterator or loader, python itself swallows it."""
+    with Trial(tmp_path, "interrupted.py") as trial:
+        assert trial.finish() == 0, trial.errors()
+        assert trial.lines == ["fork caught", "iterator caught", "loader caught", "batches 16"]
+        assert "ignored" not in trial.errors()
+
+
 def test_terminated(stack: ExitStack, tmp_path: Path) -> None:
     """Without a handler SIGTERM ends the program as plain python; nothing is left."""
     for trial in started(stack, tmp_path, ["step 0", "between 0"]).values():

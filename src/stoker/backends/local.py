@@ -28,6 +28,7 @@ from typing import Any
 from stoker.backends.process import DUMP_SIGNAL, FINISH_S, die_after, is_readable, serve, settle
 from stoker.backends.template import template_main
 from stoker.core.errors import WorkerStartError
+from stoker.core.interrupts import interrupts_deferred
 from stoker.feed.board import Board
 from stoker.feed.crew import Template
 from stoker.feed.descriptors import spare_descriptors
@@ -196,8 +197,11 @@ class LocalTemplate:
 
     def complete(self) -> None:
         """Starts the process, if it has not been; raises ``WorkerStartError``."""
-        if self._process is not None:
-            return
+        if self._process is None:
+            with interrupts_deferred():
+                self._start()
+
+    def _start(self) -> None:
         eldest = self._eldest.fileno() if self._eldest is not None else -1
         watched = os.dup(eldest) if eldest >= 0 else -1
         try:
@@ -222,7 +226,8 @@ class LocalTemplate:
             try:
                 self.board.reset(identity.board_slot)
                 if self._process is None and self._eldest is None:
-                    child = self._eldest = self._fork(identity, ours, theirs)
+                    with interrupts_deferred():
+                        child = self._eldest = self._fork(identity, ours, theirs)
                 else:
                     child = self._request(identity, theirs)
             except BaseException:

@@ -29,6 +29,7 @@ from torch.utils.data.dataloader import (
 )
 
 from stoker.core.errors import WorkerStartError, dead_worker
+from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.places import call, calling_as, standing_in
 from stoker.feed.cursor import Cursor
 from stoker.feed.engine import Engine
@@ -419,8 +420,9 @@ class FedIterator(_BaseDataLoaderIter):
 
     def __del__(self) -> None:
         if getattr(self, "_entered", False) and self._pid == os.getpid():
-            self._shutdown_workers()
-            self._feed.leave()
+            with InterruptsHandedOn():
+                self._shutdown_workers()
+                self._feed.leave()
 
     def _crew_members(self) -> list[Any]:
         return list(self._engine.crew.members.values()) if self._engine is not None else []

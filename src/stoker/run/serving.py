@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from stoker.backends.local import LocalBackend
 from stoker.core import events, host
 from stoker.core.config import Settings
+from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.replay import launcher_of
 from stoker.core.sources import file_shown, own_program
 from stoker.feed.crew import Backend, Departure
@@ -139,7 +141,7 @@ class Serving:
         feed = LoaderFeed(loader, self, self._count)
         self._count += 1
         key = id(loader)
-        self._feeds[key] = (weakref.ref(loader, lambda ref: self._drop(key, ref)), feed)
+        self._feeds[key] = (weakref.ref(loader, functools.partial(self._drop, key)), feed)
         return feed
 
     def known_feed(self, loader: DataLoader[Any]) -> LoaderFeed | None:
@@ -194,9 +196,10 @@ class Serving:
     def _drop(self, key: int, ref: weakref.ref[DataLoader[Any]]) -> None:
         found = self._feeds.get(key)
         if found is not None and found[0] is ref:
-            del self._feeds[key]
-            found[1].listener.snapshot()
-            found[1].drop()
+            with InterruptsHandedOn():
+                del self._feeds[key]
+                found[1].listener.snapshot()
+                found[1].drop()
 
     def iterate(
         self, loader: DataLoader[Any], stock: Callable[[], _BaseDataLoaderIter], cursor: Cursor | None = None
