@@ -7,8 +7,10 @@ the processor time of the training thread is compared, which on a busy machine v
 from __future__ import annotations
 
 import io
+import pty
 import sys
 import tempfile
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,16 @@ class Unmeasured(Serving):
 
 class Terminal(io.StringIO):
     """A terminal as far as the live line can tell; what is drawn is thrown away."""
+
+    def __init__(self) -> None:
+        """Takes the size of a real one."""
+        super().__init__()
+        self._ends = pty.openpty()
+        termios.tcsetwinsize(self._ends[1], (40, 120))
+
+    def fileno(self) -> int:
+        """Of the real one."""
+        return self._ends[1]
 
     def isatty(self) -> bool:
         """It is one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 
 def write_count(value: float) -> str:
     """A whole number with thousands separated: ``41,600``."""
@@ -50,3 +52,16 @@ def shorten_start(text: str, width: int, *, ellipsis: str = "…") -> str:
     if len(text) <= width:
         return text
     return ellipsis + text[len(text) - max(0, width - len(ellipsis)) :]
+
+
+def count_columns(text: str) -> int:
+    """Columns that a text takes on a terminal: two for each wide character, none for one that joins the last."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns_of(character) for character in text)
+
+
+def _columns_of(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

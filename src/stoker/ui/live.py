@@ -33,9 +33,7 @@ class LiveLine:
     def __init__(
         self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, mode: Mode, style: Style
     ) -> None:
-        """Starts to watch what the program writes to the terminal; nothing is written yet.
-
-        Make it before the program's first output: where the cursor was left before that is unknown.
+        """Writes nothing yet.
 
         Args:
             stream: where to talk to the person, usually standard error.
@@ -113,15 +111,21 @@ class LiveLine:
 
 
 def _say_beside_bars(text: str, stream: TextIO) -> bool:
-    """Lets tqdm write the line where the program shows bars of it: it clears them and draws them again.
+    """Lets tqdm or rich write the line where the program shows bars of theirs: they clear them and draw them again.
 
-    The program's tqdm is used only if the program has imported it; stoker never does.
+    They are used only if the program has imported them; stoker never does.
     """
+    if type(sys.stderr).__module__ == "rich.file_proxy":  # a live display has put it in place of the stream
+        return _wrote(lambda: sys.stderr.write(f"{text}\n"))
     bar: Any = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
     if bar is None or not getattr(bar, "_instances", None):
         return False
+    return _wrote(lambda: cast("Callable[..., None]", bar.write)(text, file=stream))
+
+
+def _wrote(write: Callable[[], object]) -> bool:
     try:
-        cast("Callable[..., None]", bar.write)(text, file=stream)
+        write()
     except Exception:  # a foreign library's trouble with its bars must not become the program's
         return False
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from stoker.core.events import Event, LoaderOpened, Notice, Progress, SampleQuarantined, WorkerLost
-from stoker.ui.figures import shorten, write_plural
+from stoker.ui.figures import count_columns, shorten, write_plural
 from stoker.ui.report_text import SPLIT_COLOURS, Style, draw_bar, write_throughput
 from stoker.ui.windows import Split, Window, between
 
@@ -18,7 +18,7 @@ _BOLD = 1
 _DIM = 90
 
 Part = tuple[str, int]
-"""Text, and the ANSI style to paint it with (0 for none); its length is the columns it takes."""
+"""Text, and the ANSI style to paint it with (0 for none)."""
 
 
 class LiveState:
@@ -84,7 +84,7 @@ def _plain(text: str, code: int = 0) -> list[Part]:
 
 
 def _columns(group: list[Part]) -> int:
-    return sum(len(text) for text, _ in group) + len(group) - 1
+    return sum(count_columns(text) for text, _ in group) + len(group) - 1
 
 
 def _paint(group: list[Part], split: Split, style: Style) -> str:

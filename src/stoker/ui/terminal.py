@@ -1,29 +1,32 @@
-r"""A terminal that stoker shares with the program: what it can show, and one line at its bottom that is ours.
+r"""A terminal that stoker shares with the program: what it can show, and its last row, which is ours during a run.
 
-The program does not know of us, so its own output must come first: while our line is on the screen, the ``write`` of
-the program's text streams takes it away before the program's text goes out, and remembers whether that text ended its
-line. Our line is drawn only where the program left the cursor at the start of a line; a progress bar of the program
-(``\r`` and no newline) is thus never overwritten. Text that reaches the terminal past Python's streams (C libraries,
-child processes) is not seen here: it may follow our line on the same row, and nothing of it is erased.
+Anybody may write to the terminal at any time: the program and its threads, a debugger, readline, libraries in C, data
+workers, other ranks, children. We see none of that and need not: the margins of the terminal keep the last row out of
+what scrolls, and a drawing is one write that leaves the cursor where it was. So nothing that others write can meet our
+line, and our line meets nothing of theirs. Why so: ``docs/decisions/live_line_below_the_margins.md``.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal, TextIO
 
+from stoker.ui.keeper import Keeper
 from stoker.ui.report_text import Style
 
 Mode = Literal["off", "plain", "line"]
 
-_ERASE = "\r\x1b[K"
-_PUT_BACK_S = 0.02
-"""A program that prints more often than this gets its terminal to itself between two drawings."""
+LEAST_ROWS, LEAST_COLUMNS = 4, 20
+"""A smaller terminal is the program's alone."""
+_SAVE, _RESTORE = "\x1b7", "\x1b8"
+_WHOLE = f"{_SAVE}\x1b[r{_RESTORE}"
+"""Takes margins away; setting them moves the cursor, which is therefore put back each time."""
+_LEAVE_LAST_ROW = "\x1bD\x1b[A"
+"""Down and up again: scrolls by one where the cursor is on the last row, and does nothing elsewhere."""
+RELEASE = f"{_SAVE}\x1b[r\x1b[999;1H\x1b[0m\x1b[2K{_RESTORE}"
+"""Takes margins and line away, whatever the size of the terminal: a cursor is not moved beyond the last row."""
 
 
 def choose_mode(stream: TextIO | None, environ: Mapping[str, str], *, quiet: bool = False, rank: int = 0) -> Mode:
@@ -56,141 +59,107 @@ def is_terminal(stream: TextIO) -> bool:
         return False
 
 
-def terminal_width(stream: TextIO) -> int:
-    """Columns of a terminal, asked anew each time: people resize windows."""
+def terminal_size(stream: TextIO) -> os.terminal_size | None:
+    """Columns and rows of a terminal, asked anew each time: people resize windows."""
     try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
+        return os.get_terminal_size(stream.fileno())
     except (OSError, ValueError, AttributeError):
-        return shutil.get_terminal_size().columns
+        return None
+
+
+def terminal_width(stream: TextIO) -> int:
+    """Columns of a terminal, or what the environment says of them."""
+    size = terminal_size(stream)
+    return shutil.get_terminal_size().columns if size is None else size.columns or 80
 
 
 def _is_set(environ: Mapping[str, str], name: str) -> bool:
     return environ.get(name, "").lower() not in ("", "0", "false", "no")
 
 
-class Cursor:
-    """Whether the program left the cursor at the start of a line that holds nothing, judged by what it wrote."""
-
-    def __init__(self) -> None:
-        self.at_start = True
-        self._blank = True
-
-    def wrote(self, text: str) -> None:
-        """Takes in a piece of the program's output."""
-        if not text:
-            return
-        if text.endswith("\n"):
-            self.at_start = self._blank = True
-        elif text.strip(" \r"):
-            self.at_start = self._blank = False
-        else:
-            # A bar that is cleared away writes "\r", spaces, "\r": after that the line is free again.
-            self._blank = self._blank or (text.startswith("\r") and " " in text)
-            self.at_start = self._blank and text.endswith("\r")
-
-
 class StatusLine:
-    """One line of text that stands below the program's output and never in it.
+    """One line of text on the last row of a terminal, which the program's output never reaches."""
 
-    Note:
-        Any thread may call. In a forked child the program's writes go straight through.
-    """
-
-    def __init__(self, stream: TextIO, program_streams: Iterable[TextIO | None] | None = None) -> None:
-        """Starts to watch the program's streams.
+    def __init__(self, stream: TextIO) -> None:
+        """Writes nothing yet.
 
         Args:
             stream: the terminal to draw on.
-            program_streams: streams the program writes to; standard output and error by default. Those that are no
-                terminal do not move the cursor and are left alone.
         """
         self._stream = stream
+        # The program may put another method in its place.
         self._write = stream.write
-        self._cursor = Cursor()
-        # Reentrant: a signal handler may print while the same thread draws.
-        self._lock = threading.RLock()
-        self._owner = os.getpid()
-        self._drawn = False
-        self._text = ""
-        self._put_back_s = 0.0
+        self._size: os.terminal_size | None = None
+        self._keeper: Keeper | None = None
         self._closed = False
-        self._watched: list[tuple[TextIO, Callable[[str], int]]] = []
-        wanted = [sys.stdout, sys.stderr] if program_streams is None else program_streams
-        for each in dict.fromkeys([*wanted, stream]):
-            if each is not None and is_terminal(each):
-                self._watch(each)
 
     def draw(self, text: str) -> bool:
-        """Shows the text in place of the last one; False where the program holds the current line."""
-        with self._lock:
-            if self._closed or not self._cursor.at_start:
+        """Shows the text, which must fit the width, in place of the last one; False where there is no room for it."""
+        size = terminal_size(self._stream)
+        if self._closed or size is None or size.lines < LEAST_ROWS or size.columns < LEAST_COLUMNS:
+            self._release()
+            return False
+        if self._keeper is None:
+            self._keeper = Keeper.start(self._stream, RELEASE)
+            if self._keeper is None:
+                self._closed = True
                 return False
-            self._put(_ERASE + text)
-            self._drawn, self._text = True, text
-            return True
+        self._put(drawing(text, size.lines, resized=self._size not in (None, size)))
+        self._size = size
+        return not self._closed
 
     def say(self, text: str) -> None:
-        """Writes a line that stays, above ours, and off the line of the program."""
-        with self._lock:
-            self._take_away()
-            self._put(("" if self._cursor.at_start else "\n") + text + "\n")
-            self._cursor.wrote("\n")
+        """Writes a line that stays, among the program's output but on no line of it."""
+        self._put(fresh_line(terminal_width(self._stream)) + text + "\n")
 
     def close(self) -> None:
-        """Takes the line away and leaves the program's streams as they were."""
-        with self._lock:
-            self._take_away()
-            self._closed = True
-            self._text = ""
-            for stream, hook in self._watched:
-                # Another library may have put its own hook over ours; ours then only passes text on.
-                if vars(stream).get("write") is hook:
-                    del vars(stream)["write"]
-            self._watched.clear()
+        """Takes the line away; later drawings do nothing."""
+        self._release()
+        self._closed = True
+        if self._keeper is not None:
+            self._keeper.dismiss()
+            self._keeper = None
 
-    def _watch(self, stream: TextIO) -> None:
-        original = stream.write
-
-        def write(text: str, /) -> int:
-            if self._closed or os.getpid() != self._owner:
-                return original(text)
-            with self._lock:
-                self._take_away()
-                self._cursor.wrote(text)
-                count = original(text)
-                self._put_back()
-                return count
-
-        try:
-            vars(stream)["write"] = write
-        except TypeError:
-            # No instance attributes, so nothing can be watched: a stream of the program's own making.
-            return
-        self._watched.append((stream, write))
-
-    def _take_away(self) -> None:
-        if self._drawn:
-            self._drawn = False
-            self._put(_ERASE)
-
-    def _put_back(self) -> None:
-        """Shows the line again below what the program has just written, where that ended its own line.
-
-        Without it a program that prints every step would take the line away as soon as it is drawn. Not in a debugger:
-        its prompt is written past Python's streams and would follow our line on the same row.
-        """
-        if not self._text or not self._cursor.at_start or sys.gettrace() is not None:
-            return
-        now_s = time.monotonic()
-        if now_s - self._put_back_s >= _PUT_BACK_S:
-            self._put_back_s = now_s
-            self._put(_ERASE + self._text)
-            self._drawn = True
+    def _release(self) -> None:
+        if self._size is not None:
+            self._put((_erase_below() if terminal_size(self._stream) != self._size else "") + RELEASE)
+            self._size = None
 
     def _put(self, text: str) -> None:
+        if self._closed:
+            return
         try:
             self._write(text)
             self._stream.flush()
         except (OSError, ValueError):
             # The terminal is gone; the program finds out by itself, when it writes.
             self._closed = True
+
+
+def drawing(text: str, rows: int, *, resized: bool = False) -> str:
+    """What shows a text on the last row and keeps that row out of what scrolls; the cursor stays where it is.
+
+    It sets up everything anew, so it is right also where a child (an editor, say) has taken the margins away, or the
+    window another size.
+
+    Args:
+        text: narrower than the terminal.
+        rows: of the terminal.
+        resized: whether an earlier drawing was for another size: what is left of it is below the cursor somewhere.
+    """
+    rest = _erase_below() if resized else ""
+    return f"{_WHOLE}{rest}{_LEAVE_LAST_ROW}{_SAVE}\x1b[1;{rows - 1}r\x1b[{rows};1H\x1b[0m{text}\x1b[K{_RESTORE}"
+
+
+def fresh_line(columns: int) -> str:
+    r"""What brings the cursor to the start of an empty line and erases nothing, wherever it is.
+
+    As many blanks as there are columns: from the start of a row they fill it, and ``\r`` returns to it; from further on
+    they wrap around, and ``\r`` goes to the start of the next row. (zsh does so before each prompt.)
+    """
+    return " " * columns + "\r"
+
+
+def _erase_below() -> str:
+    """Erases from the cursor to the end of the screen."""
+    return "\x1b[J"
