@@ -57,8 +57,8 @@ def test_the_schema_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "`JOBS` or `--synthetic` must be given, got neither"),
         (["a.csv", "--synthetic", "3"], "`JOBS` or `--synthetic` must be given, got both"),
-        (["--synthetic", "0"], "`--synthetic` must be at least 1, got 0"),
-        (["--synthetic", "1", "--seed", "-1"], "`--seed` must be at least 0, got -1"),
+        (["--synthetic", "0"], "`--synthetic` must be a whole number of at least 1, got '0'"),
+        (["--synthetic", "1", "--seed", "-1"], "`--seed` must be a whole number of at least 0, got '-1'"),
         (["a.csv", "--write", "b.csv"], "`--write` must go with `--synthetic`"),
         (["none.csv"], "`none.csv` must be a file that can be read"),
         (["--synthetic", "1", "--html", "none/page.html"], "`--html` must name a file that can be written"),

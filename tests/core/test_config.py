@@ -16,8 +16,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "workers": st.none() | st.integers(0, 3),
     "max_workers": st.none() | st.integers(3, 64),
     "cpu_budget": st.none() | st.floats(0.1, 256),
-    "worker_memory_bytes": st.none() | st.integers(1, 2**50),
-    "slot_memory_bytes": st.none() | st.integers(1, 2**50),
+    "worker_memory_bytes": st.none() | st.integers(1 << 20, 2**50),
+    "slot_memory_bytes": st.none() | st.integers(1 << 20, 2**50),
     "random": st.sampled_from(["keep", "sample"]),
     "tier": st.sampled_from(["auto", "pinned"]),
     "cut": st.sampled_from(["exact", "always", "off"]),
@@ -38,7 +38,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     ),
     "on_bad_sample": st.sampled_from(["raise", "skip", "replace"]),
     "bad_sample_cap": st.integers(0, 10**6),
-    "stall_timeout_s": st.floats(0.001, 1e6),
+    "stall_timeout_s": st.floats(0.1, 1e6),
     "replay": st.none() | st.just("0:17:4711"),
 }
 some_settings = st.builds(Settings, **VALUES)
@@ -85,7 +85,11 @@ def test_settings_cannot_be_changed() -> None:
         ("max_workers", 0),
         ("cpu_budget", 0.0),
         ("cpu_budget", float("nan")),
+        ("cpu_budget", float("inf")),
+        ("cpu_budget", 0.01),
+        ("worker_memory_bytes", 5),
         ("slot_memory_bytes", 0),
+        ("slot_memory_bytes", 1023),
         ("random", "maybe"),
         ("tier", None),
         ("cache", ""),
@@ -105,6 +109,8 @@ def test_settings_cannot_be_changed() -> None:
         ("bad_sample_cap", -1),
         ("bad_sample_cap", None),
         ("stall_timeout_s", 0),
+        ("stall_timeout_s", 0.001),
+        ("stall_timeout_s", float("nan")),
     ],
 )
 def test_a_wrong_value_is_refused_at_construction(field: str, value: object) -> None:
@@ -187,9 +193,9 @@ def test_the_nearest_file_that_speaks_of_stoker_counts(tmp_path: Path) -> None:
     project(tmp_path, "pyproject.toml", "[tool.stoker]\nworkers = 1\n")
     inner = project(tmp_path / "a", "pyproject.toml", "[tool.other]\nx = 1\n")
     assert resolved(inner).settings.workers == 1
-    project(inner, "stoker.toml", 'slot-memory = "1GiB"\nworker_memory = 5\ncpu-budget = 2\noff = true\n')
+    project(inner, "stoker.toml", 'slot-memory = "1GiB"\nworker_memory = 5000000\ncpu-budget = 2\noff = true\n')
     result = resolved(project(inner / "deep", "notes.txt", ""))
-    assert result.settings == Settings(slot_memory_bytes=1 << 30, worker_memory_bytes=5, cpu_budget=2, off=True)
+    assert result.settings == Settings(slot_memory_bytes=1 << 30, worker_memory_bytes=5_000_000, cpu_budget=2, off=True)
     assert result.origins["off"] == str(inner / "stoker.toml")
 
 
@@ -205,7 +211,11 @@ def test_the_nearest_file_that_speaks_of_stoker_counts(tmp_path: Path) -> None:
         ("pyproject.toml", "[tool]\nstoker = 3\n", r"`tool.stoker` must be a table, got 3"),
         ("pyproject.toml", "[tool.stoker\n", r"pyproject.toml` must be readable TOML: .*line 1"),
         ("stoker.toml", "workers = 1.0\n", r"`workers` must be a whole number .*, got 1.0"),
-        ("stoker.toml", "slot-memory = 1\nslot_memory_bytes = 2\n", r"`slot-memory` must be given once, got 1 .*and 2"),
+        (
+            "stoker.toml",
+            "slot-memory = 1048576\nslot_memory_bytes = 2097152\n",
+            r"`slot-memory` must be given once, got 1048576 .*and 2097152",
+        ),
     ],
 )
 def test_mistakes_in_a_file(tmp_path: Path, name: str, text: str, message: str) -> None:

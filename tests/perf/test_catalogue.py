@@ -1,6 +1,8 @@
+import tomllib
+
 import pytest
 
-from stoker.perf.catalogue import catalogue, gpu, parse
+from stoker.perf.catalogue import catalogue, gpu, gpus_of
 from stoker.perf.tables.rows import published
 
 
@@ -33,11 +35,11 @@ def test_unknown_names_say_what_is_known() -> None:
         ("[X]\nfp32 = 1\n", r"\[X\] must have generation, memory"),
         (
             '[X]\ngeneration="x"\nmemory=1\nbandwidth=0\npcie=1\npower=1\nsource="x"\nfp32=1',
-            r"\[X\] `bandwidth` must be a positive number, got 0",
+            r"\[X\] `bandwidth` must be a positive number of at most 1e\+09, got 0",
         ),
         ('[X]\ngeneration="x"\nmemory=1\nbandwidth=1\npcie=1\npower=1\nsource="x"', r"\[X\] must have a rate"),
     ],
 )
 def test_a_gpu_that_is_written_wrongly_is_named(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        parse(text)
+        gpus_of(tomllib.loads(text))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
+from stoker.cli.arguments import Parser
 from stoker.core.config import KEYS
 from stoker.core.config_sources import PRECEDENCE, Resolved, resolve
 from stoker.core.units import format_bytes
@@ -12,7 +12,7 @@ from stoker.core.units import format_bytes
 
 def main(argv: list[str]) -> int:
     """Runs ``stoker config`` with these arguments; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="stoker config", description="Settings of stoker as this folder sees them.")
+    parser = Parser(prog="stoker config", description="Settings of stoker as this folder sees them.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="show")
     show = actions.add_parser("show", help="every setting, its value and its origin")
     show.add_argument("--json", action="store_true", help="print one JSON object instead of a table")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stoker._version import __version__
+from stoker.cli.arguments import Parser
 from stoker.core.host import Host, read_host
 from stoker.core.units import format_bytes
 
@@ -50,7 +50,7 @@ class Check:
 
 def main(argv: list[str]) -> int:
     """Runs ``stoker doctor`` with these arguments; returns 1 when a check fails, else 0."""
-    parser = argparse.ArgumentParser(prog="stoker doctor", description="Checks whether this machine is fit for stoker.")
+    parser = Parser(prog="stoker doctor", description="Checks whether this machine is fit for stoker.")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     arguments = parser.parse_args(argv)
     checks = examine()

@@ -1,4 +1,4 @@
-"""How a command ends when stoker itself refuses: one line on standard error and exit status 2."""
+"""How a command ends when stoker itself refuses: one line on standard error, with a code, and exit status 2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.core.errors import StokerError
 USAGE_STATUS = 2
 
 
-def refuse(error: StokerError | str) -> int:
+def refuse(error: StokerError) -> int:
     """Prints the error for a person and returns the exit status that says "not run"."""
     print(f"stoker: error: {error}", file=sys.stderr)
     return USAGE_STATUS

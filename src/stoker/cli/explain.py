@@ -20,6 +20,7 @@ from stoker.core.errors import ConfigError, RunFolderError, StokerError
 from stoker.core.events import LoaderOpened
 from stoker.core.explanation import Explanation
 from stoker.core.runlog import RUNS_FOLDER, Run, find_run, read_run
+from stoker.core.saying import say
 from stoker.run.launch import command_of
 from stoker.run.process_tree import end_tree
 from stoker.ui.cuts import latest_cuts, summarise_cut, write_cut
@@ -150,9 +151,9 @@ def _run(command: list[str], environ: dict[str, str], target: Path) -> int:
 def _nothing_found(program: list[str], status: int) -> int:
     name = program[1] if program[0] in ("-m", "-c") and program[1:] else program[0]
     if status:
-        refuse(f"`{name}` ended with status {status} before it iterated over a DataLoader: nothing to explain")
+        say(f"`{name}` ended with status {status} before it iterated over a DataLoader: nothing to explain")
         return status if status > 0 else 128 - status
-    return refuse(f"`{name}` must iterate over a torch DataLoader to be explained, and ended without")
+    return refuse(ConfigError(f"`{name}` must iterate over a torch DataLoader to be explained, and ended without"))
 
 
 def _show(found: Explanation, *, as_json: bool) -> None:

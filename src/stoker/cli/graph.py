@@ -8,6 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from stoker.cli.arguments import Parser, whole
 from stoker.cli.output import json_of, write_text
 from stoker.core.errors import RunFolderError
 from stoker.core.events import CutChosen
@@ -47,19 +48,23 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="stoker graph",
         description="Shows the calls of a step: moved to data workers, staying by choice, or stateful, and why.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", nargs="?", help="which run (default: the latest)")
-    parser.add_argument("--loader", type=int, metavar="N", help="of this loader (default: of the one that gains most)")
-    parser.add_argument("--variant", type=int, metavar="N", help="of this kind of step (default: as for the loader)")
+    parser.add_argument(
+        "--loader", type=whole(0), metavar="N", help="of this loader (default: of the one that gains most)"
+    )
+    parser.add_argument(
+        "--variant", type=whole(0), metavar="N", help="of this kind of step (default: as for the loader)"
+    )
     parser.add_argument("--format", choices=_FORMATS, help="how to show it (default: as FILE ends, else text)")
     parser.add_argument("-o", "--output", metavar="FILE", default="-", help="write to this file; `-` prints (default)")
-    parser.add_argument("--rank", type=int, metavar="N", help="of this rank (default: the lowest)")
+    parser.add_argument("--rank", type=whole(0), metavar="N", help="of this rank (default: the lowest)")
     return parser
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stoker.cli.errors import refuse
+from stoker.core.errors import ConfigError
 
 
 class Subcommand(NamedTuple):
@@ -34,4 +35,4 @@ def choose(group: str, commands: Sequence[Subcommand], help_text: str, argv: lis
             return command
     close = difflib.get_close_matches(argv[0], [command.name for command in commands], n=1)
     remedy = f"did you mean `stoker {group} {close[0]}`?" if close else f"see `stoker {group} --help`"
-    return refuse(f"`{argv[0]}` is not a command of `stoker {group}`; {remedy}")
+    return refuse(ConfigError(f"`{argv[0]}` is not a command of `stoker {group}`; {remedy}"))

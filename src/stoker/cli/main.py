@@ -16,8 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stoker._version import __version__
+from stoker.cli.arguments import Parser
 from stoker.cli.errors import refuse
-from stoker.core.errors import StokerError
+from stoker.core.errors import ConfigError, StokerError
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     command = next((command for command in COMMANDS if arguments[:1] == [command.name]), None)
     if command is None:
-        return _without_command(arguments)
+        return _guarded(_without_command, arguments)
     entry = importlib.import_module(command.module).main
     if command.runs_program:
         return entry(arguments[1:])
@@ -82,8 +83,8 @@ def _guarded(entry: Callable[[list[str]], int], arguments: list[str]) -> int:
 def _without_command(arguments: list[str]) -> int:
     """Help, version, or the error for a word that is no command."""
     if arguments and not arguments[0].startswith("-"):
-        return refuse(f"`{arguments[0]}` is not a command; {_suggestion(arguments[0])}")
-    parser = argparse.ArgumentParser(
+        return refuse(ConfigError(f"`{arguments[0]}` is not a command; {_suggestion(arguments[0])}"))
+    parser = Parser(
         prog="stoker",
         usage="stoker COMMAND [arguments]",
         description="Keeps accelerators busy: elastic data workers for unmodified PyTorch programs.",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from stoker.cli.arguments import Parser
 from stoker.cli.output import print_json, write_text
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
@@ -66,8 +67,8 @@ def main(argv: list[str]) -> int:
     return 0 if report.picks and report.picks[0].keeps else 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="stoker plan",
         usage="stoker plan PROGRAM --samples N [options] [-- arguments of the program]\n"
         "       stoker plan -m MODULE --samples N [options] [-- arguments of the program]",
@@ -136,16 +137,22 @@ def _amount(text: str) -> float:
 
 def _seconds(text: str) -> float:
     try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        seconds = parse_seconds(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a positive time such as 20ms, got {text!r}")
+    return seconds
 
 
 def _hours(text: str) -> float:
     days = re.fullmatch(r"\s*([0-9.]+)\s*(d|days?)\s*", text)
-    seconds = float(days[1]) * 86400 if days else _seconds(text)
-    if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"must be a positive time such as 12h, got {text!r}")
+    try:
+        seconds = float(days[1]) * 86400 if days else parse_seconds(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a positive time such as 12h, 90min or 3d, got {text!r}")
     return seconds / 3600
 
 
@@ -236,4 +243,4 @@ def _batch(word: str) -> int:
     try:
         return _count(word)
     except argparse.ArgumentTypeError:
-        raise ConfigError(f"`--batch` must be global, per-gpu or a whole number, got {word!r}") from None
+        raise ConfigError(f"`--batch` must be global, per-gpu or a whole number of at least 1, got {word!r}") from None

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean
-
-import msgspec
 
 from stoker.cli.command_line import Option, check_program, split
 from stoker.cli.errors import refuse
-from stoker.cli.output import json_of
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError, StokerError
 from stoker.core.extras import require
-from stoker.core.saying import say
-from stoker.perf.verdict.judging import Context, judge
-from stoker.perf.verdict.profile import PROFILE_NAME, Profile, RankRecord, write_record
-from stoker.run.active import Active
-from stoker.run.environment import ACTIVE_ENV
-from stoker.run.launch import command_of
-from stoker.run.profiling import predicting
-from stoker.run.profiling.assembling import assemble
-from stoker.run.profiling.launching import clear, end_like, read_ranks, run_program, wait_for
 from stoker.run.profiling.options import ProfileOptions
-from stoker.ui.profile_text import render_profile
-from stoker.ui.terminal import style_for
 
 HELP = """\
 usage: stoker profile [options] script.py [args...]
@@ -119,31 +101,15 @@ def _price(chosen: dict[str, str]) -> float | None:
 
 
 def _profile(chosen: dict[str, str], program: list[str]) -> int:
-    require("torch", extra="torch")
     options, price = options_of(chosen, _world_size(program)), _price(chosen)
     settings = resolve({name: chosen[name] for name in ("run-dir",) if name in chosen}).settings
-    command, environ = command_of(msgspec.structs.replace(settings, off=False), program, profile=options.to_json())
-    environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own log lines
-    active = Active.from_environment({ACTIVE_ENV: environ[ACTIVE_ENV]})
-    folder, rank = Path(active.run_dir), _own_rank()
-    clear(folder, rank)
-    started_unix_s = time.time()
-    ended = run_program(command, environ, folder, stop=options.then == "stop")
-    speaks = not rank
-    status = ended.status
-    if speaks:
-        records = read_ranks(folder)
-        report = _Report(chosen, program, price, folder)
-        with _until_interrupted():
-            report.make(records, active, started_unix_s, stopped=ended.stopped, status=ended.status)
-    if ended.process is not None:
-        status = wait_for(ended.process)
-    return end_like(status)
+    require("torch", extra="torch")
+    # Imported here: what judges a profile takes seconds to load, and a wrong option shall not wait for it.
+    from stoker.cli.profiled import Report, profile
 
-
-def _own_rank() -> int | None:
-    """The rank as which a launcher started this process; None where it starts ranks itself, or there are none."""
-    return int(os.environ["RANK"]) if os.environ.get("RANK", "").isdecimal() else None
+    return profile(
+        settings, options, program, Report(program, price, chosen.get("json"), predicts="no-prediction" not in chosen)
+    )
 
 
 def _world_size(program: list[str]) -> int:
@@ -151,100 +117,3 @@ def _world_size(program: list[str]) -> int:
         return int(os.environ["WORLD_SIZE"])
     launches = program[:2] == ["-m", "torch.distributed.run"] or Path(program[0]).name == "torchrun"
     return 2 if launches else 1
-
-
-@contextlib.contextmanager
-def _until_interrupted() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        say("interrupted: no report")
-
-
-class _Report:
-    """What is said after the program has been measured."""
-
-    def __init__(self, chosen: dict[str, str], program: list[str], price: float | None, folder: Path) -> None:
-        self._chosen, self._program, self._price, self._folder = chosen, program, price, folder
-
-    def make(
-        self, records: list[RankRecord], active: Active, started_unix_s: float, *, stopped: bool, status: int
-    ) -> None:
-        """Writes ``profile.json`` and shows it."""
-        profile = assemble(
-            records, run_id=active.run_id or self._folder.name, program=self._program, cwd=os.getcwd(),
-            started_unix_s=started_unix_s,
-        )  # fmt: skip
-        if profile is None:
-            say(_nothing_seen(records, status))
-            return
-        if stopped:
-            say("the steps are measured, and the program was ended (`--then continue` lets it go on)")
-        prophecy = self._predict(profile)
-        profile.verdict = judge(profile, self._context(prophecy, records))
-        self._write(profile)
-        if self._chosen.get("json") == "-":
-            _print(json_of(profile))
-        else:
-            screen = render_profile(profile, style_for(sys.stderr, os.environ), folder=self._shown)
-            with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write(f"\n{screen}")
-                sys.stderr.flush()
-
-    @property
-    def _shown(self) -> str:
-        """The run folder as a person would type it from here."""
-        here = Path.cwd()
-        return str(self._folder.relative_to(here) if self._folder.is_relative_to(here) else self._folder)
-
-    def _predict(self, profile: Profile) -> predicting.Prophecy:
-        if "no-prediction" in self._chosen:
-            profile.unpredicted = "not asked for (`--no-prediction`)"
-            return predicting.Prophecy(why_not=profile.unpredicted)
-        say("tracing the program's operations, to predict its step (Ctrl-C: without)")
-        features, why_not = predicting.trace(self._program, profile.device, profile.gpus, self._folder / "tracing.log")
-        prophecy = predicting.prophesy(profile, features, why_not)
-        predicting.add_prediction(profile, prophecy, self._folder)
-        return prophecy
-
-    def _context(self, prophecy: predicting.Prophecy, records: list[RankRecord]) -> Context:
-        from stoker.cli.main import COMMANDS
-
-        steps = [step for step in records[0].steps if not step.sampled] or records[0].steps
-        return Context(
-            price_per_hour=self._price,
-            commands=frozenset(command.name for command in COMMANDS),
-            features=prophecy.features,
-            alternatives=prophecy.alternatives,
-            run=self._shown,
-            mean_wait_cpu_s=fmean(step.wait_cpu_s for step in steps) if steps else 0.0,
-        )
-
-    def _write(self, profile: Profile) -> None:
-        targets = [self._folder / PROFILE_NAME]
-        if self._chosen.get("json", "-") != "-":
-            targets.append(Path(self._chosen["json"]))
-        for target in targets:
-            try:
-                write_record(target, profile)
-            except OSError as error:
-                say(f"`{target}` could not be written: {error.strerror}")
-
-
-def _nothing_seen(records: list[RankRecord], status: int) -> str:
-    ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}" if status else "ended"
-    if not records:
-        return (
-            f"the program {ended} without a step that could be measured: it took no step of a torch optimizer and "
-            "iterated over no DataLoader, or was killed before it could say"
-        )
-    return f"the program {ended} after less than two steps: nothing to measure; see `stoker profile --help`"
-
-
-def _print(text: str) -> None:
-    """To standard output, whose reader may have gone."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

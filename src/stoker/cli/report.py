@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from stoker.cli.arguments import Parser, whole
 from stoker.cli.output import print_json, write_text
 from stoker.core.runlog import RUNS_FOLDER, find_run, read_ranks, read_run
 from stoker.ui.report_html import render_html
@@ -41,8 +42,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="stoker report",
         description="Shows where the time of a run went, and what to do next.",
         epilog=_EPILOG,
@@ -52,5 +53,5 @@ def _parser() -> argparse.ArgumentParser:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print all figures as JSON")
     form.add_argument("--html", metavar="FILE", help="write one self-contained page; `-` prints it")
-    parser.add_argument("--rank", type=int, metavar="N", help="report this rank (default: the lowest)")
+    parser.add_argument("--rank", type=whole(0), metavar="N", help="report this rank (default: the lowest)")
     return parser

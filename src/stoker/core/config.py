@@ -170,23 +170,30 @@ def _count(field: str, name: str, *, least: int, optional: bool = True) -> Key:
     return Key(field=field, name=name, rule=rule, read=int, accepts=accepts, optional=optional)
 
 
-def _positive(field: str, name: str, rule: str, read: Callable[[str], float], *, optional: bool = True) -> Key:
+def _at_least(
+    least: float, field: str, name: str, rule: str, read: Callable[[str], float], *, optional: bool = True
+) -> Key:
     def accepts(value: object) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+        return (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= least
+        )
 
     return Key(field=field, name=name, rule=rule, read=read, accepts=accepts, optional=optional)
 
 
-def _memory(field: str, name: str, least: int = 1, least_text: str = "one byte") -> Key:
+def _memory(field: str, name: str) -> Key:
     def accepts(value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= least
+        return isinstance(value, int) and not isinstance(value, bool) and value >= LEAST_BYTES
 
-    rule = f"a size of at least {least_text}, such as `2GiB`, or `auto`"
+    rule = "a size of at least 1 MiB, such as `2GiB`, or `auto`"
     return Key(field=field, name=name, rule=rule, read=parse_bytes, accepts=accepts, optional=True)
 
 
-LEAST_CACHE_BYTES = 1 << 20
-"""Of a data cache: less would have no room for a page."""
+LEAST_BYTES = 1 << 20
+"""Of any memory or disk that is to be used: no batch, page or process fits into less, and `5` is meant as `5GiB`."""
+LEAST_CORES = 0.1
+LEAST_STALL_S = 0.1
+"""Less is within what a busy machine makes any process wait for a core."""
 
 
 def _choice(field: str, name: str, *choices: str) -> Key:
@@ -221,7 +228,7 @@ def _read_cache(text: str) -> str:
 KEYS: tuple[Key, ...] = (
     _count("workers", "workers", least=0),
     _count("max_workers", "max-workers", least=1),
-    _positive("cpu_budget", "cpu-budget", "a positive number of cores or `auto`", float),
+    _at_least(LEAST_CORES, "cpu_budget", "cpu-budget", "a number of cores of at least 0.1, or `auto`", float),
     _memory("worker_memory_bytes", "worker-memory"),
     _memory("slot_memory_bytes", "slot-memory"),
     _choice("random", "random", "keep", "sample"),
@@ -235,7 +242,7 @@ KEYS: tuple[Key, ...] = (
         accepts=lambda value: isinstance(value, str) and value != "" and "\0" not in value,
         optional=False,
     ),
-    _memory("cache_size_bytes", "cache-size", LEAST_CACHE_BYTES, "1 MiB"),
+    _memory("cache_size_bytes", "cache-size"),
     Key(field="cache_rules", name="cache-rules", rule=FORM, read=checked_rules, accepts=is_rules, optional=True),
     _choice("cache_verify", "cache-verify", "always", "first-touch"),
     replace(_choice("cache_eviction", "cache-eviction", "epoch", "sieve", "s3fifo", "lru"), optional=True),
@@ -262,7 +269,14 @@ KEYS: tuple[Key, ...] = (
     _text("run_dir", "run-dir", "a path or `auto`"),
     _choice("on_bad_sample", "on-bad-sample", "raise", "skip", "replace"),
     _count("bad_sample_cap", "bad-sample-cap", least=0, optional=False),
-    _positive("stall_timeout_s", "stall-timeout", "a positive time such as `60s`", parse_seconds, optional=False),
+    _at_least(
+        LEAST_STALL_S,
+        "stall_timeout_s",
+        "stall-timeout",
+        "a time of at least `0.1s`, such as `60s`",
+        parse_seconds,
+        optional=False,
+    ),
     Key(field="replay", name="replay", rule=RULE, read=str, accepts=is_replay, optional=True),
 )
 """Every setting, in the order in which it is shown."""

@@ -7,9 +7,11 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+_MOST = 1e9
+"""Of any figure of a data sheet, in the units of the file: more is a slip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class Gpu:
 @functools.cache
 def catalogue() -> Mapping[str, Gpu]:
     """All known GPUs by name."""
-    return parse((files("stoker.perf") / "catalogue.toml").read_text())
+    return gpus_of(tomllib.loads((files("stoker.perf") / "catalogue.toml").read_text()))
 
 
 def gpu(name: str) -> Gpu:
@@ -65,22 +67,28 @@ def gpu(name: str) -> Gpu:
     return known[name]
 
 
-def parse(text: str) -> dict[str, Gpu]:
+def gpus_of(content: Mapping[str, Any]) -> dict[str, Gpu]:
     """GPUs in the form of ``catalogue.toml``.
 
     Raises:
-        ValueError: an entry lacks a figure, or one is not positive.
+        ValueError: an entry is no table, lacks a figure, or one is not positive.
     """
-    return {name: _gpu(name, entry) for name, entry in tomllib.loads(text).items()}
+    return {name: _gpu(name, entry) for name, entry in content.items()}
 
 
-def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
+def _gpu(name: str, found: Any) -> Gpu:
+    if not isinstance(found, dict):
+        raise ValueError(f"`{name}` must be a table [{name}] of a GPU's figures, got {found!r}")
+    entry = cast("dict[str, Any]", found)
     missing = [key for key in ("generation", "memory", "bandwidth", "pcie", "power", "source") if key not in entry]
     if missing:
         raise ValueError(f"[{name}] must have {', '.join(missing)}")
     for key, value in entry.items():
-        if key not in ("generation", "source") and not (isinstance(value, int | float) and value > 0):
-            raise ValueError(f"[{name}] `{key}` must be a positive number, got {value!r}")
+        if key in ("generation", "source"):
+            if not isinstance(value, str):
+                raise ValueError(f"[{name}] `{key}` must be a text, got {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
+            raise ValueError(f"[{name}] `{key}` must be a positive number of at most {_MOST:g}, got {repr(value)[:60]}")
     rates = {key: entry[key] * 1e12 for key in PRECISIONS if key in entry}
     if not rates:
         raise ValueError(f"[{name}] must have a rate: one of {', '.join(PRECISIONS)}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from stoker.core.errors import ConfigError
 from stoker.perf.catalogue import catalogue
-from stoker.perf.planning.offers import only, parse_prices, read_gpus, read_prices, without_prices
+from stoker.perf.planning.offers import only, prices_of, read_gpus, read_prices, without_prices
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plan" / "prices.toml"
 LIST = """
@@ -31,7 +32,7 @@ max_servers = 4
 
 
 def test_a_list_has_offers_and_says_where_they_are_from() -> None:
-    found = parse_prices(LIST, "ours.toml", catalogue())
+    found = prices_of(tomllib.loads(LIST), "ours.toml", catalogue())
     small, big = found.offers
     assert (found.currency, found.date, found.source) == ("EUR", "2026-01-31", "ours.toml")
     assert (small.name, small.gpus, small.cores, small.max_servers) == ("8x T4", 8, None, None)
@@ -41,7 +42,7 @@ def test_a_list_has_offers_and_says_where_they_are_from() -> None:
 
 
 def test_counts_are_parts_of_a_server_then_whole_ones() -> None:
-    small, big = parse_prices(LIST, "ours.toml", catalogue()).offers
+    small, big = prices_of(tomllib.loads(LIST), "ours.toml", catalogue()).offers
     assert big.counts(64) == [1, 2, 4, 8, 16, 24, 32]
     assert small.counts(64) == [1, 2, 4, 8, 16, 24, 32, 48, 64]
     assert small.counts(5) == [1, 2, 4]
@@ -58,9 +59,27 @@ def test_the_example_is_dated_sourced_and_known_to_the_catalogue() -> None:
     ("change", "said"),
     [
         (("currency", "monney"), "`monney` of the list must be one of currency, date, source, offer"),
-        (("per_hour = 0.5", 'per_hour = "0.5"'), "`per_hour` of offer 1 must be a positive number, got '0.5'"),
-        (("per_hour = 30", "per_hour = -3"), "`per_hour` of offer 2 (big) must be a positive number, got -3"),
-        (("per_hour = 30", "per_hour = nan"), "`per_hour` of offer 2 (big) must be a positive number, got nan"),
+        (
+            ("per_hour = 0.5", 'per_hour = "0.5"'),
+            "`per_hour` of offer 1 must be a positive number of at most 1e+09",
+        ),
+        (
+            ("per_hour = 30", "per_hour = -3"),
+            "(big) must be a positive number of at most 1e+09, got -3",
+        ),
+        (
+            ("per_hour = 30", "per_hour = nan"),
+            "(big) must be a positive number of at most 1e+09, got nan",
+        ),
+        (
+            ("per_hour = 30", f"per_hour = 1{'0' * 400}"),
+            "`per_hour` of offer 2 (big) must be a positive number of at most",
+        ),
+        (("per_hour = 30", "per_hour = inf"), "`per_hour` of offer 2 (big) must be a positive number of at most"),
+        (
+            ("gpus = 8", "gpus = 1e300"),
+            "`gpus` of offer 2 (big) must be a positive number of at most",
+        ),
         (("per_hour = 0.5", ""), "`per_hour` of offer 1 is missing"),
         (("gpus = 8", "gpus = 1.5"), "`gpus` of offer 2 (big) must be a whole number, got 1.5"),
         (("cores", "core"), "`core` of offer 2 (big) must be one of name, gpu, gpus"),
@@ -68,7 +87,9 @@ def test_the_example_is_dated_sourced_and_known_to_the_catalogue() -> None:
         (('"T4"', '"T44"'), "another is added with --gpus FILE"),
         (('"T4"', "4"), "`gpu` of offer 1 must be a text, got 4"),
         (("2026-01-31", "31"), "`date` of the list must be a date, got 31"),
-        (('"EUR"', "EUR"), "Invalid value"),
+        (('"EUR"', "EUR"), "prices.toml` must be TOML: Invalid value (at line "),
+        (('"EUR"', "[" * 5000), "prices.toml` must be TOML: "),
+        (('"EUR"', "1" * 5000), "prices.toml` must be TOML: "),
     ],
 )
 def test_a_mistake_is_named_by_offer_key_and_value(change: tuple[str, str], said: str, tmp_path: Path) -> None:
@@ -84,6 +105,9 @@ def test_a_list_without_offers_or_bytes_that_are_no_text_are_refused(tmp_path: P
     path = tmp_path / "prices.toml"
     path.write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"one \[\[offer\]\] or more, got none"):
+        read_prices(path)
+    path.write_text("offer = 3", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"`offer` of the list must be one \[\[offer\]\] or more, got 3"):
         read_prices(path)
     path.write_text("offer = [3]", encoding="utf-8")
     with pytest.raises(ConfigError, match="offer 1 must be a table"):
@@ -108,6 +132,15 @@ def test_gpus_of_ones_own_join_the_catalogue(tmp_path: Path) -> None:
     path.write_text('[NEW]\ngeneration = "x"', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"\[NEW\] must have memory, bandwidth"):
         read_gpus(path)
+    whole = {"generation": '"x"', "bf16": 1, "memory": 1, "bandwidth": 1, "pcie": 1, "power": 1, "source": '"x"'}
+    for key, value in (("memory", "true"), ("memory", "inf"), ("power", "1" * 400), ("source", 3)):
+        path.write_text("[NEW]\n" + "\n".join(f"{k} = {v}" for k, v in {**whole, key: value}.items()), encoding="utf-8")
+        with pytest.raises(ConfigError, match=rf"\[NEW\] `{key}` must be a "):
+            read_gpus(path)
+    for text, said in (("NEW = 3", "`NEW` must be a table"), ("NEW", "gpus.toml` must be TOML: ")):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=said):
+            read_gpus(path)
 
 
 def test_without_prices_hours_of_gpus_are_counted() -> None:

@@ -16,6 +16,9 @@ from stoker.cache.rule_settings import CacheSettings, cache_settings, settled
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError, MissingExtraError
 
+_WITHOUT_HOST = ("file", "local", "memory", "hdfs", "webhdfs", "arrow_hdfs", "viewfs")
+"""Protocols whose paths may begin behind ``://``: of this machine, or of a cluster that is set up elsewhere."""
+
 
 def settings_in_use() -> CacheSettings:
     """Those by which this process reads through the cache already, else what ``stoker config show`` has.
@@ -52,10 +55,8 @@ def open_place(
         ConfigError: the URL names no store.
         MissingExtraError: the store's filesystem is not installed.
     """
-    plain = plain_url(url)
-    protocol, separator, _ = plain.partition("://")
-    if not separator or not protocol:
-        raise ConfigError(f"`{url}` must be a URL such as `s3://bucket/folder`, got no protocol")
+    plain = checked_url(url)
+    protocol = plain.partition("://")[0]
     try:
         target: Any = fsspec.get_filesystem_class(protocol)
     except (ImportError, ValueError) as error:
@@ -74,6 +75,26 @@ def open_place(
         timeout_s=settings.timeout_s,
     )
     return filesystem, filesystem._strip_protocol(plain)
+
+
+def checked_url(url: str) -> str:
+    """The plain form of a URL that names something: all of a kind of store is nothing that can be read or kept.
+
+    Raises:
+        ConfigError: it has no protocol, names no place, or no bucket or host where there must be one.
+    """
+    plain = plain_url(url)
+    protocol, separator, place = plain.partition("://")
+    found = ""
+    if not separator or not protocol:
+        found = "no protocol"
+    elif not place.strip("/") and not (place and protocol in _WITHOUT_HOST):
+        found = f"nothing behind `{protocol}://`"
+    elif place.startswith("/") and protocol not in _WITHOUT_HOST:
+        found = "no bucket or host"
+    if found:
+        raise ConfigError(f"`{url}` must be a URL such as `s3://bucket/folder`, got {found}")
+    return plain
 
 
 def plain_url(url: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
-from stoker.core.config import LEAST_CACHE_BYTES
+from stoker.core.config import LEAST_BYTES
 from stoker.core.errors import CacheDirectoryError
 
 FORMAT = "stoker pages 2\n"
@@ -18,7 +18,7 @@ DEFAULT_LIMIT_BYTES = 50_000_000_000
 DEFAULT_LIMIT_FRAC = 0.2
 """Of the free space; the smaller of the two bounds counts."""
 SEGMENT_BYTES = 64 << 20
-LEAST_LIMIT_BYTES = LEAST_CACHE_BYTES
+LEAST_LIMIT_BYTES = LEAST_BYTES
 LARGE_BYTES = 4 << 20
 """Objects from this size on have a file of their own."""
 _NETWORK_TYPES = frozenset(

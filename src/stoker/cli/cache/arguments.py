@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stoker.cache.filesystem.places import checked_url
 from stoker.cache.page_stores import page_store
 from stoker.cache.rule_settings import CacheSettings, cache_settings, note_asked, settled
 from stoker.cache.store.page_store import PageStore
-from stoker.core.config import LEAST_CACHE_BYTES
+from stoker.cli.arguments import Parser
+from stoker.core.config import LEAST_BYTES
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError
 from stoker.core.units import format_bytes, parse_bytes
@@ -35,7 +37,7 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def parser(name: str, description: str, epilog: str = "", *, several: bool = False) -> argparse.ArgumentParser:
+def parser(name: str, description: str, epilog: str = "", *, several: bool = False) -> Parser:
     """A parser with the options that every command of the cache has.
 
     Args:
@@ -44,7 +46,7 @@ def parser(name: str, description: str, epilog: str = "", *, several: bool = Fal
         epilog: what its help ends with.
         several: whether it takes several directories; they are a list then.
     """
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog=f"stoker cache {name}",
         description=description,
         epilog=epilog,
@@ -77,6 +79,16 @@ def settings_of(arguments: argparse.Namespace, *, note: bool = True) -> CacheSet
     return settings
 
 
+def checked(url: str) -> str:
+    """What reads a URL: as it is, once it names a place.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    checked_url(url)
+    return url
+
+
 def add_cluster(made: argparse.ArgumentParser, join_help: str) -> None:
     """Adds the options that say which cluster is meant, and how it is reached."""
     made.add_argument("--join", metavar="RING", help=join_help)
@@ -95,7 +107,7 @@ def joined(arguments: argparse.Namespace, settings: CacheSettings) -> CacheSetti
     return settings
 
 
-def size_of(option: str, text: str, least: int = LEAST_CACHE_BYTES) -> int:
+def size_of(option: str, text: str, least: int = LEAST_BYTES) -> int:
     """Bytes of an option's value.
 
     Args:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from stoker.cache.filesystem.places import open_place
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
-from stoker.cli.cache.arguments import parser, print_json, settings_of, show, size_of, stdout_style
+from stoker.cli.arguments import whole
+from stoker.cli.cache.arguments import checked, parser, print_json, settings_of, show, size_of, stdout_style
 from stoker.core.errors import ConfigError
 from stoker.core.units import format_bytes, format_seconds
 from stoker.ui.figures import write_plural, write_rate
@@ -51,13 +52,11 @@ def main(argv: list[str]) -> int:
         ConfigError: the object is no object, or its rule does not cache it.
     """
     made = parser("bench", "Reads an object from its store and from the cache in turn.", _EPILOG)
-    made.add_argument("url", metavar="URL", help="of an object")
-    made.add_argument("--rounds", type=int, default=5, metavar="N", help="default: 5")
+    made.add_argument("url", type=checked, metavar="URL", help="of an object")
+    made.add_argument("--rounds", type=whole(1), default=5, metavar="N", help="default: 5")
     made.add_argument("--most", default="64MiB", metavar="SIZE", help="read no more of it (default: 64MiB)")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)
-    if arguments.rounds < 1:
-        raise ConfigError(f"`--rounds` must be at least 1, got {arguments.rounds}")
     filesystem, path = open_place(arguments.url, settings_of(arguments))
     found = _compare(filesystem, path, arguments.url, size_of("--most", arguments.most, least=1), arguments.rounds)
     if arguments.json:

@@ -13,7 +13,7 @@ from stoker.cache.names import DESCRIPTION, ObjectName
 from stoker.cache.policies import DEFAULT_RULES, Life
 from stoker.cache.rule_settings import CacheSettings, write_rule
 from stoker.cache.store.contents import Held
-from stoker.cli.cache.arguments import open_existing, parser, print_json, settings_of, show, stdout_style
+from stoker.cli.cache.arguments import checked, open_existing, parser, print_json, settings_of, show, stdout_style
 from stoker.core.errors import ConfigError
 from stoker.core.units import format_bytes, format_seconds
 from stoker.ui.figures import write_count, write_percent
@@ -33,7 +33,9 @@ class _Line:
 def ls(argv: list[str]) -> int:
     """Lists what is cached."""
     made = parser("ls", "What is cached below a URL, or in all: objects and folders of one level.")
-    made.add_argument("url", metavar="URL", nargs="?", help="folder or object (default: all that is cached)")
+    made.add_argument(
+        "url", type=checked, metavar="URL", nargs="?", help="folder or object (default: all that is cached)"
+    )
     made.add_argument("-r", "--recursive", action="store_true", help="every object")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)
@@ -128,7 +130,7 @@ def _level(name: ObjectName, prefix: ObjectName | None) -> ObjectName:
 def stat(argv: list[str]) -> int:
     """Shows one object; 1 if nothing of it is cached."""
     made = parser("stat", "One object: its version, how much of it is cached, under which rule.")
-    made.add_argument("url", metavar="URL")
+    made.add_argument("url", type=checked, metavar="URL")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)
     settings = settings_of(arguments)

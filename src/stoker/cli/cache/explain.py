@@ -7,6 +7,7 @@ import time
 from stoker.cache.looking import next_read
 from stoker.cli.cache.arguments import (
     add_cluster,
+    checked,
     directory_of,
     joined,
     parser,
@@ -25,7 +26,7 @@ _COLOURS = {"hits": 32, "misses": 33}
 def main(argv: list[str]) -> int:
     """Explains; asks no store."""
     made = parser("explain", "What the next read of an object does, and why: from the cache alone, asking no store.")
-    made.add_argument("url", metavar="URL")
+    made.add_argument("url", type=checked, metavar="URL")
     add_cluster(made, "a cluster whose workers are asked before the store")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)

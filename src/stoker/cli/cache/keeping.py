@@ -10,7 +10,8 @@ from stoker.cache.names import ObjectName
 from stoker.cache.rule_settings import CacheSettings
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.store.upkeep import Pages
-from stoker.cli.cache.arguments import open_existing, parser, print_json, settings_of, show, stdout_style
+from stoker.cli.arguments import Parser
+from stoker.cli.cache.arguments import checked, open_existing, parser, print_json, settings_of, show, stdout_style
 from stoker.core.errors import ConfigError
 from stoker.core.units import format_bytes
 from stoker.ui.figures import write_plural
@@ -73,9 +74,9 @@ def verify(argv: list[str]) -> int:
     return 1 if report.damaged.pages else 0
 
 
-def _parser(name: str, text: str) -> argparse.ArgumentParser:
+def _parser(name: str, text: str) -> Parser:
     made = parser(name, text)
-    made.add_argument("url", metavar="URL", nargs="?", help="of an object or a folder")
+    made.add_argument("url", type=checked, metavar="URL", nargs="?", help="of an object or a folder")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     return made
 

@@ -7,7 +7,7 @@ import sys
 
 from stoker.cli.errors import refuse
 from stoker.cli.groups import Subcommand, choose
-from stoker.core.errors import StokerError
+from stoker.core.errors import CacheError, StokerError
 from stoker.core.extras import require
 
 COMMANDS = (
@@ -59,7 +59,7 @@ def _is_of_a_store(error: BaseException) -> bool:
 
 def _refuse(name: str, error: Exception) -> int:
     text = " ".join(str(error).split())
-    return refuse(f"`stoker cache {name}` could not go on: {type(error).__name__}: {text}")
+    return refuse(CacheError(f"`stoker cache {name}` could not go on: {type(error).__name__}: {text}"))
 
 
 def help_text() -> str:

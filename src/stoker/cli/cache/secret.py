@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from stoker.cache.cluster.security import create_secret
+from stoker.cli.arguments import Parser
 from stoker.cli.cache.arguments import show
 from stoker.core.errors import ConfigError
 
@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     Raises:
         ConfigError: there is such a file already, or it cannot be written.
     """
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="stoker cache secret",
         description="Writes a file with a fresh secret, mode 600. Copy it to every machine of the cluster.",
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from stoker.cache.cluster.client_settings import ClientSettings
 from stoker.cache.cluster.door_process import DoorPlan, door_process
 from stoker.cache.cluster.http_door import DoorMount
+from stoker.cache.cluster.ring import MAX_WEIGHT
 from stoker.cache.cluster.security import create_secret
 from stoker.cache.cluster.server import Server, ServerSettings
 from stoker.cache.cluster.tls import Certificate
@@ -19,6 +20,7 @@ from stoker.cache.directories import Directories, open_directories
 from stoker.cache.policies import Rule
 from stoker.cache.rule_settings import note_asked
 from stoker.cache.sources.opening import SourceSpec
+from stoker.cli.arguments import Parser, amount
 from stoker.cli.cache.arguments import directory_of, parser, settings_of, size_of
 from stoker.cli.cache.mounts import Mounted, grants_of, mounts_of
 from stoker.core.errors import CacheError, ConfigError
@@ -95,7 +97,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"`--listen` must be addresses that are free, got {', '.join(listen)}: {error}") from None
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     description = "Serves this machine's cache to others, until SIGTERM or Ctrl-C drains it."
     made = parser("start", description, _EPILOG, several=True)
     made.add_argument(
@@ -135,7 +137,11 @@ def _parser() -> argparse.ArgumentParser:
         help="stable over restarts (default: its address in a static ring, else one that is kept in DIR)",
     )
     made.add_argument(
-        "--weight", type=float, default=1.0, metavar="W", help="capacity against other workers (default: 1)"
+        "--weight",
+        type=amount(0.001, MAX_WEIGHT),
+        default=1.0,
+        metavar="W",
+        help="capacity against other workers (default: 1)",
     )
     return made
 

@@ -24,12 +24,13 @@ from stoker.cli.cache.arguments import (
     stdout_style,
 )
 from stoker.cli.cache.ring import show_ring
-from stoker.core.errors import ConfigError
 from stoker.core.progress import draw_bar
 from stoker.core.units import format_bytes, parse_seconds
 from stoker.ui.figures import write_count, write_percent, write_plural, write_rate
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_facts
+
+_LEAST_OVER_S, _MOST_OVER_S = 0.01, 3600.0
 
 
 class Rates(NamedTuple):
@@ -50,7 +51,9 @@ def main(argv: list[str]) -> int:
     """Shows the state of the cache."""
     description = "How full the cache is, what it is worth, and how fast it goes at the moment."
     made = parser("status", description, several=True)
-    made.add_argument("--over", default="500ms", metavar="TIME", help="how long to look for the rates (default: 500ms)")
+    made.add_argument(
+        "--over", type=_over_s, default="500ms", metavar="TIME", help="how long to look for the rates (default: 500ms)"
+    )
     add_cluster(made, "show the workers of a cluster instead")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)
@@ -59,7 +62,7 @@ def main(argv: list[str]) -> int:
     if arguments.join:
         return show_ring(joined(arguments, all_settings[0]), as_json=arguments.json)
     opened = [(str(directory_of(settings)), open_existing(settings)) for settings in all_settings]
-    over_s = _time(arguments.over) / len(opened)
+    over_s = arguments.over / len(opened)
     found = [(*_measure(pages, over_s), [url_of_name(name) for name in pages.pinned()], path) for path, pages in opened]
     if arguments.json:
         told = [_as_json(*each) for each in found]
@@ -70,11 +73,14 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _time(text: str) -> float:
+def _over_s(text: str) -> float:
     try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise ConfigError(f"`--over` must be a time such as `500ms`, got {text!r} ({error})") from None
+        found_s = parse_seconds(text)
+    except ValueError:
+        found_s = 0.0
+    if not _LEAST_OVER_S <= found_s <= _MOST_OVER_S:
+        raise argparse.ArgumentTypeError(f"must be a time from `10ms` to `1h`, such as `500ms`, got {text!r}")
+    return found_s
 
 
 def _measure(pages: PageStore, over_s: float) -> tuple[StoreStats, Rates]:

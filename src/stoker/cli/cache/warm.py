@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator
@@ -19,8 +18,10 @@ from stoker.cache.reading import Reader
 from stoker.cache.replicating import TIMEOUT_S, Replicating
 from stoker.cache.rule_settings import CacheSettings
 from stoker.cache.warming import Account, Item, Tally, has_magic, manifest_urls
+from stoker.cli.arguments import Parser, whole
 from stoker.cli.cache.arguments import (
     add_cluster,
+    checked,
     directory_of,
     joined,
     parser,
@@ -46,6 +47,8 @@ examples:
   stoker cache warm files.txt
   stoker cache warm s3://bucket/train --replicas 2 --join etcd://etcd-1:2379/training"""
 _SHOWN_FAILURES = 5
+MOST_JOBS = 1024
+"""Each is a thread."""
 
 
 def main(argv: list[str]) -> int:
@@ -55,12 +58,10 @@ def main(argv: list[str]) -> int:
         ConfigError: what is to be warmed cannot be understood, or is not there.
     """
     arguments = _parser().parse_args(argv)
-    if arguments.jobs < 1:
-        raise ConfigError(f"`--jobs` must be at least 1, got {arguments.jobs}")
+    urls = _urls(arguments.what)
     settings = joined(arguments, settings_of(arguments))
     if arguments.replicas and not settings.join:
         raise ConfigError("`--replicas` must come with the cluster whose workers hold the pages; add --join RING")
-    urls = _urls(arguments.what)
     account, began_s = Account(), time.monotonic()
     status = _warm(urls, settings, account, arguments.jobs, arguments.replicas, quiet=arguments.quiet)
     lasted_s = time.monotonic() - began_s
@@ -72,15 +73,17 @@ def main(argv: list[str]) -> int:
     return status or (0 if account.is_complete else 1)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     made = parser("warm", "Fills the cache with objects before they are needed.", _EPILOG)
     made.add_argument("what", metavar="WHAT", nargs="+", help="URL, pattern, or file of URLs")
-    made.add_argument("--jobs", type=int, default=JOBS, metavar="N", help=f"requests side by side (default: {JOBS})")
+    made.add_argument(
+        "--jobs", type=whole(1, MOST_JOBS), default=JOBS, metavar="N", help=f"requests side by side (default: {JOBS})"
+    )
     made.add_argument("--size", metavar="SIZE", help="most bytes of the cache, if it has to be made")
     add_cluster(made, "a cluster that is asked before the store (default: as set)")
     made.add_argument(
         "--replicas",
-        type=int,
+        type=whole(1),
         default=0,
         metavar="N",
         help="have N workers of the cluster hold each page, not this cache",
@@ -96,7 +99,7 @@ def _urls(words: list[str]) -> list[str]:
         if word == "-":
             urls += manifest_urls(sys.stdin)
         elif "://" in word:
-            urls.append(word)
+            urls.append(checked(word))
         else:
             urls += _manifest(word)
     if not urls:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stoker.cli.arguments import Parser, amount, whole
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
@@ -39,10 +40,6 @@ def main(argv: list[str]) -> int:
         ConfigError: an option has a wrong value, or a file cannot be used.
     """
     arguments = _parser().parse_args(argv)
-    if not 1.0 <= arguments.seconds <= _MOST_S:
-        raise ConfigError(f"`--seconds` must be between 1 and {_MOST_S:g}, got {arguments.seconds:g}")
-    if arguments.threads is not None and arguments.threads < 1:
-        raise ConfigError(f"`--threads` must be at least 1, got {arguments.threads}")
     path = arguments.file or default_path()
     style = style_for(sys.stdout, os.environ)
     if arguments.predict is not None:
@@ -57,15 +54,17 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="stoker perf calibrate",
         description="Measures how fast this machine's CPU runs torch's operations, in about a minute, and keeps it. "
         "Steps of programs are then predicted from what they consist of.",
         epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=52.0, help="to measure for, about (default: 52)")
-    parser.add_argument("--threads", type=int, help="of torch (default: as torch chooses)")
+    parser.add_argument(
+        "--seconds", type=amount(1, _MOST_S, "seconds"), default=52.0, help="to measure for, about (default: 52)"
+    )
+    parser.add_argument("--threads", type=whole(1), help="of torch (default: as torch chooses)")
     parser.add_argument("--file", type=Path, help=f"where the rates are kept (default: {default_path()})")
     parser.add_argument(
         "--predict", type=Path, metavar="FEATURES",

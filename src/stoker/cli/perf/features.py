@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from stoker.cli.arguments import Parser, whole
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
 from stoker.perf.equations import Architecture
@@ -12,7 +13,7 @@ from stoker.perf.equations import Architecture
 
 def main(argv: list[str]) -> int:
     """Runs the program up to its second optimizer step, without a GPU; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="stoker perf features",
         usage="stoker perf features [options] script.py [args...]\n"
         "       stoker perf features [options] -m module [args...]",
@@ -26,7 +27,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--csv", metavar="FILE", type=Path, help="add the step as a job to this table, for stoker perf fleet FILE"
     )
-    parser.add_argument("--gpus", metavar="N", type=int, default=1, help="GPUs of the job in that table (default: 1)")
+    parser.add_argument(
+        "--gpus", metavar="N", type=whole(1), default=1, help="GPUs of the job in that table (default: 1)"
+    )
     parser.add_argument("--architecture", metavar="NAME", help="how they share the work, as stoker perf fleet has it")
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda", help="whose kernels (default: cuda)")
     parser.add_argument(
@@ -37,7 +40,7 @@ def main(argv: list[str]) -> int:
     chosen = parser.parse_args(argv)
     program = ["-m", *chosen.module] if chosen.module else [chosen.script, *chosen.arguments]
     if program[0] is None:
-        parser.error("a script or `-m MODULE` must be given")
+        parser.error("`script.py` or `-m module` must be given, got nothing")
     architecture = _architecture(chosen)
     require("torch", extra="torch")
     # Imported here: help must not wait for them.
@@ -76,8 +79,6 @@ def _architecture(chosen: argparse.Namespace) -> Architecture:
     from stoker.perf.features.fleet_row import architecture_for
     from stoker.perf.fleet.jobs import ARCHITECTURE_RULE, ONE_GPU_RULE, read_architecture
 
-    if chosen.gpus < 1:
-        raise ConfigError(f"`--gpus` must be at least 1, got {chosen.gpus}")
     if chosen.architecture is None:
         return architecture_for(chosen.gpus)
     number = read_architecture(chosen.architecture)

@@ -8,6 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from stoker.cli.arguments import Parser, whole
 from stoker.cli.output import print_json, write_text
 from stoker.core.errors import ConfigError
 from stoker.perf.fleet.hardware_file import read_hardware
@@ -58,8 +59,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="stoker perf fleet",
         description="Shows where the time of many jobs goes, who gains from another architecture, what upgrades buy.",
         epilog=_EPILOG,
@@ -67,9 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("jobs", metavar="JOBS", nargs="?", help="the table of jobs")
     parser.add_argument(
-        "--synthetic", type=int, metavar="N", help="make up N jobs after the published marginals instead"
+        "--synthetic", type=whole(1), metavar="N", help="make up N jobs after the published marginals instead"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the made-up jobs (default: 0)")
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the made-up jobs (default: 0)")
     parser.add_argument("--write", metavar="FILE", help="write the made-up jobs as a table")
     parser.add_argument("--hardware", metavar="FILE", help="TOML of the servers; unnamed values are the study's")
     parser.add_argument(
@@ -90,9 +91,6 @@ def _fleet(arguments: argparse.Namespace) -> Fleet:
         if arguments.write:
             raise ConfigError("`--write` must go with `--synthetic`: it writes made-up jobs")
         return read_fleet(Path(arguments.jobs))
-    for name, least in (("synthetic", 1), ("seed", 0)):
-        if getattr(arguments, name) < least:
-            raise ConfigError(f"`--{name}` must be at least {least}, got {getattr(arguments, name)}")
     return synthetic_fleet(arguments.synthetic, arguments.seed)
 
 

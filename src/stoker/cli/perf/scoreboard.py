@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
 import sys
 
+from stoker.cli.arguments import Parser
 from stoker.perf.scoreboard import Scoreboard, scoreboard
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
@@ -16,7 +16,7 @@ from stoker.ui.terminal import style_for
 
 def main(argv: list[str]) -> int:
     """Shows the scoreboard; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="stoker perf scoreboard",
         description="Predicts published training throughputs from what they consist of, each by a calibration that has "
         "not seen its group, and shows how far off that is. Offline; needs no GPU.",

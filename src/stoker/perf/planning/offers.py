@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,13 +10,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from stoker.core.errors import ConfigError
-from stoker.perf.catalogue import Gpu, catalogue, parse
+from stoker.perf.catalogue import Gpu, catalogue, gpus_of
 
 GPU_HOURS = "GPU-hours"
 """What plans are counted in where there are no prices."""
 GBPS = 1e9 / 8
 _DEFAULT_GPUS = 8
 _DEFAULT_GBPS = 100.0
+_MOST = 1e9
+"""Of any figure of an offer: more is a slip, and some of it has no room in a float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ def read_gpus(path: Path) -> dict[str, Gpu]:
         ConfigError: the file cannot be read, or an entry lacks a figure.
     """
     try:
-        return {**catalogue(), **parse(_text(path))}
+        return {**catalogue(), **gpus_of(_table_of(path))}
     except ValueError as error:
         raise ConfigError(f"{error} ({path})") from None
 
@@ -120,9 +121,10 @@ def read_prices(path: Path, gpus: Mapping[str, Gpu] | None = None) -> Prices:
     Raises:
         ConfigError: the file cannot be read, or a value breaks its rule; names the offer and the key.
     """
+    content, known = _table_of(path), catalogue() if gpus is None else gpus
     try:
-        return parse_prices(_text(path), path.name, catalogue() if gpus is None else gpus)
-    except ValueError as error:  # of TOML as well
+        return prices_of(content, path.name, known)
+    except ValueError as error:
         raise ConfigError(f"{error} ({path})") from None
 
 
@@ -135,17 +137,24 @@ def _text(path: Path) -> str:
         raise ConfigError(f"`{path}` must be TOML in UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def parse_prices(text: str, name: str, gpus: Mapping[str, Gpu]) -> Prices:
-    """As :func:`read_prices`, of the list's text.
+def _table_of(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"`{path}` must be TOML: {error}; docs/plan.md has an example") from None
+
+
+def prices_of(content: Mapping[str, Any], name: str, gpus: Mapping[str, Gpu]) -> Prices:
+    """As :func:`read_prices`, of the list's content.
 
     Raises:
-        ValueError: it is no TOML, or a value breaks its rule.
+        ValueError: a value breaks its rule.
     """
-    content = tomllib.loads(text)
     _check_keys(content, ("currency", "date", "source", "offer"), "the list")
     rows = content.get("offer", [])
     if not isinstance(rows, list) or not rows:
-        raise ValueError("a list of prices must have one [[offer]] or more, got none")
+        found = "none" if "offer" not in content else repr(cast("object", rows))[:60]
+        raise ValueError(f"`offer` of the list must be one [[offer]] or more, got {found}")
     tables = cast("list[object]", rows)
     source = _word(content, "source", "the list", name)
     offers = tuple(_offer(number, row, gpus, source) for number, row in enumerate(tables, start=1))
@@ -203,8 +212,8 @@ def _positive(found: Mapping[str, object], key: str, where: str) -> float | None
     if key not in found:
         return None
     value = found[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"`{key}` of {where} must be a positive number, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
+        raise ValueError(f"`{key}` of {where} must be a positive number of at most {_MOST:g}, got {repr(value)[:60]}")
     return float(value)
 
 

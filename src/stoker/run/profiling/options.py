@@ -33,14 +33,14 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Checks each value."""
-        for name, least in (("steps", LEAST_STEPS), ("warmup", 0), ("samples", 0)):
+        for name, least in (("steps", LEAST_STEPS), ("warmup", 0), ("samples", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"`--{name}` must be at least {least}, got {getattr(self, name)}")
 
     @property
     def sampled(self) -> int:
         """Steps that are sampled: as many as asked for, as far as others are left to measure."""
-        return min(self.samples, max(1, (self.steps - 2) // 2)) if self.samples else 0
+        return min(self.samples, max(1, (self.steps - 2) // 2))
 
     def to_json(self) -> str:
         """What :meth:`from_json` of a child process reads back."""

@@ -34,22 +34,20 @@ class Schedule:
     def __init__(self, options: ProfileOptions, begin: int) -> None:
         self.first = begin + options.warmup
         """Number of the first step that counts."""
-        sampled = options.sampled
-        self._sample = self.first if sampled else -1
-        self._halt = self.first + 1 + sampled if sampled else -1
-        self._measure = self._halt + 1 if sampled else self.first
+        self._halt = self.first + 1 + options.sampled
+        self._measure = self._halt + 1
         self._finish = self.first + options.steps
-        self.disturbed = (self.first, self._measure) if sampled else (0, 0)
+        self.disturbed = (self.first, self._measure)
         """Numbers of the first step that sampling disturbs and of the first after them."""
 
     def at(self, end: int) -> Do:
         """What is due at the end of step ``end - 1``, where step ``end`` begins."""
         if end >= self._finish:
             return Do.FINISH
-        if end == self._sample:
+        if end == self.first:
             return Do.SAMPLE
         if end == self._halt:
             return Do.HALT
         if end == self._measure:
             return Do.MEASURE
-        return Do.MARK if self._sample < end < self._halt else Do.NOTHING
+        return Do.MARK if self.first < end < self._halt else Do.NOTHING

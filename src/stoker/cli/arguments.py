@@ -1,0 +1,105 @@
+"""Command lines that argparse reads: what it refuses is said as everything else that stoker refuses.
+
+One line with the rule, the value found, the next command and the code of :class:`ConfigError`; the status is 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import NoReturn
+
+from stoker.core.errors import ConfigError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises instead of printing its usage and ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuses a command line.
+
+        Args:
+            message: argparse's own.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"{self._told(message)}; see `{self.prog} --help`")
+
+    def _told(self, message: str) -> str:
+        """What argparse found, as a rule about the argument; in its own words where they are not known here."""
+        if unknown := re.fullmatch(r"unrecognized arguments: (\S+).*", message, re.DOTALL):
+            return self._of_unknown(unknown[1])
+        if missing := re.fullmatch(r"the following arguments are required: (.+)", message):
+            names = " and ".join(f"`{name}`" for name in missing[1].split(", "))
+            return f"{names} must be given, got nothing"
+        if unclear := re.fullmatch(r"ambiguous option: (\S+) could match (.+)", message):
+            return f"`{unclear[1]}` must be one of {unclear[2]}, whole"
+        if about := re.fullmatch(r"argument (?:(.+?)/)?(\S+?): (.+)", message, re.DOTALL):
+            return f"`{about[2]}` {self._of_argument(about[2], about[3])}"
+        return message
+
+    def _of_unknown(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"`{word}` is one word too many for `{self.prog}`"
+        name = word.partition("=")[0]
+        near = get_close_matches(name, self._option_string_actions, n=1, cutoff=0.7)
+        return f"`{name}` is not an option of `{self.prog}`" + (f", did you mean `{near[0]}`?" if near else "")
+
+    def _of_argument(self, name: str, text: str) -> str:
+        action = self._option_string_actions.get(name) or next((a for a in self._actions if a.metavar == name), None)
+        if action is not None and text.startswith("expected "):
+            shown = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+            return f"must be followed by {shown}, got nothing"
+        if action is not None and (wrong := re.match(r"invalid choice: (.+) \(", text)) and action.choices is not None:
+            return f"must be one of {', '.join(map(str, action.choices))}, got {wrong[1]}"
+        if both := re.fullmatch(r"not allowed with argument (?:\S+/)?(\S+)", text):
+            return f"must not go with `{both[1]}`"
+        if spare := re.fullmatch(r"ignored explicit argument (.+)", text):
+            return f"takes no value, got {spare[1]}"
+        return text
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """What reads a whole number.
+
+    Args:
+        least: of the number.
+        most: of it.
+    """
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most:,}"
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            raise argparse.ArgumentTypeError(f"must be a whole number {bounds}, got {text!r}")
+        return value
+
+    return read
+
+
+def amount(least: float, most: float, what: str = "a number") -> Callable[[str], float]:
+    """What reads a number.
+
+    Args:
+        least: of the number.
+        most: of it.
+        what: it is, as the end of "must be".
+    """
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be {what} from {least:g} to {most:g}, got {text!r}")
+        return value
+
+    return read
