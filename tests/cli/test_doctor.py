@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from stoker.cli import doctor
+from stoker.cli.check import Check
+from stoker.cli.doctor_of_settings import check_settings
+from stoker.cli.main import main as stoker
 from stoker.core.host import Host, read_host
 
 HEALTHY = dataclasses.replace(
@@ -98,3 +101,51 @@ def test_the_probe_reports_why_python_failed(tmp_path: Path) -> None:
 )
 def test_python(version: tuple[int, int], status: str) -> None:
     assert doctor.check_python(version).status == status
+
+
+def found_by_name() -> dict[str, Check]:
+    return {check.name: check for check in check_settings()}
+
+
+REFUSED = {
+    "wrong file": (("stoker.toml", "workers = 1.5"), {}, "settings", "`workers` must be a whole number"),
+    "broken file": (("stoker.toml", "workers ="), {}, "settings", "must be readable TOML"),
+    "unknown setting": (("pyproject.toml", "[tool.stoker]\nworkrs = 1"), {}, "settings", "`workrs` is not a setting"),
+    "wrong variable": (None, {"STOKER_WORKER_MEMORY": "5"}, "settings", "from environment STOKER_WORKER_MEMORY"),
+    "unknown variable": (None, {"STOKER_WRKERS": "5"}, "settings", "`STOKER_WRKERS` is not a setting"),
+    "cache in a file": (("pages", ""), {"STOKER_CACHE": "./pages"}, "cache", "pages"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_it_tells_what_run_refuses(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, environ, name, said = REFUSED[case]
+    monkeypatch.chdir(tmp_path)
+    if file is not None:
+        (tmp_path / file[0]).write_text(file[1])
+    for variable, value in environ.items():
+        monkeypatch.setenv(variable, value)
+    check = found_by_name()[name]
+    assert check.status == "fail"
+    assert said in check.found
+    assert check.remedy
+    assert stoker(["run", "train.py"]) == 2
+    refusal = capsys.readouterr().err
+    code = check.found.rpartition(" [")[2]
+    assert f"[{code}" in refusal
+    assert check.found.rpartition(" [")[0] in refusal
+
+
+def test_it_tells_where_records_cannot_go_and_what_is_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {check.status for check in check_settings()} == {"ok"}
+    (tmp_path / "stoker-runs").write_text("")
+    check = found_by_name()["run folder"]
+    assert (check.status, "is no folder" in check.found) == ("warn", True)
+    monkeypatch.setenv("STOKER_OFF", "1")
+    check = found_by_name()["settings"]
+    assert (check.status, check.found) == ("warn", "`off` is set by environment STOKER_OFF")

@@ -9,12 +9,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from stoker._version import __version__
 from stoker.cli.arguments import Parser
+from stoker.cli.check import Check
+from stoker.cli.doctor_of_settings import check_settings
 from stoker.core.host import Host, read_host
 from stoker.core.units import format_bytes
 
@@ -32,20 +34,6 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda,
                   "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
                   "threads": torch.get_num_threads()}))
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One finding about the machine."""
-
-    name: str
-    status: Literal["ok", "warn", "fail"]
-    found: str
-    """What is there."""
-    consequence: str = ""
-    """What follows from it for a run; empty when all is well."""
-    remedy: str = ""
-    """What to do about it."""
 
 
 def main(argv: list[str]) -> int:
@@ -69,6 +57,7 @@ def examine() -> list[Check]:
     return [
         Check(name="stoker", status="ok", found=__version__),
         check_python(sys.version_info[:2]),
+        *check_settings(),
         *(check(host) for check in by_host),
         check_slots(),
         check_start_method(host),

@@ -18,7 +18,7 @@ from stoker.cache.counting import watch
 from stoker.cache.filesystem import routing
 from stoker.cache.ledger import Ledger, create_ledger
 from stoker.cache.peer_clients import peer_client
-from stoker.cache.rule_settings import cache_settings, note_asked, rules_of, settled
+from stoker.cache.rule_settings import CacheSettings, cache_settings, note_asked, rules_of, settled
 from stoker.cache.store.layout import Layout
 from stoker.core.config import Settings
 from stoker.run.cache_changes import Teller
@@ -38,22 +38,14 @@ def environment(settings: Settings, run_id: str) -> dict[str, str]:
     """
     if settings.cache == "off":
         return {}
-    wanted = settled(cache_settings(settings))
-    directory = wanted.directory
-    assert directory is not None
-    # Refused here rather than in every process.
-    Layout(directory).prepare()
+    wanted, directory, is_known = usable(settings)
     note_asked(wanted)
     ledger = create_ledger(directory, run_id)
-    if wanted.join:
-        # Likewise; the processes find the ring beside the pages then.
-        client = peer_client(wanted.join, directory, wanted.secret_file, wanted.tls_ca, wanted.timeout_s)
-        client.check()
-        if client.record is None and not settings.quiet:
-            sys.stderr.write(
-                f"stoker: cache: nobody tells which workers `{wanted.join}` has; until that changes, what is not in "
-                f"{directory} is read from its store\n"
-            )
+    if not is_known and not settings.quiet:
+        sys.stderr.write(
+            f"stoker: cache: nobody tells which workers `{wanted.join}` has; until that changes, what is not in "
+            f"{directory} is read from its store\n"
+        )
     told = {
         "directory": str(directory),
         "limit_bytes": wanted.limit_bytes,
@@ -70,6 +62,28 @@ def environment(settings: Settings, run_id: str) -> dict[str, str]:
     }
     # Filesystems that the program makes itself (`stoker://`) keep their pages there as well.
     return {CACHE_ENV: json.dumps(told), "STOKER_CACHE_DIR": str(directory)}
+
+
+def usable(settings: Settings) -> tuple[CacheSettings, Path, bool]:
+    """The cache's settings and directory, and whether its cluster is known: refused here rather than in every process.
+
+    Args:
+        settings: of a run that uses the cache.
+
+    Raises:
+        CacheDirectoryError: the directory cannot be used.
+        ConfigError: the cluster to join is named wrongly, or its workers will not have this secret or certificate.
+    """
+    wanted = settled(cache_settings(settings))
+    directory = wanted.directory
+    assert directory is not None
+    Layout(directory).prepare()
+    if not wanted.join:
+        return wanted, directory, True
+    # The processes find the ring beside the pages then.
+    client = peer_client(wanted.join, directory, wanted.secret_file, wanted.tls_ca, wanted.timeout_s)
+    client.check()
+    return wanted, directory, client.record is not None
 
 
 def install(text: str) -> None:

@@ -61,7 +61,7 @@ def command_of(
     """
     environ = plain_environment(os.environ)
     if not settings.off:
-        _check_interpreter()
+        check_interpreter()
         run_id = run_name(program, environ)
         active = Active(
             settings=settings,
@@ -76,15 +76,23 @@ def command_of(
         )
         environ = served_environment(environ, active)
         if settings.cache != "off":
-            # Imported here: it needs the packages of an extra.
-            for package in ("fsspec", "xxhash"):
-                require(package, extra="cache")
+            require_cache()
             from stoker.run import caching
 
             environ |= caching.environment(settings, run_id)
     else:
         environ = off_environment(environ)
     return [sys.executable, *interpreter_flags(sys.orig_argv), *program], environ
+
+
+def require_cache() -> None:
+    """Asks for the packages of the cache's extra, without which its modules cannot be imported.
+
+    Raises:
+        MissingExtraError: One is not installed.
+    """
+    for package in ("fsspec", "xxhash"):
+        require(package, extra="cache")
 
 
 def interpreter_flags(orig_argv: Sequence[str]) -> list[str]:
@@ -206,8 +214,12 @@ def _started_unix_s(pid: int) -> float | None:
         return None
 
 
-def _check_interpreter() -> None:
-    """Raises where the program's interpreter would not find the hook, rather than running it unserved in silence."""
+def check_interpreter() -> None:
+    """Refuses an interpreter whose program would not find the hook, rather than running it unserved in silence.
+
+    Raises:
+        ConfigError: With what to start it by instead.
+    """
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise ConfigError(
             "`python` must not ignore its environment or its site module (-I, -E, -S): the hook reaches the program "

@@ -1,0 +1,20 @@
+"""What one check of `stoker doctor` has found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One finding about the machine."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    found: str
+    """What is there."""
+    consequence: str = ""
+    """What follows from it for a run; empty when all is well."""
+    remedy: str = ""
+    """What to do about it."""
