@@ -48,7 +48,7 @@ REFUSALS = [
     (["cache", "warm", "s3://b/x", "--replicas", "0"], "`--replicas` must be a whole number of at least 1, got '0'"),
     (["cache", "warm", "s3://b/x", "--size", "5"], "`--size` must be at least 1.00 MiB, got '5'"),
     (["cache", "bench", "s3://b/x", "--rounds", "0"], "`--rounds` must be a whole number of at least 1, got '0'; see"),
-    (["cache", "status", "--over", "0"], "`--over` must be a time from `10ms` to `1h`, such as `500ms`, got '0'"),
+    (["cache", "status", "--over", "0"], "`--over` must be a time from `1ms` to `1h`, such as `500ms`, got '0'"),
     (["cache", "start", "--weight", "nan"], "`--weight` must be a number from 0.001 to 100, got 'nan'; see"),
     (["cache", "explain"], "`URL` must be given, got nothing; see `stoker cache explain --help`"),
     (["profile", "--samples", "0", "t.py"], "`--samples` must be at least 1, got 0"),

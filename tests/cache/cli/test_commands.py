@@ -139,7 +139,7 @@ def test_warm_says_what_failed(cache: Run, objects: MemoryFileSystem, monkeypatc
     [
         (("warm", "memory://none"), "`memory://none` must name objects, and nothing is there"),
         (("warm", "nothing.txt"), "or a file that lists URLs: No such file"),
-        (("warm", "memory://data", "--jobs", "0"), "`--jobs` must be at least 1"),
+        (("warm", "memory://data", "--jobs", "0"), "`--jobs` must be a whole number from 1 to 1,024, got '0'"),
         (("warm", "memory://data", "--size", "many"), "`--size` must be a size such as `50GB`"),
         (("warm", "memory://data", "--size", "100KB"), "`--size` must be at least 1.00 MiB, got '100KB'"),
         (
@@ -147,7 +147,7 @@ def test_warm_says_what_failed(cache: Run, objects: MemoryFileSystem, monkeypatc
             "`/proc/none` must be a folder that can be written: No such",
         ),
         (("warm", "memory://data", "--dir", "/etc/hostname"), "must be a folder that can be written: File exists"),
-        (("warm", "s3://"), "`stoker cache warm` could not go on: ValueError: Cannot traverse all of S3"),
+        (("warm", "s3://"), "`s3://` must be a URL such as `s3://bucket/folder`, got nothing behind `s3://`"),
         (("warm", "nosuch://data"), "`nosuch://` needs its fsspec filesystem"),
         (("status",), "must be a cache, and there is none yet"),
         (("ls",), "must be a cache"),
@@ -160,8 +160,8 @@ def test_warm_says_what_failed(cache: Run, objects: MemoryFileSystem, monkeypatc
         (("bench", "file:///etc/hostname"), "its rule leaves it to the store"),
         (("start",), "`--mount` must name a store"),
         (("start", "--mount", "s3"), "`--mount` must be NAME=URL"),
-        (("start", "--mount", "s3=s3://", "--weight", "-1"), "`weight` must be above 0"),
-        (("start", "--mount", "s3=s3://", "--weight", "nan"), "`weight` must be above 0"),
+        (("start", "--mount", "s3=s3://", "--weight", "-1"), "`--weight` must be a number from 0.001 to 100, got"),
+        (("start", "--mount", "s3=s3://", "--weight", "nan"), "`--weight` must be a number from 0.001 to 100, got"),
         (("ls", "--dir", "a", "--dir", "b"), "`--dir` must be given once, got a and b"),
         (("secret", "/nowhere/secret"), "must be a file that can be written"),
         (("status", "--join", "a:1"), "`--join` must be static:"),
@@ -182,7 +182,8 @@ def test_a_store_that_cannot_be_asked_is_one_line(cache: Run, monkeypatch: pytes
     status, out, err = cache("warm", "s3://bucket/train")
     assert (status, out) == (2, "")
     assert err == (
-        "stoker: error: `stoker cache warm` could not go on: NoCredentialsError: Unable to locate credentials\n"
+        "stoker: error: `stoker cache warm` could not go on: NoCredentialsError: Unable to locate credentials "
+        "[STOKER1410]\n"
     )
 
 

@@ -30,7 +30,7 @@ from stoker.ui.figures import write_count, write_percent, write_plural, write_ra
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_facts
 
-_LEAST_OVER_S, _MOST_OVER_S = 0.01, 3600.0
+_LEAST_OVER_S, _MOST_OVER_S = 0.001, 3600.0
 
 
 class Rates(NamedTuple):
@@ -79,7 +79,7 @@ def _over_s(text: str) -> float:
     except ValueError:
         found_s = 0.0
     if not _LEAST_OVER_S <= found_s <= _MOST_OVER_S:
-        raise argparse.ArgumentTypeError(f"must be a time from `10ms` to `1h`, such as `500ms`, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a time from `1ms` to `1h`, such as `500ms`, got {text!r}")
     return found_s
 
 
