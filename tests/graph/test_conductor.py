@@ -13,6 +13,7 @@ class Follows:
     """A step that begins with its tensor and is done after some calls."""
 
     error: Exception | None = None
+    dropped = False
 
     def __init__(self, tensor: torch.Tensor, calls: int = 1) -> None:
         self.tensor, self.calls = tensor, calls

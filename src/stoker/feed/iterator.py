@@ -176,7 +176,11 @@ class FedIterator(_BaseDataLoaderIter):
                 batch = self._next_of_torch()
             else:
                 cutter.asked()
-                item = self._next_of_torch()
+                try:
+                    item = self._next_of_torch()
+                except BaseException:
+                    cutter.failed()
+                    raise
                 batch = cutter.delivered(item, self._item_seed)
         except BaseException as error:
             pace.failed(feed, ended=isinstance(error, StopIteration))

@@ -65,7 +65,11 @@ class StepCutter(Protocol):
     """Moves a part of the program's steps to the workers, which do it after collation."""
 
     def asked(self) -> None:
-        """The program asks for the next batch."""
+        """The program asks for the next batch: ``delivered`` or ``failed`` follows."""
+        ...
+
+    def failed(self) -> None:
+        """There is no batch, but an error or the end of the iteration."""
         ...
 
     def delivered(self, item: Any, seed: Callable[[], int]) -> Any:

@@ -4,6 +4,7 @@
 A step belongs to a batch and begins at the first call that touches it. Frameworks fetch ahead (one batch, or as many as
 they accumulate), so several may wait. How often the loader is asked for more before a step begins is learned while
 recording; after that, a step that should have begun is over, and the mode leaves only when none can begin any moment.
+While a loader works inside ``next`` the mode is away: what torch and stoker call there belongs to no step.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Conductor(threading.local):
     def __init__(self) -> None:
         self._watch = Watch(self._leaving, self._may_leave)
         self._live: list[_Live] = []
+        self._paused = False
         self._ahead: weakref.WeakKeyDictionary[object, _Ahead] = weakref.WeakKeyDictionary()
 
     def begin(self, owner: object, step: Step, end: End, *, learns: bool = False) -> None:
@@ -61,8 +63,10 @@ class Conductor(threading.local):
     def asked(self, owner: object) -> bool:
         """The owner's loader is asked for a batch: steps that have begun are over, and those that should have.
 
+        Nothing is watched until :meth:`begin` or :meth:`resume`, one of which must follow.
+
         Returns:
-            Whether any step is watched for.
+            Whether any step is watched for after that.
         """
         if not self._live:
             self._watch.rest()
@@ -72,20 +76,27 @@ class Conductor(threading.local):
         for live in self._live:
             if live.owner is owner:
                 live.asks += not live.step.began
-                late = not live.learns and live.asks > (ahead.most if ahead is not None else 0)
+                late = live.step.dropped if live.learns else live.asks > (ahead.most if ahead is not None else 0)
                 if live.step.began or late:
                     over.append(live)
         if over:
             self._end(over, compiled=False)
+        self._watch.set_steps([])
+        self._paused = True
+        return bool(self._live) or self._watch.active
+
+    def resume(self) -> None:
+        """The program goes on: the steps that wait are watched for again."""
+        if self._paused:
             self._show()
-        return True
 
     def left(self, owner: object) -> None:
         """The owner's loop is over, and with it all its steps."""
         over = [live for live in self._live if live.owner is owner]
         if over:
             self._end(over, compiled=False)
-            self._show()
+            if not self._paused:
+                self._show()
 
     def close(self) -> None:
         """Ends everything."""
@@ -122,4 +133,5 @@ class Conductor(threading.local):
         known.least, known.most = min(known.least, live.asks), max(known.most, live.asks)
 
     def _show(self) -> None:
+        self._paused = False
         self._watch.set_steps([live.step for live in self._live])

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from stoker.core.units import format_seconds
+from stoker.graph.attention import Attention
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices, choose
 from stoker.graph.dataflow import Argument, Cut, Form, Graph
@@ -165,11 +166,12 @@ class Cutter:
         """Batches from here on that are not looked at."""
         self._resting = False
         """And no step is watched meanwhile."""
+        self._attention = Attention()
 
     # -- the loader's steps ------------------------------------------------------------------------------------------
 
     def asked(self) -> None:
-        """The program asks for the next batch."""
+        """The program asks for the next batch; :meth:`delivered` or :meth:`failed` follows."""
         if self._resting:
             return
         now = time.perf_counter()
@@ -180,6 +182,11 @@ class Cutter:
             self._resting = not watching
         else:
             self._settle_recorded(now - self._delivered_s if self._delivered_s else 0.0)
+
+    def failed(self) -> None:
+        """No batch came, but an error or the end: the program goes on with the batches that it has."""
+        if not self._resting:
+            self._conductor.resume()
 
     def left(self) -> None:
         """The program has left the iteration."""
@@ -207,16 +214,19 @@ class Cutter:
             item: what a worker made.
             seed: gives that of the work item.
         """
-        if self._passing and not isinstance(item, Prepared):
+        if self._passing and (not isinstance(item, Prepared) or self._attention.idle):
             self._passing -= 1
             self._batches += 1
-            return item
+            if not self._resting:
+                self._conductor.resume()
+            return self.batch_of(item)
         self._passing, self._resting = 0, False
         if self._sample:
             self._seed = seed()
         batch = self.batch_of(item)
         with torch._C.DisableTorchFunction():
             self._guard(lambda: self._deliver(item, batch))
+            self._conductor.resume()
         return batch
 
     def _deliver(self, item: Any, batch: Any) -> None:
@@ -226,7 +236,15 @@ class Cutter:
             self._substitute(item)
         elif self._sample or self._memory.recordings or self._batches > SKIPPED_BATCHES:
             self._record(batch)
+        if self._attention.idle and not self._sample and self._memory.trial is None:
+            self._passing = self._attention.pause
         self._delivered_s = time.perf_counter()
+
+    def _saw(self, *, used: bool) -> None:
+        """A watched step is over; once the program touches its batches, all are watched again."""
+        if used and self._attention.idle:
+            self._passing = 0
+        self._attention.saw(used=used)
 
     def _guard(self, act: Callable[[], None], error: Exception | None = None) -> None:
         """Does something unless a mistake was made before; keeps ours from the program."""
@@ -291,6 +309,7 @@ class Cutter:
                 self._ended.append(trace)
 
         def end(compiled: bool) -> None:
+            self._saw(used=recorder.began)
             self._guard(lambda: take(compiled), recorder.error)
 
         self._conductor.begin(self, recorder, end, learns=True)
@@ -452,6 +471,7 @@ class Cutter:
 
         def end(compiled: bool) -> None:
             self._finish(verifier)
+            self._saw(used=verifier.began)
             if verifier.began and variant.substitution is verifier.substitution:
                 self._guard(lambda: self._judge(variant, verifier), verifier.error)
 

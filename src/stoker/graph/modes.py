@@ -38,6 +38,11 @@ class Step(Protocol):
     error: Exception | None
     """What went wrong in it; the program must not notice."""
 
+    @property
+    def dropped(self) -> bool:
+        """Whether the program has dropped its batch before the step began: it can't begin any more."""
+        ...
+
     def call(self, function: Function, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
         """Makes a call, or gives its result."""
         ...

@@ -5,7 +5,8 @@
 
 The taint rule is SmartStage's with other seeds: whatever a call reads from outside the step is a constant only if its
 bytes turn out the same in every recorded step; parameters, large tensors and tensors that are written are state from
-the start. A trace holds results weakly, so that recording keeps nothing alive that the program drops.
+the start. A trace holds results weakly, and a recorder the batch until the step begins, so that recording keeps nothing
+alive that the program drops.
 """
 
 from __future__ import annotations
@@ -148,7 +149,9 @@ class Recorder:
         """Functions that were seen to draw no random numbers."""
         self._storages: dict[int, set[int]] = {}
         self._tainted: dict[int, torch.UntypedStorage] = {}  # kept, so that its address is not used again
-        self._leaves = leaves
+        self._batch = [weakref.ref(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self._leaves: list[Any] = []
+        """Those of the batch, from the beginning of the step on."""
         self._expected_calls = expected_calls
         self.began = self.done = False
         self.error: Exception | None = None
@@ -161,8 +164,14 @@ class Recorder:
             else:  # a subclass or a tensor on a device: what is made from it stays
                 self._describe(leaf, None, position)
         self._marks = [mark(leaf) for leaf in leaves]
-        self._tensors_of_batch = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self._tensors_of_batch: list[torch.Tensor] = []
         self._versions_of_batch = versions_of(self._tensors_of_batch)
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the program has dropped the tensors of the batch before the step began."""
+        tensors = [leaf for leaf in self._batch if isinstance(leaf, weakref.ref)]
+        return not self._leaves and bool(tensors) and all(tensor() is None for tensor in tensors)
 
     # -- what the mode calls -----------------------------------------------------------------------------------------
 
@@ -182,7 +191,7 @@ class Recorder:
         if self._objects and takes_leaves(function):
             inputs += self._objects_in((*args, *kwargs.values()))
         if inputs:
-            self.began = True
+            self._begin()
         elif tensors and kind is Effect.NONE and not writes_by_keyword(kwargs):
             return run(function, args, kwargs)
         if kind in (Effect.WRITES, Effect.ESCAPES) or writes_by_keyword(kwargs):
@@ -199,6 +208,20 @@ class Recorder:
         self._check_versions("is written to")
         self.trace.step_s = step_s
         return self.trace
+
+    def _begin(self) -> None:
+        """A call touches the batch, which is held until the step is over: versions tell what is written to it."""
+        self.began = True
+        if not self._leaves:
+            self._leaves = [leaf() if isinstance(leaf, weakref.ref) else leaf for leaf in self._batch]
+            marked = [(t, m) for t, m in zip(self._leaves, self._marks, strict=True) if isinstance(t, torch.Tensor)]
+            self._tensors_of_batch = [tensor for tensor, _ in marked]
+            self._versions_of_batch = [version for _, version in marked]
+
+    def _wait(self) -> None:
+        """What has touched the batch was no beginning."""
+        self.began = False
+        self._leaves, self._tensors_of_batch, self._versions_of_batch = [], [], []
 
     # -- kinds of calls ----------------------------------------------------------------------------------------------
 
@@ -275,10 +298,11 @@ class Recorder:
             return result
         number = len(self.trace.calls)
         same_as = tuple([self._number(tensor) for tensor in outputs])
-        if None not in same_as and all(same is not None and same < len(self._leaves) for same in same_as):
+        if None not in same_as and all(same is not None and same < len(self._batch) for same in same_as):
             # The batch as it was, moved to the device where it is: no beginning for a loader that fetches ahead.
             del self.trace.constants[num_constants:]
-            self.began = bool(self.trace.calls or self.trace.uses)
+            if not self.trace.calls and not self.trace.uses:
+                self._wait()
             return result
         numbers = tuple([self._track(tensor, number, place) for place, tensor in enumerate(outputs)])
         is_view = not {self._memory_of(tensor) for tensor in tensors}.isdisjoint([self._memory[n] for n in numbers])
