@@ -66,6 +66,8 @@ class Stretch:
     """Some steps of one arm."""
 
     seconds: float
+    processor_s: float
+    """Of the training process's main thread."""
     losses: list[float]
 
 
@@ -144,7 +146,7 @@ def _serve(pipe: Any, program: Program, steps: int, settings: dict[str, Any]) ->
                 verdicts = [event for event in served.events if isinstance(event, events.CutChosen)]
                 pipe.send(Outcome(verdicts, len(served.feed(loader).engine.crew.active())))
                 continue
-            begun = time.perf_counter()
+            begun, worked = time.perf_counter(), time.thread_time()
             losses = [step(next(batches)) for _ in range(told)]
-            pipe.send(Stretch(time.perf_counter() - begun, losses))
+            pipe.send(Stretch(time.perf_counter() - begun, time.thread_time() - worked, losses))
         batches._shutdown_workers()

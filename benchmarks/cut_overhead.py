@@ -1,7 +1,8 @@
 """What the cut costs the training process: a verified call, a recorded step, what comes after a safe point, compiling.
 
 One process and one thread: what a data worker would do with a batch is done between steps, outside of what is timed.
-Times are processor times of that thread, which waits for nothing.
+Times are processor times of that thread, which waits for nothing. And what it costs a loop that does nothing with its
+batches, as programs time a loader: with real workers, in processes of their own, by the wall clock.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, run
+from benchmarks.arms import Program, arms
+from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices
 from stoker.graph.cutter import RECORDED_STEPS, SKIPPED_BATCHES, Cutter, Verdict
 
 BAR = Bar(
     "cut_overhead",
-    "a verified call, a recorded step, calls after a safe point, compilations",
-    headline=("verified_us", "recording_ratio", "after_ratio", "extra_compilations"),
+    "a verified call, a recorded step, calls after a safe point, compilations, an empty loop",
+    headline=("verified_us", "recording_ratio", "after_ratio", "extra_compilations", "empty_ratio"),
 )
 CALLS = 200
 """Stateless calls of a step: more than any of the programs that were looked at has."""
@@ -86,13 +88,14 @@ def chain(calls: int, head: nn.Module) -> Body:
 
 
 def measure(options: Options) -> Report:
-    """The four parts."""
+    """The five parts."""
     torch.set_num_threads(1)
     report = Report()
     _verifying(report, options)
     _recording(report, options)
     _after(report, options)
     _compiling(report, options)
+    _empty(report, options)
     return report
 
 
@@ -272,6 +275,43 @@ def _compilations(steps: int, *, cut: bool) -> dict[str, int]:
     dynamo.reset()
     gc.collect()
     return {key: count for key, count in found.items() if key.partition(".")[0] in ("frames", "recompiles", "stats")}
+
+
+def _empty(report: Report, options: Options) -> None:
+    """``for batch in loader: pass`` over small batches, with the cut and without it; twice without it to compare."""
+    steps, warming = options.pick(4000, 2000, 30), options.pick(1000, 1000, 30)
+    rounds = options.pick(3 * options.rounds, 2 * options.rounds, 1)
+    sides = {name: {"cut": "exact" if name == "cut" else "off", "workers": 1} for name in ("cut", "off", "again")}
+    with arms(_EMPTY, warming + rounds * steps, sides) as found:
+        for arm in found.values():
+            arm.run(warming)
+        worked: dict[str, list[float]] = {name: [] for name in sides}
+
+        def one(name: str) -> float:
+            stretch = found[name].run(steps)
+            worked[name].append(stretch.processor_s)
+            return stretch.seconds
+
+        seconds = alternate(rounds, {name: lambda name=name: one(name) for name in sides})
+    report.note(f"an empty loop over batches of {_EMPTY.batch_size} small rows: {rounds} stretches of {steps} each way")
+    for what, times, key in (("", seconds, "empty"), (", processor time", worked, "empty_processor")):
+        rows = [[name, *Spread.of([MICRO * s / steps for s in values]).show(1)] for name, values in times.items()]
+        report.table([f"µs a step of an empty loop{what}", "median", "lowest - highest"], rows)
+        report.figure(f"{key}_control", Spread.of(ratios(times["again"], times["off"])).median)
+        report.at_most(
+            f"{key}_ratio", f"an empty loop, with the cut / off{what}", ratios(times["cut"], times["off"]), 1.03, 3
+        )
+
+
+def _small_rows() -> tuple[torch.Tensor, ...]:
+    return torch.rand(4096, 8), torch.zeros(4096, dtype=torch.int64)
+
+
+def _nothing(_: Any) -> float:
+    return 0.0
+
+
+_EMPTY = Program("empty", 16, _small_rows, lambda: _nothing)
 
 
 if __name__ == "__main__":

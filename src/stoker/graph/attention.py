@@ -14,8 +14,8 @@ class Attention:
 
     UNUSED_STEPS: ClassVar[int] = 4
     """Watched steps in a row, none of which touched its batch, before the first pause."""
-    DOUBLINGS: ClassVar[int] = 6
-    """Pauses last 1, 2, 4, … and at last 64 batches."""
+    DOUBLINGS: ClassVar[int] = 7
+    """Pauses last 1, 2, 4, … and at last 128 batches: never much longer than the program had done nothing before."""
 
     def __init__(self) -> None:
         self._unused = 0
