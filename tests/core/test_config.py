@@ -30,6 +30,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "cache_secret_file": st.none() | st.just("/secret"),
     "cache_tls_ca": st.none() | st.just("/ca.pem"),
     "cache_timeout_s": st.floats(0.05, 30.0),
+    "versus_plain": st.none() | st.integers(120, 10**9),
     "off": st.booleans(),
     "quiet": st.booleans(),
     "run_dir": st.none()
@@ -103,6 +104,9 @@ def test_settings_cannot_be_changed() -> None:
         ("cache_secret_file", ""),
         ("cache_tls_ca", ""),
         ("cache_timeout_s", 31.0),
+        ("versus_plain", 0),
+        ("versus_plain", 119),
+        ("versus_plain", True),
         ("off", 1),
         ("run_dir", ""),
         ("on_bad_sample", "ignore"),

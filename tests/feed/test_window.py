@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stoker.feed.window import Counters, Window
 
@@ -19,11 +19,26 @@ class AnyOrder(RuleBasedStateMachine):
         self.window = Window(self.counters, self.now_s)
         self.idle_since: dict[int, float] = {}
         self.idle_s = 0.0
+        self.paused = False
+        self.shown_s = 0.0
+        self.shown_steps = 0
 
     @rule(seconds=st.floats(0, 5))
     def time_passes(self, seconds: float) -> None:
         self.now_s += seconds
-        self.idle_s += seconds * len(self.idle_since)
+        if not self.paused:
+            self.idle_s += seconds * len(self.idle_since)
+            self.shown_s += seconds
+
+    @rule()
+    def pause(self) -> None:
+        self.window.pause(self.now_s)
+        self.paused = True
+
+    @rule()
+    def resume(self) -> None:
+        self.window.resume(self.now_s)
+        self.paused = False
 
     @rule(worker=st.integers(0, 3))
     def idle(self, worker: int) -> None:
@@ -39,23 +54,34 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(batches=st.integers(0, 5), starved=st.integers(0, 5), wait_s=st.floats(0, 9), made=st.floats(0, 1))
     def deliver(self, batches: int, starved: int, wait_s: float, made: float) -> None:
         self.counters.batches += batches
+        self.shown_steps += 0 if self.paused else batches
         self.counters.starved_steps += min(batches, starved)
         self.counters.input_wait_s += wait_s
         self.counters.starved_s += made * wait_s
 
+    @precondition(lambda self: not self.paused)
     @rule()
     def close(self) -> None:
+        assert self.window.span_s(self.now_s) == pytest.approx(self.shown_s)
         seen = self.window.close(self.now_s, workers=4, depth=2, batch_bytes=10, waiting=False)
         for share in (seen.starved_frac, seen.input_wait_frac, seen.handover_frac, seen.blocked_frac):
             assert 0.0 <= share <= 1.0
         assert seen.handover_frac <= seen.input_wait_frac
         assert self.window.begun_s == self.now_s == seen.now_s
+        assert seen.steps == self.shown_steps
+        self.shown_s = self.shown_steps = 0
 
     @invariant()
     def no_idle_time_twice(self) -> None:
         assert self.counters.worker_idle_s <= self.idle_s + 1e-6
 
+    @precondition(lambda self: self.paused)
+    @invariant()
+    def nothing_is_closed_in_a_pause(self) -> None:
+        assert self.window.span_s(self.now_s) == 0.0
+
     def teardown(self) -> None:
+        self.resume()
         self.window.close(self.now_s, workers=4, depth=2, batch_bytes=0, waiting=True)
         assert self.counters.worker_idle_s == pytest.approx(self.idle_s)
 

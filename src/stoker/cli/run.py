@@ -30,6 +30,7 @@ _HELP = {
     "cache-secret-file": ("FILE", "secret of that cluster (default: the file `secret` in the cache's directory)"),
     "cache-tls-ca": ("FILE", "certificates that vouch for the workers of that cluster, which are reached by TLS"),
     "cache-timeout": ("TIME", "silence after which a worker of that cluster counts as lost (default 0.9s)"),
+    "versus-plain": ("N", "let torch's own workers take turns over the first N batches, and say who is faster"),
     "off": ("", "run the program without stoker"),
     "quiet": ("", "print nothing but errors"),
     "run-dir": ("DIR", "folder for the records of the run (default: a new one under stoker-runs)"),

@@ -17,6 +17,7 @@ from stoker.core.cache_rules import FORM, checked_rules, is_rules
 from stoker.core.errors import ConfigError
 from stoker.core.replay import RULE, is_replay
 from stoker.core.units import parse_bytes, parse_seconds
+from stoker.core.versus import LEAST_BATCHES, MIN_PAIRS
 
 CACHE_TIMEOUT_S = 0.9
 """Of a data cache: a lost worker costs one silence of less than a second; workers that fetch say so more often."""
@@ -63,6 +64,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Certificates that vouch for the cluster's workers (a path), which are then reached by TLS; None: unencrypted."""
     cache_timeout_s: float = CACHE_TIMEOUT_S
     """Silence after which one of the cluster's workers counts as lost (seconds)."""
+    versus_plain: int | None = None
+    """Batches of each loader in which torch's own workers and ours take turns, to be compared (a count)."""
     off: bool = False
     """Leaves every loader to torch, as without stoker."""
     quiet: bool = False
@@ -263,6 +266,14 @@ KEYS: tuple[Key, ...] = (
         read=parse_seconds,
         accepts=lambda value: isinstance(value, int | float) and 0.05 <= value <= 30.0,
         optional=False,
+    ),
+    Key(
+        field="versus_plain",
+        name="versus-plain",
+        rule=f"a whole number of batches of at least {LEAST_BATCHES}, for {MIN_PAIRS} pairs of rounds that count",
+        read=int,
+        accepts=lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= LEAST_BATCHES,
+        optional=True,
     ),
     _switch("off", "off"),
     _switch("quiet", "quiet"),

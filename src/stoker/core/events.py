@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from stoker.core.versus import Pair
+
 FORMAT = 2
 """2: a loader's parts of time are those up to its last delivery, and sum to the time that passed. In 1 the input wait
 left out stoker's own work inside of ``next``, so that rates made of the parts came out too high."""
@@ -265,6 +267,21 @@ class CacheUsed(Event, tag="cache_used"):
     """Imported libraries that read stores with code of their own, past the cache."""
 
 
+class PairCompared(Event, tag="pair_compared"):
+    """A loader was served by ours and by torch's own workers for a round each, the warm-up aside."""
+
+    loader: int
+    pair: Pair
+
+
+class ComparisonEnded(Event, tag="comparison_ended"):
+    """No further rounds of a loader are compared with torch's own."""
+
+    loader: int
+    reason: str = ""
+    """Why not, as half a sentence; empty where all were, that were asked for."""
+
+
 class RunEnded(Event, tag="run_ended"):
     """The program ended; absent when it was killed."""
 
@@ -282,6 +299,8 @@ AnyEvent = (
     | CutChosen
     | Notice
     | CacheUsed
+    | PairCompared
+    | ComparisonEnded
     | RunEnded
 )
 """Every record that can stand in ``events.jsonl``."""

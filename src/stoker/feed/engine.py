@@ -560,7 +560,7 @@ class Engine:
         """What is due from time to time: watching workers and asking the policy."""
         for suspect in self._watch.look(self.crew, now, self._roster.holding()):
             self.crew.kill(suspect.member, suspect.cause, with_stack=True)
-        if now - self._window.begun_s < WINDOW_S:
+        if self._window.span_s(now) < WINDOW_S:
             return
         per_worker = self._counters.private_bytes + 2 * self._keeper.largest_bytes
         self._memory.look(now, len(self.crew.active()) * per_worker)
@@ -597,6 +597,19 @@ class Engine:
         if not self._pinned:  # torch's workers make what was drawn even when nobody waits for it: their state goes on
             self.crew.forget()
         return [item.work for item in sorted(items, key=lambda item: item.seq)]
+
+    @property
+    def num_open(self) -> int:
+        """Items drawn and not delivered."""
+        return self._table.num_open
+
+    def skip_to(self, seq: int) -> None:
+        """Goes on at item ``seq``: somebody else has delivered those before it, and nothing is open."""
+        self._table.skip_to(seq)
+
+    def show_pace(self, wanted: bool) -> None:
+        """Whether the policy is to learn from what happens from now on; else it is a pause to it."""
+        (self._window.resume if wanted else self._window.pause)(time.monotonic())
 
     def first_work(self) -> WorkItem | None:
         """The item that is delivered next, without waiting for it; None at the end."""

@@ -97,6 +97,11 @@ class LeaseTable:
         """The next item was delivered before the iteration was gone on with."""
         self.next_seq += 1
 
+    def skip_to(self, seq: int) -> None:
+        """All items below ``seq`` were delivered by somebody else; nothing is open."""
+        assert not self._items
+        self.cursor = self.next_seq = seq
+
     def next_waiting(self, worker_id: int) -> Item | None:
         """The first item that a worker may take, without taking it."""
         if not self._num_pinned:

@@ -16,7 +16,9 @@ from torch.utils.data import DataLoader
 
 from stoker.core.errors import WorkerStartError
 from stoker.core.events import BASELINE_BATCHES
+from stoker.core.versus import Pair
 from stoker.feed import tiers
+from stoker.feed.alternation import Alternation
 from stoker.feed.crew import Backend, Crew
 from stoker.feed.engine import Engine, Limits, Listener
 from stoker.feed.memory import MemoryWatch
@@ -43,6 +45,8 @@ class FeedConfig:
     bad_sample_cap: int
     program: tuple[str, ...]
     """The script or ``-m module`` and its arguments, for commands in messages."""
+    versus_batches: int = 0
+    """Batches of each loader in which torch's own workers and ours take turns; 0 for no comparison."""
     launcher: tuple[str, ...] = ()
     """What must start ``stoker`` in such a command; empty where a shell does."""
     memory_frac: float = 1.0
@@ -58,6 +62,19 @@ class LoaderListener(Listener, Protocol):
 
     def iterating(self, ordinal: int, workers: int, start_s: float) -> None:
         """An iteration has begun."""
+        ...
+
+    def compared(self, pair: Pair) -> None:
+        """A round of ours and one of torch's own were timed."""
+        ...
+
+    def comparison_ended(self, reason: str, found: str) -> None:
+        """There will be no more of them.
+
+        Args:
+            reason: why not, as half a sentence; empty where those that were asked for are over.
+            found: what they show, for people.
+        """
         ...
 
 
@@ -139,6 +156,10 @@ class LoaderFeed:
         self._leaving: list[Crew] = []
         self._stage = b""
         self.cutter = services.cutter(self, loader)
+        self.to_compare = bool(services.config.versus_batches)
+        """Whether torch's own workers are to take turns, from now on or still."""
+        self.alternation: Alternation | None = None
+        """Their turns, once they have begun."""
         self._num_iterators = 0
         self._dropped = False
         self._pid = os.getpid()

@@ -116,6 +116,8 @@ class Order:
         self.finished = False
         """The program has seen the end."""
         self.exhausted = False
+        self.limit: int | None = None
+        """Items that may be drawn for now; None for all."""
         if cursor is not None:
             self._resume(cursor)
 
@@ -131,8 +133,8 @@ class Order:
         self.yielded, self.samples, self.taken = cursor.yielded, self._start, set(cursor.taken)
 
     def draw(self) -> WorkItem | None:
-        """The next work item; None at the end. Raises what the sampler raises."""
-        if self.exhausted:
+        """The next work item; None at the end, or at the limit. Raises what the sampler raises."""
+        if self.exhausted or self.drawn == self.limit:
             return None
         if not self._begun:
             self._begun = True

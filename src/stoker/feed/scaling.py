@@ -51,6 +51,8 @@ class Observation:
     """Length of the window; 0.0: it began where the last one ended."""
     free_bytes: int = -1
     """Memory that can still be allocated on this host, within all limits; -1: unknown, or far from short."""
+    paused_s: float = 0.0
+    """Time since the last window that is part of none: somebody else served the loader."""
     item_stall_s: float = -1.0
     """Mean time of one work item that its worker was ready to run and had no core (Linux: run delay); -1.0: unknown."""
 

@@ -15,10 +15,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.errors import ResumeError, WorkerStartError
 from stoker.core.places import call, standing_in
+from stoker.feed.compared import iterator_type
 from stoker.feed.cursor import Cursor, check_fits, inner_sampler, own_generator, set_state
-from stoker.feed.iterator import FedIterator, Pace
+from stoker.feed.iterator import Pace
 from stoker.feed.loader import LoaderFeed
-from stoker.feed.moved import UndeclaredIterator
 from stoker.feed.program import Tier
 
 
@@ -58,7 +58,7 @@ def _serve(
         return stock()  # the latter raises torch's own error
     if loader.num_workers > 0:
         _check()(loader.check_worker_number_rationality)
-    kind = FedIterator if loader.num_workers > 0 else UndeclaredIterator
+    kind = iterator_type(loader, feed, cursor)
     generators = [g for g in (loader.generator, torch.default_generator) if g is not None]
     states = [generator.get_state() for generator in generators]
     try:

@@ -39,6 +39,10 @@ class Counters:
         return Counters(*(getattr(self, name) for name in self.__slots__))
 
 
+_SUMS = tuple(name for name in Counters.__slots__ if name not in ("asked_s", "private_bytes"))
+"""Counters that add up."""
+
+
 class Window:
     """Differences of the counters since the window began, and how long each worker has had nothing to do."""
 
@@ -48,11 +52,41 @@ class Window:
         self._waited_s = counters.waited_s(now_s)
         self._begun_s = now_s
         self._idle_since: dict[int, float] = {}
+        self._paused: tuple[float, float, Counters] | None = None
+        """Since when, with the input wait and the counters of then."""
+        self._paused_s = 0.0
 
     @property
     def begun_s(self) -> float:
         """When the window began."""
         return self._begun_s
+
+    def span_s(self, now_s: float) -> float:
+        """How long it has lasted, without pauses; 0 during one, when it must not be closed."""
+        return now_s - self._begun_s - self._paused_s if self._paused is None else 0.0
+
+    def pause(self, now_s: float) -> None:
+        """What happens from now on is no part of the window; again and again is as good as once."""
+        if self._paused is None:
+            self._settle_idle(now_s)
+            self._paused = now_s, self._counters.waited_s(now_s), self._counters.copy()
+
+    def resume(self, now_s: float) -> None:
+        """Goes on where it was paused, if it was."""
+        if self._paused is not None:
+            since_s, waited_s, then = self._paused
+            self._paused = None
+            self._paused_s += now_s - since_s
+            self._idle_since = dict.fromkeys(self._idle_since, now_s)  # idle for want of work that was given elsewhere
+            self._waited_s += self._counters.waited_s(now_s) - waited_s
+            for name in _SUMS:
+                during = getattr(self._counters, name) - getattr(then, name)
+                setattr(self._before, name, getattr(self._before, name) + during)
+
+    def _settle_idle(self, now_s: float) -> None:
+        for worker, since in self._idle_since.items():
+            self._counters.worker_idle_s += max(0.0, now_s - since)
+            self._idle_since[worker] = now_s
 
     def idle(self, worker: int, since_s: float) -> None:
         """A worker has no lease since ``since_s``."""
@@ -61,18 +95,16 @@ class Window:
     def busy(self, worker: int, now_s: float) -> None:
         """A worker has a lease again, or is gone."""
         since = self._idle_since.pop(worker, None)
-        if since is not None:
+        if since is not None and self._paused is None:
             self._counters.worker_idle_s += max(0.0, now_s - since)
 
     def close(
         self, now_s: float, *, workers: int, depth: int, batch_bytes: int, waiting: bool, free_bytes: int = -1
     ) -> Observation:
         """What happened in the window; the next one begins."""
-        for worker, since in self._idle_since.items():
-            self._counters.worker_idle_s += max(0.0, now_s - since)
-            self._idle_since[worker] = now_s
+        self._settle_idle(now_s)
         now, was = self._counters, self._before
-        span_s = max(now_s - self._begun_s, 1e-9)
+        span_s = max(self.span_s(now_s), 1e-9)
         steps, items = now.batches - was.batches, now.items - was.items
         waited_s = now.waited_s(now_s)
         wait_s, starved_s = waited_s - self._waited_s, now.starved_s - was.starved_s
@@ -94,8 +126,9 @@ class Window:
             waiting=waiting,
             window_s=span_s,
             free_bytes=free_bytes,
+            paused_s=self._paused_s,
         )
-        self._before, self._begun_s, self._waited_s = now.copy(), now_s, waited_s
+        self._before, self._begun_s, self._waited_s, self._paused_s = now.copy(), now_s, waited_s, 0.0
         return seen
 
 

@@ -21,6 +21,7 @@ from stoker.core.config import Settings
 from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.replay import launcher_of
 from stoker.core.sources import file_shown, own_program
+from stoker.core.versus import Pair
 from stoker.feed.crew import Backend, Departure
 from stoker.feed.iterator import close_all
 from stoker.feed.loader import FeedConfig, LoaderFeed, StepCutter
@@ -94,6 +95,7 @@ class Serving:
             stall_timeout_s=settings.stall_timeout_s,
             on_bad_sample=settings.on_bad_sample,
             bad_sample_cap=settings.bad_sample_cap,
+            versus_batches=settings.versus_plain or 0,
             program=self._program,
             launcher=self._launcher,
             memory_frac=1.0 / ranks,
@@ -257,6 +259,16 @@ class LoaderEvents:
             t_s=self._serving.now_s(), loader=self._feed.number, iteration=ordinal, workers=workers, start_s=start_s
         )
         self._serving.emit(event)
+
+    def compared(self, pair: Pair) -> None:
+        """A round of each side was timed."""
+        self._serving.emit(events.PairCompared(t_s=self._serving.now_s(), loader=self._feed.number, pair=pair))
+
+    def comparison_ended(self, reason: str, found: str) -> None:
+        """There will be no more of them."""
+        ended = events.ComparisonEnded(t_s=self._serving.now_s(), loader=self._feed.number, reason=reason)
+        self._serving.emit(ended)
+        self.notice(f"{self._site}: {found}")
 
     def notice(self, text: str) -> None:
         """One line for people."""

@@ -157,7 +157,8 @@ class History:
     def observe(self, observation: Observation) -> None:
         """Adds a window; the first of an iteration only sets the clock."""
         last_s, self._last_s = self._last_s, observation.now_s
-        if last_s is not None and observation.window_s and observation.now_s - observation.window_s > last_s + GAP_S:
+        begun_s = observation.now_s - observation.window_s - observation.paused_s
+        if last_s is not None and observation.window_s and begun_s > last_s + GAP_S:
             self.restart(self._asked)
         self._delivered = self._delivered or observation.steps > 0
         length_s = observation.window_s or (observation.now_s - last_s if last_s is not None else 0.0)

@@ -7,16 +7,19 @@ from typing import TypeVar
 import msgspec
 
 from stoker.core.events import (
+    ComparisonEnded,
     CutChosen,
     Event,
     IterationStarted,
     LoaderOpened,
+    PairCompared,
     Progress,
     SampleQuarantined,
     WorkerLost,
     WorkersChanged,
 )
 from stoker.core.runlog import Run
+from stoker.core.versus import Comparison, Pair, compare, shortfall
 from stoker.ui.advice import NO_BATCH
 from stoker.ui.cuts import CutSummary, latest_cuts, summarise_cut
 from stoker.ui.figures import write_plural
@@ -83,6 +86,10 @@ class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Made with its batches; 0 for evaluation, and where the records are older than the counter."""
     cut: CutSummary | None = None
     """What was moved of its steps into data workers; None where no step was recorded."""
+    versus: Comparison | None = None
+    """How it fared against torch's own workers (`--versus-plain`)."""
+    versus_missing: str = ""
+    """Why it was not compared, as half a sentence; empty where it was, and where nobody asked."""
 
 
 def records_of(run: Run, kind: type[_E], loader: int | None = None) -> list[_E]:
@@ -100,6 +107,7 @@ def last_openings(run: Run) -> list[LoaderOpened]:
 def summarise_loader(run: Run, opened: LoaderOpened) -> LoaderSummary:
     """The figures of a loader."""
     records = monotone(records_of(run, Progress, opened.loader))
+    pairs = [event.pair for event in records_of(run, PairCompared, opened.loader)]
     changes = _changes(run, opened)
     iterations = records_of(run, IterationStarted, opened.loader)
     lost = records_of(run, WorkerLost, opened.loader)
@@ -141,7 +149,17 @@ def summarise_loader(run: Run, opened: LoaderOpened) -> LoaderSummary:
         quarantined=len(records_of(run, SampleQuarantined, opened.loader)),
         optimizer_steps=last.optimizer_steps if last else 0,
         cut=cut,
+        versus=compare(pairs),
+        versus_missing=_not_compared(run, opened.loader, pairs),
     )
+
+
+def _not_compared(run: Run, loader: int, pairs: list[Pair]) -> str:
+    ended = records_of(run, ComparisonEnded, loader)
+    asked = run.header.config.get("versus_plain") is not None
+    if compare(pairs) or not (asked or pairs or ended):
+        return ""
+    return ended[-1].reason if ended and ended[-1].reason else shortfall(pairs)
 
 
 def _changes(run: Run, opened: LoaderOpened) -> list[WorkerChange]:

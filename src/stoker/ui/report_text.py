@@ -7,6 +7,7 @@ import textwrap
 from dataclasses import dataclass
 
 from stoker.core.units import format_seconds
+from stoker.core.versus import describe
 from stoker.ui.cache_text import write_cache_used
 from stoker.ui.cuts import write_cut
 from stoker.ui.figures import shorten, shorten_start, write_clock, write_count, write_percent, write_plural, write_rate
@@ -73,7 +74,7 @@ def render_text(summary: Summary, style: Style | None = None) -> str:
     main = summary.main_loader()
     blocks = [_heading(summary, style)]
     if main:
-        blocks += [_throughput(main, style), _split_bars(main, style), _workers(main, style)]
+        blocks += [_throughput(main, style), _versus(main, style), _split_bars(main, style), _workers(main, style)]
     blocks += [_ranks(summary, style), _cache(summary, style), _incidents(summary, style), _verdict(summary, style)]
     used = sum(len(block) for block in blocks)
     cuts = _cuts(summary, style)
@@ -160,6 +161,15 @@ def write_steady(loader: LoaderSummary) -> str:
     assert end is not None
     made = write_plural(end.workers, "worker") if end.workers else "in process"
     return f"{made}{'' if loader.changes else ' throughout'}, last {write_count(end.batches)} batches"
+
+
+def _versus(loader: LoaderSummary, style: Style) -> list[str]:
+    """Against torch's own workers, where that was asked for."""
+    if loader.versus:
+        return _rows("Versus", describe(loader.versus), style)
+    if loader.versus_missing:
+        return _rows("Versus", f"not compared with plain python: {loader.versus_missing}", style)
+    return []
 
 
 def write_throughput(window: Window) -> str:

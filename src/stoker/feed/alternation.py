@@ -1,0 +1,223 @@
+"""Which batches of a loader torch's own workers make, and which ours, where the two are compared; pure.
+
+Rounds of equal length alternate, ours first, torch's second: a pair. A side draws nothing beyond its own round, so that
+the other side's workers have nothing to do, and its round begins with an empty queue. Of a round with W workers the
+first W batches fill the queue, and the last W are made while nothing is drawn behind them: neither counts. What counts
+between is a multiple of W, since workers that began together go on delivering W batches at a time.
+
+The rounds follow from the number of batches alone, not from what is measured: the same command has the same batches
+made by the same side.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from stoker.core.versus import (
+    LEAST_ROUND,
+    MIN_PAIRS,
+    ROUNDS_OF_WORKERS,
+    WARM_UP_PAIRS,
+    Pair,
+    Round,
+    least_batches,
+)
+
+_ROUND = 40
+"""Batches of a round beyond which more batches make more pairs rather than longer rounds,"""
+MAX_PAIRS = 12
+"""until there are so many."""
+
+
+class Side(enum.Enum):
+    """Who makes a batch."""
+
+    OURS = "stoker"
+    PLAIN = "torch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The rounds of a comparison."""
+
+    round_batches: int
+    batches: int
+    """Most that all rounds together may have."""
+
+
+def plan(batches: int, *, length: int | None, reserve: int, workers: int) -> Plan | str:
+    """The rounds for a loader, or why it cannot be compared, as half a sentence.
+
+    Args:
+        batches: to be compared, over as many iterations as it takes.
+        length: batches of an iteration, where that is known.
+        reserve: of these, the last ones that belong to no round.
+        workers: that the loader declares.
+    """
+    least = max(LEAST_ROUND, ROUNDS_OF_WORKERS * workers)
+    longest = batches // (2 * (WARM_UP_PAIRS + MIN_PAIRS))
+    wanted = min(longest, max(_ROUND, least, batches // (2 * (WARM_UP_PAIRS + MAX_PAIRS))))
+    fitting = wanted if length is None else min(wanted, (length - reserve) // 2)
+    if fitting >= least:
+        return Plan(round_batches=fitting, batches=batches)
+    if wanted < least:
+        return f"{workers} declared workers need longer rounds; `--versus-plain {least_batches(workers)}` would do"
+    return f"an iteration of {length} batches is too short for two rounds of {least}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A round to be made: the work items below ``end`` are the side's."""
+
+    side: Side
+    end: int
+
+
+def counted_part(round_batches: int, first: int, last: int) -> tuple[int, int]:
+    """Deliveries of a round before those that count, and how many count; none where it is too short.
+
+    At least one comes before, whose delivery starts the clock.
+
+    Args:
+        round_batches: of the round.
+        first: workers when it began.
+        last: workers when it ended.
+    """
+    first, last = max(1, first), max(1, last)
+    room = round_batches - first - last
+    if room < last:
+        return first, 0
+    return first, room if first != last else room // last * last
+
+
+@dataclass
+class Stopwatch:
+    """The deliveries of one round."""
+
+    times_s: list[float] = field(default_factory=list[float])
+    samples: list[int] = field(default_factory=list[int])
+    workers: list[int] = field(default_factory=list[int])
+
+    def delivered(self, now_s: float, samples: int, workers: int) -> None:
+        """The program got a batch."""
+        self.times_s.append(now_s)
+        self.samples.append(samples)
+        self.workers.append(workers)
+
+    def is_steady(self, round_batches: int) -> bool:
+        """Whether the next delivery is one of the counted ones, with as many workers as there are now."""
+        done = len(self.times_s)
+        if not done:
+            return False
+        lead, count = counted_part(round_batches, self.workers[0], self.workers[-1])
+        return lead <= done < lead + count
+
+    def stop(self, round_batches: int) -> Round:
+        """What counts of the round; nothing where a delivery failed or its workers were too many."""
+        first, last = (self.workers[0], self.workers[-1]) if self.workers else (0, 0)
+        lead, count = counted_part(round_batches, first, last)
+        if len(self.times_s) != round_batches:
+            count = 0
+        return Round(
+            workers_from=first,
+            workers_to=last,
+            batches=count,
+            samples=sum(self.samples[lead : lead + count]),
+            seconds=self.times_s[lead + count - 1] - self.times_s[lead - 1] if count else 0.0,
+        )
+
+
+class Alternation:
+    """The comparison of one loader over all its iterations."""
+
+    def __init__(self, rounds: Plan) -> None:
+        self.plan = rounds
+        self.pairs: list[Pair] = []
+        """Those that are over, without those to warm up."""
+        self.spent = 0
+        """Batches that belonged to rounds."""
+        self.stopped = ""
+        """Why it cannot go on, as half a sentence."""
+        self._warm_ups = WARM_UP_PAIRS
+
+    @property
+    def over(self) -> bool:
+        """Whether no further pair will be begun."""
+        left = self.plan.batches - self.spent
+        return bool(self.stopped) or left < 2 * self.plan.round_batches
+
+    def add(self, pair: Pair, *, cold: bool) -> bool:
+        """A pair is over; whether it may count.
+
+        Args:
+            pair: what was measured.
+            cold: processes were still being started by other means than a fork.
+        """
+        if self._warm_ups or cold:
+            self._warm_ups = max(0, self._warm_ups - 1)
+            return False
+        self.pairs.append(pair)
+        return True
+
+
+class Walk:
+    """The rounds of one iteration; what it leaves half done is forgotten with it.
+
+    Args:
+        alternation: of the loader.
+        last: work items that may belong to rounds; None for any.
+        cold: the first pair meets processes that are still starting.
+    """
+
+    def __init__(self, alternation: Alternation, *, last: int | None, cold: bool) -> None:
+        self.alternation = alternation
+        self._last = last
+        self._cold = cold
+        self._ours: Round | None = None
+        self._watch = Stopwatch()
+        self.turn: Turn | None = None
+        """The round under way; None where the rest of the iteration is ours and not compared."""
+
+    def next_turn(self, first: int, num_open: int = 0) -> Pair | None:
+        """The round under way, if any, is over, and the next one begins; returns a pair that counts.
+
+        Args:
+            first: the work item that is delivered next.
+            num_open: items from there on that were drawn, by ours, before there were rounds.
+        """
+        done = self._finish() if self.turn is not None else None
+        size = self.alternation.plan.round_batches
+        if self.turn is not None and self.turn.side is Side.OURS:
+            side = Side.PLAIN
+        elif self.alternation.over or (self._last is not None and first + 2 * size > self._last):
+            self.turn = None
+            return done
+        else:
+            side = Side.OURS
+        self._watch = Stopwatch()
+        self.turn = Turn(side=side, end=first + max(size, num_open))
+        return done
+
+    def _finish(self) -> Pair | None:
+        assert self.turn is not None
+        size = self.alternation.plan.round_batches
+        measured = self._watch.stop(size)
+        if self.turn.side is Side.OURS:
+            self._ours = measured
+            return None
+        assert self._ours is not None
+        pair = Pair(round_batches=size, ours=self._ours, plain=measured)
+        cold, self._cold = self._cold, False
+        return pair if self.alternation.add(pair, cold=cold) else None
+
+    def delivered(self, now_s: float, samples: int, workers: int) -> None:
+        """The program got a batch, from the side whose turn it is."""
+        if self.turn is not None:
+            self.alternation.spent += 1
+            self._watch.delivered(now_s, samples, workers)
+
+    @property
+    def steady(self) -> bool:
+        """Whether the next batch shows the pace of its side, and not that of a queue that fills or runs empty."""
+        return self.turn is None or self._watch.is_steady(self.alternation.plan.round_batches)
