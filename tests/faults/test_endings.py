@@ -177,3 +177,26 @@ def test_stopped_in_the_terminal_and_continued(stack: ExitStack, tmp_path: Path)
     assert "total" in trial.lines[-1]
     assert trial.events("worker_lost") == []
     trial.check_nothing_left()
+
+
+def test_ended_while_torchs_own_workers_have_their_turn(stack: ExitStack, tmp_path: Path) -> None:
+    """Both sides have workers then: a signal leaves none, and what torch's need after a kill is torch's own delay."""
+    trials: list[Trial] = []
+    for name in ("interrupted", "killed", "told"):
+        (tmp_path / name).mkdir()
+        trials.append(stack.enter_context(Trial(tmp_path / name, "compared.py", options=["--versus-plain", "120"])))
+    for trial in trials:
+        trial.expect("at torch's turn")
+        assert len(trial.processes()) > len(trial.workers()) + len(trial.templates()) + 1, trial.names()
+    interrupted, killed, told = trials
+    os.killpg(interrupted.pid, signal.SIGINT)
+    os.kill(killed.pid, signal.SIGKILL)
+    told.tell()
+    assert interrupted.finish() == -signal.SIGINT
+    interrupted.check_nothing_left()
+    assert interrupted.errors().strip().endswith("KeyboardInterrupt")
+    assert killed.finish() == -signal.SIGKILL
+    await_that(f"no process left; {killed.names()}", lambda: not killed.processes(), 10.0)
+    assert told.finish() == 0
+    told.check_nothing_left()
+    assert len(told.events("pair_compared")) == 5

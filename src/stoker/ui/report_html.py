@@ -29,6 +29,7 @@ from stoker.ui.loaders import LoaderSummary
 from stoker.ui.report_plots import draw_loader, has_gaps
 from stoker.ui.report_text import PARTS, write_steady, write_workers
 from stoker.ui.summary import Summary
+from stoker.ui.versus_html import draw_versus
 from stoker.ui.windows import Split, Window
 
 MAX_PLOTTED = 6
@@ -54,6 +55,7 @@ def _parts(run: Run, summary: Summary, program: str) -> Iterable[str]:
         yield f'<div class="card caveat">{escape(caveat)}</div>'
     if main:
         yield _tiles(main)
+        yield draw_versus(summary)
         yield _splits(main)
         yield _plots(run, summary, main)
     yield _cuts(run, summary)
