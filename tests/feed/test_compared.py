@@ -98,16 +98,6 @@ def test_a_loader_without_workers_is_compared_once_it_is_moved() -> None:
     found = versus.compare(pairs_in(record))
     assert found is not None
     assert found.plain.workers_to == 0 < found.ours.workers_to
-
-
-def test_sleeping_items_gain_from_more_workers() -> None:
-    with served(versus_plain=200) as record:
-        for _ in loader_under(Slow(600, wait_s=0.02)):
-            time.sleep(0.015)  # needs 3 workers
-    found = versus.compare(pairs_in(record))
-    assert found is not None
-    assert found.ratio > 1.3
-    assert found.plain.workers_to == 1 < found.ours.workers_to
     assert any(text.endswith(versus.describe(found)) for text in record.notices())
 
 

@@ -211,3 +211,13 @@ def test_only_waiting_items_are_leased() -> None:
     table.lease(item, 0)
     with pytest.raises(AssertionError):
         table.lease(item, 1)
+
+
+def test_items_of_somebody_else_are_skipped_by_number() -> None:
+    table = LeaseTable(first=4)
+    item = table.add(work(4))
+    table.accept(4, table.lease(item, 0), "made")
+    table.deliver(item)
+    table.skip_to(9)
+    assert (table.head(), table.cursor, table.num_open) == (None, 9, 0)
+    assert table.add(work(9)).seq == 9

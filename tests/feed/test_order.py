@@ -373,3 +373,17 @@ class TestCursor:
         assert order.draw() is not None
         with pytest.raises(OSError, match="index file is gone"):
             order.draw()
+
+
+@given(limits=st.lists(st.integers(0, 12), max_size=12))
+def test_nothing_is_drawn_beyond_a_limit(limits: list[int]) -> None:
+    sampler = BatchSampler(SequentialSampler(DATA), 2, drop_last=False)
+    order = Order(sampler, iter(sampler), auto_collation=True)
+    drawn: list[int] = []
+    for limit in [*sorted(limits), None]:
+        order.limit = limit
+        while (work := order.draw()) is not None:
+            drawn += work.indices
+            assert limit is None or order.drawn <= limit
+        assert order.exhausted is (limit is None)
+    assert drawn == DATA

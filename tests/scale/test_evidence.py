@@ -96,3 +96,15 @@ def test_workers_that_wait_for_a_queue_to_empty_are_not_spare():
     view = history.view()
     assert view is not None
     assert view.needed == pytest.approx(6.0, rel=0.05)
+
+
+def test_time_that_somebody_else_served_is_no_gap():
+    """Torch's turns in a comparison: windows before and behind them add up, where a gap would begin anew."""
+    history, begun_anew = History(), History()
+    for number in range(8):
+        history.observe(window(5.0 * number, paused_s=5.0 - 0.25, window_s=0.25))
+        begun_anew.observe(window(5.0 * number, window_s=0.25))
+    view = history.view()
+    assert view is not None
+    assert view.windows > 4
+    assert begun_anew.view() is None or begun_anew.view().windows < 2  # pyright: ignore[reportOptionalMemberAccess]
