@@ -161,9 +161,10 @@ def _basis(loader: LoaderSummary) -> str:
         batches = f"batches {loader.start.first_batch + 1} to {loader.start.first_batch + loader.start.batches}"
         if loader.declared_workers:
             declared = write_plural(loader.declared_workers, "worker")
+            unmeasured = "" if loader.versus else "; torch's own loader was not measured"
             sentences.append(
                 f"Start: {batches}, with exactly the {declared} that the program declares, already on stoker's "
-                "transport; torch's own loader was not measured."
+                f"transport{unmeasured}."
             )
         else:
             sentences.append(f"Start: {batches}, in the training process, as the program declares.")
