@@ -92,7 +92,7 @@ def test_newer_format_is_refused_with_the_remedy(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     content = msgspec.json.decode((folder / "run.json").read_bytes())
     (folder / "run.json").write_bytes(msgspec.json.encode({**content, "format": FORMAT + 1, "new": []}))
-    with pytest.raises(RunFolderError, match=r"format 2.*pip install -U stoker"):
+    with pytest.raises(RunFolderError, match=rf"format {FORMAT + 1}.*pip install -U stoker"):
         read_run(folder)
 
 
