@@ -10,7 +10,7 @@ import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from stoker.core.errors import StreamNotRepeatableError, WorkerLostError, WorkerStartError, dead_worker
 from stoker.feed.crew import LEFT, Crew, Departure, Member, Message
@@ -18,7 +18,8 @@ from stoker.feed.fetch import moves_samples
 from stoker.feed.handover import Handover
 from stoker.feed.history import History
 from stoker.feed.leases import Item, LeaseTable, State
-from stoker.feed.memory import MAX_KILLS, MemoryWatch
+from stoker.feed.listener import Listener
+from stoker.feed.memory import MemoryWatch
 from stoker.feed.order import Order
 from stoker.feed.outcome import FailedItem, IterationEnd
 from stoker.feed.pack import unpack
@@ -41,34 +42,6 @@ _SAY_AGAIN_S = 5.0
 """A new reason for the same number of workers is reported no more often than this."""
 _MAX_LOSSES = 12
 """Workers lost in a row without one finished item: something is wrong with all of them."""
-
-
-class Listener(Protocol):
-    """Is told what happens to a loader."""
-
-    def notice(self, text: str) -> None:
-        """One line that a person should see."""
-        ...
-
-    def workers_changed(self, decision: Decision) -> None:
-        """The policy asked for another number of workers or another depth."""
-        ...
-
-    def worker_lost(self, departure: Departure, released: int) -> None:
-        """A worker is gone; ``released`` items are made again."""
-        ...
-
-    def sample_quarantined(self, index: object, path: str, seed: int, action: str) -> None:
-        """A sample was left out or replaced."""
-        ...
-
-    def tick(self) -> None:
-        """Called about four times a second while the loader is in use."""
-        ...
-
-    def snapshot(self) -> None:
-        """Called where the counters mark something: a landmark, a change of workers, the end."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,15 +393,11 @@ class Engine:
         self._losses += 1
         self.lost_pid = departure.pid
         alone = not self._roster.holding()
-        cause = self._memory.killed(len(self.crew.active()), alone=alone) if departure.was_killed else ""
+        cause = self._memory.killed(departure, len(self.crew.active()), alone=alone)
         self._listener.worker_lost(replace(departure, cause=cause or departure.cause), len(released))
+        self._memory.check(departure, cause)
         if not cause:
             self._blame(departure)
-        elif self._memory.kills_in_a_row >= MAX_KILLS:
-            raise WorkerLostError(
-                f"{dead_worker(departure.pid)}: {MAX_KILLS} data workers in a row were {cause}, each at a single batch "
-                "with no other at work; raise the limit, or make batches smaller (`batch_size`)"
-            )
         if self._losses >= _MAX_LOSSES:
             raise WorkerLostError(
                 f"{dead_worker(departure.pid)}: {self._losses} data workers were lost in a row without finishing an "
@@ -438,13 +407,9 @@ class Engine:
             self.staff()
 
     def _blame(self, departure: Departure) -> None:
-        where = departure.whereabouts
-        item = self._table.get(where.seq)
-        if item is None or item.state is not State.WAITING or "SIGSTOP" in departure.cause:
-            return
-        item.deaths[where.position] = item.deaths.get(where.position, 0) + 1
-        if item.deaths[where.position] >= 2:
-            item.work = self._quarantine.judge(item, where.position, departure, self.iteration)
+        item = self._table.get(departure.whereabouts.seq)
+        if item is not None and item.state is State.WAITING and "SIGSTOP" not in departure.cause:
+            self._quarantine.blame(item, departure, self.iteration)
 
     def _repeat_history(self, member: Member) -> None:
         """Has a new pinned worker make again what the lost one had made, so that its state is the same."""

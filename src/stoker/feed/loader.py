@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader
 
 from stoker.core.errors import WorkerStartError
 from stoker.core.events import BASELINE_BATCHES
-from stoker.core.versus import Pair
 from stoker.feed import tiers
 from stoker.feed.alternation import Alternation
 from stoker.feed.crew import Backend, Crew
-from stoker.feed.engine import Engine, Limits, Listener
+from stoker.feed.engine import Engine, Limits
+from stoker.feed.listener import LoaderListener
 from stoker.feed.memory import MemoryWatch
 from stoker.feed.order import Cursor, Order, draws_lazily, num_free
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
@@ -51,31 +51,6 @@ class FeedConfig:
     """What must start ``stoker`` in such a command; empty where a shell does."""
     memory_frac: float = 1.0
     """Share of the host's free memory that is this process's to use."""
-
-
-class LoaderListener(Listener, Protocol):
-    """Is told what happens to one loader."""
-
-    def opened(self, choice: Choice) -> None:
-        """The tier is settled (again, when the probe changed it)."""
-        ...
-
-    def iterating(self, ordinal: int, workers: int, start_s: float) -> None:
-        """An iteration has begun."""
-        ...
-
-    def compared(self, pair: Pair) -> None:
-        """A round of ours and one of torch's own were timed."""
-        ...
-
-    def comparison_ended(self, reason: str, found: str) -> None:
-        """There will be no more of them.
-
-        Args:
-            reason: why not, as half a sentence; empty where those that were asked for are over.
-            found: what they show, for people.
-        """
-        ...
 
 
 class StepCutter(Protocol):

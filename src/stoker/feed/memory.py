@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from stoker.core import host
+from stoker.core.errors import WorkerLostError, dead_worker
 from stoker.core.units import format_bytes
+from stoker.feed.crew import Departure
 from stoker.feed.fetch import moves_samples
 from stoker.feed.leases import Item
 from stoker.feed.program import Program, Tier
@@ -16,7 +18,7 @@ _WORTH_FRAC = 0.02
 """Where workers and batches use less than this share of the limit, shedding them would not help."""
 _TIGHT_FRAC, _EASY_FRAC = 0.02, 0.06
 """Below the one share of the limit free, one batch is made at a time; above the other, as many as before."""
-MAX_KILLS = 3
+_MAX_KILLS = 3
 """Workers killed for memory in a row, each the only one at work: there is too little for even one batch."""
 
 
@@ -83,12 +85,12 @@ class MemoryWatch:
         frac = self.free_bytes / max(1, limit_bytes)
         self._tight = frac < (_EASY_FRAC if self._tight else _TIGHT_FRAC)
 
-    def killed(self, workers: int, *, alone: bool) -> str:
+    def killed(self, departure: Departure, workers: int, *, alone: bool) -> str:
         """What to call the end of a worker that was killed, where the kernel did it for lack of memory; else empty.
 
         From here on one batch is made at a time, by no more than the ``workers`` that are left.
         """
-        kills = host.kills_for_memory()
+        kills = host.kills_for_memory() if departure.was_killed else self._kills
         if kills <= self._kills:
             return ""
         self._kills = kills
@@ -97,3 +99,11 @@ class MemoryWatch:
         self._tight = True
         limit_bytes, _ = host.memory_bytes()
         return f"killed by the kernel for lack of memory, limit {format_bytes(limit_bytes)}"
+
+    def check(self, departure: Departure, cause: str) -> None:
+        """Raises :class:`WorkerLostError` when there is too little memory for even one batch."""
+        if self.kills_in_a_row >= _MAX_KILLS:
+            raise WorkerLostError(
+                f"{dead_worker(departure.pid)}: {_MAX_KILLS} data workers in a row were {cause}, each at a single "
+                "batch with no other at work; raise the limit, or make batches smaller (`batch_size`)"
+            )

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, cast
 from stoker.core import seeds
 from stoker.core.errors import SampleKillsWorkerError, dead_worker
 from stoker.core.replay import replay_command
+from stoker.feed.crew import Departure
 from stoker.feed.leases import Item
 from stoker.feed.program import Iteration, WorkItem
 
@@ -61,6 +62,13 @@ class Quarantine:
             return work
         bad = tuple(k for k, index in enumerate(work.indices) if _hashable(index) and index in self._known)
         return self._without(work, bad) if len(bad) < len(work.indices) else work
+
+    def blame(self, item: Item, departure: Departure, iteration: Iteration) -> None:
+        """A worker died at an item; the second death at one place of the batch has that sample judged."""
+        position = departure.whereabouts.position
+        item.deaths[position] = item.deaths.get(position, 0) + 1
+        if item.deaths[position] >= 2:
+            item.work = self.judge(item, position, departure, iteration)
 
     def judge(self, item: Item, position: int, death: Death, iteration: Iteration) -> WorkItem:
         """The work item without the sample at ``position``, at which a second worker has just died.

@@ -1,0 +1,63 @@
+"""What the feed tells of a loader: to whoever records it, or shows it to people."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from stoker.core.versus import Pair
+from stoker.feed.crew import Departure
+from stoker.feed.scaling import Decision
+from stoker.feed.tiers import Choice
+
+
+class Listener(Protocol):
+    """Is told what happens to a loader."""
+
+    def notice(self, text: str) -> None:
+        """One line that a person should see."""
+        ...
+
+    def workers_changed(self, decision: Decision) -> None:
+        """The policy asked for another number of workers or another depth."""
+        ...
+
+    def worker_lost(self, departure: Departure, released: int) -> None:
+        """A worker is gone; ``released`` items are made again."""
+        ...
+
+    def sample_quarantined(self, index: object, path: str, seed: int, action: str) -> None:
+        """A sample was left out or replaced."""
+        ...
+
+    def tick(self) -> None:
+        """Called about four times a second while the loader is in use."""
+        ...
+
+    def snapshot(self) -> None:
+        """Called where the counters mark something: a landmark, a change of workers, the end."""
+        ...
+
+
+class LoaderListener(Listener, Protocol):
+    """Is told what happens to one loader."""
+
+    def opened(self, choice: Choice) -> None:
+        """The tier is settled (again, when the probe changed it)."""
+        ...
+
+    def iterating(self, ordinal: int, workers: int, start_s: float) -> None:
+        """An iteration has begun."""
+        ...
+
+    def compared(self, pair: Pair) -> None:
+        """A round of ours and one of torch's own were timed."""
+        ...
+
+    def comparison_ended(self, reason: str, found: str) -> None:
+        """There will be no more of them.
+
+        Args:
+            reason: why not, as half a sentence; empty where those that were asked for are over.
+            found: what they show, for people.
+        """
+        ...
