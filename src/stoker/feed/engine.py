@@ -133,7 +133,7 @@ class Engine:
 
     def staff(self) -> None:
         """Starts or drains workers until there are as many as decided; raises ``WorkerStartError`` when none can be."""
-        most = self._memory.most_workers
+        most = self._memory.most_busy
         self._roster.staff(self.decision.workers if most is None else min(most, self.decision.workers))
         if self.crew.refusal and not self._said_refusal:
             self._said_refusal = True
@@ -197,16 +197,18 @@ class Engine:
             members.sort(key=self._roster.held)
             for member in list(members):
                 item = self._table.next_waiting(member.identity.worker_id)
-                if item is not None and not self._has_room(item):
+                if item is not None and not self._has_room(item, member):
                     item = None
                 if item is not None:
                     self._lease(member, item)
                 if item is None or self._roster.held(member) >= depth:
                     members.remove(member)
 
-    def _has_room(self, item: Item) -> bool:
-        """Whether memory allows that one more item is made; always for the one that the program gets next."""
-        most = self._memory.in_flight
+    def _has_room(self, item: Item, member: Member) -> bool:
+        """Whether memory allows that this worker makes one more item; else it waits until others are done."""
+        most, most_busy = self._memory.in_flight, self._memory.most_busy
+        if most_busy is not None and not self._roster.held(member) and len(self._roster.holding()) >= most_busy:
+            return False
         if self.probing.holds_back:  # but the first batch is waited for, whatever became of its worker
             return item is self._table.head() and self.delivered_seq < self._first
         return most is None or self._table.num_in_flight < most or item is self._table.head()
@@ -328,9 +330,7 @@ class Engine:
         self.crew.become(iteration)
         self._pinned, self._history = True, History()
         self._roster.pin()
-        for item in self._table:
-            if item.state is State.READY:
-                self._history.made(item.seq, item.work, None)
+        self._history.assume((item.seq, item.work) for item in self._table if item.state is State.READY)
         return True
 
     def _return_lease(self, worker: int, header: LeaseHeader | ReadyHeader, stamp_s: float) -> None:
@@ -392,11 +392,12 @@ class Engine:
             return  # leases that crossed its farewell are simply given to others
         self._losses += 1
         self.lost_pid = departure.pid
-        alone = not self._roster.holding()
-        cause = self._memory.killed(departure, len(self.crew.active()), alone=alone)
+        cause = self._memory.killed(departure, busy=len(self._roster.holding()))
         self._listener.worker_lost(replace(departure, cause=cause or departure.cause), len(released))
         self._memory.check(departure, cause)
-        if not cause:
+        if cause:
+            self.probing.refuse("there is too little memory to compare its samples")
+        else:
             self._blame(departure)
         if self._losses >= _MAX_LOSSES:
             raise WorkerLostError(
@@ -527,8 +528,7 @@ class Engine:
             self.crew.kill(suspect.member, suspect.cause, with_stack=True)
         if self._window.span_s(now) < WINDOW_S:
             return
-        per_worker = self._counters.private_bytes + 2 * self._keeper.largest_bytes
-        self._memory.look(now, len(self.crew.active()) * per_worker)
+        self._memory.look(now, len(self.crew.active()), self._counters.private_bytes)
         seen = self._window.close(
             now,
             workers=len(self.crew.active()),
@@ -559,6 +559,7 @@ class Engine:
         for item in items:
             if item.state is State.READY and isinstance(item.result, Payload):
                 self._keeper.drop(item.result)
+            item.result = None  # the probe may still have the item
         if not self._pinned:  # torch's workers make what was drawn even when nobody waits for it: their state goes on
             self.crew.forget()
         return [item.work for item in sorted(items, key=lambda item: item.seq)]

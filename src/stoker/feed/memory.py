@@ -44,8 +44,8 @@ class MemoryWatch:
         self._tight = False
         self.in_flight: int | None = None
         """Items that may be leased or ready at a time; None for no bound."""
-        self.most_workers: int | None = None
-        """Workers that there may be, since one was killed for memory; None for no bound."""
+        self.most_busy: int | None = None
+        """Workers that may be at work at a time, since one was killed for memory; None for no bound."""
         self.free_bytes = -1
         """Memory that could be allocated when last looked at; -1 when that was not of interest."""
         self.kills_in_a_row = 0
@@ -53,9 +53,9 @@ class MemoryWatch:
 
     def fit(self, capacity: int, workers: int, tier: Tier, head: Item | None) -> None:
         """Bounds what is in flight where batches are large; the answer holds until its grounds change."""
-        if self._keeper.largest_bytes < LARGE_BYTES and not self._tight:
+        if self._keeper.largest_bytes < LARGE_BYTES and not self._tight and self.most_busy is None:
             return
-        grounds = (self._keeper.largest_bytes, workers, capacity, tier, self._tight)
+        grounds = (self._keeper.largest_bytes, workers, capacity, tier, self._tight, self.most_busy)
         if grounds == self._grounds:
             return
         self._grounds = grounds
@@ -69,34 +69,34 @@ class MemoryWatch:
             program_bytes=host.private_bytes(),
             free_bytes=self.started_bytes,
         )
-        if self._tight:
-            room = Room(1, 0)
+        if self._tight or self.most_busy is not None:
+            room = Room(1 if self._tight else min(room.in_flight, self.most_busy or 1), 0)
         self.in_flight = room.in_flight if room.in_flight < capacity else None
         self._keeper.limit_warm(room.num_warm)
 
-    def look(self, now_s: float, used_bytes: int) -> None:
-        """Reads what is free, now and then, if the feed uses enough of it to matter."""
+    def look(self, now_s: float, workers: int, private_bytes: int) -> None:
+        """Reads what is free, now and then, if workers and their batches use enough of it to matter."""
         if now_s < self._next_s:
             return
         self._next_s = now_s + _LOOK_S
+        used_bytes = workers * (private_bytes + 2 * self._keeper.largest_bytes)
         if used_bytes < _WORTH_FRAC * self.started_bytes:
             return
         limit_bytes, self.free_bytes = host.memory_bytes()
         frac = self.free_bytes / max(1, limit_bytes)
         self._tight = frac < (_EASY_FRAC if self._tight else _TIGHT_FRAC)
 
-    def killed(self, departure: Departure, workers: int, *, alone: bool) -> str:
+    def killed(self, departure: Departure, busy: int) -> str:
         """What to call the end of a worker that was killed, where the kernel did it for lack of memory; else empty.
 
-        From here on one batch is made at a time, by no more than the ``workers`` that are left.
+        From here on no more workers are at work at a time than the ``busy`` ones that are left.
         """
         kills = host.kills_for_memory() if departure.was_killed else self._kills
         if kills <= self._kills:
             return ""
         self._kills = kills
-        self.kills_in_a_row += alone
-        self.most_workers = max(1, workers)
-        self._tight = True
+        self.kills_in_a_row += not busy
+        self.most_busy = max(1, busy if self.most_busy is None else min(busy, self.most_busy))
         limit_bytes, _ = host.memory_bytes()
         return f"killed by the kernel for lack of memory, limit {format_bytes(limit_bytes)}"
 

@@ -92,6 +92,11 @@ class Probing:
         if worker == self._prober:
             self.refused, self._waits = why_not, not why_not
 
+    def refuse(self, why_not: str) -> None:
+        """Samples are not to be compared, unless they were already; ``why_not`` is half a sentence."""
+        if (self.wanted or self._item is not None) and self.evidence is None:
+            self.refused, self._waits = why_not, False
+
     @property
     def holds_back(self) -> bool:
         """Whether other workers are to finish what they have and get nothing more: samples are large."""
