@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,7 @@ def test_the_command_examines_this_machine(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_it_fails_in_lines_that_say_what_to_do(tmp_path: Path) -> None:
-    command = f"ulimit -n 100 && {sys.executable} -m stoker doctor"
+    command = f"ulimit -n 100 && {shlex.quote(sys.executable)} -m stoker doctor"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 1
     lines = done.stdout.splitlines()

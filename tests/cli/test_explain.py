@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -113,7 +114,7 @@ class TestProgram:
         assert tiers == ["elastic", "elastic", tiers[2], "process", "pinned", "pinned", "process", "elastic"]
         assert [loader["loader"] for loader in loaders] == list(range(8))
         as_text = run_stoker("explain", "records", cwd=tmp_path)
-        assert f"{PROGRAM}: 8 loaders used" in as_text.stdout
+        assert f"{shlex.quote(str(PROGRAM))}: 8 loaders used" in as_text.stdout
         assert "loader 4 made at" in as_text.stdout
 
 
