@@ -309,6 +309,12 @@ class Crew:
         if member is not None:
             self._send(member, Kind.GO)
 
+    def end_probe(self, worker: int, reason: str) -> None:
+        """Ends a throwaway worker, if it lives: it may have died since it wrote."""
+        member = self.members.get(worker)
+        if member is not None:
+            self.kill(member, reason)
+
     def pin(self, member: Member) -> None:
         """Asks a worker to go on as one of the pinned tier."""
         self._send(member, Kind.PIN)

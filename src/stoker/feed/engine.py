@@ -317,7 +317,7 @@ class Engine:
         if not why_not:
             self.crew.forget()
             return
-        self.crew.kill(self.crew.members[worker], why_not)
+        self.crew.end_probe(worker, why_not)
         self._handover.begin(self.crew, self._program, self._table)
 
     def hand_over(self, iteration: Iteration) -> bool:
