@@ -304,7 +304,7 @@ class Crew:
         self._send(member, Kind.PROBE, pickle.dumps((role, work, other), 5))
 
     def let_go_on(self, worker: int) -> None:
-        """Has a throwaway worker whose first sample was large go on."""
+        """Has a worker go on that waits to hear whether its large samples are compared."""
         member = self.members.get(worker)
         if member is not None:
             self._send(member, Kind.GO)

@@ -313,7 +313,7 @@ class Engine:
             workers=len(self.crew.active()),
             free_bytes=self._memory.started_bytes,
         )
-        self.probing.sized(worker, why_not)
+        self.probing.sized(self.crew, worker, why_not)
         if not why_not:
             self.crew.forget()
             return

@@ -116,8 +116,12 @@ def create_fetcher(program: Program, iteration: Iteration, sink: Sink = _NO_SINK
 def moves_samples(program: Program, tier: Tier) -> bool:
     """Whether each sample goes where its batch will be as soon as it is made."""
     plain = program.collate_fn is torch_data.collate.default_collate
-    one_by_one = program.auto_collation and not program.is_iterable and not takes_whole_batches(program.dataset)
-    return tier is Tier.ELASTIC and plain and one_by_one
+    return tier is Tier.ELASTIC and plain and makes_one_by_one(program)
+
+
+def makes_one_by_one(program: Program) -> bool:
+    """Whether the dataset makes samples, not whole batches."""
+    return program.auto_collation and not program.is_iterable and not takes_whole_batches(program.dataset)
 
 
 class PinnedFetcher:

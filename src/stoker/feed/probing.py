@@ -87,10 +87,13 @@ class Probing:
             self._evidence[role] = value
             self._waits = self._waits and role != "apart"
 
-    def sized(self, worker: int, why_not: str) -> None:
+    def sized(self, crew: Crew, worker: int, why_not: str) -> None:
         """The throwaway worker's first sample is large, and it waits; ``why_not`` is why it is not to go on."""
-        if worker == self._prober:
-            self.refused, self._waits = why_not, not why_not
+        if worker != self._prober:
+            return
+        self.refused, self._waits = why_not, not why_not
+        if not why_not:
+            crew.let_go_on(self._maker)
 
     def refuse(self, why_not: str) -> None:
         """Samples are not to be compared, unless they were already; ``why_not`` is half a sentence."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import enum
 import os
+import select
 import socket
 import struct
 from collections import deque
@@ -51,7 +52,7 @@ class Kind(enum.IntEnum):
     STAGE = 7
     """To a worker: what to do with each batch after collation (a pickled callable; empty for nothing)."""
     GO = 8
-    """To a throwaway worker that waits: go on with the probe."""
+    """To a worker that waits to hear whether its large samples are compared: they are."""
     PIN = 9
     """To a worker: go on as one of the pinned tier, if no random number was drawn (answered by PINNED)."""
     READY = 16
@@ -337,6 +338,12 @@ class Channel:
         if not size:
             return None
         return self._decoder.feed(self._in[:size], _descriptors_in(ancillary) if ancillary else ())
+
+    def await_frames(self, timeout_s: float) -> None:
+        """Returns when there is something to receive, or the peer is gone, or the time is up."""
+        poller = select.poll()
+        poller.register(self.sock, select.POLLIN)
+        poller.poll(timeout_s * 1e3)
 
     def abandon(self) -> None:
         """Closes this process's copy (in a forked child), without the destructor closing the number once more."""

@@ -37,6 +37,8 @@ _INLINE_SKELETON_BYTES = 1 << 15
 """Longer skeletons (batches of strings or bytes) go to the slot as well, not through the socket."""
 _CHECKED_BYTES = 4096
 """How much of each buffer goes into the check of a batch that may have to be repeated."""
+_WORD_S = 1.0
+"""How long a worker with large samples waits to hear what becomes of it: the probe makes one sample meanwhile."""
 
 
 class Worker:
@@ -136,6 +138,7 @@ class Worker:
 
     def _on_pin(self, _: Frame) -> None:
         """Goes on as a worker of the pinned tier, if all that was made is what such a one would have made."""
+        self._waits = False
         iteration, fetcher = self._iteration, self._fetcher
         can = isinstance(fetcher, fetch.ElasticFetcher) and not self._probed and fetcher.give_up()
         if can and iteration is not None:
@@ -207,13 +210,32 @@ class Worker:
         """A probe's death is not to be blamed on a sample."""
 
     def _serve(self, header: LeaseHeader, item: WorkItem) -> None:
-        self._make(header, item)
-        if header.flags & LeaseFlag.DIGEST and self._receive(wait=False) and not self._is_pinned:
+        made_bytes = self._make(header, item)
+        if header.flags & LeaseFlag.DIGEST and self._hear(self._unit_bytes(made_bytes, item)) and not self._is_pinned:
             self._send_evidence(item)
         self._idle_since = time.monotonic()
 
-    def _make(self, header: LeaseHeader, item: WorkItem) -> None:
-        """Makes a batch and sends it; nothing of it is left here afterwards."""
+    def _unit_bytes(self, made_bytes: int, item: WorkItem) -> int:
+        """About what one sample has, or all that the dataset makes at once."""
+        return made_bytes // max(1, len(item.indices)) if fetch.makes_one_by_one(self._program) else made_bytes
+
+    def _hear(self, unit_bytes: int) -> bool:
+        """Takes in what has arrived; False when the training process is gone.
+
+        What is large may not be compared at all. Then this worker is to go on as a pinned one, which it can't once it
+        has made samples for a comparison: so it waits for word.
+        """
+        self._waits = unit_bytes >= probe.LARGE_SAMPLE_BYTES
+        deadline = time.monotonic() + _WORD_S
+        while self._receive(wait=False):
+            left_s = deadline - time.monotonic()
+            if not self._waits or self._stopping or left_s <= 0:
+                return True
+            self._channel.await_frames(left_s)
+        return False
+
+    def _make(self, header: LeaseHeader, item: WorkItem) -> int:
+        """Makes a batch and sends it; its bytes. Nothing of it is left here afterwards."""
         begun = time.monotonic()
         idle_s = begun - self._idle_since
         cpu = time.process_time()
@@ -241,6 +263,7 @@ class Worker:
             self._channel.send(Kind.FAILED, header.pack(failure))
         if isinstance(writer, FreshWriter):
             writer.close()
+        return packed.payload_bytes if packed is not None else 0
 
     @property
     def _is_pinned(self) -> bool:
