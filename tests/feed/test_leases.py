@@ -132,13 +132,13 @@ def test_streams_deliver_every_batch_of_every_shard_in_torchs_order(lengths: lis
         worker = data.draw(st.integers(0, num_workers - 1), "worker")
         item = table.next_waiting(worker)
         if item is not None:
-            assert table.owner(item.seq) == worker
+            assert item.owner == worker
             generation = table.lease(item, worker)
             if data.draw(st.booleans(), "dies"):
                 table.release(worker)
                 assert table.accept(item.seq, generation, "late") is None
             elif made[worker] == lengths[worker]:
-                table.end_shard(item.seq, generation, worker)
+                table.end_shard(item.seq, generation)
             else:
                 table.accept(item.seq, generation, (worker, made[worker]))
                 made[worker] += 1
@@ -147,6 +147,39 @@ def test_streams_deliver_every_batch_of_every_shard_in_torchs_order(lengths: lis
         finished = table.all_shards_ended and table.head() is None
     expected = [(w, k) for k in range(max(lengths, default=0)) for w in range(num_workers) if k < lengths[w]]
     assert got == expected
+
+
+@given(slow=st.integers(0, 3), num_workers=st.integers(2, 4), depth=st.integers(1, 3), length=st.integers(12, 40))
+def test_without_an_order_a_slow_worker_keeps_no_more_than_its_share(
+    slow: int, num_workers: int, depth: int, length: int
+) -> None:
+    """As torch's loader: whoever is not waited for makes all but the items that the slow worker had at first."""
+    slow %= num_workers
+    table = LeaseTable(num_workers, most_open=depth * num_workers)
+    got: list[tuple[int, int]] = []
+    while len(got) < length - depth:
+        while table.next_seq < length and table.num_open < depth * num_workers:
+            table.add(work(table.next_seq))
+        for worker in range(num_workers):
+            item = table.next_waiting(worker)
+            if item is not None and worker != slow:
+                table.accept(item.seq, table.lease(item, worker), worker)
+        item = table.first_ready()
+        assert item is not None
+        got.append((item.seq, table.deliver(item)))
+    assert all(worker != slow for _, worker in got)
+    assert {item.seq for item in table} == {slow + k * num_workers for k in range(depth)}
+
+
+def test_without_an_order_results_go_out_as_they_come() -> None:
+    table = LeaseTable(2, most_open=4)
+    generations = [table.lease(table.add(work(number)), number % 2) for number in range(4)]
+    for number in (3, 0, 2):
+        table.accept(number, generations[number], number)
+    came: list[int] = []
+    while (item := table.first_ready()) is not None:
+        came.append(table.deliver(item))
+    assert came == [3, 0, 2]
 
 
 class TestPinned:
@@ -165,7 +198,7 @@ class TestPinned:
     def test_items_of_an_ended_shard_are_void_from_the_start(self) -> None:
         table = LeaseTable(num_pinned=2)
         item = table.add(work(0))
-        table.end_shard(0, table.lease(item, 0), 0)
+        table.end_shard(0, table.lease(item, 0))
         table.add(work(1))
         assert table.add(work(2)).state is State.VOID
         head = table.head()
@@ -178,7 +211,7 @@ class TestPinned:
         item = table.add(work(0))
         generation = table.lease(item, 0)
         table.release(0)
-        table.end_shard(0, generation, 0)
+        table.end_shard(0, generation)
         assert item.state is State.WAITING
         assert not table.all_shards_ended
 

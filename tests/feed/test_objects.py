@@ -13,6 +13,7 @@ import logging
 import random
 import threading
 import types
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -251,7 +252,32 @@ class TestCode:
         assert fingerprint(cached) != before
 
 
+def nested() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is a prototype
+        return torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+
+
+class Touchy:
+    """Raises at the look that the walk takes."""
+
+    __slots__ = ("__dict__",)
+
+    def __getattribute__(self, name: str) -> Any:
+        raise ValueError(name)
+
+
+class Shy(enum.Enum):
+    A = 1
+
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+
 class TestObstacles:
+    def test_what_raises_when_it_is_shown_is_walked_all_the_same(self) -> None:
+        assert fingerprint(Box(a=Shy.A)) is not None
+
     @pytest.mark.parametrize(
         ("thing", "words"),
         [
@@ -262,6 +288,8 @@ class TestObstacles:
             (torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]), "is an optimizer"),
             (torch.zeros(2, device="meta"), "is a tensor on meta"),
             (torch.zeros(2, 2).to_sparse(), "tensor of layout torch.sparse_coo"),
+            (nested(), "is a nested tensor"),
+            (torch.nn.LazyLinear(2), "is a tensor that is yet to get its shape"),
             (threading.Lock(), "can't be looked into"),
             (itertools.count(), "can't be looked into"),
             ((n for n in range(3)), "can't be looked into"),
@@ -273,6 +301,11 @@ class TestObstacles:
         found = obstacles(Box(inner={"model": thing}))
         assert words in found
         assert "`dataset.inner['model']" in found
+
+    def test_what_raises_when_it_is_looked_at(self) -> None:
+        found = survey([("dataset", {"model": Touchy()})])
+        assert found.fingerprint is None
+        assert found.obstacles[0].endswith("Touchy, which can't be looked into (ValueError)")
 
     def test_an_open_file(self, tmp_path: Path) -> None:
         with (tmp_path / "x").open("w") as file:

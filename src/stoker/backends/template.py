@@ -57,9 +57,16 @@ class Template:
                 return
             for frame in frames:
                 if frame.kind is Kind.SURVEY:
-                    self._channel.send(Kind.SURVEYED, reuse_fingerprint(self._program) or b"")
+                    self._channel.send(Kind.SURVEYED, self._fingerprint())
                 else:
                     self._give_birth(pickle.loads(frame.body), frame.fds[0])
+
+    def _fingerprint(self) -> bytes:
+        """Of the program as it is here; empty where there is none: then these workers are not used again."""
+        try:
+            return reuse_fingerprint(self._program) or b""
+        except Exception:  # whoever asked fingerprints the same, and tells
+            return b""
 
     def _give_birth(self, identity: WorkerIdentity, fd: int) -> None:
         own_pid = os.getpid()

@@ -171,6 +171,8 @@ class Notice(Event, tag="notice"):
 
     text: str
     loader: int = -1
+    trace: str = ""
+    """Traceback of a mistake of stoker's own."""
 
 
 class GraphNode(msgspec.Struct, kw_only=True):

@@ -42,6 +42,8 @@ class Cursor(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The first work item not taken; beyond ``yielded`` where shards of a stream have ended."""
     taken: list[_Count] = []
     """Items taken beyond ``next_item`` where the program does not need the order."""
+    made_by: list[_Count] = []
+    """Of the items taken, how many each pinned worker made, by its id; where the program does not need the order."""
     drawn: _Count = 0
     """Items that the sampler had been asked for."""
     exhausted: bool = False

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from stoker.core.errors import StreamNotRepeatableError, WorkerLostError, WorkerStartError, dead_worker
+from stoker.core.mishaps import BestEffort, Unfailing
 from stoker.feed.crew import LEFT, Crew, Departure, Member, Message
-from stoker.feed.fetch import moves_samples
 from stoker.feed.handover import Handover
 from stoker.feed.history import History
 from stoker.feed.leases import Item, LeaseTable, State
@@ -22,9 +22,10 @@ from stoker.feed.listener import Listener
 from stoker.feed.memory import MemoryWatch
 from stoker.feed.order import Order
 from stoker.feed.outcome import FailedItem, IterationEnd
+from stoker.feed.oversight import COUNTING, Limits, Oversight
 from stoker.feed.pack import unpack
 from stoker.feed.probe import Evidence
-from stoker.feed.probing import Probing, why_not_probed
+from stoker.feed.probing import Probing
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.quarantine import Quarantine
 from stoker.feed.rings import Payload, SlotKeeper
@@ -34,24 +35,13 @@ from stoker.feed.watch import INTERVAL_S, Watch
 from stoker.feed.window import Counters, Window
 from stoker.feed.wire import Frame, Kind, LeaseFlag, LeaseHeader, ReadyHeader, unpack_lease, unpack_ready
 
-WINDOW_S = 0.25
-"""How often the policy is asked."""
+_T = TypeVar("_T")
 _POLL_S = 0.1
 """Longest wait without looking at workers, policy and time limit."""
 _SAY_AGAIN_S = 5.0
 """A new reason for the same number of workers is reported no more often than this."""
 _MAX_LOSSES = 12
 """Workers lost in a row without one finished item: something is wrong with all of them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a loader's workers may use and put up with."""
-
-    worker_memory_bytes: int
-    stall_timeout_s: float
-    timeout_s: float = 0.0
-    """The loader's own time limit for one batch; 0 for none."""
 
 
 class Engine:
@@ -66,6 +56,7 @@ class Engine:
         keeper: slots, kept from iteration to iteration.
         memory: bounds what is in flight, likewise.
         counters: cumulative counters of the loader.
+        effort: attempts what may fail without harm.
         lookahead: most items that may be drawn and not delivered, but for the free ones.
         num_free: the first so many items of the iteration are drawn as the policy likes; None for all.
         in_order: deliver by number; else whatever is ready.
@@ -87,6 +78,7 @@ class Engine:
         limits: Limits,
         quarantine: Quarantine,
         listener: Listener,
+        effort: BestEffort,
         lookahead: int,
         num_free: int | None,
         in_order: bool,
@@ -96,7 +88,6 @@ class Engine:
         self._program = program
         self.iteration = iteration
         self._order = order
-        self._policy = policy
         self.decision = decision
         self._keeper = keeper
         self._counters = counters
@@ -107,11 +98,15 @@ class Engine:
         self._num_free = num_free
         self._in_order = in_order
         self._pinned = iteration.tier is Tier.PINNED
-        self._table = LeaseTable(program.declared_workers if self._pinned else 0, first)
+        self._most_open = 0 if in_order else lookahead
+        self._table = LeaseTable(program.declared_workers if self._pinned else 0, first, self._most_open)
         self._history = History() if self._pinned else None
-        self._watch = Watch(limits.stall_timeout_s, time.monotonic() + INTERVAL_S)
+        watch = Watch(limits.stall_timeout_s, time.monotonic() + INTERVAL_S)
         self._window = Window(counters, time.monotonic())
-        self._roster = Roster(crew, program, self._window, pinned=self._pinned, started=self._on_started)
+        self._oversight = Oversight(watch, memory, policy, self._window, counters, effort)
+        window: Any = Unfailing(self._window, effort, *COUNTING)
+        self._effort = effort
+        self._roster = Roster(crew, program, window, pinned=self._pinned, started=self._on_started)
         self.probing = Probing()
         self._handover = Handover()
         self._losses = 0
@@ -127,7 +122,9 @@ class Engine:
         self.delivered_seq = first - 1
         """Number of the item delivered last."""
         if self._history is not None and program.is_iterable:
-            self._history.assume(order.stream_items([*range(first), *self.taken_ahead]))
+            made = [*range(first), *self.taken_ahead]
+            owners = order.owners(made, program.declared_workers)
+            self._history.assume(order.stream_items(made[: len(owners)]), owners)
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
@@ -142,7 +139,7 @@ class Engine:
     def _on_started(self, member: Member) -> None:
         if self._history is not None:
             self._repeat_history(member)
-        self.probing.spawn(self.crew, self._program)
+        self._probe(lambda: self.probing.spawn(self.crew, self._program))
 
     # -- items -----------------------------------------------------------------------------------------------------
 
@@ -157,7 +154,7 @@ class Engine:
         return max(1, min(open_items, self._keeper.num_slots - 1))
 
     @property
-    def _most_open(self) -> int:
+    def _most_drawn(self) -> int:
         """Where drawing stops for now."""
         if self._num_free is None or self._order.drawn < self._num_free:
             return max(2, self.capacity) if self.probing.wanted else self.capacity  # the probe likes to have another
@@ -170,7 +167,7 @@ class Engine:
 
     def fill(self) -> None:
         """Draws and leases as much as may be in flight; the first worker begins while the other items are drawn."""
-        while not self._order.exhausted and self._table.num_open < self._most_open:
+        while not self._order.exhausted and self._table.num_open < self._most_drawn:
             if self._pinned and self._program.is_iterable and self._table.all_shards_ended:
                 break
             if not self.draw_one():
@@ -220,7 +217,8 @@ class Engine:
         flags = LeaseFlag.INLINE if self._keeper.descriptors_are_short else LeaseFlag.NONE
         if self.probing.wanted:
             flags |= LeaseFlag.DIGEST
-            self.probing.accompany(self.crew, self._program, item, self._table.get(item.seq + 1), number)
+            other = self._table.get(item.seq + 1)
+            self._probe(lambda: self.probing.accompany(self.crew, self._program, item, other, number))
         self.crew.lease(member, LeaseHeader(item.seq, generation, ring, slot, flags), item.work)
         self._roster.add_lease(member)
 
@@ -238,9 +236,9 @@ class Engine:
         ring = self._keeper.fit(self.capacity)
         if ring is not None:
             self.crew.share(ring)
-        self._memory.fit(self.capacity, max(1, len(self.crew.active())), self.iteration.tier, self._table.head())
+        self._oversight.fit(self.capacity, max(1, len(self.crew.active())), self.iteration.tier, self._table.head())
         if self.probing.holds_back:
-            self.probing.go_on(self.crew, all_idle=not self._roster.holding())
+            self._probe(lambda: self.probing.go_on(self.crew, all_idle=not self._roster.holding()))
         if self.crew.template_lost and not self.crew.members:
             raise WorkerStartError("the template process is gone, and with it all data workers")
         if changed:
@@ -269,9 +267,9 @@ class Engine:
         while self.probing.evidence is None:
             if self.probing.refused:
                 return self.probing.refused
-            if self.probing.hopeless(self.crew):
-                if not self.probing.repeat(self.crew, self._program):
-                    return "data workers were lost twice while its samples were probed"
+            if self._attempt_probe(lambda: self.probing.hopeless(self.crew), otherwise=True):
+                if not self._attempt_probe(lambda: self.probing.repeat(self.crew, self._program), otherwise=False):
+                    return self.probing.refused or "data workers were lost twice while its samples were probed"
                 self._listener.notice("a data worker was lost while samples were probed; they are probed once more")
                 deadline = time.monotonic() + timeout_s
             elif time.monotonic() > deadline:
@@ -297,28 +295,33 @@ class Engine:
         elif frame.kind is Kind.RETIRING:
             self._on_retiring(message.worker, frame)
         elif frame.kind is Kind.PROBED:
-            self.probing.found(frame.body)
+            self._probe(lambda: self.probing.found(frame.body))
         elif frame.kind is Kind.SIZED:
-            self._on_sized(message.worker, pickle.loads(frame.body))
+            self._probe(lambda: self._on_sized(message.worker, pickle.loads(frame.body)))
         elif frame.kind is Kind.PINNED:
             self._handover.answered(message.worker, agreed=pickle.loads(frame.body))
 
+    def _probe(self, act: Callable[[], None]) -> None:
+        """A step of the comparison of samples; one that fails ends it."""
+        self._attempt_probe(act, otherwise=None)
+
+    def _attempt_probe(self, act: Callable[[], _T], *, otherwise: _T) -> _T:
+        try:
+            return act()
+        except Exception as error:
+            self.probing.give_up("stoker failed to compare its samples")
+            self._effort.failed("comparison of samples", error, "this loader is served as declared")
+            return otherwise
+
     def _on_sized(self, worker: int, sample_bytes: int) -> None:
         """The first sample of the probe is large: it goes on when the others are done, or not at all."""
-        head = self._table.head()
-        one_by_one = moves_samples(self._program, Tier.ELASTIC) and head is not None
-        why_not = why_not_probed(
-            sample_bytes=sample_bytes,
-            batch_bytes=sample_bytes * (len(head.work.indices) if one_by_one and head is not None else 1),
-            workers=len(self.crew.active()),
-            free_bytes=self._memory.started_bytes,
-        )
-        self.probing.sized(self.crew, worker, why_not)
-        if not why_not:
+        free_bytes = self._memory.started_bytes
+        why_not = self.probing.sized(self.crew, self._program, worker, sample_bytes, self._table.head(), free_bytes)
+        if why_not:
+            self.crew.end_probe(worker, why_not)
+            self._handover.begin(self.crew, self._program, self._table, self._most_open)
+        else:
             self.crew.forget()
-            return
-        self.crew.end_probe(worker, why_not)
-        self._handover.begin(self.crew, self._program, self._table)
 
     def hand_over(self, iteration: Iteration) -> bool:
         """Goes on as the pinned tier with the same workers, if they allow it; else nothing has changed."""
@@ -330,7 +333,8 @@ class Engine:
         self.crew.become(iteration)
         self._pinned, self._history = True, History()
         self._roster.pin()
-        self._history.assume((item.seq, item.work) for item in self._table if item.state is State.READY)
+        ready = [item for item in self._table if item.state is State.READY]
+        self._history.assume([(item.seq, item.work) for item in ready], [item.owner for item in ready])
         return True
 
     def _return_lease(self, worker: int, header: LeaseHeader | ReadyHeader, stamp_s: float) -> None:
@@ -354,7 +358,7 @@ class Engine:
         if item is None:
             self._keeper.drop(payload)
         elif self._history is not None:
-            self._history.made(item.seq, item.work, header.check)
+            self._history.made(item.seq, item.work, header.check, item.owner)
 
     def _on_failed(self, worker: int, frame: Frame) -> None:
         header, body = unpack_lease(frame.body)
@@ -369,16 +373,13 @@ class Engine:
         result = FailedItem(bytes(body), header.seq, found.work)
         item = self._table.accept(header.seq, header.generation, result)
         if item is not None and self._history is not None:
-            self._history.made(item.seq, item.work, None)
+            self._history.made(item.seq, item.work, None, item.owner)
 
     def _on_ended(self, worker: int, frame: Frame) -> None:
         header, _ = unpack_lease(frame.body)
         self._return_lease(worker, header, time.monotonic())
         self._keeper.give_back(header.ring, header.slot)
-        item = self._table.get(header.seq)
-        if item is None or item.generation != header.generation:
-            return
-        self._table.end_shard(header.seq, header.generation, self._table.owner(header.seq))
+        self._table.end_shard(header.seq, header.generation)
 
     # -- losses ----------------------------------------------------------------------------------------------------
 
@@ -392,7 +393,7 @@ class Engine:
             return  # leases that crossed its farewell are simply given to others
         self._losses += 1
         self.lost_pid = departure.pid
-        cause = self._memory.killed(departure, busy=len(self._roster.holding()))
+        cause = self._oversight.cause_of(departure, busy=len(self._roster.holding()))
         self._listener.worker_lost(replace(departure, cause=cause or departure.cause), len(released))
         self._memory.check(departure, cause)
         if cause:
@@ -416,7 +417,7 @@ class Engine:
         """Has a new pinned worker make again what the lost one had made, so that its state is the same."""
         assert self._history is not None
         worker_id = member.identity.worker_id
-        for seq, work in self._history.of(worker_id, self._program.declared_workers):
+        for seq, work in self._history.of(worker_id):
             self._history.expect(seq)
             self.crew.lease(member, LeaseHeader(seq, 0, -1, -1, LeaseFlag.REPLAY), work)
             self._roster.add_lease(member)
@@ -463,10 +464,7 @@ class Engine:
         return item is not None and item.state is State.READY
 
     def _find(self) -> Item | None:
-        head = self._table.head()
-        if self._in_order or (head is not None and head.state is State.READY):
-            return head
-        return self._table.first_ready() or head
+        return (None if self._in_order else self._table.first_ready()) or self._table.head()
 
     def await_head(self) -> None:
         """Waits until the next batch is there, without delivering it; raises :class:`IterationEnd` at the end."""
@@ -507,6 +505,8 @@ class Engine:
     def _deliver(self, item: Item) -> Any:
         if item.seq != self._table.cursor:
             self.taken_ahead.add(item.seq)
+        if self._pinned and self._most_open:
+            self._order.made_by[item.owner] += 1
         self.delivered_seq = item.seq
         result = self._table.deliver(item)
         while self._table.cursor in self.taken_ahead:
@@ -524,21 +524,16 @@ class Engine:
 
     def _routine(self, now: float, *, waiting: bool = False) -> None:
         """What is due from time to time: watching workers and asking the policy."""
-        for suspect in self._watch.look(self.crew, now, self._roster.holding()):
+        for suspect in self._oversight.suspects(self.crew, now, self._roster.holding()):
             self.crew.kill(suspect.member, suspect.cause, with_stack=True)
-        if self._window.span_s(now) < WINDOW_S:
+        if not self._oversight.is_due(now):
             return
-        self._memory.look(now, len(self.crew.active()), self._counters.private_bytes)
-        seen = self._window.close(
-            now,
-            workers=len(self.crew.active()),
-            depth=self.decision.depth,
-            batch_bytes=self._keeper.largest_bytes,
-            waiting=waiting,
-            free_bytes=self._memory.free_bytes,
+        seen = self._oversight.observe(
+            now, len(self.crew.active()), self.decision.depth, self._keeper.largest_bytes, waiting=waiting
         )
-        if not self._pinned:
-            self._obey(self._policy.decide(seen))
+        decision = None if self._pinned or seen is None else self._oversight.decide(seen)
+        if decision is not None:
+            self._obey(decision)
         self._listener.tick()
 
     def _obey(self, decision: Decision) -> None:
@@ -575,7 +570,8 @@ class Engine:
 
     def show_pace(self, wanted: bool) -> None:
         """Whether the policy is to learn from what happens from now on; else it is a pause to it."""
-        (self._window.resume if wanted else self._window.pause)(time.monotonic())
+        pace = self._window.resume if wanted else self._window.pause
+        self._effort.attempt(COUNTING[0], lambda: pace(time.monotonic()), None, then=COUNTING[1])
 
     def first_work(self) -> WorkItem | None:
         """The item that is delivered next, without waiting for it; None at the end."""
@@ -585,7 +581,7 @@ class Engine:
     def inherit(self, seq: int, work: WorkItem) -> None:
         """An item that an earlier engine delivered: a pinned worker makes it again to be in the same state."""
         if self._history is not None:
-            self._history.made(seq, work, None)
+            self._history.made(seq, work, None, seq % self._program.declared_workers)
 
     def adopt(self, works: Sequence[WorkItem]) -> None:
         """Takes over items that an earlier engine had drawn."""

@@ -27,13 +27,20 @@ class Handover:
         """Whether the workers were asked."""
         return bool(self._asked)
 
-    def begin(self, crew: Crew, program: Program, table: LeaseTable) -> None:
-        """Asks all workers, if each holds a place of its own and has only items of that place."""
+    def begin(self, crew: Crew, program: Program, table: LeaseTable, most_open: int = 0) -> None:
+        """Asks all workers, if each holds a place of its own and has only items of that place.
+
+        Args:
+            crew: the workers.
+            program: says how many places there are.
+            table: the items, which are bound to the places.
+            most_open: as in :class:`LeaseTable`.
+        """
         places = {member.identity.number: member.identity.worker_id for member in crew.active()}
         declared = program.declared_workers
         if sorted(places.values()) != list(range(declared)) or not _as_pinned(table, places, declared):
             return
-        table.pin(declared)
+        table.pin(declared, most_open)
         for member in crew.active():
             self._asked.add(member.identity.number)
             crew.pin(member)

@@ -15,24 +15,24 @@ class History:
     """What pinned workers have made in this iteration: 8 bytes a sample and a check a batch."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[Any, WorkItem, int | None]] = {}
+        self._made: dict[int, tuple[Any, WorkItem, int | None, int]] = {}
         self._repeating: set[int] = set()
 
-    def made(self, seq: int, work: WorkItem, check: int | None) -> None:
-        """An item was made; ``check`` is of its batch, None when there is none to compare with."""
-        self._made[seq] = (_compress(work.indices), replace(work, indices=None), check)
+    def made(self, seq: int, work: WorkItem, check: int | None, owner: int) -> None:
+        """The worker with id ``owner`` made an item; ``check`` is of its batch, None for none to compare with."""
+        self._made[seq] = (_compress(work.indices), replace(work, indices=None), check, owner)
 
-    def assume(self, items: Iterable[tuple[int, WorkItem]]) -> None:
-        """Items of a stream that were made before this iteration was gone on with."""
-        for seq, work in items:
-            self.made(seq, work, None)
+    def assume(self, items: Iterable[tuple[int, WorkItem]], owners: Iterable[int]) -> None:
+        """Items that were made before this iteration was gone on with, and the ids of the workers that made them."""
+        for (seq, work), owner in zip(items, owners, strict=True):
+            self.made(seq, work, None, owner)
 
-    def of(self, worker_id: int, num_workers: int) -> list[tuple[int, WorkItem]]:
+    def of(self, worker_id: int) -> list[tuple[int, WorkItem]]:
         """What the worker with an id has made, in order."""
         return [
             (seq, replace(work, indices=_expand(indices)))
-            for seq, (indices, work, _) in sorted(self._made.items())
-            if seq % num_workers == worker_id
+            for seq, (indices, work, _, owner) in sorted(self._made.items())
+            if owner == worker_id
         ]
 
     def expect(self, seq: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import _utils as torch_data
 
-from stoker.feed import fetch, streams
+from stoker.feed import fetch, streams, tiers
 from stoker.feed.program import Iteration, Program, WorkItem
 
 
@@ -20,10 +20,12 @@ class InlineMaker:
         self._iteration = iteration
         self._fetcher = fetch.ElasticFetcher(program, iteration)
         self._seeds: tuple[Any, ...] | None = None
+        self._generators = tiers.generators_of(program) if iteration.seeds_generators else ()
 
     def make(self, seq: int, work: WorkItem) -> Any:
         """One batch; user exceptions come as they are, with a note that names the sample."""
         info = torch_data.worker._worker_info
+        adopted = streams.adopt(self._generators)
         states = streams.save()
         try:
             fetch.announce_worker(self._program, 0, self._iteration.base_seed)
@@ -42,4 +44,5 @@ class InlineMaker:
             raise cause from None
         finally:
             streams.restore(states)
+            streams.adopt(adopted)
             torch_data.worker._worker_info = info

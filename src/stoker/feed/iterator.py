@@ -170,7 +170,7 @@ class FedIterator(_BaseDataLoaderIter):
         pace.asked(feed)
         try:
             if feed.counters.batches >= feed.landmark:
-                feed.pass_landmark()
+                feed.effort.attempt("record of a loader", feed.pass_landmark, None, then="it is recorded in part")
             cutter = feed.cutter
             if cutter is None:
                 batch = self._next_of_torch()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +43,11 @@ class Item:
     """Worker that holds the lease, or made it; -1 for none."""
     ring: int = -1
     slot: int = -1
+    owner: int = -1
+    """Id of the worker that it is bound to; -1 for none."""
     result: Any = None
+    arrived: int = 0
+    """Place among the results in the order in which they came."""
     deaths: dict[int, int] = field(default_factory=dict[int, int])
     """How many workers died at each position of the batch."""
 
@@ -53,16 +58,22 @@ class LeaseTable:
     Args:
         num_pinned: W to bind item k to the worker with id k modulo W; 0 to let any worker make any item.
         first: number of the first item (a resumed iteration does not begin at 0).
+        most_open: where the program does not need the order, items that all pinned workers together may have undone;
+            an item is then bound to the next worker that has less than its share of them, as torch's loader does it.
+            0 where it needs the order.
     """
 
-    def __init__(self, num_pinned: int = 0, first: int = 0) -> None:
+    def __init__(self, num_pinned: int = 0, first: int = 0, most_open: int = 0) -> None:
         self._num_pinned = num_pinned
+        self._most_open = most_open
+        self._turn = first
         self._items: dict[int, Item] = {}
         self._waiting: list[int] = []
         self._void_from: dict[int, int] = {}  # worker id -> its first void item (exhausted shard)
         self.cursor = first
         self.next_seq = first
         self.num_ready = 0
+        self._num_accepted = 0
 
     def __len__(self) -> int:
         return len(self._items)
@@ -74,24 +85,35 @@ class LeaseTable:
         """The item, unless delivered or unknown."""
         return self._items.get(seq)
 
-    def owner(self, seq: int) -> int:
-        """The worker id that a pinned item is bound to."""
-        return seq % self._num_pinned
-
     def add(self, work: WorkItem) -> Item:
         """A new item behind all others."""
-        item = Item(self.next_seq, work)
+        item = Item(self.next_seq, work, owner=self._next_owner())
         self._items[item.seq] = item
         self.next_seq += 1
-        if self._num_pinned and self.owner(item.seq) in self._void_from:
+        if item.owner in self._void_from:
             item.state = State.VOID
         else:
             heapq.heappush(self._waiting, item.seq)
         return item
 
-    def pin(self, num_pinned: int) -> None:
-        """Binds items to workers from here on, as ``num_pinned`` does."""
-        self._num_pinned = num_pinned
+    def _next_owner(self) -> int:
+        if not self._num_pinned:
+            return -1
+        if not self._most_open:
+            return self.next_seq % self._num_pinned
+        undone = Counter(item.owner for item in self._items.values())
+        active = [worker for worker in range(self._num_pinned) if worker not in self._void_from]
+        for _ in range(self._num_pinned):
+            worker, self._turn = self._turn % self._num_pinned, self._turn + 1
+            if worker in active and undone[worker] < self._most_open // len(active):
+                return worker
+        return min(active, key=lambda worker: undone[worker], default=self.next_seq % self._num_pinned)
+
+    def pin(self, num_pinned: int, most_open: int = 0) -> None:
+        """Binds items to workers, as these arguments do at the start; before anything was delivered."""
+        self._num_pinned, self._most_open, self._turn = num_pinned, most_open, self.next_seq
+        for item in self._items.values():
+            item.owner = item.seq % num_pinned
 
     def pass_over(self) -> None:
         """The next item was delivered before the iteration was gone on with."""
@@ -111,10 +133,9 @@ class LeaseTable:
                     return item
                 heapq.heappop(self._waiting)
             return None
-        mine = (s for s in self._waiting if self.owner(s) == worker_id)
-        for seq in sorted(mine):
+        for seq in sorted(self._waiting):
             item = self._items.get(seq)
-            if item is not None and item.state is State.WAITING:
+            if item is not None and item.owner == worker_id and item.state is State.WAITING:
                 return item
         return None
 
@@ -137,16 +158,18 @@ class LeaseTable:
             return None
         item.state, item.result = State.READY, result
         self.num_ready += 1
+        self._num_accepted += 1
+        item.arrived = self._num_accepted
         return item
 
-    def end_shard(self, seq: int, generation: int, worker_id: int) -> None:
-        """The shard of a pinned worker is exhausted: ``seq`` and its later items will never be made."""
+    def end_shard(self, seq: int, generation: int) -> None:
+        """The shard of the worker that ``seq`` is bound to is exhausted: it and later ones will never be made."""
         item = self._items.get(seq)
         if item is None or item.state is not State.LEASED or item.generation != generation:
             return
-        self._void_from[worker_id] = seq
+        self._void_from[item.owner] = seq
         for other in self._items.values():
-            if other.seq >= seq and self.owner(other.seq) == worker_id:
+            if other.seq >= seq and other.owner == item.owner:
                 other.state = State.VOID
         self._waiting = [s for s in self._waiting if self._items[s].state is State.WAITING]
         heapq.heapify(self._waiting)
@@ -207,9 +230,9 @@ class LeaseTable:
             self.cursor += 1
 
     def first_ready(self) -> Item | None:
-        """The ready item with the lowest number, for programs that do not need the order."""
+        """The item that has been ready for longest, for programs that do not need the order."""
         ready = [i for i in self._items.values() if i.state is State.READY]
-        return min(ready, key=lambda i: i.seq, default=None)
+        return min(ready, key=lambda i: i.arrived, default=None)
 
     def deliver(self, item: Item) -> Any:
         """Removes a ready item and returns its result."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,15 +15,16 @@ from typing import Any, Literal, Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from stoker.core.errors import WorkerStartError
 from stoker.core.events import BASELINE_BATCHES
+from stoker.core.mishaps import BestEffort, Unfailing
 from stoker.feed import tiers
 from stoker.feed.alternation import Alternation
 from stoker.feed.crew import Backend, Crew
-from stoker.feed.engine import Engine, Limits
+from stoker.feed.engine import Engine
 from stoker.feed.listener import LoaderListener
 from stoker.feed.memory import MemoryWatch
 from stoker.feed.order import Cursor, Order, draws_lazily, num_free
+from stoker.feed.oversight import Limits
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.quarantine import Quarantine
 from stoker.feed.rings import SlotKeeper
@@ -83,6 +85,10 @@ class Services(Protocol):
     config: FeedConfig
     backend: Backend
 
+    def mishap(self, part: str, error: Exception, consequence: str, loader: int = -1) -> None:
+        """A part of stoker has failed, with what consequence (half a sentence); the program goes on."""
+        ...
+
     def policy(self, max_in_flight: int) -> ScalingPolicy:
         """A policy for one loader; ``max_in_flight`` bounds its items (0: no bound)."""
         ...
@@ -103,7 +109,11 @@ class LoaderFeed:
         self.number = number
         self.services = services
         self.counters = Counters()
-        self.listener = services.listener(self, loader)
+        self.effort = BestEffort(functools.partial(services.mishap, loader=number))
+        telling: Any = Unfailing(
+            services.listener(self, loader), self.effort, "record of a loader", then="it is recorded in part"
+        )
+        self.listener: LoaderListener = telling
         self.choice: Choice | None = None
         self.ordinal = -1
         self.landmark = 1
@@ -158,16 +168,24 @@ class LoaderFeed:
         """The tier for the next iteration; a verdict of the probe holds as long as the loader's functions do."""
         identity = (id(loader.dataset), id(loader.collate_fn), id(loader.worker_init_fn), loader.num_workers)
         if self.choice is None or identity != self._verdict_for:
-            config = self.services.config
-            program = self.program_of(loader)
-            self.choice = tiers.choose(program, loader._index_sampler, wish=config.tier)
             self._verdict_for = identity
-            if not self.choice.candidate:
-                self.listener.opened(self.choice)
-            elif program.declared_workers == 0:
-                # The last word until the trial is over, which a program that leaves its loops early may never reach.
-                self.listener.opened(tiers.on_trial())
+            self.choice = self.effort.attempt(
+                "look at a loader", lambda: self._choose(loader), None, then="it is left to torch"
+            )
+        if self.choice is None:
+            self.leave_to_torch("stoker failed to look into it")
+        assert self.choice is not None
         return self.choice
+
+    def _choose(self, loader: DataLoader[Any]) -> Choice:
+        program = self.program_of(loader)
+        choice = tiers.choose(program, loader._index_sampler, wish=self.services.config.tier)
+        if not choice.candidate:
+            self.listener.opened(choice)
+        elif program.declared_workers == 0:
+            # The last word until the trial is over, which a program that leaves its loops early may never reach.
+            self.listener.opened(tiers.on_trial())
+        return choice
 
     # -- engines -----------------------------------------------------------------------------------------------------
 
@@ -183,7 +201,9 @@ class LoaderFeed:
         engine = self.start_engine(loader, iteration, order, first=order.next_item, filled_next=True)
         if choice.candidate and not self._said_on_probe:
             # The last word until the verdict, which a program that takes one batch of each iteration never reaches.
-            self.listener.opened(tiers.on_probe())
+            self.effort.attempt(
+                "reason of a tier", lambda: self.listener.opened(tiers.on_probe()), None, then="it is not told"
+            )
             self._said_on_probe = True
         return engine
 
@@ -207,8 +227,14 @@ class LoaderFeed:
 
     def iteration(self, base_seed: int, tier: Tier) -> Iteration:
         """The constants of the current iteration."""
-        limit = self.services.config.worker_memory_bytes
-        return Iteration(ordinal=self.ordinal, base_seed=base_seed, tier=tier, worker_memory_bytes=limit)
+        config = self.services.config
+        return Iteration(
+            ordinal=self.ordinal,
+            base_seed=base_seed,
+            tier=tier,
+            worker_memory_bytes=config.worker_memory_bytes,
+            seeds_generators=config.random == "sample" and tier is Tier.ELASTIC,
+        )
 
     def begin_iteration(self, cursor: Cursor | None = None) -> None:
         """Counts iterations; a resumed one keeps its number."""
@@ -242,10 +268,35 @@ class LoaderFeed:
         program = self.program_of(loader)
         decision = self.decide_start(loader)
         crew = crew or self._unpark(program, iteration) or self.new_crew(loader, iteration)
-        if (ring := self._keeper.current) is not None:
-            crew.share(ring)
-        engine = Engine(
-            program=program,
+        try:
+            if (ring := self._keeper.current) is not None:
+                crew.share(ring)
+            engine = self._new_engine(loader, crew, iteration, order, decision, first)
+            if delivered is not None:
+                engine.inherit(first - 1, delivered)
+            engine.adopt(adopt)
+            if self.choice is not None and self.choice.candidate:
+                engine.probing.start()
+            engine.staff()
+            if not filled_next or draws_lazily(loader._index_sampler):
+                crew.complete()
+        except Exception:
+            crew.close()
+            raise
+        self.engine = engine
+        return engine
+
+    def _new_engine(
+        self,
+        loader: DataLoader[Any],
+        crew: Crew,
+        iteration: Iteration,
+        order: Order,
+        decision: Decision,
+        first: int,
+    ) -> Engine:
+        return Engine(
+            program=self.program_of(loader),
             crew=crew,
             iteration=iteration,
             order=order,
@@ -257,29 +308,23 @@ class LoaderFeed:
             limits=self._limits(loader),
             quarantine=self._quarantine,
             listener=self.listener,
+            effort=self.effort,
             lookahead=torchs_lookahead(loader),
             num_free=0 if iteration.tier is Tier.PINNED else num_free(loader._index_sampler),
             in_order=loader.in_order or loader.num_workers == 0,
             first=first,
         )
-        if delivered is not None:
-            engine.inherit(first - 1, delivered)
-        engine.adopt(adopt)
-        if self.choice is not None and self.choice.candidate:
-            engine.probing.start()
-        try:
-            engine.staff()
-            if not filled_next or draws_lazily(loader._index_sampler):
-                crew.complete()
-        except WorkerStartError:
-            crew.close()
-            raise
-        self.engine = engine
-        return engine
 
     def decide_start(self, loader: DataLoader[Any]) -> Decision:
         """How many workers an iteration begins with: what the last one ended with, or what is declared."""
-        return self._policy.start(max(loader.num_workers, 1), loader.prefetch_factor or 2)
+        workers, depth = max(loader.num_workers, 1), loader.prefetch_factor or 2
+        declared = Decision(workers=workers, depth=depth, reason="as declared")
+        return self.effort.attempt(
+            "choice of the number of workers",
+            lambda: self._policy.start(workers, depth),
+            declared,
+            then="a loader begins with those that it declares",
+        )
 
     def _limits(self, loader: DataLoader[Any]) -> Limits:
         config = self.services.config
@@ -297,8 +342,14 @@ class LoaderFeed:
         if not self.choice.candidate:  # settled by another iterator over the same loader
             return self.choice.tier is Tier.ELASTIC
         evidence = engine.await_evidence()
-        random = self.services.config.random
-        self.choice = tiers.judge(self.choice, self.program_of(loader), evidence, random=random)
+        random, candidate, program = self.services.config.random, self.choice, self.program_of(loader)
+        judged = self.effort.attempt(
+            "comparison of samples",
+            lambda: tiers.judge(candidate, program, evidence, random=random),
+            None,
+            then="this loader is served as declared",
+        )
+        self.choice = judged or tiers.as_declared(program, "stoker failed to compare its samples")
         self.listener.opened(self.choice)
         return self.choice.tier is Tier.ELASTIC
 
@@ -306,9 +357,16 @@ class LoaderFeed:
         """A newly drawn item without the samples that ended data workers in an earlier iteration."""
         return self._quarantine.apply(work)
 
+    def leave_to_torch(self, why: str) -> None:
+        """Torch serves the loader from now on."""
+        self.choice = tiers.left_to_torch(why)
+        self.listener.opened(self.choice)
+
     def refuse(self, loader: DataLoader[Any], why: str, *, keep_trying: bool = False) -> None:
         """Keeps a loader that declares no workers in the training process; only for now with ``keep_trying``."""
-        choice = tiers.impure(self.program_of(loader), why)
+        program = self.program_of(loader)
+        told = self.effort.attempt("reason of a tier", lambda: tiers.impure(program, why), None, then="it is not told")
+        choice = told or tiers.as_declared(program, why)
         self.listener.opened(choice)
         if not keep_trying:
             self.choice = choice
@@ -349,11 +407,19 @@ class LoaderFeed:
             return None
         if iteration.tier is Tier.ELASTIC:
             known = crew.fingerprint()
-            if known and tiers.reuse_fingerprint(program, known) == known:
+            if known and self._fingerprint(program, known) == known:
                 crew.begin(iteration)
                 return crew
         self._leaving.append(crew)  # its end would hold up the first batch
         return None
+
+    def _fingerprint(self, program: Program, known: bytes) -> bytes | None:
+        return self.effort.attempt(
+            "fingerprint of a dataset",
+            lambda: tiers.reuse_fingerprint(program, known),
+            None,
+            then="each iteration starts data workers of its own",
+        )
 
     def dismiss_leaving(self) -> None:
         """Has the crews end that hold an earlier state of the dataset; the first batch of a later one is there."""

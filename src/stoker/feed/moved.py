@@ -12,6 +12,7 @@ dataset refers to is compared before every delivery, and now and then a batch is
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _DatasetKind
 
 from stoker.core.errors import DifferentResultError
+from stoker.core.mishaps import is_own
 from stoker.feed import streams, tiers
 from stoker.feed.cursor import Cursor, get_state, set_state
 from stoker.feed.engine import Engine
@@ -33,6 +35,8 @@ from stoker.feed.pack import digest, is_plain, pack
 from stoker.feed.probing import why_not_probed
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 
+_TRIAL = "trial of a loader without workers"
+_STAYS = "its batches are made in the training process"
 TRIAL_BATCHES = 3
 MIN_BATCH_S = 0.005
 """Batches that take less are not worth a process."""
@@ -44,9 +48,13 @@ RECHECK_EVERY = 97
 """Every so many batches one is made again here and compared; a prime, so as not to meet a rhythm of the program's."""
 
 
-def state_of(program: Program) -> tuple[object, ...]:
-    """What the batches of a loader without workers may depend on, as far as it can be seen; contains None if not."""
-    return tiers.watch_survey(program).fingerprint, tiers.ambient_state(), threading.get_ident()
+def state_of(program: Program, random: str) -> tuple[object, ...]:
+    """What the batches of a loader without workers may depend on, as far as it can be seen; contains None if not.
+
+    Under ``sample`` random generators that the dataset holds get a seed for each sample, and their state is no part.
+    """
+    seen = tiers.watch_survey(program, draws=random == "keep").fingerprint
+    return seen, tiers.ambient_state(), threading.get_ident()
 
 
 @dataclass
@@ -69,7 +77,7 @@ class Trial:
 
     def _look(self) -> tuple[object, ...]:
         begun = time.monotonic()
-        state = state_of(self.program)
+        state = state_of(self.program, self.random)
         self.watch_s = min(self.watch_s, time.monotonic() - begun)  # the least disturbed of several
         return state
 
@@ -127,12 +135,17 @@ class UndeclaredIterator(FedIterator):
         self._fetcher = self._begin_fetching(cursor)
         feed.begin_iteration(cursor)
         if feed.choice.tier is Tier.ELASTIC and not feed.choice.candidate:
-            self._watched = state_of(self._program)
+            self._watched = self._state()
             self._engine = feed.start_engine(loader, self._iteration(), self._order, first=self.yielded)
             return
         self._in_process = InProcess(self._make_watched, [], self._draw, self.yielded)
         if feed.choice.candidate:
-            self._trial = Trial(self._program, _length(loader), feed.services.config.random, feed.memory.started_bytes)
+            self._trial = feed.effort.attempt(
+                _TRIAL,
+                lambda: Trial(self._program, _length(loader), feed.services.config.random, feed.memory.started_bytes),
+                None,
+                then=_STAYS,
+            )
 
     def _iteration(self) -> Iteration:
         return self._feed.iteration(self._base_seed, Tier.ELASTIC)
@@ -166,11 +179,19 @@ class UndeclaredIterator(FedIterator):
         trial = self._trial
         if trial is None:
             return self._make(seq, work)
-        picture = streams.mark()
+        attempt = self._feed.effort.attempt
+        picture = attempt(_TRIAL, streams.mark, None, then=_STAYS)
         begun = time.monotonic()
         batch = self._make(seq, work)
         seconds = time.monotonic() - begun
-        trial.note(batch, seconds, drew=streams.drawn_since(picture))
+
+        def note() -> bool:
+            assert picture is not None
+            trial.note(batch, seconds, drew=streams.drawn_since(picture))
+            return True
+
+        if not attempt(_TRIAL, note, False, then=_STAYS):
+            trial.obstacle = "stoker failed to look at its batches"
         return batch
 
     def _next_batch(self) -> Any:
@@ -178,7 +199,7 @@ class UndeclaredIterator(FedIterator):
             return self._try()
         if self._twin:
             self._compare_twin()
-        elif self._engine is not None and state_of(self._program) != self._watched:
+        elif self._engine is not None and self._state() != self._watched:
             self._come_back("what the dataset refers to has changed; from here on batches are made in this process")
         if self._in_process is not None:
             return self._counted(self._in_process.next)
@@ -196,7 +217,8 @@ class UndeclaredIterator(FedIterator):
         trial = self._trial
         if trial.over:
             self._trial = None
-            why = trial.verdict()
+            failed = "stoker failed to judge its batches"
+            why = self._feed.effort.attempt(_TRIAL, trial.verdict, failed, then=_STAYS)
             if not why:
                 return self._make_twin()
             self._feed.refuse(self._loader, why)
@@ -205,15 +227,23 @@ class UndeclaredIterator(FedIterator):
 
     def _make_twin(self) -> Any:
         """The first batch that workers make is made here as well."""
+        self._watched = self._state()
+        try:
+            self._engine = self._feed.start_engine(self._loader, self._iteration(), self._order, first=self.yielded)
+        except Exception as error:
+            if not is_own(error):
+                raise
+            self._feed.effort.failed("start of data workers", error, _STAYS)
+            self._feed.refuse(self._loader, "stoker failed to start data workers")
+            assert self._in_process is not None
+            return self._counted(self._in_process.next)
         self._in_process = None
-        self._watched = state_of(self._program)
-        self._engine = self._feed.start_engine(self._loader, self._iteration(), self._order, first=self.yielded)
         self._engine.fill()
         work = self._engine.first_work()
         if work is None:
             raise IterationEnd
         batch = self._counted(lambda: (work, self._make(self.yielded, work)))
-        self._twin = digest(batch)
+        self._twin = self._digest(batch)
         return batch
 
     def _compare_twin(self) -> None:
@@ -249,7 +279,7 @@ class UndeclaredIterator(FedIterator):
             here = InlineMaker(self._program, self._iteration()).make(self.yielded, work)
         else:
             here = self._fetcher.fetch(work.good)
-        if digest(here) != self._digest(batch):
+        if self._differ(here, batch):
             first = max(0, self.yielded - RECHECK_EVERY)
             raise DifferentResultError(
                 f"batch {self.yielded} made in a data worker differs from the same batch made in the training process; "
@@ -258,8 +288,29 @@ class UndeclaredIterator(FedIterator):
             )
         return batch
 
+    def _differ(self, here: Any, moved: Any) -> bool:
+        """Whether a batch made here is another than the one that a worker made, as far as that can be told."""
+        return self._feed.effort.attempt(
+            "comparison of batches",
+            lambda: digest(here) != digest(self._feed.batch_of(moved)),
+            False,
+            then="batches made in data workers are not compared any more",
+        )
+
     def _digest(self, item: Any) -> bytes:
-        return digest(self._feed.batch_of(item))
+        """Equal for equal batches; where that can't be told, of no other batch."""
+        return self._feed.effort.attempt(
+            "comparison of batches", lambda: digest(self._feed.batch_of(item)), None, then=_STAYS
+        ) or os.urandom(16)
+
+    def _state(self) -> tuple[object, ...]:
+        """What its batches may depend on; where that can't be told, equal to nothing."""
+        return self._feed.effort.attempt(
+            "watch over a dataset",
+            lambda: state_of(self._program, self._feed.services.config.random),
+            None,
+            then=_STAYS,
+        ) or (object(),)
 
     def _raise(self, failed: FailedItem) -> NoReturn:
         """Torch raises the bare exception where there are no workers, so the batch is made again here."""

@@ -52,6 +52,7 @@ _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _CACHED = type(functools.lru_cache(int))
 _FIELD: type = type(vars(collections.namedtuple("_Pair", "left right"))["left"])  # pyright: ignore[reportUntypedNamedTuple]
 _NUMPY_FUNCTION: type = type(np.where)
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _PYTHON_STREAM, _NUMPY_STREAM = random._inst, np.random.mtrand._rand  # type: ignore[attr-defined]
 _IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9  # Py_TPFLAGS_…: types of C modules are immutable, heap types or not
 _LIBRARY_DIRS = tuple(
@@ -79,25 +80,35 @@ class Survey:
     num_objects: int
     shared: tuple[str, ...] = ()
     """What other processes see as well (locks, values, queues), as half sentences."""
+    generators: tuple[tuple[str, Any], ...] = ()
+    """Random generators that were met, by the path on which they were."""
 
 
 @dataclass
 class _Walk:
     max_objects: int
     max_bytes: int
+    draws: bool
+    """Whether the state of a random generator is part of the fingerprint."""
     state: Any = field(default_factory=lambda: blake2b(digest_size=16))
     contents: list[npt.NDArray[np.uint8]] = field(default_factory=list[npt.NDArray[np.uint8]])
     seen: dict[int, int] = field(default_factory=dict[int, int])
     keep: list[Any] = field(default_factory=list[Any])
     obstacles: list[str] = field(default_factory=list[str])
     shared: list[str] = field(default_factory=list[str])
+    generators: dict[int, tuple[str, Any]] = field(default_factory=dict[int, tuple[str, Any]])
     num_objects: int = 0
     num_bytes: int = 0
     complete: bool = True
 
 
 def survey(
-    roots: Iterable[tuple[str, Any]], *, max_objects: int = 50_000, max_bytes: int = 32 << 20, known: bytes = b""
+    roots: Iterable[tuple[str, Any]],
+    *,
+    max_objects: int = 50_000,
+    max_bytes: int = 32 << 20,
+    known: bytes = b"",
+    draws: bool = True,
 ) -> Survey:
     """Walks from named roots.
 
@@ -106,15 +117,17 @@ def survey(
         max_objects: objects looked at before the walk gives up.
         max_bytes: array bytes hashed before it gives up.
         known: an earlier fingerprint. Where the outline differs from its one, arrays are not read: the answer is clear.
+        draws: whether a number drawn from a random generator that is met changes the fingerprint.
     """
-    walk = _Walk(max_objects, max_bytes)
+    walk = _Walk(max_objects, max_bytes, draws)
     for name, root in roots:
         walk.state.update(name.encode())
         _visit(walk, root, name)
         if not walk.complete and walk.num_objects > max_objects:
             break
     fingerprint = _fingerprint(walk, known) if walk.complete else None
-    return Survey(fingerprint, tuple(walk.obstacles), walk.num_objects, tuple(walk.shared))
+    generators = tuple(walk.generators.values())
+    return Survey(fingerprint, tuple(walk.obstacles), walk.num_objects, tuple(walk.shared), generators)
 
 
 def _fingerprint(walk: _Walk, known: bytes) -> bytes:
@@ -145,26 +158,44 @@ def _visit(walk: _Walk, root: Any, name: str) -> None:
         if walk.num_objects > walk.max_objects:
             _give_up(walk, f"`{name}` refers to more than {walk.max_objects} objects, too many to watch")
             return
-        kind = type(obj)
-        if isinstance(obj, _ATOMS):
-            walk.state.update(f"{kind.__name__}:{obj!r};".encode(errors="backslashreplace"))
-            if kind in _PLAIN or isinstance(obj, enum.Enum) or not kind.__dictoffset__:
-                continue
-        known = walk.seen.get(id(obj))
-        if known is not None:
-            walk.state.update(f"again {known};".encode())
+        try:
+            children = _look(walk, obj, path)
+        except Exception as error:  # of a property, a descriptor or a representation of the program's own
+            what = f"{type(obj).__module__}.{type(obj).__qualname__}"
+            _give_up(walk, f"`{path}` is a {what}, which can't be looked into ({type(error).__name__})")
             continue
-        walk.seen[id(obj)] = len(walk.seen)
-        walk.keep.append(obj)  # so that ids stay unique during the walk
-        walk.state.update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
-        children = list(_children(walk, obj, path))
-        if isinstance(obj, _CONTAINERS) and kind not in _CONTAINERS:  # a subclass may have attributes as well
-            children += _attributes(obj, path)
         stack.extend(reversed(children))
 
 
+def _look(walk: _Walk, obj: Any, path: str) -> list[tuple[Any, str]]:
+    """Adds an object to the fingerprint; what it refers to, where it was not met before."""
+    kind = type(obj)
+    if isinstance(obj, _ATOMS):
+        walk.state.update(f"{kind.__name__}:{_shown(obj)};".encode(errors="backslashreplace"))
+        if kind in _PLAIN or isinstance(obj, enum.Enum) or not kind.__dictoffset__:
+            return []
+    known = walk.seen.get(id(obj))
+    if known is not None:
+        walk.state.update(f"again {known};".encode())
+        return []
+    walk.seen[id(obj)] = len(walk.seen)
+    walk.keep.append(obj)  # so that ids stay unique during the walk
+    walk.state.update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
+    children = list(_children(walk, obj, path))
+    if isinstance(obj, _CONTAINERS) and kind not in _CONTAINERS:  # a subclass may have attributes as well
+        children += _attributes(obj, path)
+    return children
+
+
+def _shown(atom: Any) -> str:
+    try:
+        return repr(atom)
+    except Exception:  # an enumeration may have a representation of its own
+        return f"{type(atom).__qualname__} at {id(atom)}"
+
+
 def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
-    if obj is _PYTHON_STREAM or obj is _NUMPY_STREAM or obj is torch.default_generator:
+    if _is_main_stream(obj):
         return []  # the main streams are the seeds' business; `from random import shuffle` refers to one
     if isinstance(obj, _ATOMS):
         return _attributes(obj, path)
@@ -200,9 +231,14 @@ def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
     if isinstance(obj, logging.Logger):  # says what happens, decides nothing; its handlers hold locks
         walk.state.update(f"logger {obj.name};".encode(errors="backslashreplace"))
         return []
-    if isinstance(obj, (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)):
-        return [(_generator_state(obj), path)]
+    if isinstance(obj, _GENERATORS):
+        walk.generators.setdefault(id(obj), (path, obj))
+        return [(_generator_state(obj), path)] if walk.draws else []
     return _instance(walk, obj, path)
+
+
+def _is_main_stream(obj: Any) -> bool:
+    return obj is _PYTHON_STREAM or obj is _NUMPY_STREAM or obj is torch.default_generator
 
 
 def _is_builtin(obj: Any) -> bool:
@@ -259,6 +295,12 @@ def _tensor(walk: _Walk, tensor: torch.Tensor, path: str) -> Iterable[tuple[Any,
         _note(walk, f"`{path}` is a parameter, which training changes")
     if tensor.device.type != "cpu":
         _give_up(walk, f"`{path}` is a tensor on {tensor.device}")
+        return []
+    if torch.nn.parameter.is_lazy(tensor):
+        _give_up(walk, f"`{path}` is a tensor that is yet to get its shape")
+        return []
+    if tensor.is_nested:
+        _give_up(walk, f"`{path}` is a nested tensor")
         return []
     if tensor.layout is not torch.strided or tensor.is_quantized:
         _give_up(walk, f"`{path}` is a tensor of layout {tensor.layout}")
@@ -362,12 +404,22 @@ def _instance(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
         _note(walk, f"`{path}` is a module with parameters or buffers ({kind.__name__})")
     if kind.__module__.startswith(("multiprocessing.", "torch.multiprocessing.")) and "context" not in kind.__module__:
         walk.shared.append(f"`{path}` is a multiprocessing {kind.__name__}, which other processes see")
+    for name, value in _generators_of(kind):
+        walk.generators.setdefault(id(value), (f"{path}.{name}", value))
     if not kind.__dictoffset__ and not any(_slot_names(base) for base in kind.__mro__):
         _give_up(walk, f"`{path}` is a {kind.__module__}.{kind.__qualname__}, which can't be looked into")
         return []
     if _hides_state(kind):
         _give_up(walk, f"`{path}` is a {kind.__module__}.{kind.__qualname__}, part of which can't be looked into")
     return _attributes(obj, path)
+
+
+@functools.lru_cache(maxsize=4096)
+def _generators_of(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Random generators that a class has for all of its instances, as MONAI's transforms until they are seeded."""
+    members = {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items()}
+    own = {name: value for name, value in members.items() if isinstance(value, _GENERATORS)}
+    return tuple((name, value) for name, value in own.items() if not _is_main_stream(value))
 
 
 def _has_buffer(module: torch.nn.Module) -> bool:

@@ -10,8 +10,8 @@ would. Where the program is in it is the only state: a ``cursor``.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +113,8 @@ class Order:
         """Samples before that one."""
         self.taken: set[int] = set()
         """Items taken beyond it, where the program does not need the order."""
+        self.made_by: Counter[int] = Counter()
+        """And how many of those taken each pinned worker made, by its id."""
         self.finished = False
         """The program has seen the end."""
         self.exhausted = False
@@ -131,6 +133,7 @@ class Order:
         self._iterator, self._start = indices_after(self._index_sampler, cursor)
         self.drawn = self.next_item = cursor.next_item
         self.yielded, self.samples, self.taken = cursor.yielded, self._start, set(cursor.taken)
+        self.made_by = Counter(dict(enumerate(cursor.made_by)))
 
     def draw(self) -> WorkItem | None:
         """The next work item; None at the end, or at the limit. Raises what the sampler raises."""
@@ -157,6 +160,16 @@ class Order:
         size = self._index_sampler.batch_size if self._auto else None
         indices = None if size is None else [None] * size
         return [(number, WorkItem(indices=indices, start=number * (size or 1))) for number in numbers]
+
+    def owners(self, numbers: Sequence[int], num_workers: int) -> list[int]:
+        """Ids of the workers that made the items of a stream that were taken, which have these numbers.
+
+        Where the program does not need the order, it is known how many each worker made, not which; in a stream they
+        are alike. There may be fewer of them then: some numbers fell to shards that had ended.
+        """
+        if not self.made_by:
+            return [number % num_workers for number in numbers]
+        return sorted(self.made_by.elements())[: len(numbers)]
 
     def advance(self, next_item: int | None = None) -> None:
         """The program has taken another item; the first not taken is now ``next_item``, by default one more."""
@@ -190,6 +203,7 @@ class Order:
         found.next_item = self.next_item
         found.taken, found.drawn, found.shards = sorted(self.taken), self.drawn, shards
         found.exhausted, found.finished = self.exhausted, self.finished
+        found.made_by = [self.made_by[worker] for worker in range(max(self.made_by, default=-1) + 1)]
         if self.finished:
             generator = own_generator(sampler)
             found.generator = get_state(generator) if generator is not None else None

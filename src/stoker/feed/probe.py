@@ -13,12 +13,14 @@ of the dataset anyway, or by ``objects`` where none are declared.
 from __future__ import annotations
 
 import contextlib
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
 
 from stoker.core import seeds
+from stoker.core.mishaps import is_own
 from stoker.feed import streams
 from stoker.feed.fetch import SampleError, collate, fetch_samples, takes_whole_batches
 from stoker.feed.pack import digest, pack
@@ -191,16 +193,26 @@ def _evidence(program: Program, iteration: Iteration, part: WorkItem, *, drew: b
             digests[position] = digest(made[position])
         except SampleError as error:
             digests[position] = _raised(error.__cause__)
-        except Exception as error:  # what can't be pickled can't be compared
-            digests[position] = _raised(error)
+        except Exception as error:
+            digests[position] = _raised_by_program(error)
         run.note_draws()
     try:
         collated = digest(run.collate(made)) if made else b""
     except Exception as error:
-        collated = _raised(error)
+        collated = _raised_by_program(error)
     if made:
         run.note_draws()
     return Evidence(tuple(digests[p] for p in run.positions), collated, run.drew)
+
+
+def _raised_by_program(error: Exception) -> bytes:
+    """What stands for a result that can't be made, or can't be pickled and so not be compared.
+
+    A mistake of ours is the same on both sides, and says nothing of them: it is raised.
+    """
+    if is_own(error) and not isinstance(error, (pickle.PicklingError, TypeError, AttributeError)):
+        raise error
+    return _raised(error)
 
 
 def _raised(error: BaseException | None) -> bytes:

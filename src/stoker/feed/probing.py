@@ -6,10 +6,15 @@ import pickle
 
 from stoker.core.units import format_bytes
 from stoker.feed.crew import Crew
+from stoker.feed.fetch import moves_samples
 from stoker.feed.leases import Item
 from stoker.feed.probe import Evidence, Role
-from stoker.feed.program import Program
+from stoker.feed.program import Program, Tier
 from stoker.feed.room import torchs_batches
+
+
+class ProbeError(Exception):
+    """A data worker failed while it compared samples: a mistake of stoker's, with its traceback."""
 
 
 class Probing:
@@ -79,26 +84,43 @@ class Probing:
             crew.stop(member)
 
     def found(self, body: bytes) -> None:
-        """Takes in a PROBED message."""
+        """Takes in a PROBED message; raises :class:`ProbeError` where a worker could not look."""
         role, value = pickle.loads(body)
         if role == "drew":
             self.first_drew = value
+        elif role == "failed":
+            raise ProbeError(value)
         else:
             self._evidence[role] = value
             self._waits = self._waits and role != "apart"
 
-    def sized(self, crew: Crew, worker: int, why_not: str) -> None:
-        """The throwaway worker's first sample is large, and it waits; ``why_not`` is why it is not to go on."""
-        if worker != self._prober:
-            return
-        self.refused, self._waits = why_not, not why_not
-        if not why_not:
-            crew.let_go_on(self._maker)
+    def sized(
+        self, crew: Crew, program: Program, worker: int, sample_bytes: int, head: Item | None, free_bytes: int
+    ) -> str:
+        """The throwaway worker's first sample is large, and it waits; why it is not to go on, empty where it is."""
+        samples = len(head.work.indices) if head is not None and moves_samples(program, Tier.ELASTIC) else 1
+        why_not = why_not_probed(
+            sample_bytes=sample_bytes,
+            batch_bytes=sample_bytes * samples,
+            workers=len(crew.active()),
+            free_bytes=free_bytes,
+        )
+        if worker == self._prober:
+            self.refused, self._waits = why_not, not why_not
+            if not why_not:
+                crew.let_go_on(self._maker)
+        return why_not
 
     def refuse(self, why_not: str) -> None:
         """Samples are not to be compared, unless they were already; ``why_not`` is half a sentence."""
         if (self.wanted or self._item is not None) and self.evidence is None:
             self.refused, self._waits = why_not, False
+
+    def give_up(self, why_not: str) -> None:
+        """Samples are not compared after all, whatever was found."""
+        self.wanted = self._waits = False
+        self.refused = why_not
+        self._evidence.clear()
 
     @property
     def holds_back(self) -> bool:

@@ -49,6 +49,8 @@ class Iteration:
     tier: Tier
     worker_memory_bytes: int = 0
     """Private memory that an elastic worker may have; 0 for any."""
+    seeds_generators: bool = False
+    """Whether random generators that the dataset and its functions hold get a seed for each sample as well."""
 
     def seed_of(self, seq: int) -> int:
         """Seed of a work item, for what is done with its batch after collation."""

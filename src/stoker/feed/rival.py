@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 from stoker.feed.program import WorkItem
+from stoker.feed.stock import torchs_own
 
 
 class _Source:
@@ -55,7 +56,8 @@ class Rival:
         self._stand_in = _stand_in(loader, self._source, base_seed, pin_memory)
         self._workers = loader.num_workers
         kind = _MultiProcessingDataLoaderIter if self._workers else _SingleProcessDataLoaderIter
-        self._iterator: Any = kind(self._stand_in)
+        with torchs_own():
+            self._iterator: Any = kind(self._stand_in)
 
     def restart(self) -> None:
         """Persistent workers go on with another iteration."""

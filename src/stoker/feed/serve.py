@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.errors import ResumeError, WorkerStartError
+from stoker.core.mishaps import is_own
 from stoker.core.places import call, standing_in
 from stoker.feed.compared import iterator_type
 from stoker.feed.cursor import Cursor, check_fits, inner_sampler, own_generator, set_state
@@ -56,20 +57,27 @@ def _serve(
         cursor = _prepare(loader, feed, cursor)
     if feed.choose(loader).tier is Tier.STOCK or (loader.num_workers == 0 and loader.timeout != 0):
         return stock()  # the latter raises torch's own error
-    if loader.num_workers > 0:
+    if loader.num_workers > 0 and DataLoader in type(loader).__mro__:  # else a stand-in, whose maker has not asked
         _check()(loader.check_worker_number_rationality)
-    kind = iterator_type(loader, feed, cursor)
     generators = [g for g in (loader.generator, torch.default_generator) if g is not None]
     states = [generator.get_state() for generator in generators]
     try:
-        return kind(loader, feed, pace, cursor)
-    except WorkerStartError as error:
-        if cursor is not None:
+        return iterator_type(loader, feed, cursor)(loader, feed, pace, cursor)
+    except Exception as error:
+        if cursor is not None or not (isinstance(error, WorkerStartError) or is_own(error)):
             raise
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
-        feed.listener.notice(f"{error.args[0]}; this loader runs on torch's own workers")
+        _tell(feed, error)
     return stock()  # out here, so that what it raises does not show what happened in there
+
+
+def _tell(feed: LoaderFeed, error: Exception) -> None:
+    if isinstance(error, WorkerStartError):
+        feed.listener.notice(f"{error.args[0]}; this loader runs on torch's own workers")
+    else:
+        feed.effort.failed("start of an iteration", error, "this loader is left to torch")
+        feed.leave_to_torch("stoker failed to start its workers")
 
 
 _stock_get_iterator = DataLoader._get_iterator

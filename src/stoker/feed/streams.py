@@ -1,7 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
 # (torch's and NumPy's generator internals are untyped)
-"""The three random streams of user code (torch, ``random``, NumPy): seeding, saving, and noticing a draw.
+"""The random streams of user code: seeding, saving, and noticing a draw.
+
+There are three main ones (torch, ``random``, NumPy); generators that a dataset holds itself can be adopted.
 
 Lean on purpose: ``torch.manual_seed`` costs 67 to 233 us because it also visits accelerators, the default generator's
 own ``manual_seed`` 1 us; NumPy's ``get_state`` costs 33 us and Python's ``getstate`` 9 us, reading a generator's memory
@@ -14,12 +16,59 @@ import ctypes
 import random
 import struct
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from numpy import random as numpy_random  # loaded at its first use: 10 ms, here instead of in every data worker
 
 _NUMPY_STATE_BYTES = 624 * 4 + 4  # mt19937: key and position
+_OTHER_SEEDS = 0x9E3779B97F4A7C15  # an odd constant: generators get seeds far from each other
+_MASK = (1 << 63) - 1
+_adopted: tuple[Any, ...] = ()
+
+
+def adopt(generators: Sequence[Any]) -> tuple[Any, ...]:
+    """From now on these generators of user code are streams of this process as well, in place of the earlier ones.
+
+    Args:
+        generators: of :mod:`random`, NumPy (new and legacy) or torch; none to have the three main streams alone.
+
+    Returns: the earlier ones.
+    """
+    global _adopted
+    before, _adopted = _adopted, tuple(generators)
+    return before
+
+
+def _seed_adopted(value: int) -> None:
+    for number, generator in enumerate(_adopted, 1):
+        own = (value + number * _OTHER_SEEDS) & _MASK
+        if isinstance(generator, numpy_random.Generator):
+            generator.bit_generator.state = type(generator.bit_generator)(own).state
+        elif isinstance(generator, numpy_random.RandomState):
+            generator.seed(own & 0xFFFFFFFF)
+        elif isinstance(generator, torch.Generator):
+            generator.manual_seed(own)
+        else:
+            generator.seed(own)
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, numpy_random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, numpy_random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.get_state() if isinstance(generator, torch.Generator) else generator.getstate()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, numpy_random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, (numpy_random.RandomState, torch.Generator)):
+        generator.set_state(state)
+    else:
+        generator.setstate(state)
 
 
 def _numpy_generator() -> Any:
@@ -31,28 +80,34 @@ def seed(value: int) -> None:
     torch.default_generator.manual_seed(value)
     random.seed(value)
     numpy_random.seed(value & 0xFFFFFFFF)
+    if _adopted:
+        _seed_adopted(value)
 
 
 def save() -> tuple[Any, ...]:
-    """The states of all three streams, for :func:`restore`."""
-    return torch.default_generator.get_state(), random.getstate(), numpy_random.get_state(legacy=False)
+    """The states of all streams, for :func:`restore`."""
+    own = [(generator, _state_of(generator)) for generator in _adopted]
+    return torch.default_generator.get_state(), random.getstate(), numpy_random.get_state(legacy=False), own
 
 
 def restore(states: tuple[Any, ...]) -> None:
-    """Puts the three streams back to states from :func:`save`."""
+    """Puts the streams back to states from :func:`save`."""
     torch.default_generator.set_state(states[0])
     random.setstate(states[1])
     numpy_random.set_state(states[2])
+    for generator, state in states[3]:
+        _set_state(generator, state)
 
 
 def mark() -> tuple[object, ...]:
-    """A cheap picture of the three streams, to be compared by :func:`drawn_since`."""
+    """A cheap picture of the streams, to be compared by :func:`drawn_since`."""
     generator = _numpy_generator()
     if type(generator) is numpy_random.MT19937:
         numpy_state: object = ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE_BYTES)
     else:
         numpy_state = repr(generator.state)
-    return torch.default_generator.get_state().numpy().tobytes(), _python_picture(), numpy_state
+    own = tuple(repr(_state_of(generator)) for generator in _adopted)
+    return torch.default_generator.get_state().numpy().tobytes(), _python_picture(), numpy_state, own
 
 
 def drawn_since(picture: tuple[object, ...]) -> bool:

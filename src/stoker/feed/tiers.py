@@ -105,14 +105,24 @@ def roots_of(program: Program) -> list[tuple[str, Any]]:
     ]
 
 
-def watch_survey(program: Program) -> Survey:
-    """A survey small enough to be repeated while a loader without declared workers is in use."""
-    return survey(roots_of(program), max_objects=5_000, max_bytes=1 << 20)
+def watch_survey(program: Program, *, draws: bool = True) -> Survey:
+    """A survey small enough to be repeated while a loader without declared workers is in use.
+
+    Args:
+        program: what it would run.
+        draws: whether a draw from a random generator that the dataset holds is a change of it.
+    """
+    return survey(roots_of(program), max_objects=5_000, max_bytes=1 << 20, draws=draws)
 
 
 def reuse_survey(program: Program) -> Survey:
     """A survey of what new workers would hold."""
     return survey(roots_of(program), max_objects=20_000, max_bytes=8 << 20)
+
+
+def generators_of(program: Program) -> tuple[Any, ...]:
+    """Random generators that the dataset and its functions hold, always in the same order."""
+    return tuple(generator for _, generator in reuse_survey(program).generators)
 
 
 def reuse_fingerprint(program: Program, known: bytes = b"") -> bytes | None:
@@ -153,7 +163,7 @@ def judge(choice: Choice, program: Program, found: tuple[Evidence, Evidence] | s
             "each sample a seed instead)"
         )
     if why:
-        return impure(program, why)
+        return impure(program, f"{why}{_own_generator(program)}" if random == "keep" else why)
     if not drew:
         return Choice(tier=Tier.ELASTIC, reason=choice.reason, evidence=choice.evidence)
     notes = ("random transforms draw from a seed of each sample: the same for any number of workers",)
@@ -161,6 +171,24 @@ def judge(choice: Choice, program: Program, found: tuple[Evidence, Evidence] | s
     if program.declared_workers and random == "keep":
         reason += " (`--tier pinned`: torch's numbers)"
     return Choice(tier=Tier.ELASTIC, reason=reason, evidence=(*choice.evidence, *notes))
+
+
+def _own_generator(program: Program) -> str:
+    """Names a random generator that samples may have been drawn with, where there is one."""
+    held = reuse_survey(program).generators
+    if not held:
+        return ""
+    return f"; `{held[0][0]}` draws random numbers (`--random sample` seeds it for each sample)"
+
+
+def left_to_torch(why: str) -> Choice:
+    """The tier of a loader that torch serves."""
+    return Choice(tier=Tier.STOCK, reason=why)
+
+
+def as_declared(program: Program, why: str) -> Choice:
+    """The tier of a loader of which nothing more is known than what it declares."""
+    return Choice(tier=Tier.PINNED if program.declared_workers else Tier.PROCESS, reason=why)
 
 
 def on_trial() -> Choice:

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 from torch._utils import ExceptionWrapper
 
-from stoker.feed import fetch, probe
+from stoker.core.mishaps import trace_of
+from stoker.feed import fetch, probe, streams, tiers
 from stoker.feed.arena import SlotArena
 from stoker.feed.board import BoardWriter
 from stoker.feed.fetch import SampleError, ShardExhausted
@@ -142,6 +143,7 @@ class Worker:
         iteration, fetcher = self._iteration, self._fetcher
         can = isinstance(fetcher, fetch.ElasticFetcher) and not self._probed and fetcher.give_up()
         if can and iteration is not None:
+            streams.adopt(())
             self._iteration = replace(iteration, tier=Tier.PINNED)
             self._fetcher = fetch.create_fetcher(self._program, self._iteration)
         self._channel.send(Kind.PINNED, pickle.dumps(can))
@@ -158,6 +160,8 @@ class Worker:
         if before is None or before.base_seed != iteration.base_seed:  # torch would have started a new worker
             self._init_as_torch(iteration.base_seed)
         if self._init_failure is None:
+            # Behind `worker_init_fn`, which may give transforms new generators.
+            streams.adopt(tiers.generators_of(self._program) if iteration.seeds_generators else ())
             self._fetcher = self._create_fetcher(iteration)
 
     def _init_as_torch(self, base_seed: int) -> None:
@@ -184,9 +188,10 @@ class Worker:
 
     def _on_probe(self, frame: Frame) -> None:
         role, item, other = pickle.loads(frame.body)
-        assert self._iteration is not None
+        iteration = self._iteration
+        assert iteration is not None
         with _warnings_unseen():
-            self._probe(role, item, other, self._iteration)
+            self._look(lambda: self._probe(role, item, other, iteration))
 
     def _probe(self, role: probe.Role, item: WorkItem, other: WorkItem | None, iteration: Iteration) -> None:
         if role == "beside":  # it gives no batch to anybody, but must have made one
@@ -275,8 +280,22 @@ class Worker:
             self._channel.send(Kind.PROBED, pickle.dumps(("beside", probe.NOTHING)))
             return
         with _warnings_unseen():
-            result = probe.run_beside(self._program, self._iteration, item, drew=self._fetcher.drew)
+            self._look(lambda: self._send_digests(item))
+
+    def _send_digests(self, item: WorkItem) -> None:
+        assert self._iteration is not None
+        assert self._fetcher is not None
+        result = probe.run_beside(self._program, self._iteration, item, drew=self._fetcher.drew)
         self._channel.send(Kind.PROBED, pickle.dumps(("beside", result)))
+
+    def _look(self, look: Callable[[], None]) -> None:
+        """Compares samples; a mistake of ours is the training process's to tell."""
+        try:
+            look()
+        except ConnectionError:  # the training process is gone
+            raise
+        except Exception as error:
+            self._channel.send(Kind.PROBED, pickle.dumps(("failed", trace_of(error))))
 
     def _fetch(self, header: LeaseHeader, item: WorkItem, writer: SlotWriter | None) -> Any:
         if self._init_failure is not None:
@@ -333,15 +352,20 @@ class Worker:
         return self._iteration.seed_of(seq)
 
     def _check(self, packed: Callable[[], Packed]) -> int:
-        """The check of a batch, where it may have to be repeated."""
-        return check_of(packed()) if self._is_pinned else 0
+        """The check of a batch, where it may have to be repeated; 0 for none, also where it fails."""
+        with contextlib.suppress(Exception):  # what can't be packed is found when the batch is sent
+            return check_of(packed()) if self._is_pinned else 0
+        return 0
 
     def _look_at_memory(self, now_s: float) -> None:
         """Leaves before it is over its budget: a fresh fork of the template shares what this one has copied."""
         elastic = self._iteration is not None and self._iteration.tier is Tier.ELASTIC
         budget = self._iteration.worker_memory_bytes if self._iteration is not None and elastic else 0
-        self._memory.refresh(now_s, budget)
-        if not budget or self._stopping or not self._memory.is_near(budget):
+        is_near = False
+        with contextlib.suppress(Exception):  # a mistake in looking must not end the worker
+            self._memory.refresh(now_s, budget)
+            is_near = self._memory.is_near(budget)
+        if not budget or self._stopping or not is_near:
             return
         self._on_forget(Frame(Kind.FORGET, b""))
         self._stopping = True

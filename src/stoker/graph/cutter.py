@@ -274,6 +274,14 @@ class Cutter:
         self._ship(b"")
         self._fail(error)
 
+    def abandon(self) -> None:
+        """Nothing is watched or moved any more; after a mistake, so it may raise."""
+        self._broken = True
+        try:
+            self._ship(b"")
+        finally:
+            self._conductor.left(self)
+
     def batch_of(self, item: Any) -> Any:
         """The loader's own batch in what workers made."""
         return item.batch if isinstance(item, Prepared) else item

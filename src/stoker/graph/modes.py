@@ -10,6 +10,7 @@ more, at the next module call, optimizer step or entry into compiled code.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import threading
@@ -97,10 +98,16 @@ class Watch(TorchFunctionMode):
         """A call of the program."""
         step = self._only
         frame = sys._getframe(1)
-        self._place = calling_as(frame if frame.f_code is not _HANDED_OVER else _above(frame))
+        try:
+            self._place = calling_as(frame if frame.f_code is not _HANDED_OVER else _above(frame))
+        except Exception:  # a warning names our own line then
+            self._place = call
         if step is None:
             result = self._chain(iter(self._steps), types, func, args, kwargs or {})
-            self._arm()
+            try:
+                self._arm()
+            except Exception as error:
+                self._fail(error)
             return result
         num_made = self._num_made
         try:
@@ -112,7 +119,10 @@ class Watch(TorchFunctionMode):
             result = self._save(step, error, self._num_made > num_made, func, args, kwargs or {}, self._run)
         self._result = None
         if step.done and not self._armed:
-            self._arm()
+            try:
+                self._arm()
+            except Exception as error:
+                self._fail(error)
         return result
 
     def _run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -207,10 +217,20 @@ class Watch(TorchFunctionMode):
     def _at_safe_point(self, *_: object) -> None:
         if self._inside or self._thread != threading.get_ident():
             return
-        if self._is_over():
-            self.leave(compiled=False)
-        else:  # another step has begun since
-            self._disarm()
+        try:
+            if self._is_over():
+                self.leave(compiled=False)
+            else:  # another step has begun since
+                self._disarm()
+        except Exception as error:  # inside the program's own call of a module
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """A mistake of ours ends all steps that are watched."""
+        for step in self._steps:
+            step.error, step.done = error, True
+        with contextlib.suppress(Exception):
+            self.detach()
 
     def leave(self, *, compiled: bool) -> None:
         """Leaves at a safe point."""
@@ -220,7 +240,10 @@ class Watch(TorchFunctionMode):
     def enters_compiled(self) -> None:
         """Compiled code is about to run: it must find no mode of ours."""
         if not self._inside and self._thread == threading.get_ident():
-            self.leave(compiled=True)
+            try:
+                self.leave(compiled=True)
+            except Exception as error:
+                self._fail(error)
 
 
 _HANDED_OVER = handle_torch_function.__code__

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
 from stoker.core import events
 from stoker.feed.loader import LoaderFeed, StepCutter
@@ -68,12 +70,9 @@ class Cutting:
             self._emit(record_of(verdict, feed.number, self._now_s()))
 
         def fail(error: Exception) -> None:
-            text = (
-                f"the steps of this loader are left whole: stoker could not follow them ({error!r}); please report it"
-            )
-            self._emit(events.Notice(t_s=self._now_s(), text=text, loader=feed.number))
+            feed.effort.failed("look at a loader's steps", error, "the steps of this loader are left whole")
 
-        return Cutter(
+        cutter = Cutter(
             self._conductor,
             feed.stage,
             report,
@@ -83,6 +82,7 @@ class Cutting:
             fail=fail,
             memory=memory,
         )
+        return _Careful(cutter, fail)
 
     def verdicts(self, loader: int) -> list[Verdict]:
         """What became of each kind of step over a loader, as far as is known."""
@@ -91,6 +91,46 @@ class Cutting:
     def close(self) -> None:
         """Watches nothing any more."""
         self._conductor.close()
+
+
+class _Careful:
+    """A cutter whose own mistakes leave the loader's steps whole."""
+
+    def __init__(self, cutter: Cutter, fail: Callable[[Exception], None]) -> None:
+        self._cutter = cutter
+        self._fail = fail
+        self._ended = False
+        self.batch_of = cutter.batch_of
+
+    def asked(self) -> None:
+        self._try(self._cutter.asked)
+
+    def failed(self) -> None:
+        self._try(self._cutter.failed)
+
+    def left(self) -> None:
+        self._try(self._cutter.left)
+
+    def delivered(self, item: Any, seed: Callable[[], int]) -> Any:
+        if not self._ended:
+            try:
+                return self._cutter.delivered(item, seed)
+            except Exception as error:
+                self._end(error)
+        return self.batch_of(item)
+
+    def _try(self, tell: Callable[[], None]) -> None:
+        if not self._ended:
+            try:
+                tell()
+            except Exception as error:
+                self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        self._ended = True
+        for stop in (self._cutter.abandon, lambda: self._fail(error)):
+            with contextlib.suppress(Exception):
+                stop()
 
 
 def record_of(verdict: Verdict, loader: int, t_s: float) -> events.CutChosen:

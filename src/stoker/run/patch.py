@@ -1,10 +1,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
 # (replaces two methods of torch's DataLoader)
-"""The two methods of torch's DataLoader that are replaced while loaders are served.
+"""The methods of torch's DataLoader that are replaced while loaders are served.
 
 Classes and constructors stay what they are, so subclasses, ``isinstance`` and pickles work as ever: only where an
-iterator is made is ours, and the constructor additionally remembers where the program called it.
+iterator is made is ours, and the constructor additionally remembers where the program called it. Some libraries
+(fastai) make torch's iterators themselves, over an object that stands in for a loader: they get ours as well.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
-from stoker.run.serving import Serving, call_site
+from stoker.feed.stock import is_torchs_own, torchs_own
+from stoker.run.serving import Serving
 
+_ITERATORS = (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter)
 _stock_get_iterator = DataLoader._get_iterator
 _stock_init = DataLoader.__init__
 _serving: Serving | None = None
@@ -30,6 +34,8 @@ def install(serving: Serving) -> None:
     _serving = serving
     DataLoader._get_iterator = _get_iterator
     DataLoader.__init__ = _init
+    for kind in _ITERATORS:  # for good: a class that has had a ``__new__`` cannot be made without one any more
+        setattr(kind, "__new__", _new)  # noqa: B010 - of another signature, for the type checker
 
 
 def serve_one(loader: DataLoader[Any], serving: Callable[[], Serving]) -> None:
@@ -62,19 +68,29 @@ def serving_of(loader: DataLoader[Any]) -> Serving | None:
 
 def stock_iterator(loader: DataLoader[Any]) -> Any:
     """Torch's own iterator."""
-    return _stock_get_iterator(loader)
+    with torchs_own():
+        return _stock_get_iterator(loader)
 
 
 @functools.wraps(_stock_get_iterator)
 def _get_iterator(self: DataLoader[Any]) -> Any:
     serving = serving_of(self)
     if serving is None or serving.settings.off:
-        return _stock_get_iterator(self)
-    return serving.iterate(self, lambda: _stock_get_iterator(self))
+        return stock_iterator(self)
+    return serving.iterate(self, lambda: stock_iterator(self))
+
+
+def _new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+    """Makes one of torch's iterators, or, where the program makes it by its class, ours."""
+    serving, loader = _serving, args[0] if args else kwargs.get("loader")
+    if is_torchs_own() or serving is None or serving.settings.off or kind not in _ITERATORS or loader is None:
+        return object.__new__(kind)
+    # Python calls the constructor of torch's, and not that of ours, which is of another class.
+    return serving.iterate(loader, lambda: object.__new__(kind))
 
 
 @functools.wraps(_stock_init)
 def _init(self: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
     _stock_init(self, *args, **kwargs)
     if _serving is not None:
-        _serving.sites[self] = call_site(2)
+        _serving.made(self)

@@ -19,11 +19,13 @@ from stoker.backends.local import LocalBackend
 from stoker.core import events, host
 from stoker.core.config import Settings
 from stoker.core.interrupts import InterruptsHandedOn
+from stoker.core.mishaps import BestEffort, Unfailing, line_of, trace_of
 from stoker.core.replay import launcher_of
+from stoker.core.saying import say
 from stoker.core.sources import file_shown, own_program
 from stoker.core.versus import Pair
 from stoker.feed.crew import Backend, Departure
-from stoker.feed.iterator import close_all
+from stoker.feed.iterator import Pace, close_all
 from stoker.feed.loader import FeedConfig, LoaderFeed, StepCutter
 from stoker.feed.objects import is_library
 from stoker.feed.order import Cursor
@@ -39,6 +41,7 @@ from stoker.scale.limits import JobScalingConfig
 from stoker.ui.windows import Window, between
 
 Sink = Callable[[events.AnyEvent], None]
+_RECORD, _IN_PART = "record of the run", "it is kept in part"
 PROGRESS_S = 1.0
 """How often a loader's counters become an event."""
 _SLOT_SHARE, _WORKER_SHARE = 0.25, 0.5
@@ -68,6 +71,12 @@ class Serving:
             self.emit, self.now_s, always=settings.cut == "always", sample=settings.random == "sample"
         )
         self._sinks = sinks
+        self.effort = BestEffort(self.mishap)
+        pace: Any = Unfailing(
+            self.clock, self.effort, "count of times", then="times and rates are missing from here on", together=True
+        )
+        self.pace: Pace = pace
+        """Told about each step of each loader."""
         self._started_s = time.monotonic()
         self._feeds: dict[int, tuple[weakref.ref[DataLoader[Any]], LoaderFeed]] = {}
         self.sites: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
@@ -102,9 +111,23 @@ class Serving:
         )
 
     def emit(self, event: events.AnyEvent) -> None:
-        """Hands an event to all sinks."""
-        for sink in self._sinks:
-            sink(event)
+        """Hands an event to all sinks; one that fails gets no more."""
+        for sink in (*self._sinks,):
+            try:
+                sink(event)
+            except Exception as error:
+                self._drop_sink(sink, error)
+
+    def _drop_sink(self, sink: Sink, error: Exception) -> None:
+        if sink in self._sinks:
+            self._sinks.remove(sink)
+            say(line_of(_RECORD, error, _IN_PART))  # it may have been the one that shows such lines
+            self.mishap(_RECORD, error, _IN_PART)
+
+    def mishap(self, part: str, error: Exception, consequence: str, loader: int = -1) -> None:
+        """Tells and records a mistake of stoker's own; the program goes on."""
+        text, trace = line_of(part, error, consequence), trace_of(error)
+        self.emit(events.Notice(t_s=self.now_s(), text=text, loader=loader, trace=trace))
 
     def now_s(self) -> float:
         """Seconds since this process began to serve."""
@@ -193,7 +216,8 @@ class Serving:
 
     def remove_sink(self, sink: Sink) -> None:
         """Ends it."""
-        self._sinks.remove(sink)
+        if sink in self._sinks:
+            self._sinks.remove(sink)
 
     def _drop(self, key: int, ref: weakref.ref[DataLoader[Any]]) -> None:
         found = self._feeds.get(key)
@@ -209,14 +233,21 @@ class Serving:
         """An iterator over a loader; torch's own in processes that this one forked."""
         if os.getpid() != self._pid:
             return stock()
-        return serve(loader, self.feed_for(loader), self.clock, stock, cursor)
+        feed = self.effort.attempt("look at a loader", lambda: self.feed_for(loader), None, then="it is left to torch")
+        return stock() if feed is None else serve(loader, feed, self.pace, stock, cursor)
+
+    def made(self, loader: DataLoader[Any]) -> None:
+        """The program has made a loader."""
+        site = self.effort.attempt("look for a program's place", lambda: call_site(5), "", then="it is not named")
+        if site:
+            self.sites[loader] = site
 
     def close(self) -> None:
         """Ends all workers and reports the last counters."""
         if os.getpid() != self._pid:
             return
         close_all(self)
-        self.cutting.close()
+        self.effort.attempt("look at steps", self.cutting.close, None, then="nothing, since the program has ended")
         for _, feed in self._feeds.values():
             feed.listener.snapshot()
             feed.close()

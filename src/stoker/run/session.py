@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.core import events
+from stoker.core.mishaps import line_of
 from stoker.core.runlog import Run, RunLog, has_records, read_run
 from stoker.core.saying import say
 from stoker.run import patch
@@ -82,6 +83,12 @@ class Session:
         """
         if os.getpid() != self._pid:
             return
+        try:
+            self._finish()
+        except Exception as error:  # how the program ends is not ours to change
+            say(line_of("end of a run", error, "its report is missing"))
+
+    def _finish(self) -> None:
         active = self._active
         patch.remove()
         self.serving.close()

@@ -187,7 +187,7 @@ class StepClock:
         """Begins to see optimizer steps."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        self._hook = register_optimizer_step_post_hook(self._on_step)
+        self._hook = register_optimizer_step_post_hook(self._stepped_safely)
 
     def remove(self) -> None:
         """Ends it."""
@@ -248,7 +248,14 @@ class StepClock:
         thread.leave(now_s)
         self.of(feed).answered(now_s, thread.inside_s, working=working)
 
-    def _on_step(self, *_: object) -> None:
+    def _stepped_safely(self, *_: object) -> None:
+        """Called inside the program's own call of ``step``: a mistake of ours must not end that."""
+        try:
+            self._on_step()
+        except Exception:  # without it, time after the optimizer's step counts as compute
+            self.remove()
+
+    def _on_step(self) -> None:
         self._stepped = self._now_s(), self._thread().inside_s
         if self._current is not None:
             self._current.optimizer_steps += 1

@@ -1,0 +1,111 @@
+"""What is looked at beside the making of batches: workers, memory, pace. None of it may end the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stoker.core.mishaps import BestEffort
+from stoker.feed.crew import Crew, Departure
+from stoker.feed.leases import Item
+from stoker.feed.memory import MemoryWatch
+from stoker.feed.program import Tier
+from stoker.feed.scaling import Decision, Observation, ScalingPolicy
+from stoker.feed.watch import Suspect, Watch
+from stoker.feed.window import Counters, Window
+
+WINDOW_S = 0.25
+"""How often the policy is asked."""
+COUNTING = "count of what happens", "the number of data workers stays"
+"""A part of stoker that may fail, and what that means."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a loader's workers may use and put up with."""
+
+    worker_memory_bytes: int
+    stall_timeout_s: float
+    timeout_s: float = 0.0
+    """The loader's own time limit for one batch; 0 for none."""
+
+
+class Oversight:
+    """The eyes of one engine.
+
+    Args:
+        watch: notices workers that do not work any more.
+        memory: bounds what is in flight.
+        policy: how many workers, how deep.
+        window: what happened lately.
+        counters: of the loader.
+        effort: attempts what may fail.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        memory: MemoryWatch,
+        policy: ScalingPolicy,
+        window: Window,
+        counters: Counters,
+        effort: BestEffort,
+    ) -> None:
+        self._watch = watch
+        self._memory = memory
+        self._policy = policy
+        self._window = window
+        self._counters = counters
+        self._effort = effort
+
+    def suspects(self, crew: Crew, now_s: float, holding: set[int]) -> list[Suspect]:
+        """Workers that must be replaced."""
+        return self._effort.attempt(
+            "watch over data workers",
+            lambda: self._watch.look(crew, now_s, holding),
+            [],
+            then="one that hangs is not replaced any more",
+        )
+
+    def fit(self, capacity: int, workers: int, tier: Tier, head: Item | None) -> None:
+        """Bounds what is in flight where batches are large."""
+        self._effort.attempt(_MEMORY, lambda: self._memory.fit(capacity, workers, tier, head), None, then=_MEMORY_THEN)
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time to observe and to decide."""
+        return self._effort.attempt(
+            COUNTING[0], lambda: self._window.span_s(now_s) >= WINDOW_S, False, then=COUNTING[1]
+        )
+
+    def observe(self, now_s: float, workers: int, depth: int, batch_bytes: int, *, waiting: bool) -> Observation | None:
+        """What happened since the last time, and how much memory is free; None where that is not known."""
+        memory, counters = self._memory, self._counters
+        self._effort.attempt(
+            _MEMORY, lambda: memory.look(now_s, workers, counters.private_bytes), None, then=_MEMORY_THEN
+        )
+        return self._effort.attempt(
+            COUNTING[0],
+            lambda: self._window.close(
+                now_s,
+                workers=workers,
+                depth=depth,
+                batch_bytes=batch_bytes,
+                waiting=waiting,
+                free_bytes=memory.free_bytes,
+            ),
+            None,
+            then=COUNTING[1],
+        )
+
+    def cause_of(self, departure: Departure, busy: int) -> str:
+        """What to call the end of a worker that was killed for lack of memory; empty for another end."""
+        return self._effort.attempt(_MEMORY, lambda: self._memory.killed(departure, busy), "", then=_MEMORY_THEN)
+
+    def decide(self, seen: Observation) -> Decision | None:
+        """How many workers from here on; None where nobody says."""
+        return self._effort.attempt(
+            "choice of the number of workers", lambda: self._policy.decide(seen), None, then="their number stays"
+        )
+
+
+_MEMORY = "watch over memory"
+_MEMORY_THEN = "batches in flight are not bounded by it any more"
