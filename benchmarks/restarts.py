@@ -40,7 +40,7 @@ PROGRAM = textwrap.dedent(
             return torch.full((16,), i / 1280), i % 4
 
     life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8))
     rank, rows = dist.get_rank(), Rows()
     model = DistributedDataParallel(torch.nn.Linear(16, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

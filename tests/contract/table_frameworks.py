@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, get_worker_info
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
     _MultiProcessingDataLoaderIter,
@@ -391,4 +391,67 @@ def loader_in_a_child_process() -> Transcript:
         t.events += here.recv()
         process.join()
     t.epoch(loader)
+    return t
+
+
+class StandIn(IterableDataset[Any]):
+    """What fastai makes torch's iterators over: loader and dataset at once, with no class of torch's loader."""
+
+    _IterableDataset_len_called, _auto_collation, drop_last = None, False, False
+    _index_sampler, generator, prefetch_factor, in_order = itertools.count(), None, 2, True
+    dataset_kind = _dataset_kind = 1
+    batch_size, sampler, timeout, persistent_workers, pin_memory, pin_memory_device = 1, None, 0, False, False, ""
+
+    def __init__(self, rows: list[int], num_workers: int) -> None:
+        self.dataset, self.rows, self.num_workers = self, rows, num_workers
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @staticmethod
+    def worker_init_fn(_: int) -> None:
+        """fastai seeds here."""
+
+    @staticmethod
+    def collate_fn(batch: Any) -> Any:
+        return batch
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        return multiprocessing if self.num_workers else None
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        number, count = (info.id, info.num_workers) if info is not None else (0, 1)
+        return (torch.tensor([row]) for row in self.rows[number::count])
+
+
+@case("frameworks")
+def iterators_made_by_their_class() -> Transcript:
+    """As fastai makes them, over a stand-in for a loader."""
+    t = Transcript()
+    for workers, kind in ((2, _MultiProcessingDataLoaderIter), (0, _SingleProcessDataLoaderIter)):
+        stand_in: Any = StandIn(list(range(7)), workers)
+        for _ in range(2):
+            iterator = kind(stand_in)
+            t.served(iterator, stand_in)
+            t.take(iterator)
+    return t
+
+
+@case("frameworks")
+def handles_of_workers() -> Transcript:
+    """Programs look at them during an iteration and after it."""
+    t = Transcript()
+    for persistent in (False, True):
+        loader = DataLoader(Rows(8), batch_size=2, num_workers=2, persistent_workers=persistent)
+        iterator: Any = iter(loader)
+        t.take(iterator, stop=1)
+        t.event("during", [(worker.is_alive(), worker.exitcode) for worker in iterator._workers])
+        t.take(iterator)
+        t.event("number after", len(iterator._workers))
+        if not persistent:
+            for worker in iterator._workers:
+                worker.join()
+            t.event("after", [(worker.is_alive(), worker.exitcode) for worker in iterator._workers])
     return t

@@ -373,3 +373,21 @@ def worker_started_from_items_of_views() -> Transcript:
         t.epoch(DataLoader(Items(list(base)), batch_size=6, num_workers=workers))
         t.epoch(DataLoader(Items(list(base)), batch_size=None, num_workers=workers))
     return t
+
+
+class Seeds(Rows):
+    """Reads torch's seed, and draws nothing."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.initial_seed() if get_worker_info() is not None else 0
+
+
+def _seeded(_: int) -> None:
+    torch.manual_seed(12345)
+
+
+@case("options")
+def seed_that_is_read() -> Transcript:
+    t = Transcript()
+    t.epochs(DataLoader(Seeds(12), batch_size=2, num_workers=2, worker_init_fn=_seeded))
+    return t

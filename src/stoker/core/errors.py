@@ -56,6 +56,12 @@ def dead_worker(pid: int) -> str:
     return f"DataLoader worker (pid(s) {pid}) exited unexpectedly"
 
 
+def end_of_worker(pid: int, cause: str) -> str:
+    """How a data worker ended; where a signal killed it, in the words of torch's loader as well."""
+    signalled = cause.startswith("killed by signal: ")
+    return f"DataLoader worker (pid {pid}) is {cause}" if signalled else f"the last one {cause}"
+
+
 class WorkerStartError(StokerError, RuntimeError):
     """No data worker could be started for a loader, and no tier below can serve it either."""
 

@@ -102,6 +102,7 @@ class FedIterator(_BaseDataLoaderIter):
         self._seq = self._seq_pinned = 0
         self._ordinal = -1
         self._entered = True
+        self._handles: list[_WorkerHandle] = []
         feed.enter()
         if cursor is not None:
             self._base_seed = cursor.base_seed
@@ -394,6 +395,7 @@ class FedIterator(_BaseDataLoaderIter):
             self._let_go()
 
     def _let_go(self) -> None:
+        self._keep_handles()
         engine, self._engine = self._engine, None
         if self._pinner is not None:
             self._pinner.close()
@@ -433,8 +435,17 @@ class FedIterator(_BaseDataLoaderIter):
 
     @property
     def _workers(self) -> list[_WorkerHandle]:
-        """Handles with the methods of processes, for programs that end or count torch's workers."""
-        return [_WorkerHandle(self, member.pid) for member in self._crew_members()]
+        """Handles with the methods of processes, in the order of their ids, for programs that end or count workers.
+
+        After the end of the iteration those of the last ones.
+        """
+        self._keep_handles()
+        return self._handles
+
+    def _keep_handles(self) -> None:
+        active = self._engine.crew.active() if self._engine is not None else []
+        members = sorted(active, key=lambda member: member.identity.worker_id)
+        self._handles = [_WorkerHandle(self, member.pid) for member in members] or self._handles
 
     def close(self) -> None:
         """Ends the workers; a program that goes on with the iteration is told so."""
@@ -500,6 +511,11 @@ class _WorkerHandle:
     def is_alive(self) -> bool:
         owner = self._owner()
         return owner is not None and any(m.pid == self.pid for m in owner._crew_members())
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it lives; 0 then, as of one that ended because it was told to."""
+        return None if self.is_alive() else 0
 
     def terminate(self) -> None:
         owner = self._owner()

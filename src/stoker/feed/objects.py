@@ -150,10 +150,10 @@ def _give_up(walk: _Walk, why: str) -> None:
 
 
 def _visit(walk: _Walk, root: Any, name: str) -> None:
-    """Depth first with an own stack: user graphs may be deeper than the recursion limit."""
-    stack: list[tuple[Any, str]] = [(root, name)]
-    while stack:
-        obj, path = stack.pop()
+    """Nearest first: what a walk that gives up has met is what matters most. User graphs may be very deep."""
+    queue = collections.deque([(root, name)])
+    while queue:
+        obj, path = queue.popleft()
         walk.num_objects += 1
         if walk.num_objects > walk.max_objects:
             _give_up(walk, f"`{name}` refers to more than {walk.max_objects} objects, too many to watch")
@@ -164,7 +164,7 @@ def _visit(walk: _Walk, root: Any, name: str) -> None:
             what = f"{type(obj).__module__}.{type(obj).__qualname__}"
             _give_up(walk, f"`{path}` is a {what}, which can't be looked into ({type(error).__name__})")
             continue
-        stack.extend(reversed(children))
+        queue.extend(children)
 
 
 def _look(walk: _Walk, obj: Any, path: str) -> list[tuple[Any, str]]:

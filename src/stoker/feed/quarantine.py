@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast
 
 from stoker.core import seeds
-from stoker.core.errors import SampleKillsWorkerError, dead_worker
+from stoker.core.errors import SampleKillsWorkerError, dead_worker, end_of_worker
 from stoker.core.replay import replay_command
 from stoker.feed.crew import Departure
 from stoker.feed.leases import Item
@@ -120,9 +120,10 @@ class Quarantine:
         if not remedies:
             how = "stoker.feeding(workers=0)" if typed_in else "--workers 0"
             remedies.append(f"run with `{how}` to see the cause in the training process")
+        ended = end_of_worker(death.pid, death.cause)
         return SampleKillsWorkerError(
-            f"{dead_worker(death.pid)}: {what}{where} ended its data worker twice, the last one {death.cause}{why_not}"
-            f"; {', or '.join(remedies)}",
+            f"{dead_worker(death.pid)}: {what}{where} ended its data worker twice, {ended}{why_not}; "
+            f"{', or '.join(remedies)}",
             index=index,
             path=path,
             seed=seed,

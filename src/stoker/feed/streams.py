@@ -13,6 +13,7 @@ under 1 us (measured with torch 2.13 and NumPy 2.4 on one core).
 from __future__ import annotations
 
 import ctypes
+import functools
 import random
 import struct
 import sys
@@ -26,6 +27,29 @@ _NUMPY_STATE_BYTES = 624 * 4 + 4  # mt19937: key and position
 _OTHER_SEEDS = 0x9E3779B97F4A7C15  # an odd constant: generators get seeds far from each other
 _MASK = (1 << 63) - 1
 _adopted: tuple[Any, ...] = ()
+
+
+_reads = 0
+"""How often user code has asked for torch's seed."""
+
+
+def watch_reads() -> None:
+    """From now on asking for torch's seed counts as drawing: what follows from it is another in each worker.
+
+    For data workers, whose process is not the program's.
+    """
+    stock = torch.random.initial_seed
+    if getattr(stock, "counts", False):
+        return
+
+    @functools.wraps(stock)
+    def initial_seed() -> int:
+        global _reads
+        _reads += 1
+        return stock()
+
+    vars(initial_seed)["counts"] = True
+    torch.random.initial_seed = torch.initial_seed = initial_seed
 
 
 def adopt(generators: Sequence[Any]) -> tuple[Any, ...]:
@@ -107,7 +131,7 @@ def mark() -> tuple[object, ...]:
     else:
         numpy_state = repr(generator.state)
     own = tuple(repr(_state_of(generator)) for generator in _adopted)
-    return torch.default_generator.get_state().numpy().tobytes(), _python_picture(), numpy_state, own
+    return torch.default_generator.get_state().numpy().tobytes(), _python_picture(), numpy_state, own, _reads
 
 
 def drawn_since(picture: tuple[object, ...]) -> bool:

@@ -84,6 +84,7 @@ class Worker:
     def run(self) -> None:
         """Serves until told to stop or the training process is gone."""
         self._arena.install()
+        streams.watch_reads()
         while True:
             if not self._leases:
                 if self._stopping or not self._receive(wait=True):

@@ -108,7 +108,12 @@ class Explainer(Serving):
     def _probe(self, loader: DataLoader[Any], program: Program, choice: Choice) -> Choice:
         """What the probe makes of a candidate; for the pinned tier, only whether workers can be started."""
         context = loader.multiprocessing_context or torch.multiprocessing
-        iteration = Iteration(ordinal=0, base_seed=self._pid, tier=choice.tier)
+        iteration = Iteration(
+            ordinal=0,
+            base_seed=self._pid,
+            tier=choice.tier,
+            seeds_generators=self.config.random == "sample" and choice.tier is Tier.ELASTIC,
+        )
         crew = Crew(self.backend, program, context, iteration)
         try:
             if not choice.candidate:
