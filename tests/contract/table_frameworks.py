@@ -400,7 +400,7 @@ class StandIn(IterableDataset[Any]):
     _IterableDataset_len_called, _auto_collation, drop_last = None, False, False
     _index_sampler, generator, prefetch_factor, in_order = itertools.count(), None, 2, True
     dataset_kind = _dataset_kind = 1
-    batch_size, sampler, timeout, persistent_workers, pin_memory, pin_memory_device = 1, None, 0, False, False, ""
+    timeout, persistent_workers, pin_memory, pin_memory_device = 0, False, False, ""
 
     def __init__(self, rows: list[int], num_workers: int) -> None:
         self.dataset, self.rows, self.num_workers = self, rows, num_workers

@@ -35,3 +35,26 @@ def test_a_hopeless_cut_is_given_up_after_one_pair_of_blocks():
     assert trial.verdict is not None
     assert trial.verdict < Trial.LEAST_GAIN
     assert steps <= 2 * (Trial.BLOCK + Trial.SETTLING) + 1
+
+
+def test_a_trial_that_is_lost_in_a_disturbed_moment_is_made_again():
+    """Steps take three times as long for a while, in which the cut is being tried."""
+    trial, now, steps = Trial(), 0.0, 0
+    while trial.verdict is None:
+        arm = trial.arm
+        now += (0.8 if arm is Arm.ON else 1.0) * (3.0 if 12 <= steps < 45 and arm is Arm.ON else 1.0)
+        trial.add(arm, now)
+        steps += 1
+    assert abs(trial.verdict - 0.2) < 1e-9
+    assert steps > Trial.REST
+
+
+def test_a_trial_that_is_disturbed_again_and_again_ends():
+    trial, now, steps = Trial(), 0.0, 0
+    while trial.verdict is None:
+        arm = trial.arm
+        now += (1.0 if steps % 46 < 23 else 3.0) * (2.0 if arm is Arm.ON else 1.0)
+        trial.add(arm, now)
+        steps += 1
+    assert trial.verdict < Trial.LEAST_GAIN
+    assert steps < Trial.TRIALS * (Trial.REST + 100)

@@ -17,6 +17,8 @@ class Arm(enum.Enum):
 class Trial:
     """Alternates the arms in blocks and compares the medians of the time from batch to batch.
 
+    One that is lost while other things disturbed the program, too, is made again later.
+
     Batches that were made before an arm began arrive in it all the same; they are counted with the arm that they
     belong to only by their label, and the first steps after a change are left out.
     """
@@ -30,21 +32,38 @@ class Trial:
     """A cut with which steps take this much longer is given up after any pair of blocks."""
     PATIENCE: ClassVar[int] = 400
     """Steps within which an arm's batches must arrive."""
+    STEADY: ClassVar[float] = 1.15
+    """Where blocks of one arm differ by more than this factor, something else disturbed the trial."""
+    REST: ClassVar[int] = 400
+    """Steps without the cut after which a disturbed trial that was lost begins anew."""
+    TRIALS: ClassVar[int] = 3
 
     def __init__(self) -> None:
         self.arm = Arm.ON
         self.verdict: float | None = None
         """Measured gain, once it is known: 1 - time with the cut / time without it."""
+        self._tries = 1
+        self._resting = 0
+        self._last_s: float | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.arm = Arm.ON
         self._block: list[float] = []
         self._settling = self.SETTLING
         self._waited = 0
         self._medians: dict[Arm, list[float]] = {Arm.ON: [], Arm.OFF: []}
-        self._last_s: float | None = None
+        self._fastest_on_s = float("inf")
 
     def add(self, label: Arm, now_s: float) -> None:
         """A step on a batch of the kind ``label`` ended at ``now_s``."""
         whole = now_s - self._last_s if self._last_s is not None else None
         self._last_s = now_s
+        if self._resting:
+            self._resting -= 1
+            if not self._resting:
+                self._begin()
+            return
         if label is not self.arm:
             self._settling = self.SETTLING
             self._waited += 1
@@ -55,6 +74,8 @@ class Trial:
             self._settling -= 1
             return
         self._block.append(whole)
+        if label is Arm.ON:
+            self._fastest_on_s = min(self._fastest_on_s, whole)
         if len(self._block) >= self.BLOCK:
             self._end_block()
 
@@ -70,4 +91,13 @@ class Trial:
         on, off = self._medians[Arm.ON], self._medians[Arm.OFF]
         hopeless = len(on) == len(off) and median(on) > self.HOPELESS * median(off)
         if hopeless or (len(off) == self.PAIRS and len(on) == self.PAIRS):
-            self.verdict = 1.0 - median(on) / median(off)
+            gain = 1.0 - median(on) / median(off)
+            if gain < self.LEAST_GAIN and self._tries < self.TRIALS and self._is_disturbed():
+                self._tries += 1
+                self.arm, self._resting = Arm.OFF, self.REST
+            else:
+                self.verdict = gain
+
+    def _is_disturbed(self) -> bool:
+        on, off = self._medians[Arm.ON], self._medians[Arm.OFF]
+        return any(max(times) > self.STEADY * min(times) for times in (on, off)) or self._fastest_on_s < median(off)

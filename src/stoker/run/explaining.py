@@ -88,7 +88,7 @@ class Explainer(Serving):
             site=self.sites.get(loader) or "unknown",
             dataset=type(loader.dataset).__name__,
             length=length_of(loader),
-            batch_size=loader.batch_size,
+            batch_size=getattr(loader, "batch_size", None),
             declared_workers=loader.num_workers,
             tier=choice.tier.value,
             reason=choice.reason,

@@ -264,7 +264,7 @@ class LoaderEvents:
         self._site = serving.sites.get(loader) or call_site(2)  # a loader made before: where it is used
         self._dataset = type(loader.dataset).__name__
         self._length = length_of(loader)
-        self._batch_size = loader.batch_size
+        self._batch_size = getattr(loader, "batch_size", None)  # a stand-in of another library has none
         self._declared = loader.num_workers
 
     def opened(self, choice: Choice) -> None:

@@ -12,8 +12,11 @@ from stoker.core.units import format_seconds
 from stoker.ui.figures import write_percent, write_plural
 from stoker.ui.windows import Window
 
-INPUT_FRAC = 0.05
-"""From this share of the step time on, input wait is called the limit."""
+INPUT_FRAC = 0.1
+"""From this share of the step time on, input wait is called the limit: below it, no more than that is to be won."""
+SEEDED = "--random sample"
+"""The setting that a tier's reason names where random numbers alone keep a loader from more workers."""
+_WORTH_GAIN = 1.05
 CORES_FULL_FRAC = 0.85
 """Workers that use this share of the cores leave no room for another: the program needs some as well."""
 WAITING_CPU_FRAC = 0.5
@@ -68,6 +71,8 @@ class Situation:
     window_missing: str
     growing: bool
     """Workers were added too late for the window to show it."""
+    settled: str = ""
+    """What the policy said last about the number of workers."""
 
 
 def find_limit(situation: Situation) -> Limit:
@@ -121,7 +126,7 @@ def _advise(situation: Situation, limit: Limit, program: str, run: str) -> Advic
         case "unknown":
             return Advice(command=f"stoker run {program}", why="a longer run shows where the time goes")
         case "input-tier":
-            return Advice(command=f"stoker explain {run}", why="what keeps this loader from more workers")
+            return _advise_tier(situation, program, run)
         case "input-cpu":
             return _advise_cpu(situation, program)
         case "input-storage" | "input-workers":
@@ -184,7 +189,9 @@ def _input_limit(situation: Situation, window: Window) -> Limit:
         used = write_percent(window.worker_cpu_frac)
         text = f"input: {waits}; an item uses the CPU for {used} of its time: it waits for storage, or for busy cores"
         return Limit(kind="input-storage", text=text)
-    return Limit(kind="input-workers", text=f"input: {waits}; {workers} {verb} busy, and cores are free")
+    used = f"{window.cores_used:.1f} of {_budget(situation):g} cores"
+    settled = f" ({situation.settled})" if situation.settled else ""
+    return Limit(kind="input-workers", text=f"input: {waits}; {workers} {verb} busy, on {used}{settled}")
 
 
 def _handover_s(window: Window) -> float | None:
@@ -193,6 +200,29 @@ def _handover_s(window: Window) -> float | None:
     if share is None or share < HANDOVER_FRAC * window.split.input_wait_frac:
         return None
     return share * window.active_s / window.batches
+
+
+def _advise_tier(situation: Situation, program: str, run: str) -> Advice:
+    gain = _gain_by_workers(situation)
+    if SEEDED in situation.reason and gain >= _WORTH_GAIN:
+        why = f"a seed for each sample lets more workers make them: up to {gain:.1f}x as fast, by cores and input wait"
+        return Advice(command=f"stoker run {SEEDED} {program}", why=why)
+    return Advice(command=f"stoker explain {run}", why="what keeps this loader from more workers")
+
+
+def _gain_by_workers(situation: Situation) -> float:
+    """How many times as fast the program can be at most with more workers.
+
+    Without input wait its own time is left; and workers need the CPU that they use now for each item, or, where the
+    training process makes the batches, the time for which it waits for them.
+    """
+    window = situation.window
+    if window is None:
+        return 1.0
+    wait = window.split.input_wait_frac
+    used = window.cores_used if window.workers else wait
+    by_cores = _budget(situation) / max(used, 1e-9)
+    return max(1.0, min(1.0 / max(1.0 - wait, 1e-9), by_cores, DEFAULT_MAX_WORKERS / max(1, window.workers)))
 
 
 def _advise_cpu(situation: Situation, program: str) -> Advice:

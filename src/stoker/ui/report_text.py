@@ -278,9 +278,10 @@ def _loaders(summary: Summary, style: Style, room: int) -> list[str]:
         reverse=True,
     )
     shown = busiest[:_LOADERS_SHOWN]
-    blocks = _loader_blocks(shown, style, 2)
-    if sum(map(len, blocks)) + (len(busiest) > len(shown)) > room:
-        blocks = _loader_blocks(shown, style, 1)
+    for most in (5, 2, 1):  # a reason is cut off only where there is no room for it
+        blocks = _loader_blocks(shown, style, most)
+        if sum(map(len, blocks)) + (len(busiest) > len(shown)) <= room:
+            break
     while len(blocks) > 1 and sum(map(len, blocks)) + (len(busiest) > len(blocks)) > room:
         blocks.pop()
     lines = [line for block in blocks for line in block]

@@ -129,6 +129,7 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
         window=main.end if main else None,
         window_missing=main.end_missing if main else "",
         growing=main is not None and still_growing(main),
+        settled=main.settled_reason if main else "",
     )
     limit = find_limit(situation)
     return Summary(
