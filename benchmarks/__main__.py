@@ -27,6 +27,7 @@ BARS = (
     "feed_constant",
     "feed_memory",
     "scale_converge",
+    "scale_ramp",
     "scale_latency",
     "resume",
     "measuring_overhead",

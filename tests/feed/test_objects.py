@@ -11,6 +11,7 @@ import io
 import itertools
 import logging
 import random
+import struct
 import threading
 import types
 import warnings
@@ -306,6 +307,10 @@ class TestObstacles:
         found = survey([("dataset", {"model": Touchy()})])
         assert found.fingerprint is None
         assert found.obstacles[0].endswith("Touchy, which can't be looked into (ValueError)")
+
+    def test_a_compiled_format_is_none(self) -> None:
+        assert fingerprint(Box(a=struct.Struct("<QI"))) == fingerprint(Box(a=struct.Struct("<QI"))) is not None
+        assert fingerprint(Box(a=struct.Struct("<QI"))) != fingerprint(Box(a=struct.Struct("<QQ")))
 
     def test_an_open_file(self, tmp_path: Path) -> None:
         with (tmp_path / "x").open("w") as file:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.events import BASELINE_BATCHES
 from stoker.feed.scaling import Decision, Observation, ScalingPolicy
 from stoker.scale.budget import CpuLedger
-from stoker.scale.job import JobAutoscaler
+from stoker.scale.job import SHORT_BASELINE, JobAutoscaler
 from stoker.scale.limits import JobScalingConfig
 from stoker.sim.queue import Costs, FixedWorkers, Job, Timeline, simulate
 
@@ -97,7 +96,7 @@ def test_the_baseline_lies_behind_the_warm_up(declared: int):
     costs = Costs(step_s=0.0, item_cpu_s=0.0, item_wait_s=0.1)
     timeline = run(Job(costs=(costs,), declared_workers=declared, duration_s=15.0))
     changed_s = next(t.now_s for t in timeline.ticks if t.decision.workers != declared)
-    assert sum(d.now_s <= changed_s for d in timeline.deliveries) >= 1 + 2 * declared + BASELINE_BATCHES
+    assert sum(d.now_s <= changed_s for d in timeline.deliveries) >= 1 + 2 * declared + SHORT_BASELINE
 
 
 def test_growth_stops_where_the_store_gives_no_more():
@@ -344,3 +343,19 @@ def test_a_change_is_followed_when_observed_in_next():
     timeline = run(Job(costs=(first, second), observed_in_next=True, duration_s=160.0))
     assert timeline.rate(60.0, 80.0) >= 0.9 / first.step_s
     assert timeline.ticks[-1].decision.workers in (2, 3, 4)
+
+
+@pytest.mark.parametrize("item_s", [0.02, 0.05, 0.16, 0.5])
+@pytest.mark.parametrize("declared", [0, 1, 2, 8])
+def test_a_starved_program_has_its_rate_within_twelve_items_and_a_second(item_s: float, declared: int):
+    costs = Costs(step_s=item_s / 6, item_cpu_s=0.0005, item_wait_s=item_s - 0.0005)
+    timeline = run(Job(costs=(costs,), declared_workers=declared, duration_s=20.0))
+    first_s, span_s = timeline.deliveries[0].now_s, max(1.0, 6 * item_s)
+    by_s = first_s + 12 * item_s + 1.0
+    assert timeline.rate(by_s, by_s + span_s) >= 0.9 * 6 / item_s
+
+
+def test_a_loader_that_declares_no_workers_begins_with_the_cores_and_no_baseline():
+    policy = autoscaler(cores=4.0)
+    assert policy.start(0, 2).workers == 4
+    assert "baseline" not in policy.start(0, 2).reason

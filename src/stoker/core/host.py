@@ -80,6 +80,28 @@ def quota_cores(root: Path = ROOT) -> float | None:
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
+class RunDelay:
+    """How long the main thread of this process has been ready to run and had no core.
+
+    Source: ``/proc/PID/schedstat`` (Linux, Documentation/scheduler/sched-stats.rst), second field; 0.6 us a look.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._fd = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # another system, a kernel without it, or no descriptor is left
+            self._fd = -1
+
+    def seconds(self) -> float | None:
+        """So far; None where the kernel does not say."""
+        if self._fd < 0:
+            return None
+        try:
+            return int(os.pread(self._fd, 64, 0).split()[1]) * 1e-9
+        except (OSError, IndexError, ValueError):
+            return None
+
+
 def memory_bytes(root: Path = ROOT) -> tuple[int, int]:
     """The memory limit of this process and what is available below it, in bytes.
 

@@ -349,6 +349,8 @@ class Engine:
         counters.items += 1
         counters.worker_busy_s += header.wall_s
         counters.worker_cpu_s += header.cpu_s
+        counters.stalls_known = counters.stalls_known and header.stall_s >= 0.0
+        counters.worker_stall_s += max(0.0, header.stall_s)
         counters.private_bytes = max(counters.private_bytes, header.private_bytes)
         if self._history is not None and self._history.is_repeat(header.seq):
             self._on_repeated(worker, header.seq, header.check)

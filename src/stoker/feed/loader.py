@@ -317,8 +317,8 @@ class LoaderFeed:
 
     def decide_start(self, loader: DataLoader[Any]) -> Decision:
         """How many workers an iteration begins with: what the last one ended with, or what is declared."""
-        workers, depth = max(loader.num_workers, 1), loader.prefetch_factor or 2
-        declared = Decision(workers=workers, depth=depth, reason="as declared")
+        workers, depth = loader.num_workers, loader.prefetch_factor or 2
+        declared = Decision(workers=max(workers, 1), depth=depth, reason="as declared")
         return self.effort.attempt(
             "choice of the number of workers",
             lambda: self._policy.start(workers, depth),

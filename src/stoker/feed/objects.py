@@ -228,6 +228,8 @@ def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
         return [(obj.__func__, path)]
     if isinstance(obj, property):
         return [(part, path) for part in (obj.fget, obj.fset) if part is not None]
+    if isinstance(obj, struct.Struct):
+        return [(obj.format, path)]
     if isinstance(obj, logging.Logger):  # says what happens, decides nothing; its handlers hold locks
         walk.state.update(f"logger {obj.name};".encode(errors="backslashreplace"))
         return []

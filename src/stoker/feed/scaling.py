@@ -71,7 +71,7 @@ class ScalingPolicy(Protocol):
     """Decides from observations alone; called about four times a second while a loader is being iterated."""
 
     def start(self, declared_workers: int, prefetch_factor: int) -> Decision:
-        """The first decision of an iteration, before anything is measured."""
+        """The first decision of an iteration, before anything is measured; 0 declared: those of the process itself."""
         ...
 
     def decide(self, observation: Observation) -> Decision:

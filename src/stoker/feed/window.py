@@ -24,11 +24,15 @@ class Counters:
     worker_busy_s: float = 0.0
     worker_idle_s: float = 0.0
     worker_cpu_s: float = 0.0
+    worker_stall_s: float = 0.0
+    """Time for which data workers could run and had no core."""
     items: int = 0
     step_s: float = 0.0
     """Time the program spent between batches."""
     private_bytes: int = 0
     """Largest private memory of a worker."""
+    stalls_known: bool = True
+    """Whether every worker's kernel has said so of each item."""
 
     def waited_s(self, now_s: float) -> float:
         """The input wait until now, a wait that goes on included."""
@@ -39,7 +43,7 @@ class Counters:
         return Counters(*(getattr(self, name) for name in self.__slots__))
 
 
-_SUMS = tuple(name for name in Counters.__slots__ if name not in ("asked_s", "private_bytes"))
+_SUMS = tuple(name for name in Counters.__slots__ if name not in ("asked_s", "private_bytes", "stalls_known"))
 """Counters that add up."""
 
 
@@ -121,6 +125,7 @@ class Window:
             step_s=(now.step_s - was.step_s) / steps if steps else 0.0,
             item_wall_s=(now.worker_busy_s - was.worker_busy_s) / items if items else 0.0,
             item_cpu_s=(now.worker_cpu_s - was.worker_cpu_s) / items if items else 0.0,
+            item_stall_s=(now.worker_stall_s - was.worker_stall_s) / items if items and now.stalls_known else -1.0,
             batch_bytes=batch_bytes,
             worker_bytes=now.private_bytes,
             waiting=waiting,

@@ -26,8 +26,9 @@ MAX_BODY_BYTES = 1 << 36
 _FRAME = struct.Struct("<HBBBxxxQ")  # magic, version, kind, number of descriptors, padding, body length
 FRAME_BYTES = _FRAME.size
 _LEASE = struct.Struct("<QIiiI")  # seq, generation, ring, slot, flags
-_READY = struct.Struct("<QIiiBxxxQQddddQI")
-# seq, generation, ring, slot, place, payload bytes, skeleton bytes, wall_s, cpu_s, idle_s, stamp, private bytes, check
+_READY = struct.Struct("<QIiiBxxxQQddddQId")
+# seq, generation, ring, slot, place, payload and skeleton bytes, wall_s, cpu_s, idle_s, stamp, private bytes,
+# check, stall_s
 _MAX_FDS = 16
 _FDS_BYTES = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
 _RECEIVE_BYTES = 1 << 18
@@ -154,12 +155,15 @@ class ReadyHeader:
     """Private memory of the worker when last measured; 0 when not yet."""
     check: int
     """Check of the batch (pinned tier and streams; else 0), compared when a lost worker's work is repeated."""
+    stall_s: float = -1.0
+    """Part of ``wall_s`` for which the worker could run and had no core; -1.0 where the kernel does not say."""
 
     def pack(self) -> bytes:
         """The fixed bytes of the READY body."""
         return _READY.pack(
             self.seq, self.generation, self.ring, self.slot, int(self.place), self.payload_bytes,
             self.skeleton_bytes, self.wall_s, self.cpu_s, self.idle_s, self.stamp, self.private_bytes, self.check,
+            self.stall_s,
         )  # fmt: skip
 
 

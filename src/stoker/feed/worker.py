@@ -19,11 +19,12 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch._utils import ExceptionWrapper
 
+from stoker.core.host import RunDelay
 from stoker.core.mishaps import trace_of
 from stoker.feed import fetch, probe, streams, tiers
 from stoker.feed.arena import SlotArena
@@ -40,6 +41,17 @@ _CHECKED_BYTES = 4096
 """How much of each buffer goes into the check of a batch that may have to be repeated."""
 _WORD_S = 1.0
 """How long a worker with large samples waits to hear what becomes of it: the probe makes one sample meanwhile."""
+
+
+class _Start(NamedTuple):
+    """Clocks at the beginning of an item."""
+
+    at_s: float
+    idle_s: float
+    """For which the worker had nothing to do before."""
+    cpu_s: float
+    delay_s: float | None
+    """For which it had waited for a core so far."""
 
 
 class Worker:
@@ -65,6 +77,7 @@ class Worker:
         self._stopping = False
         self._idle_since = time.monotonic()
         self._memory = PrivateMemory()
+        self._delay = RunDelay()
         self._arena = SlotArena()
         self._handlers: dict[Kind, Callable[[Frame], None]] = {
             Kind.LEASE: self._on_lease,
@@ -242,9 +255,7 @@ class Worker:
 
     def _make(self, header: LeaseHeader, item: WorkItem) -> int:
         """Makes a batch and sends it; its bytes. Nothing of it is left here afterwards."""
-        begun = time.monotonic()
-        idle_s = begun - self._idle_since
-        cpu = time.process_time()
+        start = self._start()
         writer = self._writer(header)
         packed, failure, check = None, b"", 0
         try:
@@ -263,13 +274,17 @@ class Worker:
         if header.flags & LeaseFlag.DIGEST and self._fetcher is not None:
             self._channel.send(Kind.PROBED, pickle.dumps(("drew", self._fetcher.drew)))
         if packed is not None:
-            self._send(header, packed, writer, begun, cpu, idle_s, check or self._check(lambda: packed))
+            self._send(header, packed, writer, start, check or self._check(lambda: packed))
         elif failure:
             self._board.clear()
             self._channel.send(Kind.FAILED, header.pack(failure))
         if isinstance(writer, FreshWriter):
             writer.close()
         return packed.payload_bytes if packed is not None else 0
+
+    def _start(self) -> _Start:
+        now_s = time.monotonic()
+        return _Start(now_s, now_s - self._idle_since, time.process_time(), self._delay.seconds())
 
     @property
     def _is_pinned(self) -> bool:
@@ -328,9 +343,7 @@ class Worker:
         header: LeaseHeader,
         packed: Packed,
         writer: SlotWriter | None,
-        begun: float,
-        cpu: float,
-        idle_s: float,
+        start: _Start,
         check: int,
     ) -> None:
         where, payload, skeleton, fds, inline = Place.SLOT, 0, b"", (), None
@@ -338,9 +351,12 @@ class Worker:
             where, payload, skeleton, fds, inline = self._store(packed, writer, header.flags)
         self._board.clear()
         done = time.monotonic()
+        delay_s = self._delay.seconds()
+        stall_s = delay_s - start.delay_s if delay_s is not None and start.delay_s is not None else -1.0
+        wall_s, cpu_s = done - start.at_s, time.process_time() - start.cpu_s
         ready = ReadyHeader(
-            header.seq, header.generation, header.ring, header.slot, where, payload, len(skeleton), done - begun,
-            time.process_time() - cpu, idle_s, done, self._memory.bytes, check,
+            header.seq, header.generation, header.ring, header.slot, where, payload, len(skeleton), wall_s, cpu_s,
+            start.idle_s, done, self._memory.bytes, check, stall_s,
         )  # fmt: skip
         self._idle_since = time.monotonic()
         self._channel.send(Kind.READY, ready.pack() + skeleton, fds, tail=inline)

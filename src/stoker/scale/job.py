@@ -33,6 +33,14 @@ NO_WAIT = 0.01
 """Workers are only taken away while input wait is below this."""
 MUCH_WAIT = 0.2
 """Above this a second of evidence is enough; between, several seconds are taken."""
+HEAVY_WAIT = 0.5
+"""Above this half of it is, and a short baseline: each second that is waited for more costs half a second of steps."""
+FIRST_WORKERS = 4
+"""A loader that declares none begins with as many as there are cores, but with no more than these."""
+SURE = 0.15
+"""Relative error of the need up to which it may be jumped to."""
+SHORT_BASELINE = 6
+"""Batches of one."""
 SPARE = 0.1
 """Workers above the need that stay, as a share of it (one worker at most): costs vary."""
 WORTH_IT = 0.03
@@ -94,6 +102,7 @@ class JobAutoscaler:
         self._iteration = 0
         self._held_steps = 0
         self._held_from_s: float | None = None
+        self._held_wait_s = self._held_last_s = 0.0
         self._warm_steps = 0
         self._holding = True
         self._trial: Trial | None = None
@@ -103,14 +112,19 @@ class JobAutoscaler:
         self._reversals = 0
 
     def start(self, declared_workers: int, prefetch_factor: int) -> Decision:
-        """The first decision of an iteration: the declared workers, or those that the last iteration ended with."""
+        """The first decision of an iteration: the declared workers, or those that the last iteration ended with.
+
+        A loader that declares none has no baseline to measure: the training process was it.
+        """
         self._iteration += 1
         if self._iteration == 1:
             self._depth = max(1, prefetch_factor)
             # The first batch, and what is in flight at its delivery: it was made while processes started.
             self._warm_steps = 1 + max(1, declared_workers) * self._depth
-            wanted = self.config.fixed_workers or max(1, declared_workers)
-            self._go(wanted, self._depth, self._hold_reason(declared_workers), None)
+            self._holding = declared_workers > 0
+            cores = max(1, math.floor(self._cores * CPU_MARGIN))
+            wanted = self.config.fixed_workers or declared_workers or min(cores, FIRST_WORKERS)
+            self._go(wanted, self._depth, self._hold_reason(declared_workers, wanted), None)
             if self._workers < wanted and self.config.fixed_workers is None:
                 limit = hard_limit(self.config, self._footprint, self._depth)
                 self._reason = _count(self._workers, limit.reason)
@@ -145,13 +159,19 @@ class JobAutoscaler:
         if not self._holding:
             return False
         if self._held_from_s is None:
-            self._held_from_s = observation.now_s
+            self._held_from_s = self._held_last_s = observation.now_s
         self._held_steps += observation.steps
+        self._held_wait_s += observation.input_wait_frac * (observation.now_s - self._held_last_s)
+        self._held_last_s = observation.now_s
         late = observation.now_s - self._held_from_s >= self.config.hold_s
         if self._warm_steps and self._held_steps >= self._warm_steps and not late:
             self._held_steps -= self._warm_steps
             self._held_from_s, self._warm_steps = observation.now_s, 0
-        self._holding = not late and (self._warm_steps > 0 or self._held_steps < self.config.hold_steps)
+            self._held_wait_s = 0.0
+        held_s = observation.now_s - self._held_from_s
+        heavy = not self._warm_steps and self._held_wait_s >= HEAVY_WAIT * held_s > 0.0
+        steps = min(SHORT_BASELINE, self.config.hold_steps) if heavy else self.config.hold_steps
+        self._holding = not late and (self._warm_steps > 0 or self._held_steps < steps)
         return self._holding
 
     def _allowed_cores(self, observation: Observation) -> float:
@@ -330,6 +350,8 @@ class JobAutoscaler:
         loading = _loading(view)
         much = view.wait_frac >= MUCH_WAIT
         span_s, items = (0.7, max(4, self._workers)) if much else (3.0, max(32, 4 * self._workers))
+        if view.wait_frac >= HEAVY_WAIT and error < SURE:
+            span_s = 0.45
         patience = self._patience(1)
         if not _enough(view, span_s=span_s * patience, items=items * patience):
             return
@@ -359,7 +381,7 @@ class JobAutoscaler:
             most = math.floor(1.0 / WORTH_IT)
             return min(2 * self._workers, most) if 1.1 * self._workers < most else self._workers
         goal = math.ceil(min(needed * (1.0 - LITTLE_WAIT), 1e6))
-        return max(self._workers + 1, goal if error < 0.15 else min(goal, 2 * self._workers))
+        return max(self._workers + 1, goal if error < SURE else min(goal, 2 * self._workers))
 
     def _grow(self, view: View, goal: int, loading: bool, now_s: float) -> None:
         limit = self._limit(view)
@@ -465,11 +487,12 @@ class JobAutoscaler:
     def _decision(self) -> Decision:
         return Decision(workers=self._workers, depth=self._depth, reason=self._reason)
 
-    def _hold_reason(self, declared: int) -> str:
+    def _hold_reason(self, declared: int, wanted: int) -> str:
         if self.config.fixed_workers is not None:
-            return _count(self.config.fixed_workers, "as asked for")
-        how = "as declared" if declared >= 1 else "at first"
-        return _count(max(1, declared), f"{how}: the baseline is measured over {self.config.hold_steps} batches")
+            return _count(wanted, "as asked for")
+        if not declared:
+            return _count(wanted, "at first, none is declared")
+        return _count(wanted, f"as declared: the baseline is measured over {self.config.hold_steps} batches")
 
 
 def _enough(view: View, *, span_s: float, items: int) -> bool:
