@@ -39,6 +39,8 @@ FIRST_WORKERS = 4
 """A loader that declares none begins with as many as there are cores, but with no more than these."""
 SURE = 0.15
 """Relative error of the need up to which it may be jumped to."""
+SURE_ENOUGH = 0.35
+"""The same where the program waits most of its time for items that only wait: a worker too many costs nothing."""
 SHORT_BASELINE = 6
 """Batches of one."""
 SPARE = 0.1
@@ -51,6 +53,8 @@ CPU_FULL = 0.95
 """Share of the CPU budget from which it counts as used up."""
 LITTLE_CPU = 0.1
 """CPU time over wall time of items that no crowded machine makes of items that only compute."""
+HARDLY_CPU = 0.05
+"""The same of items of which a few too many at a time cost nothing."""
 PROOF = 0.7
 """Share of the proportional gain that workers beyond the cores must bring before many more are started."""
 CPU_BUSY = 0.75
@@ -197,7 +201,8 @@ class JobAutoscaler:
         """Workers that the program needs, and the relative error of that number."""
         error = max(view.wall.error_frac, view.step.error_frac)
         whole = self._history.whole()
-        if error > 0.15 and whole is not None and whole.step_s > 0.0:
+        # Where it waits most of the time, its own share is small, and the start of the iteration would blur it.
+        if error > SURE and view.wait_frac < HEAVY_WAIT and whole is not None and whole.step_s > 0.0:
             all_error = max(whole.wall.error_frac, whole.step.error_frac)
             if all_error < error:
                 return whole.wall.mean / whole.step_s, all_error
@@ -350,14 +355,16 @@ class JobAutoscaler:
         loading = _loading(view)
         much = view.wait_frac >= MUCH_WAIT
         span_s, items = (0.7, max(4, self._workers)) if much else (3.0, max(32, 4 * self._workers))
-        if view.wait_frac >= HEAVY_WAIT and error < SURE:
+        cheap = view.wait_frac >= HEAVY_WAIT and view.cpu_frac < HARDLY_CPU
+        sure = error < (SURE_ENOUGH if cheap else SURE)
+        if view.wait_frac >= HEAVY_WAIT and sure:
             span_s = 0.45
         patience = self._patience(1)
         if not _enough(view, span_s=span_s * patience, items=items * patience):
             return
         short = loading or needed * (1.0 - (0.0 if much else error)) * (1.0 - LITTLE_WAIT) > self._workers
         if short and view.blocked_frac <= 0.5:
-            self._grow(view, self._goal(needed, error, loading), loading, now_s)
+            self._grow(view, self._goal(needed, loading, sure=sure), loading, now_s)
         elif view.blocked_frac > 0.0 and self._deepen(now_s):
             return
         elif self._may_hedge(view, needed, error):
@@ -375,13 +382,13 @@ class JobAutoscaler:
         """How many times the usual evidence a change needs: twice as much for each earlier change of mind."""
         return 2 ** min(self._reversals, 3) if direction != self._direction else 1
 
-    def _goal(self, needed: float, error: float, loading: bool) -> int:
+    def _goal(self, needed: float, loading: bool, *, sure: bool) -> int:
         """Where to grow to: the model's number when it is well known, else at most twice as many."""
         if loading:
             most = math.floor(1.0 / WORTH_IT)
             return min(2 * self._workers, most) if 1.1 * self._workers < most else self._workers
         goal = math.ceil(min(needed * (1.0 - LITTLE_WAIT), 1e6))
-        return max(self._workers + 1, goal if error < SURE else min(goal, 2 * self._workers))
+        return max(self._workers + 1, goal if sure else min(goal, 2 * self._workers))
 
     def _grow(self, view: View, goal: int, loading: bool, now_s: float) -> None:
         limit = self._limit(view)
