@@ -187,7 +187,8 @@ class Recorder:
         if kind is Effect.ESCAPES and self.began and simple_name(function) == "backward":
             self.done = True  # what follows is not the beginning of a step any more
         tensors = _tensors(args, kwargs) if kwargs else _tensors(args)
-        inputs = tuple([n for n in map(self._number, tensors) if n is not None and not self._is_written(n)])
+        numbers = [self._number(tensor) for tensor in tensors]
+        inputs = tuple([n for n in numbers if n is not None and not self._is_written(n)])
         if self._objects and takes_leaves(function):
             inputs += self._objects_in((*args, *kwargs.values()))
         if inputs:
@@ -198,7 +199,7 @@ class Recorder:
             return self._impure(function, kind, args, kwargs, inputs, run)
         if not inputs and (not self.began or kind is not Effect.NONE):
             return run(function, args, kwargs)
-        return self._computing(function, args, kwargs, tensors, inputs, run)
+        return self._computing(function, args, kwargs, tensors, numbers, inputs, run)
 
     def finish(self, step_s: float) -> Trace:
         """The step is over, or can be followed no further."""
@@ -247,6 +248,7 @@ class Recorder:
         args: Any,
         kwargs: Any,
         tensors: list[torch.Tensor],
+        known: list[int | None],
         inputs: tuple[int, ...],
         run: Run,
     ) -> Any:
@@ -257,7 +259,8 @@ class Recorder:
         if not why:
             try:
                 leaf = self._leaf if takes_leaves(function) else _no_leaf
-                arguments = tuple([take_apart(a, self._argument, leaf) for a in args])
+                take = self._argument
+                arguments = tuple([take(a) if type(a) is torch.Tensor else take_apart(a, take, leaf) for a in args])
                 if kwargs:
                     keywords = tuple((name, take_apart(a, self._argument, leaf)) for name, a in sorted(kwargs.items()))
             except NotRecordable as error:
@@ -305,7 +308,12 @@ class Recorder:
                 self._wait()
             return result
         numbers = tuple([self._track(tensor, number, place) for place, tensor in enumerate(outputs)])
-        is_view = not {self._memory_of(tensor) for tensor in tensors}.isdisjoint([self._memory[n] for n in numbers])
+        memory = self._memory
+        made = [memory[n] for n in numbers]
+        is_view = False
+        for tensor, n in zip(tensors, known, strict=True):
+            if (memory[n] if n is not None else tensor.untyped_storage()._cdata) in made:
+                is_view = True
         self.trace.calls.append(
             Call(
                 function,
@@ -400,15 +408,17 @@ class Recorder:
         return number
 
     def _track(self, tensor: torch.Tensor, producer: int | None, position: int) -> int:
-        number = self._describe(tensor, producer, position)
-        self._ids[id(tensor)] = (self._refs[number], number)
-        self._memory[number] = memory = tensor.untyped_storage()._cdata
+        """A plain tensor that is to be known again: half of what recording a call costs is spent here."""
+        number, reference, memory = len(self._refs), weakref.ref(tensor), tensor.untyped_storage()._cdata
+        shape, dtype = tuple(tensor.shape), _dtype_name(tensor.dtype)
+        value = Value(number, producer, position, shape, tensor.stride(), dtype, "cpu", tensor.nbytes)
+        self.trace.values.append(value)
+        self._refs.append(reference)
+        self._versions.append(version_of(tensor))
+        self._memory.append(memory)
+        self._ids[id(tensor)] = (reference, number)
         self._storages.setdefault(memory, set()).add(number)
         return number
-
-    def _memory_of(self, tensor: torch.Tensor) -> int:
-        number = self._number(tensor)
-        return self._memory[number] if number is not None else tensor.untyped_storage()._cdata
 
     def _number(self, tensor: torch.Tensor) -> int | None:
         found = self._ids.get(id(tensor))
