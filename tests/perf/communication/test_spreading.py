@@ -8,6 +8,7 @@ from msgspec.structs import replace as changed
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication import StepTimes, fabric_of, refusal, spread
 from stoker.perf.communication.cutting import narrowed
+from stoker.perf.communication.spreading import is_measured
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.prediction.setting import DataParallel, Machines, Strategy
 from tests.perf.communication.models import convnet, decoder
@@ -176,7 +177,19 @@ def test_what_no_measurement_has_validated_is_labelled() -> None:
     assert labels(8, data="zero2") == ("ZeRO-2",)
     assert labels(16, tensor=16) == ("tensor parallelism over servers",)
     assert labels(16, pipeline=2) == ("pipeline stages over servers",)
-    assert labels(8, tensor=2, pipeline=2) == ()
+    # Those within a server agree with vTrain's table, which is arithmetic.
+    assert labels(8, tensor=2, pipeline=2) == ("tensor parallelism", "pipeline stages")
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize(("gpus", "tensor", "pipeline"), [(1, 1, 1), (8, 1, 1), (8, 2, 1), (8, 1, 2), (8, 2, 4)])
+def test_a_spread_is_measured_where_nothing_of_it_is_unvalidated(
+    data: DataParallel, gpus: int, tensor: int, pipeline: int
+) -> None:
+    strategy = Strategy(data=data, tensor=tensor, pipeline=pipeline)
+    if not refusal(DECODER, machines(gpus), strategy):
+        found = spread(TIMES, DECODER, machines(gpus), strategy)
+        assert is_measured(strategy, gpus) == (not found.unvalidated)
 
 
 def test_rows_are_asked_for_in_each_micro_batch_and_dense_gradients_sent_once() -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from stoker.core.plan import PlanReport
+from stoker.perf.communication.spreading import is_measured
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.planning.front import Limits
 from stoker.perf.planning.offers import Offer, Prices, only, without_prices
@@ -120,6 +121,27 @@ def test_a_step_that_waits_for_its_host_is_noted(host_s: float, is_said: bool) -
 
     notes = answer(replace(question(), job=replace(job(), predict=slow_host))).notes
     assert any("GPUs wait for the host" in note for note in notes) == is_said
+
+
+def test_a_plan_that_nobody_measured_heads_no_screen_over_one_within_its_interval() -> None:
+    """The unmeasured ones promise a third less, in an interval that reaches half beyond."""
+
+    def promising(found: StepFeatures, candidate: Candidate) -> Prediction:
+        plain = seconds(found, candidate)
+        return plain if candidate.offer.gpu.name == "H100-SXM" else replace(plain, tier="calibrated")
+
+    def plainly(found: StepFeatures, candidate: Candidate) -> str:
+        return "" if is_measured(candidate.strategy, candidate.gpus) else "not asked about"
+
+    offers = (offer("A100-80GB-SXM", 8, 20.0), offer("H100-SXM", 8, 40.0))
+    asked = question(Limits(deadline_h=10), offers=offers)
+    report = answer(replace(asked, job=replace(asked.job, predict=promising, refuses=plainly)))
+    head = report.picks[0]
+    assert (head.plan.gpu, head.plan.tier) == ("A100-80GB-SXM", "calibrated")
+    assert head.role == "cheapest within 10 h, of those that were measured"
+    dream = next(pick for pick in report.picks if pick.role.startswith("cheapest") and pick is not head)
+    assert dream.plan.tier == "extrapolated"
+    assert head.plan.cost.likely / 1.5 < dream.plan.cost.likely < head.plan.cost.likely
 
 
 def test_a_trillion_samples_are_only_a_long_time() -> None:

@@ -85,8 +85,35 @@ def test_a_card_that_was_never_measured_is_the_mean_of_those_that_were() -> None
     assert seen["card H100-SXM"] == 0
     assert unseen["card H100-SXM"] == pytest.approx(seen["card V100-32GB-SXM"] / len(CARDS))
     assert unseen["memory of volta"] == seen["memory of volta"]
-    other = at_spec(replace(V100, name="mine", generation="other"))
-    assert other["memory of hopper"] == pytest.approx(seen["memory of volta"] / len(GENERATIONS))
+
+
+@pytest.mark.parametrize(
+    ("generation", "stands_in"),
+    [("hopper", "hopper"), ("blackwell", "hopper"), ("pascal", "volta"), ("maxwell", "volta"), ("other", "hopper")],
+)
+def test_a_generation_that_was_never_measured_is_the_nearest_one_that_was(generation: str, stands_in: str) -> None:
+    found = at_spec(replace(V100, name="mine", generation=generation))
+    shares = {name: found[f"memory of {name}"] for name in GENERATIONS}
+    assert [name for name, seconds in shares.items() if seconds] == [stands_in]
+
+
+def test_an_unmeasured_generation_gains_no_more_than_its_data_sheet_says() -> None:
+    """B200 looked 3.3 times an H100, whose generation reaches less of its rates than the mean does."""
+    old, new = gpu("H100-SXM"), gpu("B200-SXM")
+    work = work_of(training().operations)[None]
+    took = [float(calibration().seconds(work @ unit_times(card, "bf16", Stack()))[0]) for card in (old, new)]
+    best = max(new.rates["bf16"] / old.rates["bf16"], new.memory_bandwidth / old.memory_bandwidth)
+    assert 1.5 < took[0] / took[1] <= best
+
+
+def test_a_calibration_without_a_generation_takes_the_nearest() -> None:
+    found = calibration()
+    names = [term.name for term in TERMS]
+    left = dict(zip(names, without(found, ["hopper", "ada"]).coefficients, strict=True))
+    kept = dict(zip(names, found.coefficients, strict=True))
+    assert left["tensor cores of hopper"] == kept["tensor cores of ampere"]
+    assert left["memory of ada"] == kept["memory of ampere-ga10x"]
+    assert left["card H100-SXM"] == left["card RTX-4090"] != kept["card H100-SXM"]
 
 
 def test_a_calibration_without_a_card_takes_the_mean_of_the_others() -> None:

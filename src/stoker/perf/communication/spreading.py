@@ -164,11 +164,19 @@ def _shards(strategy: Strategy, count: int) -> int:
     return count if strategy.data in ("fsdp", "zero1", "zero2") else 1
 
 
+_NOT_MEASURED = {"ps": "parameter servers", "pearl": "partitioned embeddings", "zero1": "ZeRO-1", "zero2": "ZeRO-2"}
+
+
+def is_measured(strategy: Strategy, gpus: int) -> bool:
+    """Whether somebody measured steps that were spread so. vTrain's table of cut replicas is arithmetic."""
+    cut = strategy.tensor * strategy.pipeline
+    return cut == 1 and (gpus == 1 or strategy.data not in _NOT_MEASURED)
+
+
 def _unvalidated(strategy: Strategy, layout: Layout) -> tuple[str, ...]:
-    labels = {"ps": "parameter servers", "pearl": "partitioned embeddings", "zero1": "ZeRO-1", "zero2": "ZeRO-2"}
-    found = [labels[strategy.data]] if layout.replicas > 1 and strategy.data in labels else []
-    if strategy.tensor > layout.local:
-        found.append("tensor parallelism over servers")
-    if strategy.pipeline > 1 and layout.stages_apart:
-        found.append("pipeline stages over servers")
+    found = [_NOT_MEASURED[strategy.data]] if layout.replicas > 1 and strategy.data in _NOT_MEASURED else []
+    if strategy.tensor > 1:
+        found.append("tensor parallelism" + (" over servers" if strategy.tensor > layout.local else ""))
+    if strategy.pipeline > 1:
+        found.append("pipeline stages" + (" over servers" if layout.stages_apart else ""))
     return tuple(found)

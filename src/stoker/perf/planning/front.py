@@ -6,7 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from stoker.perf.communication.spreading import is_measured
 from stoker.perf.planning.pricing import TIERS, Plan
+
+TIE = 1.05
+"""Plans that are closer than this in hours and in cost are not told apart: calibrated ones are off by more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +69,65 @@ def front(plans: Iterable[Plan], limits: Limits | None = None) -> list[Plan]:
     return found
 
 
-def _preference(plan: Plan) -> tuple[int, int, int]:
-    """Of equals, the smaller: surer, fewer GPUs, less exotic."""
-    strategy = plan.candidate.strategy
-    return TIERS.index(plan.tier), plan.candidate.gpus, strategy.tensor * strategy.pipeline
+def _preference(plan: Plan) -> tuple[int, bool, int, int]:
+    """Of equals, the smaller: surer, simpler, fewer GPUs."""
+    return *_standing(plan), plan.candidate.gpus
+
+
+def _standing(plan: Plan) -> tuple[int, bool, int]:
+    """How sure a plan is, whether its kind was ever measured, and how much beyond plain replicas it asks for."""
+    strategy, candidate = plan.candidate.strategy, plan.candidate
+    replicated = candidate.replicas == 1 or strategy.data == "ddp"
+    more = (not replicated, strategy.tensor > 1, strategy.pipeline > 1, strategy.checkpointing)
+    return TIERS.index(plan.tier), not is_measured(strategy, candidate.gpus), sum(more)
+
+
+def settled(best: Sequence[Plan], plans: Sequence[Plan], limits: Limits | None = None) -> list[Plan]:
+    """A front on which ties are won by the surer plan, then by the simpler one.
+
+    Args:
+        best: the front of the plans.
+        plans: all of them.
+        limits: whose figures are compared; a plan that keeps one of them gives way only to one that keeps it too.
+    """
+    limits = limits or Limits()
+    return front((_winner(plan, plans, limits) for plan in best), limits)
+
+
+def _winner(plan: Plan, plans: Iterable[Plan], limits: Limits) -> Plan:
+    """Of plans that cannot be told from one, the surest and simplest."""
+    hours, cost = limits.hours(plan), limits.cost(plan)
+    most_hours, most_cost = TIE * hours, TIE * cost
+    if hours <= limits.deadline_h:
+        most_hours = min(most_hours, limits.deadline_h)
+    if cost <= limits.budget:
+        most_cost = min(most_cost, limits.budget)
+    tied = (each for each in plans if limits.hours(each) <= most_hours and limits.cost(each) <= most_cost)
+    return min((plan, *tied), key=lambda each: (_standing(each), limits.hours(each) * limits.cost(each)))
+
+
+def measured_instead(plan: Plan, plans: Iterable[Plan], limits: Limits) -> Plan | None:
+    """Of a plan that nobody has measured, the calibrated one that its interval cannot tell from it.
+
+    The cheapest whose cost lies in the interval, and its hours before the deadline or in the interval; it keeps both
+    limits if the plan does.
+
+    Returns:
+        None where the plan is calibrated itself, or there is none.
+    """
+    if plan.tier == "calibrated":
+        return None
+    keeps = limits.allow(plan)
+    most_hours = limits.deadline_h if keeps and math.isfinite(limits.deadline_h) else plan.hours.high
+    inside = [
+        each
+        for each in plans
+        if each.tier == "calibrated"
+        and each.hours.likely <= most_hours
+        and each.cost.likely <= plan.cost.high
+        and (limits.allow(each) or not keeps)
+    ]
+    return min(inside, key=limits.cost if keeps else limits.excess, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

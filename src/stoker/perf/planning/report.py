@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from stoker.core.amounts import format_cost, format_hours
 from stoker.core.plan import Dot, Family, Miss, Pick, PlanReport, PlanRow, Span
-from stoker.perf.planning.front import Choice, Limits, choose, front
+from stoker.perf.planning.front import TIE, Choice, Limits, choose, front, measured_instead, settled
 from stoker.perf.planning.offers import Prices
 from stoker.perf.planning.pricing import Amount, Job, Plan, Rejection
 from stoker.perf.planning.searching import Found, examples, search
@@ -33,7 +33,7 @@ def answer(question: Question) -> PlanReport:
     """Searches the space and says what to take, what else there is, and what binds."""
     limits = question.limits
     found = search(question.space, question.job, limits)
-    best = front(found.plans, limits)
+    best = settled(front(found.plans, limits), found.plans, limits)
     choice = choose(best, limits)
     prices, job = question.prices, question.job
     return PlanReport(
@@ -124,6 +124,9 @@ def _picks(best: list[Plan], choice: Choice, plans: list[Plan], question: Questi
     wanted.append((f"fastest{within}", choice.fastest))
     if len(best) > 2 and choice.nearest is None:
         wanted.append(("in between", _middle(best, limits)))
+    role, first = next(((role, plan) for role, plan in wanted if plan is not None), ("", None))
+    if first is not None and (calibrated := measured_instead(first, plans, limits)) is not None:
+        wanted.insert(0, (f"{role}, of those that were measured", calibrated))
     picks: dict[int, Pick] = {}
     for role, plan in wanted:
         if plan is None:
@@ -236,6 +239,8 @@ def _beaten(margin: float, plan: Plan, by: Plan) -> str:
     one, other = plan.candidate, by.candidate
     name = f"{one.gpus}x {one.offer.gpu.name} in {format_hours(plan.hours.likely)}"
     against = other.family if _same_machines(plan, by) else f"{other.family} on {other.gpus}x {other.offer.gpu.name}"
+    if margin < 1:
+        return f"{name} at best: within {100 * (TIE - 1):.0f} % of {against}, which is surer or simpler"
     if margin < 1.03:
         return f"no better than {against}: {name} at best"
     behind = (
@@ -318,7 +323,8 @@ def _with_more_gpus(best: list[Plan], question: Question) -> list[str]:
     space = replace(question.space, offers=offers, max_gpus=most, beyond=question.space.max_gpus)
     wider = search(space, question.job, question.limits, known=best)
     before = best[0]
-    faster = front([*wider.plans, before], question.limits)[0]
+    plans = [*wider.plans, before]
+    faster = settled(front(plans, question.limits), plans, question.limits)[0]
     if faster is before:
         return []
     currency = question.prices.currency

@@ -3,7 +3,8 @@
 A candidate is priced unless something that is known already beats it even if its exchange were free: a step takes at
 least what its computation takes on one GPU, divided by the GPUs that share it, idle stages of a pipeline included.
 Micro-batches are tried from the largest on, until smaller ones are worse. The benchmark ``plan_quality`` checks that
-the front so found is that of all candidates.
+the front so found is that of all candidates. Beaten means by more than a tie, so that a simpler plan is there to win
+it; candidates that may be calibrated are beaten by calibrated ones alone, since they may have to stand in for others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from stoker.perf.planning.front import Limits
+from stoker.perf.communication.spreading import is_measured
+from stoker.perf.planning.front import TIE, Limits
 from stoker.perf.planning.pricing import Job, Plan, Rejection, price
 from stoker.perf.planning.space import Candidate, Space, groups
 from stoker.perf.prediction.setting import Strategy
@@ -98,6 +100,7 @@ class _Floor:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._known: dict[tuple[str, int, int, Strategy], float] = {}
+        self._surely: dict[tuple[str, int], bool] = {}
 
     def alone(self, candidate: Candidate) -> tuple[float, float]:
         """As if products were shared at no cost, and nothing recomputed."""
@@ -109,6 +112,16 @@ class _Floor:
         strategy = candidate.strategy
         own = Strategy(tensor=strategy.tensor, checkpointing=strategy.checkpointing)
         return self._job_of(candidate, self._micro_batch_s(candidate, own))
+
+    def may_be_calibrated(self, candidate: Candidate) -> bool:
+        """Whether measurements may stand behind it: behind its GPU, and behind how its steps are spread."""
+        if not is_measured(candidate.strategy, candidate.gpus):
+            return False
+        key = candidate.offer.gpu.name, candidate.micro_batch
+        if key not in self._surely:
+            few = Candidate(offer=candidate.offer, gpus=1, micro_batch=candidate.micro_batch, strategy=Strategy())
+            self._surely[key] = self._job.predict(self._job.batches.at(few.micro_batch), few).tier == "calibrated"
+        return self._surely[key]
 
     def _job_of(self, candidate: Candidate, micro_batch_s: float) -> tuple[float, float]:
         strategy = candidate.strategy
@@ -128,6 +141,27 @@ class _Floor:
         return self._known[key]
 
 
+class _Best:
+    """What is known to be good: of all plans, and of calibrated ones."""
+
+    def __init__(self, floor: _Floor, limits: Limits) -> None:
+        self._floor, self._limits = floor, limits
+        self._all, self._calibrated = Stairs(), Stairs()
+
+    def add(self, plan: Plan) -> None:
+        """Takes one in."""
+        hours, cost = self._limits.hours(plan), self._limits.cost(plan)
+        self._all.add(hours, cost)
+        if plan.tier == "calibrated":
+            self._calibrated.add(hours, cost)
+
+    def beats(self, candidate: Candidate) -> bool:
+        """Whether a candidate need not be priced."""
+        stairs = self._calibrated if self._floor.may_be_calibrated(candidate) else self._all
+        floors = [self._floor.alone] + [self._floor.together] * (candidate.strategy.tensor > 1)
+        return any(stairs.beats(*(least / TIE for least in floor(candidate))) for floor in floors)
+
+
 def search(space: Space, job: Job, limits: Limits | None = None, known: Iterable[Plan] = ()) -> Found:
     """The plans of a space that are worth it.
 
@@ -141,16 +175,17 @@ def search(space: Space, job: Job, limits: Limits | None = None, known: Iterable
         known: plans that candidates must not be beaten by either.
     """
     limits = limits or Limits()
-    found, floor, stairs = Found(), _Floor(job), Stairs()
+    found, floor = Found(), _Floor(job)
+    known_best = _Best(floor, limits)
     for plan in known:
-        stairs.add(limits.hours(plan), limits.cost(plan))
+        known_best.add(plan)
     bounded: list[tuple[float, list[Candidate]]] = []
     for group in groups(space):
         family = group[0].family
         found.tried[family] = found.tried.get(family, 0) + len(group)
         bounded.append((min(math.prod(floor.alone(candidate)) for candidate in group), group))
     for _, group in sorted(bounded, key=lambda each: each[0]):
-        _search(group, job, limits, found, floor, stairs)
+        _search(group, job, found, known_best)
     return found
 
 
@@ -181,17 +216,17 @@ def examples(space: Space, job: Job, found: Found) -> list[Plan]:
 _PLAIN = ("1 GPU", "DDP in a server", "DDP over servers", "FSDP")
 
 
-def _search(group: Sequence[Candidate], job: Job, limits: Limits, found: Found, floor: _Floor, stairs: Stairs) -> None:
+def _search(group: Sequence[Candidate], job: Job, found: Found, best: _Best) -> None:
     for checkpointing in (False, True):
         sizes = [candidate for candidate in group if candidate.strategy.checkpointing == checkpointing]
-        largest = _descend(sizes, job, limits, found, floor, stairs)
+        largest = _descend(sizes, job, found, best)
         if largest == group[0].micro_batch or largest < 0:
             return
         # With checkpointing only what does not fit without it.
         group = [candidate for candidate in group if candidate.micro_batch > largest]
 
 
-def _descend(group: Sequence[Candidate], job: Job, limits: Limits, found: Found, floor: _Floor, stairs: Stairs) -> int:
+def _descend(group: Sequence[Candidate], job: Job, found: Found, best: _Best) -> int:
     """Prices candidates that differ in their micro-batch alone, until smaller ones are worse.
 
     Larger ones compute as much in fewer and larger pieces, and exchange no more often: the first that fits is the best.
@@ -203,14 +238,14 @@ def _descend(group: Sequence[Candidate], job: Job, limits: Limits, found: Found,
     largest, before, is_unfit = 0, math.inf, False
     for place, candidate in enumerate(group):
         strategy = candidate.strategy
-        if stairs.beats(*floor.alone(candidate)) or (strategy.tensor > 1 and stairs.beats(*floor.together(candidate))):
+        if best.beats(candidate):
             found.beaten[candidate.family] = found.beaten.get(candidate.family, 0) + 1
             continue
         outcome = price(candidate, job)
         if isinstance(outcome, Plan):
             found.add(outcome)
             largest = max(largest, candidate.micro_batch)
-            stairs.add(limits.hours(outcome), limits.cost(outcome))
+            best.add(outcome)
             if strategy.pipeline == 1 or outcome.step_s.likely > before:
                 break
             before = outcome.step_s.likely

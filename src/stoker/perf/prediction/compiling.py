@@ -9,19 +9,30 @@ import numpy as np
 
 from stoker.perf.calibration.fitting import Array
 from stoker.perf.calibration.holdout import quantiles
+from stoker.perf.catalogue import gpu
 from stoker.perf.prediction.intervals import FILE, SHARES, Distance, Interval, Table, key
 from stoker.perf.prediction.judging import Judge
+from stoker.perf.prediction.terms import GENERATIONS, older
 
 
 def compiled(judge: Judge, distances: tuple[Distance, ...] = ("card", "generation", "specification")) -> Table:
-    """The table: each family predicted without itself, and without the card or the generation in question."""
+    """The table: each family predicted without itself, and without the card or the generation in question.
+
+    A generation without measurements is one draw among generations, however many rows each has: its interval reaches
+    as far as that of the generation which was furthest off, either way, when it was predicted from older ones.
+    """
     table: Table = {}
     rows, pairs = judge.rows(alone=True), judge.pairs()
+    targets = {False: rows, True: [pair.target for pair in pairs]}
     for anchored in (False, True):
         nearer = [Interval(share, 1.0, 1.0) for share in SHARES]
+        generations = np.array([gpu(judge.all[row].gpu).generation for row in targets[anchored]])
         for distance in distances:
             ratios = judge.anchored_ratios(pairs, distance) if anchored else judge.ratios(rows, distance)
-            nearer = [_wider(each, ratios) for each in nearer]
+            later = [name for name in GENERATIONS if older(name) and name in generations]
+            groups = [ratios[generations == name] for name in later] if distance == "specification" else [ratios]
+            for group in groups:
+                nearer = [_wider(each, group) for each in nearer]
             table[key(distance, anchored)] = tuple(nearer)
     return table
 

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from stoker.perf.catalogue import Gpu, gpu
-from stoker.perf.prediction.terms import CARDS, GENERATIONS
+from stoker.perf.prediction.terms import CARDS, GENERATIONS, older
 
 Distance = Literal["card", "generation", "specification"]
 """What of a GPU has been measured: itself, others of its generation, nothing."""
@@ -62,6 +62,13 @@ def _table() -> Table:
 
 
 def hidden(name: str, distance: Distance) -> frozenset[str]:
-    """What a calibration must not have seen, to predict a GPU as one at that distance."""
-    generation = {"generation": name, "specification": gpu(name).generation}
-    return frozenset({generation[distance]} if distance in generation else ())
+    """What a calibration must not have seen, to predict a GPU as one at that distance.
+
+    A generation without measurements is a new one: it is predicted from older ones, as far as there are any.
+    """
+    if distance == "card":
+        return frozenset()
+    if distance == "generation":
+        return frozenset({name})
+    generation = gpu(name).generation
+    return frozenset({generation}) if not older(generation) else frozenset(GENERATIONS) - older(generation)

@@ -7,13 +7,13 @@ measurements (:mod:`stoker.perf.prediction.calibrated`), make it a prediction.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stoker.perf.calibration.fitting import Calibration, Term
-from stoker.perf.catalogue import Gpu
+from stoker.perf.catalogue import Gpu, catalogue
 from stoker.perf.prediction.work import AMOUNTS, Array
 
 LAUNCH_S = 10e-6
@@ -41,6 +41,20 @@ _FLOPS_PER_JOULE = {
 power limits least (data sheets in catalogue.toml); GA10x and Ada between their cards."""
 _ENERGY = {"half": 1.0, "tf32": 2.0, "fp32": 8.0}
 """Of a FLOP beside one in 16 bits: as the rates of V100 (1 to 8) and A100 (1 to 2) are."""
+_BORN = {
+    "maxwell": (2014, "server"),
+    "pascal": (2016, "server"),
+    "volta": (2017, "server"),
+    "turing": (2018, "graphics"),
+    "ampere": (2020, "server"),
+    "ampere-ga10x": (2020, "graphics"),
+    "ada": (2022, "graphics"),
+    "hopper": (2022, "server"),
+    "blackwell": (2024, "server"),
+}
+"""Year of a generation, and what its chips are made for: servers with HBM, or graphics."""
+_OTHER_LINE = 10
+"""Years that the other line counts as further away: its memory and its tensor cores are others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +148,12 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
     def put(amount: str, term: str, seconds: float) -> None:
         table[at[amount], _COLUMN[term]] += seconds
 
-    def share(amount: str, terms: Mapping[str, str], name: str, seconds: float) -> None:
-        """One that was never measured is taken for the mean of those that were."""
-        found = [terms[name]] if name in terms else list(terms.values())
-        for term in found:
-            put(amount, term, seconds / len(found))
+    def share(amount: str, terms: Mapping[str, str], names: Sequence[str], seconds: float) -> None:
+        for name in names:
+            put(amount, terms[name], seconds / len(names))
 
+    generations = (nearest(gpu.generation),)
+    cards = (gpu.name,) if gpu.name in OF_CARDS else CARDS
     efficiency = _FLOPS_PER_JOULE.get(gpu.generation, max(gpu.rates.values()) / gpu.power_w)
     for width in ("single", "half"):
         used = precision_of(width, gpu, precision)
@@ -151,7 +165,7 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
             put(f"{kind} {width}", f"{name} in {_NAMES[group]}", flop_s)
             put(f"{kind} {width}", "power", _ENERGY[group] / (gpu.power_w * efficiency))
             if precision != "fp32":
-                share(f"{kind} {width}", TENSOR_CORES, gpu.generation, flop_s)
+                share(f"{kind} {width}", TENSOR_CORES, generations, flop_s)
         put(f"attention {width}", "fused attention", flop_s)
         put(f"narrow matmul {width}", "narrow products", flop_s)
         put(f"narrow conv {width}", "narrow convolutions", flop_s)
@@ -164,28 +178,67 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
     put("recurrences", "steps of recurrent layers", LAUNCH_S)
     put("embedding bytes", "lookups", byte_s)
     put("fused bytes", "fused traffic", byte_s)
-    share("fused bytes", MEMORIES, gpu.generation, byte_s)
+    share("fused bytes", MEMORIES, generations, byte_s)
     put("unfused bytes", f"unfused traffic, {'compiled' if stack.compiled else 'eager'}", byte_s)
-    share("unfused bytes", MEMORIES, gpu.generation, byte_s / 2)
+    share("unfused bytes", MEMORIES, generations, byte_s / 2)
     put("optimizer bytes", "optimizer", byte_s)
     put("unfused optimizer bytes", "optimizer, unfused", byte_s)
     put("launches", "launches", LAUNCH_S)
     for amount, seconds in zip(AMOUNTS, (table @ _COMMON).tolist(), strict=True):
-        share(amount, OF_CARDS, gpu.name, seconds)
+        share(amount, OF_CARDS, cards, seconds)
     return table
 
 
 def without(calibration: Calibration, left_out: Collection[str]) -> Calibration:
-    """The calibration for cards and generations that it has not seen: the mean of those that it has.
+    """The calibration for cards and generations that it has not seen.
+
+    A generation is taken for the nearest that it has seen, a card for the mean of those that it has seen.
 
     Args:
         calibration: that was fitted without them.
         left_out: names of cards and of generations; other names mean nothing here.
     """
     coefficients = calibration.coefficients.copy()
-    for terms in (TENSOR_CORES, MEMORIES, OF_CARDS):
-        seen = [_COLUMN[term] for name, term in terms.items() if name not in left_out]
-        for name in left_out:
-            if name in terms:
-                coefficients[_COLUMN[terms[name]]] = coefficients[seen].mean()
+    missing = _unseen(left_out)
+    for name in missing:
+        for terms in (TENSOR_CORES, MEMORIES):
+            coefficients[_COLUMN[terms[name]]] = coefficients[_COLUMN[terms[nearest(name, missing)]]]
+    seen = [_COLUMN[OF_CARDS[card]] for card in _seen(left_out)]
+    for name in CARDS:
+        if _COLUMN[OF_CARDS[name]] not in seen:
+            coefficients[_COLUMN[OF_CARDS[name]]] = coefficients[seen].mean()
     return Calibration(calibration.terms, coefficients)
+
+
+def nearest(generation: str, left_out: Collection[str] = ()) -> str:
+    """The measured generation that stands for one: itself, or else the nearest in time, of its own line first.
+
+    A generation that nobody knows is taken for the newest: what is not known is no reason to expect more.
+
+    Args:
+        generation: as the catalogue calls it.
+        left_out: generations that are taken for not measured.
+    """
+    year, line = _BORN.get(generation, (9999, "server"))
+
+    def distance(name: str) -> tuple[int, int]:
+        other_year, other_line = _BORN[name]
+        return abs(other_year - year) + _OTHER_LINE * (other_line != line), -other_year
+
+    return min((name for name in GENERATIONS if name not in left_out), key=distance)
+
+
+def older(generation: str) -> frozenset[str]:
+    """The measured generations that were there before one."""
+    return frozenset(name for name in GENERATIONS if _BORN[name][0] < _BORN[generation][0])
+
+
+def _seen(left_out: Collection[str]) -> dict[str, str]:
+    """Measured cards and their generations, without some of either."""
+    known = {card: catalogue()[card].generation for card in CARDS}
+    return {card: own for card, own in known.items() if card not in left_out and own not in left_out}
+
+
+def _unseen(left_out: Collection[str]) -> frozenset[str]:
+    """Generations of which no card is left."""
+    return frozenset(GENERATIONS) - set(_seen(left_out).values())
