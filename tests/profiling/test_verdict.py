@@ -30,6 +30,7 @@ from stoker.perf.verdict.stragglers import find_stragglers
 from stoker.run.profiling.assembling import assemble, gpu_named
 from stoker.ui.profile_text import render_profile
 from stoker.ui.report_text import Style
+from tests.perf.planning.toys import features
 from tests.profiling.records import record, sampled
 
 
@@ -242,6 +243,25 @@ class TestFiles:
         assert anchor.seconds == pytest.approx(0.5)
         assert anchor.cpu_seconds_per_sample == pytest.approx(0.05 / 8)
         assert Anchor.from_run(tmp_path / "profile.json") == anchor
+
+    def test_exchange_that_no_sample_has_timed_is_not_taken_for_none(self, tmp_path: Path) -> None:
+        short = [record(rank=rank, world_size=2, compute=0.4, communication=0.1) for rank in (0, 1)]
+        write_record(tmp_path / "profile.json", profile_of(*short))
+        assert Anchor.from_run(tmp_path).own_s == pytest.approx(0.4)
+        for each in short:
+            each.samples = []
+        write_record(tmp_path / "profile.json", profile_of(*short))
+        assert Anchor.from_run(tmp_path).own_s is None
+
+    def test_what_was_traced_is_found_where_the_folder_was_moved_to(self, tmp_path: Path) -> None:
+        """Measured on a server, planned on a laptop."""
+        found = profile_of(record(compute=0.4))
+        found.features = "/on/the/server/features.json"
+        write_record(tmp_path / "profile.json", found)
+        assert Anchor.from_run(tmp_path).features is None
+        (tmp_path / "features.json").write_bytes(features(16).to_json())
+        assert Anchor.from_run(tmp_path).features == features(16)
+        assert Anchor.from_run(tmp_path / "profile.json").features == features(16)
 
     def test_what_is_wrong_with_one_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(RunFolderError, match="holds no `profile"):

@@ -120,16 +120,19 @@ def definition_scores(judge: Judge) -> tuple[Score, ...]:
 
 
 def anchored_scores(judge: Judge, *, nested: bool = False) -> tuple[Score, ...]:
-    """Steps predicted from one measurement of the same program on another card, its family left out.
+    """Steps predicted from one measurement of the same program, its family left out.
+
+    From one on another card, and on one GPU from one on several of the same card.
 
     Args:
         judge: whose pairs they are.
         nested: whether to make intervals, which takes a minute.
     """
-    pairs, flops = judge.pairs(), Baseline(judge)
+    pairs, several, flops = judge.pairs(), judge.pairs_of_several(), Baseline(judge)
     return (
         _score("measured on another card", judge.anchored(pairs, nested=nested), flops.anchored(pairs)),
         _score("the same, on a card left out", judge.anchored(pairs, "generation"), flops.anchored(pairs)),
+        _score("measured on several GPUs", judge.anchored(several), flops.anchored(several)),
     )
 
 

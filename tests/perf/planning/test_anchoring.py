@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.pricing import anchored, predicted
@@ -41,6 +42,19 @@ def test_another_gpu_is_slower_too_and_its_interval_narrower() -> None:
     free, moved = predicted()(BATCHES.at(512), elsewhere), anchored(SLOW, BATCHES)(BATCHES.at(512), elsewhere)
     assert moved.seconds > 1.3 * free.seconds
     assert moved.high / moved.low < free.high / free.low
+
+
+def test_a_step_of_another_program_is_refused_before_anything_is_priced() -> None:
+    """It was accepted without a word, and moved every time by what another model does."""
+    weights = structs.replace(features().weights, dense_count=2_000_000)
+    other = structs.replace(features(512), weights=weights, name="other.py")
+    said = (
+        r"`anchor` must be a measured step of toy, whose model has 1,000,000 parameters, got one of other.py with "
+        r"2,000,000; measure this program with `stoker profile`"
+    )
+    with pytest.raises(ValueError, match=said):
+        anchored(replace(SLOW, features=other), BATCHES)
+    anchored(replace(SLOW, features=features(64)), BATCHES)
 
 
 def test_a_step_measured_on_a_processor_changes_nothing() -> None:

@@ -175,6 +175,62 @@ def test_an_anchor_of_another_batch_than_the_predicted_one() -> None:
     assert predict(STEP, machines, anchor=anchor).seconds == pytest.approx(2 * predict(STEP, machines).seconds, rel=0.1)
 
 
+def on_several(seconds: float, gpus: int = 8, **parts: float) -> Anchor:
+    return Anchor(
+        gpu=A100.name, gpus=gpus, seconds=seconds, low=seconds, high=seconds, precision="fp16", features=STEP,
+        parts=parts,
+    )  # fmt: skip
+
+
+@given(slower=st.floats(0.8, 3.0), gpus=st.sampled_from([2, 8]))
+def test_a_step_measured_on_several_gpus_is_predicted_as_it_was(slower: float, gpus: int) -> None:
+    """It was thrown away, and most users have no other."""
+    there, alone = Machines(gpu=A100, gpus=gpus), Machines(gpu=A100)
+    seconds = slower * predict(STEP, there).seconds
+    found = predict(STEP, there, anchor=on_several(seconds, gpus))
+    assert found.seconds == pytest.approx(seconds, rel=0.02)
+    assert found.high / found.low < predict(STEP, there).high / predict(STEP, there).low
+    assert any("was not timed" in reason for reason in found.reasons)
+    ratio = predict(STEP, alone, anchor=on_several(seconds, gpus)).seconds / predict(STEP, alone).seconds
+    assert (ratio - 1) * (slower - 1) >= -1e-9
+    assert abs(math.log(ratio)) >= 0.5 * abs(math.log(slower))
+
+
+def test_of_a_step_on_several_gpus_its_own_work_counts() -> None:
+    alone_s = predict(STEP, Machines(gpu=A100)).seconds
+    timed = on_several(4 * alone_s, input=0.5 * alone_s, communication=1.5 * alone_s, compute=2 * alone_s)
+    assert timed.own_s == pytest.approx(2 * alone_s)
+    found = predict(STEP, Machines(gpu=A100), anchor=timed)
+    assert found.seconds == pytest.approx(2 * alone_s)
+    assert not any("measured step" in reason for reason in found.reasons)
+
+
+def test_a_step_that_only_waited_is_not_used() -> None:
+    alone_s = predict(STEP, Machines(gpu=A100)).seconds
+    waited = on_several(10 * alone_s, communication=9 * alone_s, compute=alone_s)
+    found = predict(STEP, Machines(gpu=A100), anchor=waited)
+    assert found.seconds == alone_s
+    assert "waited for input and exchange" in found.reasons[0]
+
+
+def test_a_residual_is_the_programs_in_part_and_the_cards_in_part() -> None:
+    """All of it on the card where it was measured; less elsewhere, and least where exchange was not told apart."""
+    elsewhere = Machines(gpu=gpu("H100-SXM"))
+    seconds = 2 * predict(STEP, Machines(gpu=A100)).seconds
+    plain = predict(STEP, elsewhere).seconds
+    told = [
+        predict(STEP, elsewhere, anchor=anchor).seconds / plain
+        for anchor in (on_several(2 * predict(STEP, Machines(gpu=A100, gpus=8)).seconds), on_several(seconds, gpus=1))
+    ]
+    assert 1.05 < told[0] < told[1] < 1.85
+
+
+def test_a_measured_step_of_another_program_is_refused() -> None:
+    other = msgspec.structs.replace(STEP, weights=msgspec.structs.replace(STEP.weights, dense_count=1))
+    with pytest.raises(ValueError, match="`anchor` must be a measured step of made by hand"):
+        predict(STEP, Machines(gpu=A100), anchor=replace(on_several(1.0), features=other))
+
+
 def test_a_step_on_a_cpu_says_nothing_about_a_gpu() -> None:
     anchor = Anchor(gpu="cpu", gpus=1, seconds=1.0, low=1.0, high=1.0)
     found = predict(STEP, Machines(gpu=A100), anchor=anchor)

@@ -136,7 +136,11 @@ def anchored(anchor: Anchor, batches: Batches, precision: str | None = None) -> 
         anchor: what was measured; where its step was not traced, the program's of as many samples stands for it.
         batches: the program.
         precision: of products; by default what the program computes in.
+
+    Raises:
+        ValueError: the anchor is a step of another program.
     """
+    anchor.check(batches.first)
     if anchor.features is None:
         anchor = replace(anchor, features=batches.step(anchor.batch_size or batches.own))
 

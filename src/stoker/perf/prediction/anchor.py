@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from stoker.core.errors import RunFolderError
 from stoker.perf.catalogue import catalogue
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.prediction.prediction import PARTS
-from stoker.perf.verdict.profile import read_profile
+from stoker.perf.verdict.profile import FEATURES_NAME, read_profile
 
 CPU = "cpu"
 """What stands for the GPU where the step was measured on a processor."""
@@ -60,6 +61,30 @@ class Anchor:
         if unknown:
             raise ValueError(f"`parts` must be among {', '.join(PARTS)}, got {unknown[0]!r}")
 
+    @property
+    def own_s(self) -> float | None:
+        """What of the step a GPU's own work took: without waiting for input and for other GPUs.
+
+        None where the step was measured on several GPUs and its parts are not known.
+        """
+        if self.gpus > 1 and "communication" not in self.parts:
+            return None
+        return self.seconds - self.parts.get("input", 0.0) - self.parts.get("communication", 0.0)
+
+    def check(self, features: StepFeatures) -> None:
+        """Whether a step of this program was measured.
+
+        Raises:
+            ValueError: it was traced, and has another number of parameters.
+        """
+        if self.features is None or self.features.weights.count == features.weights.count:
+            return
+        raise ValueError(
+            f"`anchor` must be a measured step of {features.name}, whose model has {features.weights.count:,} "
+            f"parameters, got one of {self.features.name} with {self.features.weights.count:,}; measure this program "
+            "with `stoker profile`, or leave the anchor out"
+        )
+
     @classmethod
     def from_run(cls, path: Path | str) -> Anchor:
         """The step that `stoker profile` measured.
@@ -90,17 +115,19 @@ class Anchor:
             seconds=found.seconds,
             low=found.low,
             high=found.high,
-            parts=found.parts,
+            # Without sampled steps nothing tells exchange from the rest.
+            parts={name: part for name, part in found.parts.items() if found.sampled or name != "communication"},
             precision=found.precision,
             batch_size=found.batch_size,
             cpu_seconds_per_sample=found.cpu_seconds_per_sample,
-            features=_features(found.features),
+            features=_features(found.features, Path(path)) if found.features else None,
         )
 
 
-def _features(path: str) -> StepFeatures | None:
-    """What was traced of the program; None where it was not, or is gone."""
-    try:
-        return StepFeatures.from_json(Path(path).read_bytes()) if path else None
-    except (OSError, msgspec.DecodeError):
-        return None
+def _features(name: str, run: Path) -> StepFeatures | None:
+    """What was traced of the program, also where the run's folder was moved; None where it is gone."""
+    beside = (run if run.is_dir() else run.parent) / FEATURES_NAME
+    for path in (Path(name), beside):
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            return StepFeatures.from_json(path.read_bytes())
+    return None

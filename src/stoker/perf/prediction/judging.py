@@ -17,7 +17,7 @@ import numpy as np
 from stoker.perf.calibration.fitting import Array, Calibration, fit
 from stoker.perf.calibration.holdout import Predicted, quantiles
 from stoker.perf.catalogue import gpu
-from stoker.perf.prediction.anchoring import anchored
+from stoker.perf.prediction.anchoring import CARRIED, OWN, anchored
 from stoker.perf.prediction.intervals import Distance, hidden
 from stoker.perf.prediction.published import Configuration, configurations
 from stoker.perf.prediction.terms import TERMS, without
@@ -56,6 +56,7 @@ class Judge:
         self.measured: Array = np.array([each.step_s for each in self.all])
         self.without = functools.cache(self._without)
         self._moved = functools.cache(self._moved_by)
+        self._alone_s = functools.cache(self._own_s)
 
     def _without(self, left_out: frozenset[str] = frozenset()) -> Calibration:
         """From configurations on one GPU of none of these families, sources, cards and generations."""
@@ -67,8 +68,12 @@ class Judge:
         start = self.without() if left_out else None
         return without(fit(TERMS, self.at_spec[rows], self.measured[rows], start), left_out)
 
-    def _moved_by(self, anchor: int, left_out: frozenset[str]) -> Calibration:
-        return anchored(self.without(left_out), self.at_spec[anchor], float(self.measured[anchor]))
+    def _own_s(self, row: int) -> float:
+        """What one GPU would have taken for a step that several took."""
+        return self.all[row].alone(float(self.measured[row]))
+
+    def _moved_by(self, anchor: int, left_out: frozenset[str], carried: float) -> Calibration:
+        return anchored(self.without(left_out), self.at_spec[anchor], self._alone_s(anchor), carried)
 
     def predicted(self, calibration: Calibration, rows: Sequence[int]) -> Array:
         """Step times, of shape (rows, 3): likely, and as short and as long as exchange and waiting may make them."""
@@ -129,6 +134,18 @@ class Judge:
             if self.all[rows[first]].gpu != self.all[rows[second]].gpu
         ]
 
+    def pairs_of_several(self) -> list[Pair]:
+        """A program on several GPUs, most of whose step is their own work, and on one of the same card."""
+        rows = self.rows()
+        return [
+            Pair(rows[first], rows[second])
+            for places in _grouped([(*_program(self.all[row]), self.all[row].gpu) for row in rows]).values()
+            for first in places
+            for second in places
+            if self.all[rows[first]].gpus > 1 == self.all[rows[second]].gpus
+            and self._alone_s(rows[first]) > OWN * self.measured[rows[first]]
+        ]
+
     def anchored(
         self, pairs: Sequence[Pair], distance: Distance = "card", *, nested: bool = False, share: float = 0.9
     ) -> Predicted:
@@ -159,7 +176,8 @@ class Judge:
         found = np.empty(len(pairs))
         for number, pair in enumerate(pairs):
             target = self.all[pair.target]
-            moved = self._moved(pair.anchor, hidden(target.gpu, distance) | {target.family, *without})
+            carried = CARRIED if target.gpu != self.all[pair.anchor].gpu else 1.0
+            moved = self._moved(pair.anchor, hidden(target.gpu, distance) | {target.family, *without}, carried)
             found[number] = self.measured[pair.target] / float(moved.seconds(self.at_spec[pair.target][None])[0])
         return np.log(found)
 

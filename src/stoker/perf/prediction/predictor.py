@@ -14,7 +14,7 @@ from stoker.perf.communication.spreading import Spread, refusal, spread
 from stoker.perf.communication.times import StepTimes
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.prediction.anchor import CPU, Anchor
-from stoker.perf.prediction.anchoring import anchored
+from stoker.perf.prediction.anchoring import CARRIED, CARRIED_UNTIMED, OWN, anchored
 from stoker.perf.prediction.calibrated import calibration, columns
 from stoker.perf.prediction.intervals import distance_of, interval
 from stoker.perf.prediction.prediction import Prediction, Tier, refused
@@ -25,6 +25,7 @@ from stoker.perf.prediction.work import Array, work_of
 EAGER = Stack()
 _UNKNOWN = 0.05
 """Share of a step's bytes that operations without a formula may have before it is refused."""
+_HALVINGS = 40
 _KEPT = 512
 _FEATURES_KEPT = 32
 
@@ -49,23 +50,27 @@ def predict(
         precision: of products, as the catalogue calls it; by default 16-bit ones as the program has them, and the rest
             in TF32 where the GPU has it. ``fp32`` keeps TF32 off.
         stack: what runs it; eager PyTorch by default.
-        anchor: a measured step of the same program: of its own features, or else of the given ones. One on a CPU or
-            on several GPUs says nothing about a GPU.
+        anchor: a measured step of the same program: of its own features, or else of the given ones. Of one on several
+            GPUs the exchange is left out, as it was measured, or else as plain replicas in servers of eight have it.
+            One on a CPU says nothing about a GPU.
         share: of such predictions whose measurement lies in the interval: 0.5, 0.8, 0.9 or 0.95.
+
+    Raises:
+        ValueError: the anchor is a step of another program.
     """
     strategy = strategy or Strategy()
     card = machines.gpu
     reason = _refusal(features, card, precision) or refusal(features, machines, strategy)
     if reason:
         return refused(reason)
-    used, moved = _calibration(features, anchor, stack)
+    used, unmoved = _calibration(features, anchor, card, stack)
     precision = precision or _precision(features, card)
     alone = _alone(features, card, precision, stack, used)
     strategy = replace(strategy, accumulation=strategy.accumulation * features.micro_batches)
     times = alone.times(strategy.accumulation, divided=strategy.tensor > 1)
     spreading = spread(times, _sums(features).micro_batch, machines, strategy, precision=precision)
     distance = distance_of(card)
-    below, above = interval(distance, anchored=moved, share=share)
+    below, above = interval(distance, anchored=unmoved == "", share=share)
     tier: Tier = "extrapolated" if distance == "specification" or spreading.unvalidated else "calibrated"
     return Prediction(
         seconds=spreading.step_s,
@@ -75,7 +80,7 @@ def predict(
         parts=_parts(alone, spreading, strategy.accumulation),
         share=share,
         hidden_s=spreading.hidden_s,
-        reasons=(*_reasons(features, card, anchor, moved), *spreading.notes, *_unvalidated(spreading)),
+        reasons=(*_reasons(features, card, anchor, unmoved), *spreading.notes, *_unvalidated(spreading)),
     )
 
 
@@ -95,28 +100,62 @@ def _precision(features: StepFeatures, card: Gpu) -> str:
     return wanted if wanted in card.rates else "fp16" if wanted == "bf16" and "fp16" in card.rates else "fp32"
 
 
-def _calibration(features: StepFeatures, anchor: Anchor | None, stack: Stack) -> tuple[Calibration, bool]:
-    """The calibration, and whether a measured step has moved it."""
-    if anchor is None or anchor.gpu == CPU or anchor.gpus > 1:
-        return calibration(), False
+def _calibration(
+    features: StepFeatures, anchor: Anchor | None, card: Gpu, stack: Stack
+) -> tuple[Calibration, str | None]:
+    """The calibration, and why a measured step has not moved it: empty where it has, None where there is none."""
+    if anchor is None:
+        return calibration(), None
+    anchor.check(features)
+    if anchor.gpu == CPU:
+        return calibration(), "the measured step ran on a CPU, which says nothing about a GPU: not used"
     measured = anchor.features or features
-    key = (id(measured), id(anchor), stack)
+    carried = 1.0 if card.name == anchor.gpu else CARRIED if anchor.own_s is not None else CARRIED_UNTIMED
+    key = (id(measured), id(anchor), carried, stack)
     if key not in _moved:
-        _moved[key] = measured, anchor, _move(measured, anchor, stack)
+        _moved[key] = measured, anchor, _move(measured, anchor, carried, stack)
         if len(_moved) > _FEATURES_KEPT:
             _moved.popitem(last=False)
-    return _moved[key][2], True
+    moved = _moved[key][2]
+    if moved is None:
+        return calibration(), "the measured step waited for input and exchange most of its time: not used"
+    return moved, ""
 
 
-_moved: OrderedDict[tuple[int, int, Stack], tuple[StepFeatures, Anchor, Calibration]] = OrderedDict()
+_moved: OrderedDict[tuple[object, ...], tuple[StepFeatures, Anchor, Calibration | None]] = OrderedDict()
 """The last calibrations that measured steps have moved, each with what it was moved by."""
 
 
-def _move(features: StepFeatures, anchor: Anchor, stack: Stack) -> Calibration:
+def _move(features: StepFeatures, anchor: Anchor, carried: float, stack: Stack) -> Calibration | None:
+    """None where the GPU's own work was too little of the step."""
     card = gpu(anchor.gpu)
     precision = anchor.precision if anchor.precision in card.rates else _precision(features, card)
     at_spec = work_of(features.operations) @ unit_times(card, precision, stack)
-    return anchored(calibration(), at_spec, anchor.seconds)
+    own_s = anchor.own_s
+    if own_s is None:
+        own_s = _own_s(features, anchor, precision, stack)
+    if own_s < OWN * anchor.seconds:
+        return None
+    return anchored(calibration(), at_spec, own_s, carried)
+
+
+def _own_s(features: StepFeatures, anchor: Anchor, precision: str, stack: Stack) -> float:
+    """What a GPU computes in a step that several exchange: as long as makes the step what was measured."""
+    machines = Machines(gpu=gpu(anchor.gpu), gpus=anchor.gpus)
+    strategy = Strategy(accumulation=features.micro_batches)
+    alone = _alone(features, machines.gpu, precision, stack, calibration())
+    times, sums = alone.times(strategy.accumulation, divided=False), _sums(features)
+    low, high = 0.0, anchor.seconds / _alone_s(times, strategy.accumulation)
+    for _ in range(_HALVINGS):
+        factor = (low + high) / 2
+        found = spread(times.scaled(factor), sums.micro_batch, machines, strategy, precision=precision)
+        low, high = (factor, high) if found.step_s < anchor.seconds else (low, factor)
+    return high * _alone_s(times, strategy.accumulation)
+
+
+def _alone_s(times: StepTimes, accumulation: int) -> float:
+    """A step on one GPU."""
+    return times.compute_s * accumulation + times.optimizer_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +265,7 @@ def _parts(alone: _Alone, spreading: Spread, accumulation: int) -> dict[str, flo
     }
 
 
-def _reasons(features: StepFeatures, card: Gpu, anchor: Anchor | None, moved: bool) -> tuple[str, ...]:
+def _reasons(features: StepFeatures, card: Gpu, anchor: Anchor | None, unmoved: str | None) -> tuple[str, ...]:
     found: list[str] = []
     distance = distance_of(card)
     if distance == "generation":
@@ -235,9 +274,12 @@ def _reasons(features: StepFeatures, card: Gpu, anchor: Anchor | None, moved: bo
         found.append(f"no step on any {card.generation} GPU is among the measurements: its data sheet is all there is")
     if features.unknown:
         found.append(f"{', '.join(each.name for each in features.unknown)}: without a formula, not counted")
-    if anchor is not None and not moved:
-        where = "a CPU" if anchor.gpu == CPU else f"{anchor.gpus} GPUs"
-        found.append(f"the measured step ran on {where}, which says nothing about one GPU: not used")
+    if unmoved:
+        found.append(unmoved)
+    elif anchor is not None and anchor.own_s is None:
+        found.append(
+            f"the exchange of the measured step on {anchor.gpus} GPUs was not timed: taken for plain replicas'"
+        )
     return tuple(found)
 
 

@@ -36,6 +36,7 @@ LOOSE = {
 }
 """Families whose step is not said by their definition alone. They are predicted and shown, but neither calibrated on
 nor counted among the families that a predictor from a definition is judged by."""
+_HALVINGS = 30
 _AT = {name: place for place, name in enumerate(AMOUNTS)}
 _PER_STEP = [_AT[name] for name in ("optimizer bytes", "unfused optimizer bytes")]
 
@@ -92,6 +93,14 @@ class Configuration:
         exchange = ddp(profile.shard(alone_s / self.workload.accumulation), self.group)
         likely, low, high = (alone_s * (1.0 + share) for share in slowest(self.gpus))
         return likely + exchange.overlap.exposed_s, low + exchange.low_s, high + exchange.high_s
+
+    def alone(self, step_s: float) -> float:
+        """Seconds on one GPU of a step that takes so long on all of them: what :meth:`spread` makes that of."""
+        low, high = 0.0, step_s
+        for _ in range(_HALVINGS):
+            half = (low + high) / 2
+            low, high = (half, high) if self.spread(half)[0] < step_s else (low, half)
+        return high
 
 
 @functools.cache
