@@ -124,6 +124,15 @@ def test_mistakes_are_one_line(
     assert error.count("\n") <= 2
 
 
+def test_a_deadline_in_days_is_a_time_like_others(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Days were taken, and missing from the units that the error names."""
+    del folder
+    assert run("found.json", "--samples", "1e9", "--deadline", "3d", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["deadline_h"] == 72
+    assert run("found.json", "--samples", "1e9", "--deadline", "3w") == 2
+    assert "use us, ms, s, min, h or d" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

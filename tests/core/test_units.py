@@ -55,7 +55,8 @@ def test_format_bytes(num_bytes: int, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("60", 60), ("1.5s", 1.5), ("200 ms", 0.2), ("50us", 5e-5), ("2min", 120), ("1H", 3600)]
+    ("text", "seconds"),
+    [("60", 60), ("1.5s", 1.5), ("200 ms", 0.2), ("50us", 5e-5), ("2min", 120), ("1H", 3600), ("3d", 259200)],
 )
 def test_parse_seconds(text: str, seconds: float) -> None:
     assert parse_seconds(text) == pytest.approx(seconds)

@@ -19,6 +19,7 @@ from stoker.perf.verdict.judging import INPUT_LEVELS, Context, judge, level
 from stoker.perf.verdict.profile import (
     LoaderFacts,
     ModuleTime,
+    OperatorTime,
     Predicted,
     Profile,
     RankRecord,
@@ -51,6 +52,28 @@ class TestBreakdown:
         seconds = {"compute": 2.0, "memory": 2.0, "host": 1.0}
         assert without_overhead(seconds, 2.0, most_s=5.0) == pytest.approx({"compute": 1, "memory": 1, "host": 0})
         assert without_overhead(seconds, 2.5, most_s=0.0) == pytest.approx({"compute": 1, "memory": 1, "host": 0.5})
+
+    def test_operations_and_modules_sum_to_no_more_than_their_part(self) -> None:
+        """Sampled steps are slower, and two streams compute at once: both were shown as they were sampled."""
+        slow = record(input=0.1, compute=0.4, memory=0.2, optimizer=0.1, slower=0.5)
+        slow.operators = [
+            OperatorTime(name=name, label=label, seconds=seconds, calls=1)
+            for name, label, seconds in (
+                ("aten::mm", "compute", 0.5), ("aten::bmm", "compute", 0.3), ("aten::add", "memory", 0.1),
+                ("aten::_fused_adam_", "optimizer", 0.2),
+            )
+        ]  # fmt: skip
+        slow.modules = [
+            ModuleTime(path="a", compute_s=0.5, memory_s=0.1),
+            ModuleTime(path="b", compute_s=0.3, memory_s=0),
+        ]
+        found = profile_of(slow)
+        for label in ("compute", "memory", "optimizer"):
+            summed = sum(each.seconds for each in found.operators if each.label == label)
+            assert 0 < summed <= found.parts[label] * (1 + 1e-9)
+        assert sum(each.seconds for each in found.operators) <= found.seconds
+        assert sum(each.compute_s for each in found.modules) == pytest.approx(found.parts["compute"])
+        assert found.operators[0].seconds == pytest.approx(found.parts["compute"] * 5 / 8)
 
     def test_without_samples_the_middle_is_not_divided(self) -> None:
         short = record(input=0.1, compute=0.5, optimizer=0.1)

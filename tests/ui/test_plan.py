@@ -126,6 +126,38 @@ def test_the_plot_has_a_circle_for_each_plan_and_a_line_for_each_limit() -> None
     assert alone.count('class="limit"') == 1
 
 
+def test_a_name_covers_no_mark_where_there_is_room() -> None:
+    """Names lay over the dots beside their circles."""
+    pick = plan("H100-SXM", 8, 10.0, 100.0)
+    near = [
+        Dot(offer="T4 box", gpu="T4", gpus=8, family="FSDP", tier="calibrated", hours=10.0 * step, cost=100.0 / step)
+        for step in (1.1, 1.2, 1.3, 1.4, 1.6)
+    ]  # fmt: skip
+    far = [replace(near[0], hours=hours, cost=cost) for hours, cost in ((1.0, 1000.0), (100.0, 10.0), (1, 10))]
+    report = replace(REPORT, dots=[*near, *far], front=[pick], picks=[replace(REPORT.picks[0], plan=pick)], budget=None)
+    drawing = draw_plans(report)
+    circles = [
+        (float(x), float(y)) for x, y in re.findall(r'<circle class="dot c\d" cx="([\d.]+)%" cy="([\d.]+)%"', drawing)
+    ]
+    assert len(circles) == len(near) + len(far)
+    found = re.search(r'class="name" x="([\d.]+)%" y="([\d.]+)%" dx="(-?\d+)" dy="(-?\d+)"', drawing)
+    assert found is not None
+    x, y, dx, dy = map(float, found.groups())
+    # A drawing of 900 x 440 pixels: the name's baseline, its 13 pixels of height and about 120 of width.
+    left, middle = 9 * x + dx - (120 if dx < 0 else 0), 4.4 * y + dy - 5
+    covered = [(cx, cy) for cx, cy in circles if left <= 9 * cx <= left + 120 and abs(4.4 * cy - middle) < 9]
+    assert covered == []
+
+
+def test_a_front_of_upper_ends_says_so() -> None:
+    """The likely figures that are shown beat one another."""
+    text, page = (render(replace(REPORT, sure=True)) for render in (render_plan, render_plan_page))
+    for said in (text, page):
+        assert "none is both faster and cheaper at the upper ends" in said
+    assert "at the upper ends (90" not in render_plan(REPORT)
+    assert draw_plans(replace(REPORT, sure=True)) != draw_plans(REPORT)
+
+
 def test_colours_of_gpus_do_not_change_from_run_to_run() -> None:
     """Those with equally many plans come in the order of their plans, whatever the hashes of their names."""
     names = [f"gpu {number}" for number in range(20)]

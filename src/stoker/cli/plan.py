@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -146,11 +145,10 @@ def _seconds(text: str) -> float:
 
 
 def _hours(text: str) -> float:
-    days = re.fullmatch(r"\s*([0-9.]+)\s*(d|days?)\s*", text)
     try:
-        seconds = float(days[1]) * 86400 if days else parse_seconds(text)
-    except ValueError:
-        seconds = 0.0
+        seconds = parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a positive time such as 12h, 90min or 3d: {error}") from None
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"must be a positive time such as 12h, 90min or 3d, got {text!r}")
     return seconds / 3600

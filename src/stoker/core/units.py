@@ -9,7 +9,7 @@ _BYTE_UNITS = {
     **{"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
     **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40},
 }
-_SECOND_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_SECOND_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
@@ -43,14 +43,14 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """Number of seconds in ``"60"``, ``"1.5s"``, ``"200ms"``, ``"2min"`` or ``"1h"``.
+    """Number of seconds in ``"60"``, ``"1.5s"``, ``"200ms"``, ``"2min"``, ``"1h"`` or ``"3d"``.
 
     Raises:
         ValueError: No such quantity.
     """
     number, unit = _split(text, "a time such as `60`, `1.5s`, `200ms` or `2min`")
     if unit and unit not in _SECOND_UNITS:
-        raise ValueError(f"`{text}` has an unknown unit: use us, ms, s, min or h")
+        raise ValueError(f"`{text}` has an unknown unit: use us, ms, s, min, h or d")
     return float(number) * _SECOND_UNITS[unit or "s"]
 
 

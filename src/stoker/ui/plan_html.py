@@ -32,6 +32,7 @@ from stoker.ui.plan_words import (
     write_machines,
     write_pick,
     write_strategy,
+    write_unbeaten,
 )
 
 
@@ -106,9 +107,10 @@ def _plot(report: PlanReport) -> str:
     if not report.dots:
         return ""
     legend = draw_legend([(colour, name) for name, colour in gpu_classes(report).items()])
+    joined = "upper ends of the plans" if report.sure else "plans"
     about = (
         f"Each dot is the best plan of its servers, number of GPUs and kind of strategy that was priced; both axes are "
-        f"logarithmic. The line joins the plans that no other beats; a slanted line is a plan's "
+        f"logarithmic. The line joins the {joined} that no other beats; a slanted line is a plan's "
         f"{100 * report.share:.0f} % interval, an open circle one without measurements behind it."
     )
     return draw_section(
@@ -123,7 +125,7 @@ def _front(report: PlanReport) -> str:
         return ""
     head = ["time", "from … to", "cost", "from … to", "machines", "strategy", "batch", "memory", ""]
     table = draw_table(head, [_front_row(plan, report) for plan in report.front], numbers=(0, 1, 2, 3, 6, 7))
-    about = "No other plan is both as fast and as cheap. Batch: samples at once x accumulated x replicas."
+    about = f"Of these {write_unbeaten(report)}. Batch: samples at once x accumulated x replicas."
     return draw_section("Worth a look", f'<div class="card scroll">{table}</div>', about)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 
 from stoker.core.amounts import format_cost, format_hours
-from stoker.core.plan import Dot, PlanReport, PlanRow
+from stoker.core.plan import Dot, PlanReport, PlanRow, Span
 from stoker.ui.html_page import BarPart, draw_bar
 from stoker.ui.plan_words import (
     PART_WORDS,
@@ -109,7 +109,7 @@ def draw_plans(report: PlanReport) -> str:
     body = [
         _limits(report, place),
         _grid(report, place),
-        _stairs(report.front, place),
+        _stairs(report, place),
         *(_dot(dot, report, place, classes[dot.gpu]) for dot in others),
         *(_cross(plan, place, classes[plan.gpu]) for plan in picks),
         *(_plan(plan, report, place, classes[plan.gpu], 6) for plan in report.front if plan not in picks),
@@ -185,14 +185,18 @@ def _tick(hours: float) -> str:
     return f"{hours / 24:.0f} days" if hours < 8000 else f"{hours / 8766:.0f} y"
 
 
-def _stairs(front: Sequence[PlanRow], place: _Place) -> str:
-    """What can be had for so much: from plan to plan along the time, then down."""
+def _stairs(report: PlanReport, place: _Place) -> str:
+    """What can be had for so much: from plan to plan along the time, then down, by the figures that are compared."""
     parts: list[str] = []
-    for one, other in itertools.pairwise(front):
-        x1, y1 = place.x(one.hours.likely), place.y(one.cost.likely)
-        x2, y2 = place.x(other.hours.likely), place.y(other.cost.likely)
+    for one, other in itertools.pairwise(report.front):
+        x1, y1 = (place.x(_compared(one.hours, report)), place.y(_compared(one.cost, report)))
+        x2, y2 = (place.x(_compared(other.hours, report)), place.y(_compared(other.cost, report)))
         parts += [_line("stairs", x1, y1, x2, y1), _line("stairs", x2, y1, x2, y2)]
     return "".join(parts)
+
+
+def _compared(span: Span, report: PlanReport) -> float:
+    return span.high if report.sure else span.likely
 
 
 def _dot(dot: Dot, report: PlanReport, place: _Place, colour: str) -> str:
@@ -228,28 +232,69 @@ def _cross(plan: PlanRow, place: _Place, colour: str) -> str:
 
 def _picked(picks: Sequence[PlanRow], report: PlanReport, place: _Place, classes: Mapping[str, str]) -> Iterable[str]:
     """Circles with the numbers of the picked plans, and their machines where there is room for the words."""
-    named: list[tuple[float, float]] = []
+    named: list[_Box] = []
+    marks = [(place.x(dot.hours), place.y(dot.cost)) for dot in report.dots]
+    marks += [(place.x(plan.hours.likely), place.y(plan.cost.likely)) for plan in (*report.front, *picks)]
     for number, plan in enumerate(picks, start=1):
         x, y = place.x(plan.hours.likely), place.y(plan.cost.likely)
         yield _plan(plan, report, place, classes[plan.gpu], 10)
         yield _text(x, y, str(number), dy=4, anchor="middle", kind="rank")
-        sides = (-1, 1) if y > _NAME_HEIGHT else (1, -1)
-        side = next((side for side in sides if _is_free(x, y + side * _NAME_AWAY, named)), sides[0])
-        named.append((x, y + side * _NAME_AWAY))
-        right = x < 100 - _NAME_WIDTH
+        box = _room(x, y, named, marks)
+        named.append(box)
         yield _text(
-            x, y, write_machines(plan), dx=14 if right else -14, dy=5 + 13 * side,
-            anchor="start" if right else "end", kind="name",
+            x, y, write_machines(plan), dx=_NAME_DX if box.right else -_NAME_DX, dy=5 + _NAME_DY * box.lines,
+            anchor="start" if box.right else "end", kind="name",
         )  # fmt: skip
 
 
-def _is_free(x: float, y: float, named: Iterable[tuple[float, float]]) -> bool:
-    """Whether a name here would lie on none of those that there are."""
-    return all(abs(x - left) >= _NAME_WIDTH or abs(y - top) >= _NAME_HEIGHT / 2 for left, top in named)
+@dataclass(frozen=True)
+class _Box:
+    """Where the name of a circle may stand, in percents of the drawing.
+
+    Attributes:
+        x, y: middle of the circle.
+        right: whether it begins there, or ends.
+        lines: half lines below the circle.
+    """
+
+    x: float
+    y: float
+    right: bool
+    lines: int
+
+    @property
+    def left(self) -> float:
+        return self.x + (_NAME_AWAY if self.right else -_NAME_AWAY - _NAME_WIDTH)
+
+    @property
+    def middle(self) -> float:
+        return self.y + self.lines * _HALF_LINE
+
+    def covers(self, x: float, y: float) -> bool:
+        """Whether a mark lies below it."""
+        return self.left - 1 <= x <= self.left + _NAME_WIDTH and abs(y - self.middle) <= _HALF_LINE
+
+    def meets(self, other: _Box) -> bool:
+        """Whether another name would lie on it."""
+        apart = abs(self.left - other.left) >= _NAME_WIDTH or abs(self.middle - other.middle) >= 2 * _HALF_LINE
+        return not apart
+
+    @property
+    def is_inside(self) -> bool:
+        return self.left >= 0 and self.left + _NAME_WIDTH <= 100 and 2 <= self.middle <= 98
 
 
-_NAME_WIDTH, _NAME_HEIGHT, _NAME_AWAY = 22.0, 8.0, 4.0
-"""Percents of the drawing that a name takes, with its margins, and that lie between it and its circle's middle."""
+def _room(x: float, y: float, named: Sequence[_Box], marks: Sequence[tuple[float, float]]) -> _Box:
+    """Of the places for a name the nearest that covers least: no other name, and as few marks as can be."""
+    places = [_Box(x, y, right, lines) for lines in (-1, 1, 0, -2, 2, -3, 3) for right in (True, False)]
+    inside = [box for box in places if box.is_inside] or places
+    return min(inside, key=lambda box: (sum(map(box.meets, named)), sum(box.covers(*mark) for mark in marks)))
+
+
+_NAME_WIDTH, _HALF_LINE, _NAME_AWAY = 17.0, 3.0, 2.0
+"""Percents of the drawing that a name takes, of half the height of its line, and between it and its circle's middle."""
+_NAME_DX, _NAME_DY = 14, 13
+"""The same in pixels."""
 
 
 def draw_parts(parts: Mapping[str, float]) -> str:

@@ -22,6 +22,7 @@ from stoker.ui.plan_words import (
     write_machines,
     write_pick,
     write_strategy,
+    write_unbeaten,
 )
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
@@ -117,7 +118,7 @@ def _front(report: PlanReport, style: Style) -> list[str]:
     )  # fmt: skip
     if any(plan.tier != "calibrated" for plan in report.front):
         lines += wrap("~ extrapolated: no measurements of such steps stand behind it", style, 90)
-    title = f"Worth a look: none is both faster and cheaper ({100 * report.share:.0f} % intervals)"
+    title = f"Worth a look: {write_unbeaten(report)} ({100 * report.share:.0f} % intervals)"
     return titled(style.cut(title, style.width), lines, style)
 
 

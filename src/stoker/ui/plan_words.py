@@ -125,6 +125,11 @@ def write_counts(report: PlanReport) -> str:
     return ", ".join(words)
 
 
+def write_unbeaten(report: PlanReport) -> str:
+    """What all plans of the front have in common."""
+    return "none is both faster and cheaper" + (" at the upper ends" if report.sure else "")
+
+
 def write_pick(pick: Pick) -> str:
     """The question that a plan answers, capitalised."""
     return pick.role[:1].upper() + pick.role[1:]

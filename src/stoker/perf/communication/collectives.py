@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stoker.perf.communication.cost import NOTHING, Cost, after
+from stoker.perf.communication.cost import NOTHING, Basis, Cost, after
 from stoker.perf.communication.fabric import NETWORK_SHARE, NETWORK_SPREAD, NETWORK_STEP_S, Fabric
 from stoker.perf.communication.sweeps import counts, sweep
 
+_FROM: dict[Basis, str] = {
+    "measured": "as it was measured",
+    "fitted": "as published steps show it",
+    "specification": "by its data sheet",
+}
+_LINKS = {"nvlink": "NVLink", "pcie": "PCIe", "host": "the memory of the host"}
+"""Fabrics as they are called in sentences."""
 _SWEEP_SPREAD = 1.15
 """Of measured all-reduces on another server of the same kind: A100 sweeps of neighbouring counts differ by as much."""
 
@@ -75,7 +82,7 @@ def all_to_all(group: Group, size_bytes: float) -> Cost:
     fabric, others = group.fabric, group.size - 1
     inside = min(group.local, group.size) - 1
     sent = size_bytes * inside / group.size
-    note = f"an exchange of all with all at the rate of {fabric.name}'s rings"
+    note = f"all GPUs sending to all at the rate of rings over {_LINKS.get(fabric.name, fabric.name)}"
     within = _spread(fabric.start_s + inside * fabric.step_s + sent / fabric.bandwidth, fabric.spread, fabric, note)
     if group.nodes == 1:
         return within
@@ -92,12 +99,19 @@ def send(group: Group, size_bytes: float, *, over_network: bool) -> Cost:
         return _network(NETWORK_STEP_S + size_bytes / (group.network * NETWORK_SHARE))
     fabric = group.fabric
     seconds = fabric.start_s + fabric.step_s + size_bytes / fabric.bandwidth
-    return _spread(seconds, fabric.spread, fabric, f"sent over {fabric.name}")
+    return _spread(
+        seconds,
+        fabric.spread,
+        fabric,
+        f"one GPU sending to the next over {_LINKS.get(fabric.name, fabric.name)}, {_FROM[fabric.basis]}",
+    )
 
 
 def _half(group: Group, size_bytes: float) -> Cost:
     whole = all_reduce(group, size_bytes)
-    return Cost(whole.seconds / 2, whole.low / 2, whole.high / 2, whole.basis, whole.note and f"half of {whole.note}")
+    return Cost(
+        whole.seconds / 2, whole.low / 2, whole.high / 2, whole.basis, whole.note and f"half the time of {whole.note}"
+    )
 
 
 def _within(fabric: Fabric, gpus: int, size_bytes: float) -> Cost:
@@ -105,11 +119,16 @@ def _within(fabric: Fabric, gpus: int, size_bytes: float) -> Cost:
         return NOTHING
     if gpus in counts(fabric.sweep):
         seconds = sweep(fabric.sweep, gpus)(size_bytes)
-        note = f"an all-reduce among {gpus} as measured on {fabric.sweep}"
+        note = f"an all-reduce among {gpus} GPUs, as it was measured on {fabric.sweep}"
         return Cost(seconds, seconds / _SWEEP_SPREAD, seconds * _SWEEP_SPREAD, "measured", note)
     steps = 2 * (gpus - 1)
     seconds = fabric.start_s + steps * fabric.step_s + steps / gpus * size_bytes / fabric.bandwidth
-    return _spread(seconds, fabric.spread, fabric, f"a ring of {gpus} over {fabric.name}, {fabric.basis}")
+    return _spread(
+        seconds,
+        fabric.spread,
+        fabric,
+        f"a ring all-reduce among {gpus} GPUs over {_LINKS.get(fabric.name, fabric.name)}, {_FROM[fabric.basis]}",
+    )
 
 
 def _between(group: Group, passes: int, size_bytes: float) -> Cost:
@@ -120,7 +139,7 @@ def _between(group: Group, passes: int, size_bytes: float) -> Cost:
 
 
 def _network(seconds: float) -> Cost:
-    note = f"rings between servers at {NETWORK_SHARE:.0%} of their links, specification"
+    note = f"rings between servers at {100 * NETWORK_SHARE:.0f} % of what their links are said to carry"
     return Cost(seconds, seconds / NETWORK_SPREAD, seconds * NETWORK_SPREAD, "specification", note)
 
 

@@ -131,9 +131,7 @@ def spread(
         bubble_s=bubble,
         waiting_s=likely,
         basis=exchange.cost.basis,
-        notes=tuple(dict.fromkeys((*exchange.cost.note.split("; "), *replica.notes)))
-        if exchange.cost.note
-        else replica.notes,
+        notes=(*(f"exchange: {note}" for note in exchange.cost.note.split("; ") if note), *replica.notes),
         unvalidated=_unvalidated(strategy, layout),
     )
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from stoker.perf.verdict.kernels import label_of_kernel
 from stoker.perf.verdict.profile import ModuleTime, OperatorTime, SampledStep
 from stoker.perf.verdict.timeline import STEP, Span, contexts, cut, flatten, modules_by_sequence, on_device, on_host
@@ -158,21 +160,34 @@ def _operators(pieces: Iterable[Piece], steps: int) -> list[OperatorTime]:
 
 
 def rescaled(
-    modules: Sequence[ModuleTime], sampled: Mapping[str, float], shown: Mapping[str, float]
-) -> list[ModuleTime]:
-    """Module times on the scale of the parts that are shown: sampling slows steps down.
+    found: Sampled, sampled: Mapping[str, float], shown: Mapping[str, float]
+) -> tuple[list[ModuleTime], list[OperatorTime]]:
+    """Times of modules and operators on the scale of the parts that are shown; none of them sums to more than its part.
+
+    Sampling slows steps down, and kernels on several streams at once take more time than passes.
 
     Args:
-        modules: as sampled.
+        found: as sampled.
         sampled: seconds by label in sampled steps.
         shown: the same parts as they are shown.
     """
+    operators: defaultdict[str, float] = defaultdict(float)
+    for operator in found.operators:
+        operators[operator.label] += operator.seconds
+    modules = {
+        "compute": sum(module.compute_s for module in found.modules),
+        "memory": sum(module.memory_s for module in found.modules),
+    }
 
-    def factor(label: str) -> float:
-        return shown.get(label, 0.0) / sampled[label] if sampled.get(label) else 0.0
+    def factor(label: str, summed_s: float) -> float:
+        most_s = max(summed_s, sampled.get(label, 0.0))
+        return shown.get(label, 0.0) / most_s if most_s else 0.0
 
-    compute, memory = factor("compute"), factor("memory")
+    compute, memory = (factor(label, modules[label]) for label in ("compute", "memory"))
     return [
         ModuleTime(path=module.path, compute_s=compute * module.compute_s, memory_s=memory * module.memory_s)
-        for module in modules
+        for module in found.modules
+    ], [
+        replace(operator, seconds=operator.seconds * factor(operator.label, operators[operator.label]))
+        for operator in found.operators
     ]

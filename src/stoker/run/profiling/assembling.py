@@ -12,7 +12,7 @@ from stoker.perf.catalogue import catalogue
 from stoker.perf.verdict.breakdown import break_down, mean_of, typical
 from stoker.perf.verdict.kernels import LABELS
 from stoker.perf.verdict.profile import Details, Profile, RankRecord
-from stoker.perf.verdict.sampled import rescaled
+from stoker.perf.verdict.sampled import Sampled, rescaled
 from stoker.perf.verdict.stragglers import find_stragglers, waited_s
 
 
@@ -39,7 +39,9 @@ def assemble(
     loader = next((record.loader for record, _ in divided if record.loader is not None), None)
     batches = fmean(step.batches for step in first.steps)
     batch_size = loader.batch_size if loader is not None else None
-    sampled_s = _sampled_means(first)
+    modules, operators = rescaled(
+        Sampled(modules=first.modules, operators=first.operators), _sampled_means(first), parts
+    )
     notes = list(dict.fromkeys(note for record in ranks for note in record.notes))
     if loader is None:
         notes.append("no DataLoader was used: what the program does to get its batches counts as the host's work")
@@ -80,8 +82,8 @@ def assemble(
         usage=first.usage,
         cpu_seconds_per_sample=_input_cpu_s(first, batch_size),
         loader=loader,
-        operators=first.operators,
-        modules=rescaled(first.modules, sampled_s, parts),
+        operators=operators,
+        modules=modules,
         seconds_of_ranks=[found.pace.seconds for _, found in divided],
         stragglers=stragglers,
         features="",
