@@ -130,7 +130,7 @@ def test_a_name_covers_no_mark_where_there_is_room() -> None:
     """Names lay over the dots beside their circles."""
     pick = plan("H100-SXM", 8, 10.0, 100.0)
     near = [
-        Dot(offer="T4 box", gpu="T4", gpus=8, family="FSDP", tier="calibrated", hours=10.0 * step, cost=100.0 / step)
+        Dot(offer="T4 box", gpu="T4", gpus=8, family="FSDP", tier="calibrated", hours=10.0 * step, cost=110.0)
         for step in (1.1, 1.2, 1.3, 1.4, 1.6)
     ]  # fmt: skip
     far = [replace(near[0], hours=hours, cost=cost) for hours, cost in ((1.0, 1000.0), (100.0, 10.0), (1, 10))]
