@@ -10,6 +10,10 @@ SHARED_CORES = 0.65
 """Of the processor time that full cores seem to have, what is there at worst: two hardware threads of one core do about
 1.3 times the work of one, and virtual machines do not tell that their cores are such threads."""
 
+_NOISE_CORES = 0.15
+"""What a machine's own services take of its cores: less is nobody's."""
+_LEAST_CORES = 0.01
+
 
 def gain_of(
     now_s: float,
@@ -63,6 +67,10 @@ def input_bounds(
     making batches take as much processor time as now. At worst waiting stays at the share that does not count, and full
     cores are slower than cores with room.
 
+    What other processes hold of the cores is not there: at best data workers get half of the cores from them, as the
+    scheduler shares among those that want to run; at worst no more than the program has now, and everything waits for a
+    core as long as it does now.
+
     Args:
         now_s: of a step.
         wait_s: of it, waiting for batches.
@@ -77,6 +85,16 @@ def input_bounds(
     rest_s = now_s - wait_s
     # Threads of OpenMP spin for a while when there is nothing to compute: processor time, but nobody's need.
     training_s = min(max(0.0, usage.process_s - (wait_cpu_s if in_process else 0.0)), rest_s * max(1, threads))
-    best_s = max(rest_s, (training_s + making_s) / cores)
-    worst_s = max(rest_s / (1 - NOT_BOUND), (training_s + making_s) / (SHARED_CORES * cores))
+    used_s = usage.process_s + usage.children_s
+    free = cores - cores_of_others(usage, now_s)
+    best_s = max(rest_s, (training_s + making_s) / max(free, cores / 2))
+    least = max(free, min(cores, used_s / now_s if now_s > 0 else 0.0), _LEAST_CORES)
+    late = 1 + usage.delayed_s / used_s if free < cores and used_s > 0 else 1.0
+    worst_s = max(rest_s / (1 - NOT_BOUND), (training_s + making_s) / (SHARED_CORES * least)) * late
     return min(best_s, now_s), min(worst_s, now_s)
+
+
+def cores_of_others(usage: Usage, now_s: float) -> float:
+    """Cores that other processes hold, in the mean of a step; 0 where they are too few to count."""
+    held = usage.others_s / now_s if now_s > 0 else 0.0
+    return held if held >= _NOISE_CORES else 0.0

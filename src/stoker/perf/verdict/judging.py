@@ -15,7 +15,7 @@ import msgspec
 
 from stoker.core.units import format_seconds
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
-from stoker.perf.verdict.gains import NOT_BOUND, gain_of, input_bounds
+from stoker.perf.verdict.gains import NOT_BOUND, cores_of_others, gain_of, input_bounds
 from stoker.perf.verdict.profile import Action, Gain, Predicted, Profile, Verdict
 
 INPUT_LEVELS = (NOT_BOUND, 0.20)
@@ -189,6 +189,8 @@ def _input(profile: Profile, context: Context, severity: str) -> Verdict:
         busy = (usage.process_s + usage.children_s) / profile.seconds
         evidence.append(f"{busy:.1f} of {profile.cores:g} cores are busy; the rest of a step takes "
                         f"{format_seconds(profile.seconds - profile.details.wait_s)}")  # fmt: skip
+        if (others := cores_of_others(usage, profile.seconds)) > 0:
+            evidence.append(f"other processes hold {others:.1f} of the cores: the gain is bounded by what they leave")
     if profile.details.copy_s > 0.5 * profile.parts["input"]:
         return _copy(profile, context, severity, text, evidence)
     if loader is not None and loader.tier:
@@ -324,8 +326,14 @@ def _memory(profile: Profile, context: Context) -> Verdict:
     else:
         part = max(memory, optimizer)
         basis = f"bytes that are left when fused: {_percent(fused)} of the part's; nothing fused at worst"
-        best = profile.seconds - (1 - fused) * part
-        gain = _gain(profile, context, best, profile.seconds, basis)
+        best, worst = profile.seconds - (1 - fused) * part, profile.seconds
+        calls = _fused_calls(context.features) if optimizer > memory and profile.device == "cpu" else 1.0
+        if calls < fused:
+            basis = (
+                f"bytes that are left when fused: {_percent(fused)} of the part's; of its operations {_percent(calls)}"
+            )
+            best, worst = profile.seconds - (1 - calls) * part, best
+        gain = _gain(profile, context, best, worst, basis)
         action = Action(text=what, command=_again(profile), gain=gain)
     return Verdict(kind="MEMORY-BOUND", severity="", share=share, text=text, evidence=evidence, action=action)
 
@@ -367,6 +375,19 @@ def _fused_optimizer(features: StepFeatures | None) -> float | None:
     gradients = weights.dense_gradient_bytes + weights.embedding_gradient_bytes
     least = 2 * weights.bytes + gradients + 2 * weights.optimizer_bytes
     return min(1.0, least / eager) if eager > 0 else None
+
+
+def _fused_calls(features: StepFeatures | None) -> float:
+    """Share of the optimizer's operations that is left where one is started for each tensor.
+
+    On a CPU each is started by itself, and works on what the one before has left in the caches.
+    """
+    calls: dict[str, int] = {}
+    for op in features.operations if features is not None else ():
+        if op.phase == "optimizer":
+            calls[op.name] = calls.get(op.name, 0) + op.count
+    is_fused = any(name.startswith("_fused") for name in calls)
+    return 1.0 if is_fused or not calls else min(calls.values()) / sum(calls.values())
 
 
 def _features(profile: Profile, context: Context) -> str:

@@ -98,6 +98,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     process_s: float = 0.0
     children_s: float = 0.0
+    others_s: float = 0.0
+    """Of all other processes on the cores that this one may use."""
+    delayed_s: float = 0.0
+    """That this process and those that it started were ready to run and had no core."""
 
 
 class RankRecord(msgspec.Struct, kw_only=True):

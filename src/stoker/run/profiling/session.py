@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import torch
 
 from stoker.core import events, host
@@ -161,7 +162,8 @@ class ProfileSession:
             modules=sampled.modules,
             operators=sampled.operators,
             loader=loader,
-            usage=usage,
+            # Other ranks of this machine have cores of their own.
+            usage=usage if place.local_world_size == 1 else msgspec.structs.replace(usage, others_s=0.0),
             optimizers=len(watch.optimizers),
             notes=notes,
         )
