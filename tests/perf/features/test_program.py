@@ -88,6 +88,19 @@ for _ in range(2):
     optimizer.step()
     optimizer.zero_grad()
 """,
+    "photographs": """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+model = model.cuda().to(memory_format=torch.channels_last)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(TensorDataset(torch.randn(32, 3, 24, 24), torch.randint(16, (32,))), 8):
+    x = x.cuda().to(memory_format=torch.channels_last)
+    nn.functional.cross_entropy(model(x), y.cuda()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
     "aborts": "import os; os.abort()",
     "stops": "pass",
 }
@@ -136,6 +149,12 @@ def test_replicas_with_mixed_precision_and_accumulation(ended: Callable[[str], E
     assert any("DistributedDataParallel was taken as the module" in line for line in found.assumptions)
     assert any("losses to print, were taken as 1: train.py:" in line for line in found.assumptions)
     assert not found.unknown
+    assert (found.compiled, found.channels_last) == (True, False)
+
+
+def test_images_that_are_channels_last(ended: Callable[[str], Ended]) -> None:
+    found = ended("photographs").features
+    assert (found.compiled, found.channels_last) == (False, True)
 
 
 def test_sharded_modules_are_whole_and_compute_in_their_precision(ended: Callable[[str], Ended]) -> None:

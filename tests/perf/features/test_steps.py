@@ -24,6 +24,30 @@ def test_grouped_convolution_backward_is_twice_its_forward() -> None:
     assert backward == 2 * forward
 
 
+def images() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3))
+
+
+def test_the_layout_of_images_is_that_of_the_program() -> None:
+    last, usual = torch.channels_last, torch.contiguous_format
+    for given, module, expected in ((usual, usual, False), (last, usual, True), (usual, last, True)):
+        inputs = torch.zeros(4, 3, 16, 16).contiguous(memory_format=given)
+        assert characterise(images().to(memory_format=module), inputs).channels_last is expected
+    assert not characterise(nn.Linear(8, 8), torch.zeros(4, 8)).channels_last
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch.compile's own
+def test_a_compiled_module_is_told_and_recorded_as_it_was_written() -> None:
+    inputs, in_place = torch.zeros(4, 3, 16, 16), images()
+    in_place.compile()
+    plain = characterise(images(), inputs)
+    for compiled in (torch.compile(images()), in_place):
+        found = characterise(compiled, inputs, name=plain.name)
+        assert found.compiled
+        assert found.operations == plain.operations
+    assert not plain.compiled
+
+
 def test_a_fused_lstm_costs_its_products() -> None:
     found = characterise(nn.LSTM(32, 48, batch_first=True), torch.empty(5, 50, 32), loss=lambda out: out[0].sum())
     products = 2 * 5 * 50 * 4 * 48 * (32 + 48)

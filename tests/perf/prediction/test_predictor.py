@@ -238,6 +238,17 @@ def test_a_step_on_a_cpu_says_nothing_about_a_gpu() -> None:
     assert "ran on a CPU" in found.reasons[0]
 
 
+def test_the_stack_is_what_was_traced() -> None:
+    """Both were eager and channels first, whatever the program did."""
+    image = operation("conv", dims=(64, 256, 256, 1, 9, 3136), flops=1e12, eager_bytes=4e8)
+    plain = step(image, operation("pointwise", eager_bytes=9e9, fused_bytes=2e9, count=40, fused_count=10))
+    eager = predict(plain, Machines(gpu=A100)).seconds
+    for field in ("compiled", "channels_last"):
+        traced = predict(msgspec.structs.replace(plain, **{field: True}), Machines(gpu=A100)).seconds
+        assert traced < eager
+        assert traced == predict(plain, Machines(gpu=A100), stack=Stack(**{field: True})).seconds
+
+
 def test_a_card_of_the_users_own() -> None:
     mine = replace(A100, name="mine", memory_bandwidth=2 * A100.memory_bandwidth)
     found = predict(step(product()), Machines(gpu=mine))

@@ -14,8 +14,10 @@ from stoker.perf.prediction.judging import Judge, source
 from stoker.perf.prediction.published import LOOSE, configurations, study
 from stoker.perf.prediction.terms import LAUNCH_S
 from stoker.perf.prediction.work import AMOUNTS
+from stoker.perf.tables.decoders import decoders
 from stoker.perf.tables.traced import key_of, traced_programs
-from stoker.perf.workloads.tracing import distinct, traced
+from stoker.perf.workloads.mpt import mpt_rows
+from stoker.perf.workloads.tracing import decoder, distinct, mpt_features, traced
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,9 @@ def test_accumulated_micro_batches_share_one_optimizer_step() -> None:
     terms = list(PART_OF)
     assert once[terms.index("optimizer")] < work.sum()  # seconds, not bytes
     assert once[terms.index("launches")] == pytest.approx(
-        work[AMOUNTS.index("launches")] * found.workload.accumulation * LAUNCH_S
+        work[AMOUNTS.index("compiled launches" if found.stack.compiled else "launches")]
+        * found.workload.accumulation
+        * LAUNCH_S
     )
 
 
@@ -98,6 +102,27 @@ def test_nothing_of_a_family_is_seen_when_it_is_predicted(judge: Judge) -> None:
     kept, changed = judge.left_out(rows), spoilt.left_out(rows)
     places = [place for place, row in enumerate(rows) if row in own]
     np.testing.assert_allclose(changed.predicted[places], kept.predicted[places], rtol=1e-3)
+
+
+def test_decoders_are_what_tracing_makes() -> None:
+    row = next(row for row in mpt_rows() if row.model == "MPT-125m" and row.nodes == 1)
+    again, kept = decoder(row, mpt_features(row)), decoders()[mpt_rows().index(row)]
+    assert (kept.model, kept.gpu, kept.gpus) == (row.model, row.gpu, row.gpus)
+    assert again.work == pytest.approx(kept.work, rel=1e-3)
+    assert again.own_s == pytest.approx(kept.own_s, rel=1e-3)
+
+
+def test_decoders_are_calibrated_on_and_judged_without_themselves(judge: Judge) -> None:
+    """None of them was in the general calibration, though they are what people train."""
+    terms = list(PART_OF)
+    seen, unseen = calibration(), judge.without(frozenset({"mpt"}))
+    prior = next(term.prior for term in seen.terms if term.name == "fused attention")
+    at = terms.index("fused attention")
+    assert unseen.coefficients[at] == pytest.approx(prior, rel=0.05), "no other step has it"
+    assert seen.coefficients[at] < 0.8 * prior
+    found = judge.decoders()
+    assert len(found.groups) == sum(row.nodes == 1 for row in mpt_rows())
+    assert np.median(found.errors) < 0.10
 
 
 def test_cards_that_are_bridged_in_pairs_exchange_over_pcie_from_three_on() -> None:

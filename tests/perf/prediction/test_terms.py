@@ -13,6 +13,7 @@ from stoker.perf.catalogue import Gpu, catalogue, gpu
 from stoker.perf.prediction.calibrated import calibration
 from stoker.perf.prediction.terms import CARDS, GENERATIONS, LAUNCH_S, TERMS, Stack, unit_times, without
 from stoker.perf.prediction.work import AMOUNTS, work_of
+from stoker.perf.tables.traced import traced_programs
 from tests.perf.prediction.features import operation, product, training
 
 V100 = gpu("V100-32GB-SXM")
@@ -35,6 +36,7 @@ def test_a_product_is_its_flops_its_bytes_and_a_launch() -> None:
         "narrow matmul half": flops * 64 / 4096,
         "matmul bytes": 6.0 * 4096**2,
         "launches": 1.0,
+        "compiled launches": 1.0,
     }
 
 
@@ -47,17 +49,18 @@ def test_a_convolution_is_the_product_that_it_is() -> None:
         "grouped conv single": 1e9 * (32 / 2 - 1),
         "conv bytes": 1e6,
         "launches": 1.0,
+        "compiled launches": 1.0,
     }
     depthwise = operation("conv", dims=(8, 64, 64, 64, 9, 100), flops=1e9, eager_bytes=1e6)
-    assert amounts(depthwise) == {"depthwise bytes": 1e6, "launches": 1.0}
+    assert amounts(depthwise) == {"depthwise bytes": 1e6, "launches": 1.0, "compiled launches": 1.0}
 
 
 def test_what_is_no_product_is_its_traffic() -> None:
     assert amounts(operation("norm", eager_bytes=5.0, fused_bytes=3.0, count=2)) == {
-        "fused bytes": 3.0, "unfused bytes": 2.0, "launches": 2.0,
+        "fused bytes": 3.0, "unfused bytes": 2.0, "launches": 2.0, "compiled launches": 1.0,
     }  # fmt: skip
     assert amounts(operation("rnn", dims=(100, 50, 8, 8, 4, 4), flops=7.0)) == {
-        "rnn half": 7.0, "recurrences": 200.0, "launches": 1.0,
+        "rnn half": 7.0, "recurrences": 200.0, "launches": 1.0, "compiled launches": 1.0,
     }  # fmt: skip
 
 
@@ -70,9 +73,10 @@ def test_times_at_the_makers_rates() -> None:
     found = at_spec(V100)
     assert found["products in 16 bits"] == pytest.approx(6 * 2 * 4096**3 / 125e12)
     assert found["fused traffic"] == pytest.approx(4e9 / 900e9)
-    assert found["unfused traffic, eager"] == pytest.approx(2e9 / 900e9)
-    assert found["unfused traffic, compiled"] == 0
-    assert at_spec(V100, stack=Stack(compiled=True))["unfused traffic, compiled"] == pytest.approx(2e9 / 900e9)
+    assert found["unfused traffic, eager"] == found["unfused traffic"] == pytest.approx(2e9 / 900e9)
+    compiled = at_spec(V100, stack=Stack(compiled=True))
+    assert (compiled["unfused traffic"], compiled["unfused traffic, eager"]) == (found["unfused traffic"], 0)
+    assert compiled["launches"] == pytest.approx((2 + 20 + 2 + 20 + 6) * LAUNCH_S)
     assert found["optimizer"] == pytest.approx(2e9 / 900e9)
     assert found["launches"] == pytest.approx((2 + 40 + 4 + 40 + 6) * LAUNCH_S)
     assert found["memory of volta"] == pytest.approx((4e9 + 2e9 / 2) / 900e9)
@@ -123,6 +127,20 @@ def test_a_calibration_without_a_card_takes_the_mean_of_the_others() -> None:
     left = without(found, ["A10", "bert"]).coefficients
     assert left[names.index("card A10")] == pytest.approx(found.coefficients[others].mean())
     assert (np.delete(left, names.index("card A10")) == np.delete(found.coefficients, names.index("card A10"))).all()
+
+
+def test_no_published_program_is_slower_compiled_than_eager() -> None:
+    """It was, by the fit: what frameworks differ in was taken for what compiling costs."""
+    works = np.array([found.work for found in traced_programs().values()])
+    for card, precision in (("A100-80GB-SXM", "fp16"), ("V100-32GB-SXM", "fp32")):
+        eager, compiled = (
+            calibration().seconds(works @ unit_times(gpu(card), precision, Stack(compiled=value)))
+            for value in (False, True)
+        )
+        assert (compiled < eager).all()
+        # Published of 163 models on an A100, with smaller batches than these: 1.21 in fp32, 1.51 in mixed precision
+        # (pytorch.org/get-started/pytorch-2.0).
+        assert 1.02 < np.median(eager / compiled) < 1.51
 
 
 @given(

@@ -71,6 +71,10 @@ class Recorder(TorchDispatchMode):
         """Whether real tensors are left alone: weights and states that were not made under this mode."""
         self.shapes_weights = False
         """Whether large tensors that a module's constructor draws are shapes at once: they are to be its weights."""
+        self.compiled = False
+        """Whether the program has ``torch.compile`` make kernels; what it compiles is recorded call by call."""
+        self.conv_flops = {False: 0.0, True: 0.0}
+        """Of convolutions that are given channels first, and last."""
         self.phase: Phase = "forward"
         self.calls: list[Call] = []
         self.modules: dict[int, int] = {}
@@ -104,6 +108,8 @@ class Recorder(TorchDispatchMode):
             cost = formula(args, ins, outs)
             if cost.kind:
                 self.record(name, cost, _dtype(ins or outs), "" if formula is not UNKNOWN else place())
+                if cost.kind == "conv":
+                    self.conv_flops[any(map(_is_channels_last, ins))] += cost.flops
             self._number(outs)
         elif fake:
             # Not of the step, but what is alive of it as the step begins takes room beside it.
@@ -114,6 +120,7 @@ class Recorder(TorchDispatchMode):
         """The step begins; what was recorded of one before it is forgotten."""
         self.recording = True
         self.calls.clear()
+        self.conv_flops = {False: 0.0, True: 0.0}
         self.buffers.begin()
 
     def _number(self, tensors: Sequence[Tensor]) -> None:
@@ -255,6 +262,12 @@ def _is_plain(tensor: Tensor) -> bool:
 def _weighs(tensors: Sequence[Tensor]) -> bool:
     """Whether these may be weights or states; counters of optimizers, single numbers, are not."""
     return any(tensor.dim() > 0 or tensor.requires_grad for tensor in tensors)
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    """Whether a tensor is laid out so, and not in the usual way as well, as those of one channel or one pixel are."""
+    format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    return format is not None and tensor.is_contiguous(memory_format=format) and not tensor.is_contiguous()
 
 
 def _mutated(func: Any, args: tuple[Any, ...]) -> list[Tensor]:

@@ -109,6 +109,10 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True):
     """Most that is alive at once beside weights, gradients, optimizer state and inputs."""
     peak_bytes: int
     """Most that is alive at once, of everything."""
+    compiled: bool = False
+    """Whether ``torch.compile`` makes its kernels."""
+    channels_last: bool = False
+    """Whether most of its convolutions are given channels last."""
     micro_batches: int = 1
     """Parts of the batch that the step computes one after another, accumulating gradients; all else is of all parts."""
     layers: tuple[Layer, ...] = ()

@@ -11,6 +11,7 @@ made: what the program puts on an accelerator stays on the CPU's side.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -209,7 +210,7 @@ def redirected(recorder: Recorder, redirect: Redirect) -> Generator[None]:
         (torch.cuda.amp, "GradScaler", _Scaler),
         (torch.nn.Module, "_apply", _apply_of(redirect)),
         (torch.nn.Module, "cuda", lambda self, *_: self),
-        (torch, "compile", lambda model=None, **_: model if model is not None else (lambda inner: inner)),
+        (torch, "compile", _compile_of(recorder)),
         (torch.autograd, "_engine_run_backward", _backward_of(recorder)),
     ]
     if redirect.stand_ins:
@@ -223,6 +224,18 @@ def redirected(recorder: Recorder, redirect: Redirect) -> Generator[None]:
     finally:
         for owner, name, value in before:
             setattr(owner, name, value)
+
+
+def _compile_of(recorder: Recorder) -> Callable[..., Any]:
+    """Leaves what is to be compiled as it is, and remembers that it is."""
+
+    def compiled(model: Any = None, *, disable: bool = False, **_: Any) -> Any:
+        if model is None:
+            return functools.partial(compiled, disable=disable)
+        recorder.compiled |= not disable
+        return model
+
+    return compiled
 
 
 def _backward_of(recorder: Recorder) -> Callable[..., Any]:

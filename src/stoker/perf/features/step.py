@@ -60,6 +60,7 @@ def characterise(
     if target not in ("cuda", "cpu"):
         raise ValueError(f"`target` must be 'cuda' or 'cpu', got {target!r}")
     recorder = Recorder(check_hints(hints or {}))
+    module_or_step, recorder.compiled = uncompiled(module_or_step)
     redirect = Redirect(recorder, target)
     if isinstance(module_or_step, nn.Module):
         run = _Step(recorder, module_or_step, optimizer, loss, autocast, target)
@@ -90,6 +91,15 @@ def characterise(
     return found
 
 
+def uncompiled(found: Any) -> tuple[Any, bool]:
+    """A module or function before ``torch.compile``, and whether that was there."""
+    inner = getattr(found, "_orig_mod", None) or getattr(found, "_torchdynamo_orig_callable", None)
+    if inner is not None:
+        return inner, True
+    in_place = isinstance(found, nn.Module) and any(each._compiled_call_impl is not None for each in found.modules())
+    return found, in_place
+
+
 class _Step:
     """Forward, backward and optimizer of a module's fake twin."""
 
@@ -106,6 +116,8 @@ class _Step:
         with _Faking(self._recorder):
             given = self._make if isinstance(self._make, Optimizer) else None
             self.module, self.optimizer = copy.deepcopy((self._given, given))
+            for each in self.module.modules():
+                each._compiled_call_impl = None
             if self._make is not None and not isinstance(self._make, Optimizer):
                 trainable = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
                 self.optimizer = self._make(trainable)

@@ -68,6 +68,8 @@ def features_of(
         input_bytes=sum(map(nbytes_of, inputs)) if input_bytes is None else input_bytes,
         activation_peak_bytes=activation_peak,
         peak_bytes=peak,
+        compiled=recorder.compiled,
+        channels_last=recorder.conv_flops[True] > recorder.conv_flops[False],
         micro_batches=_micro_batches(recorder, batches >= len(buffers.marks) or watch.samples == samples),
         layers=layers_of(recorder, watch, uses, parameters),
         unknown=_unknown(recorder.calls),

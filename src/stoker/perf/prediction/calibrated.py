@@ -1,4 +1,4 @@
-"""The calibration that predictions use: from every published step on one GPU whose definition says what it ran."""
+"""The calibration that predictions use: from every published step whose definition says what one GPU of it ran."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from stoker.perf.calibration.fitting import Array, Calibration, fit
-from stoker.perf.prediction.published import configurations, study
+from stoker.perf.prediction.published import configurations, decoder_study, decoders_on_one_server, study
 from stoker.perf.prediction.terms import CARD, COMPUTE, HOST, OPTIMIZER, TERMS
 
 
@@ -17,7 +17,8 @@ from stoker.perf.prediction.terms import CARD, COMPUTE, HOST, OPTIMIZER, TERMS
 def calibration() -> Calibration:
     """From all of them; takes a second."""
     found = study([each for each in configurations() if each.gpus == 1 and not each.is_loose])
-    return fit(TERMS, found.at_spec, found.measured)
+    more = decoder_study(decoders_on_one_server())
+    return fit(TERMS, np.concatenate([found.at_spec, more.at_spec]), np.concatenate([found.measured, more.measured]))
 
 
 def _part(name: str) -> str:

@@ -19,7 +19,14 @@ from stoker.perf.calibration.holdout import Predicted, quantiles
 from stoker.perf.catalogue import gpu
 from stoker.perf.prediction.anchoring import CARRIED, OWN, anchored
 from stoker.perf.prediction.intervals import Distance, hidden
-from stoker.perf.prediction.published import Configuration, configurations
+from stoker.perf.prediction.published import (
+    FOUNDRY,
+    MPT,
+    Configuration,
+    configurations,
+    decoder_study,
+    decoders_on_one_server,
+)
 from stoker.perf.prediction.terms import TERMS, without
 
 Grouping = Callable[[Configuration], str]
@@ -54,19 +61,34 @@ class Judge:
         self.all = tuple(configurations() if found is None else found)
         self.at_spec: Array = np.array([each.at_spec() for each in self.all])
         self.measured: Array = np.array([each.step_s for each in self.all])
+        self._decoders = decoders_on_one_server()
+        self._of_decoders = decoder_study(self._decoders)
         self.without = functools.cache(self._without)
         self._moved = functools.cache(self._moved_by)
         self._alone_s = functools.cache(self._own_s)
 
     def _without(self, left_out: frozenset[str] = frozenset()) -> Calibration:
-        """From configurations on one GPU of none of these families, sources, cards and generations."""
+        """From configurations on one GPU, and decoders, of none of these families, sources, cards and generations."""
         rows = [
             row
             for row in self.rows(alone=True)
             if not left_out & {self.all[row].family, self.all[row].source, *_hardware(self.all[row])}
         ]
         start = self.without() if left_out else None
-        return without(fit(TERMS, self.at_spec[rows], self.measured[rows], start), left_out)
+        more = [
+            place
+            for place, each in enumerate(self._decoders)
+            if not left_out & {MPT, FOUNDRY, each.gpu, gpu(each.gpu).generation}
+        ]
+        at_spec = np.concatenate([self.at_spec[rows], self._of_decoders.at_spec[more]])
+        measured = np.concatenate([self.measured[rows], self._of_decoders.measured[more]])
+        return without(fit(TERMS, at_spec, measured, start), left_out)
+
+    def decoders(self) -> Predicted:
+        """MPT's steps of one server by a calibration without any of them; what their exchange took is known."""
+        found, models = self._of_decoders, tuple(each.model for each in self._decoders)
+        times = self.without(frozenset({MPT})).seconds(found.at_spec)
+        return Predicted(models, found.measured, times, times, times)
 
     def _own_s(self, row: int) -> float:
         """What one GPU would have taken for a step that several took."""

@@ -22,7 +22,6 @@ from stoker.perf.prediction.setting import Machines, Strategy
 from stoker.perf.prediction.terms import Stack, unit_times
 from stoker.perf.prediction.work import Array, work_of
 
-EAGER = Stack()
 _UNKNOWN = 0.05
 """Share of a step's bytes that operations without a formula may have before it is refused."""
 _HALVINGS = 40
@@ -36,7 +35,7 @@ def predict(
     strategy: Strategy | None = None,
     *,
     precision: str | None = None,
-    stack: Stack = EAGER,
+    stack: Stack | None = None,
     anchor: Anchor | None = None,
     share: float = 0.9,
 ) -> Prediction:
@@ -49,7 +48,7 @@ def predict(
             their micro-batches, ``accumulation`` times; then gradients are exchanged and the optimizer steps, once.
         precision: of products, as the catalogue calls it; by default 16-bit ones as the program has them, and the rest
             in TF32 where the GPU has it. ``fp32`` keeps TF32 off.
-        stack: what runs it; eager PyTorch by default.
+        stack: what runs it; by default as it was traced: compiled, with images channels last, or neither.
         anchor: a measured step of the same program: of its own features, or else of the given ones. Of one on several
             GPUs the exchange is left out, as it was measured, or else as plain replicas in servers of eight have it.
             One on a CPU says nothing about a GPU.
@@ -64,6 +63,7 @@ def predict(
     if reason:
         return refused(reason)
     used, unmoved = _calibration(features, anchor, card, stack)
+    stack = stack or _stack(features)
     precision = precision or _precision(features, card)
     alone = _alone(features, card, precision, stack, used)
     strategy = replace(strategy, accumulation=strategy.accumulation * features.micro_batches)
@@ -94,6 +94,11 @@ def _refusal(features: StepFeatures, card: Gpu, precision: str | None) -> str:
     return ""
 
 
+def _stack(features: StepFeatures) -> Stack:
+    """As it was traced."""
+    return Stack(compiled=features.compiled, channels_last=features.channels_last)
+
+
 def _precision(features: StepFeatures, card: Gpu) -> str:
     """What most products of the program become on a GPU."""
     wanted = {"float16": "fp16", "bfloat16": "bf16"}.get(_sums(features).dtype, "tf32")
@@ -101,7 +106,7 @@ def _precision(features: StepFeatures, card: Gpu) -> str:
 
 
 def _calibration(
-    features: StepFeatures, anchor: Anchor | None, card: Gpu, stack: Stack
+    features: StepFeatures, anchor: Anchor | None, card: Gpu, stack: Stack | None
 ) -> tuple[Calibration, str | None]:
     """The calibration, and why a measured step has not moved it: empty where it has, None where there is none."""
     if anchor is None:
@@ -111,6 +116,7 @@ def _calibration(
         return calibration(), "the measured step ran on a CPU, which says nothing about a GPU: not used"
     measured = anchor.features or features
     carried = 1.0 if card.name == anchor.gpu else CARRIED if anchor.own_s is not None else CARRIED_UNTIMED
+    stack = stack or _stack(measured)
     key = (id(measured), id(anchor), carried, stack)
     if key not in _moved:
         _moved[key] = measured, anchor, _move(measured, anchor, carried, stack)

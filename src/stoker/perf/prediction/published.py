@@ -21,6 +21,7 @@ from stoker.perf.communication.scaling import group_in
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.prediction.terms import TERMS, Stack, unit_times
 from stoker.perf.prediction.work import AMOUNTS, Array
+from stoker.perf.tables.decoders import Decoder, decoders
 from stoker.perf.tables.rows import Published
 from stoker.perf.tables.traced import Traced, key_of, traced_programs
 from stoker.perf.workloads.definitions import defined_rows
@@ -124,3 +125,18 @@ def configurations() -> tuple[Configuration, ...]:
 def study(found: Sequence[Configuration]) -> Study:
     """Configurations on one GPU as a study."""
     return Study(TERMS, np.array([each.at_spec() for each in found]), np.array([each.step_s for each in found]))
+
+
+MPT, FOUNDRY = "mpt", "llm-foundry"
+"""Family and source of the decoders."""
+
+
+def decoders_on_one_server() -> list[Decoder]:
+    """Decoders with fused attention, which no step on one GPU has; over several servers too much of it is exchange."""
+    return [each for each in decoders() if each.nodes == 1]
+
+
+def decoder_study(found: Sequence[Decoder]) -> Study:
+    """What single GPUs of them did, as a study."""
+    at_spec = [np.array(each.work) @ unit_times(gpu(each.gpu), "bf16", Stack()) for each in found]
+    return Study(TERMS, np.array(at_spec), np.array([each.own_s for each in found]))

@@ -35,12 +35,13 @@ AMOUNTS: Final = (
     "unfused optimizer bytes",
     "launches",
     *(f"attention {width}" for width in WIDTHS),
+    "compiled launches",
 )
 """FLOPs of products, by width; fused attention is among matrix products, and once more by itself. ``narrow``: the same
 FLOPs times 64 / the smallest side of the product: what a product that fills a tile of the chip badly costs more.
 ``grouped``: times how far a group of channels is below 32. Bytes of products; of depthwise convolutions, which are all
 traffic. Steps of recurrent layers. Of all else the bytes that are left when chains are one kernel, and what eager
-execution moves on top. Kernels."""
+execution moves on top. Kernels, and those that are left when chains are one kernel."""
 _AT: Final = {name: place for place, name in enumerate(AMOUNTS)}
 _TILE, _GROUP = 64, 32
 
@@ -55,7 +56,8 @@ def work_of(operations: Iterable[Operation]) -> Array:
 
 
 def _amounts(op: Operation) -> dict[str, float]:
-    launches = {"launches": float(op.count)}
+    left = op.count if op.phase == "optimizer" else op.fused_count
+    launches = {"launches": float(op.count), "compiled launches": float(left)}
     if op.phase == "optimizer":
         lost = op.eager_bytes - op.fused_bytes
         return {"optimizer bytes": op.fused_bytes, "unfused optimizer bytes": lost, **launches}

@@ -100,8 +100,13 @@ def at_spec(row: Published) -> list[float]:
     ]
 
 
+def mpt_rows() -> list[Published]:
+    """All published rows."""
+    return [row for row in published() if row.family == "mpt"]
+
+
 def study(rows: Sequence[Published] | None = None) -> tuple[Study, list[Published]]:
     """All published rows as a study, and the rows."""
-    rows = [row for row in published() if row.family == "mpt"] if rows is None else list(rows)
+    rows = mpt_rows() if rows is None else list(rows)
     times = np.array([row.gpus * row.batch_per_gpu * row.accumulation * row.seq_len / row.throughput for row in rows])
     return Study(TERMS, np.array([at_spec(row) for row in rows]), times), rows

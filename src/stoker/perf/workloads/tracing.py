@@ -1,7 +1,7 @@
 """Traces the published workloads, and keeps the sums that a prediction needs of each as a table of the package.
 
-``tables/traced.json.gz`` is what :func:`compiled` makes; `python -m stoker.perf.workloads.tracing` writes it again, and
-has to after a change of a module, a formula or a sum. Needs torch; reading the table does not.
+`python -m stoker.perf.workloads.tracing` makes ``tables/traced.json.gz`` and ``tables/decoders.json.gz``, and has to
+again after a change of a module, a formula or a sum. Needs torch; reading the tables does not.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.perf.features.records import StepFeatures
+from stoker.perf.catalogue import gpu
+from stoker.perf.communication import Spread, StepTimes, spread
+from stoker.perf.features.records import PHASES, StepFeatures
+from stoker.perf.prediction.setting import Machines, Strategy
 from stoker.perf.prediction.work import Array, work_of
+from stoker.perf.tables.decoders import FILE as DECODERS
+from stoker.perf.tables.decoders import Decoder
 from stoker.perf.tables.rows import Published
 from stoker.perf.tables.traced import FILE, Traced, key_of
 from stoker.perf.workloads.definitions import defined_rows
-from stoker.perf.workloads.mpt import SHAPES
+from stoker.perf.workloads.mpt import SHAPES, mpt_rows
 from stoker.perf.workloads.workload import Optimizer, Workload
 
+_HALVINGS = 40
 _SHORT, _LONGER = 20, 40
 """Passes of a loop that are traced: all cost the same, so two lengths say what any costs."""
 
@@ -98,6 +104,49 @@ def compiled() -> dict[str, Traced]:
     return {key: traced(workload) for key, workload in sorted(distinct().items())}
 
 
+def decoder(row: Published, features: StepFeatures) -> Decoder:
+    """What one GPU of a row of ``llm-foundry`` did.
+
+    Its own time is what makes the step the measured one when layers share it as their FLOPs and bytes say, and the
+    exchange of FSDP goes on beside: no calibration is in it.
+    """
+    own = {
+        phase: work_of(operation for operation in features.operations if operation.phase == phase) for phase in PHASES
+    }
+    passes = own["forward"] * (1 + row.checkpointing) + own["backward"]
+    machines = Machines(gpu=gpu(row.gpu), gpus=row.gpus, network=200e9)  # 1600 Gbit/s a server
+    strategy = Strategy(data="fsdp", accumulation=row.accumulation, checkpointing=row.checkpointing)
+    tokens = row.gpus * row.batch_per_gpu * row.accumulation * row.seq_len
+
+    def spread_over(micro_batch_s: float) -> Spread:
+        times = StepTimes.measured(features, micro_batch_s)
+        return spread(times, features, machines, strategy, precision=row.precision)
+
+    low, high = 0.0, tokens / row.throughput
+    for _ in range(_HALVINGS):
+        half = (low + high) / 2
+        low, high = (half, high) if spread_over(half).step_s < tokens / row.throughput else (low, half)
+    found = spread_over(high)
+    work = passes * row.accumulation + own["optimizer"] / row.gpus
+    return Decoder(
+        model=row.model, gpu=row.gpu, gpus=row.gpus, nodes=row.nodes,
+        work=tuple(float(f"{amount:.6g}") for amount in work),
+        own_s=float(f"{found.compute_s + found.optimizer_s:.6g}"),
+    )  # fmt: skip
+
+
+def compiled_decoders() -> tuple[Decoder, ...]:
+    """The table of MPT; takes some minutes."""
+    known: dict[tuple[object, ...], StepFeatures] = {}
+    found: list[Decoder] = []
+    for row in mpt_rows():
+        shape = row.model, row.seq_len, row.batch_per_gpu
+        known[shape] = known.get(shape) or mpt_features(row)
+        found.append(decoder(row, known[shape]))
+    return tuple(found)
+
+
 if __name__ == "__main__":
-    target = Path(__file__).parents[1] / "tables" / FILE
-    target.write_bytes(gzip.compress(msgspec.json.encode(compiled()), mtime=0))
+    folder = Path(__file__).parents[1] / "tables"
+    (folder / FILE).write_bytes(gzip.compress(msgspec.json.encode(compiled()), mtime=0))
+    (folder / DECODERS).write_bytes(gzip.compress(msgspec.json.encode(compiled_decoders()), mtime=0))
