@@ -170,9 +170,9 @@ def test_what_is_not_known_is_refused_with_the_reason(features, gpus, strategy, 
 @pytest.mark.parametrize(
     ("gpus", "data", "said"),
     [
-        (8, "ddp", "exchange: an all-reduce among 8 GPUs, as it was measured on A100"),
-        (8, "fsdp", "exchange: half the time of an all-reduce among 8 GPUs, as it was measured on A100"),
-        (16, "ddp", "exchange: rings between servers at 70 % of what their links are said to carry"),
+        (8, "ddp", "exchange taken for an all-reduce among 8 GPUs, as it was measured on A100"),
+        (8, "fsdp", "exchange taken for half the time of an all-reduce among 8 GPUs, as it was measured on A100"),
+        (16, "ddp", "exchange taken for rings between servers at 70 % of what their links are said to carry"),
     ],
 )
 def test_what_exchange_rests_on_is_english(gpus: int, data: DataParallel, said: str) -> None:

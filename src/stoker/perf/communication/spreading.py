@@ -131,7 +131,7 @@ def spread(
         bubble_s=bubble,
         waiting_s=likely,
         basis=exchange.cost.basis,
-        notes=(*(f"exchange: {note}" for note in exchange.cost.note.split("; ") if note), *replica.notes),
+        notes=(*(f"exchange taken for {note}" for note in exchange.cost.note.split("; ") if note), *replica.notes),
         unvalidated=_unvalidated(strategy, layout),
     )
 

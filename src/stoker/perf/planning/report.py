@@ -125,7 +125,8 @@ def _picks(best: list[Plan], choice: Choice, plans: list[Plan], question: Questi
     if len(best) > 2 and choice.nearest is None:
         wanted.append(("in between", _middle(best, limits)))
     role, first = next(((role, plan) for role, plan in wanted if plan is not None), ("", None))
-    if first is not None and (calibrated := measured_instead(first, plans, limits)) is not None:
+    calibrated = None if first is None else measured_instead(first, plans, limits)
+    if calibrated is not None:
         wanted.insert(0, (f"{role}, of those that were measured", calibrated))
     picks: dict[int, Pick] = {}
     for role, plan in wanted:
@@ -137,7 +138,7 @@ def _picks(best: list[Plan], choice: Choice, plans: list[Plan], question: Questi
                 role=role,
                 plan=_row(plan),
                 keeps=limits.allow(plan),
-                remarks=[*_remarks(plan, question), *_surer(plan, plans, question)],
+                remarks=[*_remarks(plan, question), *(_surer(plan, plans, question) if calibrated is None else [])],
             )
         elif role != "in between":
             picks[id(plan)] = Pick(role=f"{before.role}, {role}", plan=before.plan, keeps=before.keeps,

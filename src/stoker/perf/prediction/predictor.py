@@ -80,7 +80,7 @@ def predict(
         parts=_parts(alone, spreading, strategy.accumulation),
         share=share,
         hidden_s=spreading.hidden_s,
-        reasons=(*_reasons(features, card, anchor, unmoved), *spreading.notes, *_unvalidated(spreading)),
+        reasons=(*_reasons(features, card, anchor, unmoved), *_unvalidated(spreading), *spreading.notes),
     )
 
 
