@@ -95,7 +95,11 @@ def _parser() -> Parser:
         help="samples of an optimizer step: as the program has it on however many GPUs (default), that much for each "
         "GPU, or N",
     )  # fmt: skip
-    add("--precision", choices=("fp32", "tf32", "fp16", "bf16"), help="of products; by default what the program uses")
+    add(
+        "--precision",
+        choices=("fp32", "tf32", "fp16", "bf16", "fp8"),
+        help="of products; by default what the program uses",
+    )
     add(
         "--cpu-seconds-per-sample", type=_seconds, metavar="TIME",
         help="of one core, to prepare a sample: says how many cores the input needs, and waits where they are too few",

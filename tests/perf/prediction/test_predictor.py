@@ -111,6 +111,20 @@ def test_a_precision_that_the_card_lacks_is_refused() -> None:
     assert refused.reasons == ("V100-16GB-SXM has no bf16; it has fp32, fp16",)
 
 
+def test_eight_bits_are_faster_for_products_and_extrapolated() -> None:
+    h100 = Machines(gpu=gpu("H100-SXM"))
+    wide, narrow = (predict(STEP, h100, precision=precision) for precision in ("bf16", "fp8"))
+    assert 0.5 * wide.parts["compute"] < narrow.parts["compute"] < 0.7 * wide.parts["compute"]
+    assert narrow.parts["memory"] == pytest.approx(wide.parts["memory"], rel=0.01)
+    assert (wide.tier, narrow.tier) == ("calibrated", "extrapolated")
+    assert narrow.high / narrow.low > wide.high / wide.low
+    assert "no step in FP8" in narrow.reasons[0]
+    assert predict(STEP, Machines(gpu=A100), precision="fp8").reasons[0].startswith("A100-80GB-SXM has no fp8")
+    attention = step(operation("attention", dims=(8, 16, 1024, 1024, 64), flops=1e12, eager_bytes=1e6))
+    same = [predict(attention, h100, precision=precision).parts["compute"] for precision in ("bf16", "fp8")]
+    assert same[1] == pytest.approx(same[0], rel=0.35), "its kernels stay in 16 bits"
+
+
 def test_a_program_without_work_takes_no_time() -> None:
     assert predict(step(operation("pointwise", count=0)), Machines(gpu=A100)).seconds == 0
 

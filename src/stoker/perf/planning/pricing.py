@@ -163,7 +163,8 @@ def fitted(precision: str | None = None) -> Fits:
         key = (candidate.micro_batch, candidate.strategy, candidate.gpus)
         if key not in known:
             if not products:
-                products.append(precision or precision_of(features))
+                kept = "bf16" if precision == "fp8" else precision  # what FP8 multiplies is kept in 16 bits
+                products.append(kept or precision_of(features))
             known[key] = needs(features, candidate.strategy, candidate.gpus, precision=products[0])
         parts, notes = known[key]
         return Fit(needed=sum(parts.values()), available=capacity(candidate.offer.gpu), parts=parts, notes=notes)

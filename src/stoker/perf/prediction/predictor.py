@@ -68,8 +68,9 @@ def predict(
     alone = _alone(features, card, precision, stack, used)
     strategy = replace(strategy, accumulation=strategy.accumulation * features.micro_batches)
     times = alone.times(strategy.accumulation, divided=strategy.tensor > 1)
-    spreading = spread(times, _sums(features).micro_batch, machines, strategy, precision=precision)
-    distance = distance_of(card)
+    exchanged = "bf16" if precision == "fp8" else precision
+    spreading = spread(times, _sums(features).micro_batch, machines, strategy, precision=exchanged)
+    distance = "specification" if precision == "fp8" else distance_of(card)
     below, above = interval(distance, anchored=unmoved == "", share=share)
     tier: Tier = "extrapolated" if distance == "specification" or spreading.unvalidated else "calibrated"
     return Prediction(
@@ -80,7 +81,7 @@ def predict(
         parts=_parts(alone, spreading, strategy.accumulation),
         share=share,
         hidden_s=spreading.hidden_s,
-        reasons=(*_reasons(features, card, anchor, unmoved), *_unvalidated(spreading), *spreading.notes),
+        reasons=(*_reasons(features, card, precision, anchor, unmoved), *_unvalidated(spreading), *spreading.notes),
     )
 
 
@@ -271,8 +272,12 @@ def _parts(alone: _Alone, spreading: Spread, accumulation: int) -> dict[str, flo
     }
 
 
-def _reasons(features: StepFeatures, card: Gpu, anchor: Anchor | None, unmoved: str | None) -> tuple[str, ...]:
+def _reasons(
+    features: StepFeatures, card: Gpu, precision: str, anchor: Anchor | None, unmoved: str | None
+) -> tuple[str, ...]:
     found: list[str] = []
+    if precision == "fp8":
+        found.append("no step in FP8 is among the measurements: rates of the data sheet, as efficient as 16 bits")
     distance = distance_of(card)
     if distance == "generation":
         found.append(f"no step on {card.name} is among the measurements, only on others of its generation")

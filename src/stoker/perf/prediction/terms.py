@@ -39,7 +39,7 @@ _FLOPS_PER_JOULE = {
 }
 """Of products in 16 bits: about the rate over the board power of each generation's largest server card, whose clock
 power limits least (data sheets in catalogue.toml); GA10x and Ada between their cards."""
-_ENERGY = {"half": 1.0, "tf32": 2.0, "fp32": 8.0}
+_ENERGY = {"fp8": 0.5, "half": 1.0, "tf32": 2.0, "fp32": 8.0}
 """Of a FLOP beside one in 16 bits: as the rates of V100 (1 to 8) and A100 (1 to 2) are."""
 _BORN = {
     "maxwell": (2014, "server"),
@@ -127,7 +127,7 @@ CARD = frozenset(OF_CARDS.values())
 def precision_of(width: str, gpu: Gpu, precision: str) -> str:
     """What products of numbers of a width are computed in, as the catalogue calls it; ``fp32`` keeps TF32 off."""
     if width == "half":
-        return precision if precision in ("fp16", "bf16") else "fp16"
+        return "bf16" if precision == "fp8" else precision if precision in ("fp16", "bf16") else "fp16"
     return "tf32" if precision != "fp32" and "tf32" in gpu.rates else "fp32"
 
 
@@ -154,7 +154,9 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
 
     generations = (nearest(gpu.generation),)
     cards = (gpu.name,) if gpu.name in OF_CARDS else CARDS
-    efficiency = _FLOPS_PER_JOULE.get(gpu.generation, max(gpu.rates.values()) / gpu.power_w)
+    efficiency = _FLOPS_PER_JOULE.get(
+        gpu.generation, max(rate for name, rate in gpu.rates.items() if name != "fp8") / gpu.power_w
+    )
     for width in ("single", "half"):
         used = precision_of(width, gpu, precision)
         if used not in gpu.rates:  # 16-bit operations of a program in a card without them
@@ -162,10 +164,15 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
         flop_s = 1.0 / gpu.rate(used)
         group = "half" if used in ("fp16", "bf16") else used
         for kind, name in _CALLED.items():
-            put(f"{kind} {width}", f"{name} in {_NAMES[group]}", flop_s)
-            put(f"{kind} {width}", "power", _ENERGY[group] / (gpu.power_w * efficiency))
+            # Linear layers alone are computed in 8 bits, and are believed to be as efficient as in 16.
+            in_8_bits = precision == "fp8" and (kind, width) == ("matmul", "half")
+            kind_s, energy = (1.0 / gpu.rate("fp8"), "fp8") if in_8_bits else (flop_s, group)
+            put(f"{kind} {width}", f"{name} in {_NAMES[group]}", kind_s)
+            put(f"{kind} {width}", "power", _ENERGY[energy] / (gpu.power_w * efficiency))
             if precision != "fp32":
-                share(f"{kind} {width}", TENSOR_CORES, generations, flop_s)
+                share(f"{kind} {width}", TENSOR_CORES, generations, kind_s)
+            if in_8_bits:
+                put(f"attention {width}", f"{name} in {_NAMES[group]}", flop_s - kind_s)
         put(f"attention {width}", "fused attention", flop_s)
         put(f"narrow matmul {width}", "narrow products", flop_s)
         put(f"narrow conv {width}", "narrow convolutions", flop_s)
