@@ -35,6 +35,8 @@ class FaultServer(http.server.ThreadingHTTPServer):
         self.knows_ranges = True
         self.states_length = True
         self.checks_conditions = True
+        self.checks_range_first = False
+        self.head_adds = 0
         self.modified = 1_600_000_000.0
         self.is_down = False
         self.on_get: Callable[[], None] | None = None
@@ -75,7 +77,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if data is None:
             self.answer(404, b"", {})
         else:
-            self.answer(200, data, self.described(data), body=b"")
+            more = bytes(self.server.head_adds) if self.server.head_adds > 0 else b""
+            self.answer(200, (data + more)[: len(data) + self.server.head_adds], self.described(data), body=b"")
 
     def do_GET(self) -> None:
         """Serves an object, or a range of it."""
@@ -94,9 +97,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.server.faults and self.server.faults.pop(0)(self, data, start, end):
             return
         wanted = self.headers.get("If-Match")
-        if wanted and self.server.checks_conditions and wanted.strip('"') != etag(data).strip('"'):
+        is_beyond = start >= len(data)
+        if is_beyond and self.server.checks_range_first:
+            self.answer(416, b"<Error><Code>InvalidRange</Code></Error>", {})
+        elif wanted and self.server.checks_conditions and wanted.strip('"') != etag(data).strip('"'):
             self.answer(412, b"<Error><Code>PreconditionFailed</Code></Error>", {})
-        elif start >= len(data):
+        elif is_beyond:
             self.answer(416, b"<Error><Code>InvalidRange</Code></Error>", {})
         elif not self.server.knows_ranges or "Range" not in self.headers:
             self.answer(200, data, self.described(data))

@@ -114,6 +114,28 @@ def test_an_overwrite_of_the_same_size(
         source.read(path, 0, 10, version)
 
 
+@pytest.mark.parametrize("new", [OTHER[:1000], None])
+def test_an_object_that_got_shorter_or_went(stored: tuple[Source, str], faults: FaultServer, new: bytes | None) -> None:
+    """Some servers look at the range before they look at ``If-Match``."""
+    faults.checks_range_first = True
+    source, path = stored
+    version = source.info(path).version
+    faults.objects = {OBJECT: new} if new is not None else {}
+    with pytest.raises(SourceChangedError):
+        source.read(path, 100_000, 200_000, version)
+
+
+@pytest.mark.parametrize("adds", [-100_000, 100_000])
+def test_a_wrong_length_is_the_servers_fault(stored: tuple[Source, str], faults: FaultServer, adds: int) -> None:
+    """Its HEAD states another size under the same ETag than its GET, or has bytes that the GET has not."""
+    faults.head_adds = adds
+    source, path = stored
+    version = source.info(path).version
+    for start in (0, version.size - 1000):
+        with pytest.raises(SourceReadError, match=rf"there are {len(DATA) + adds} bytes, and then"):
+            source.read(path, start, start + 1000, version)
+
+
 @pytest.mark.parametrize("fault", [
     fault_server.truncate, fault_server.send_less, fault_server.send_other_range, fault_server.ignore_range,
     fault_server.be_busy, fault_server.hang_up, fault_server.stall,

@@ -15,7 +15,7 @@ from typing import Any
 from fsspec.asyn import sync
 
 from stoker.cache.sources.retrying import retried
-from stoker.cache.sources.source import ObjectInfo, changed, check_length, is_same, misread, version_of
+from stoker.cache.sources.source import ObjectInfo, changed, check_length, check_version, is_same, misread, version_of
 from stoker.cache.versions import Strength, Version
 from stoker.core.errors import CacheError, SourceReadError
 
@@ -71,15 +71,18 @@ class HttpSource:
 
     def _read(self, path: str, start: int, end: int, version: Version) -> bytes:
         try:
-            data: Any = sync(self.target.loop, self._read_async, path, start, end, version)
+            answer: Any = sync(self.target.loop, self._read_async, path, start, end, version)
         except CacheError:
             raise
         except Exception as error:
             # Whatever the HTTP library makes of a connection that broke, stalled or lied about its length.
             raise misread(path, start, end, f"{type(error).__name__}: {error}"[:200]) from error
+        found, data = answer
+        check_version(self, path, start, end, found, version)
         return check_length(path, start, end, data)
 
-    async def _read_async(self, path: str, start: int, end: int, version: Version) -> bytes:
+    async def _read_async(self, path: str, start: int, end: int, version: Version) -> tuple[Version | None, bytes]:
+        """The version that the answer states, None where there are no such bytes; its bytes if it is the wanted one."""
         options = dict(self.target.kwargs)
         headers = {**options.pop("headers", {}), "Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         if version.strength is Strength.ETAG:
@@ -88,16 +91,19 @@ class HttpSource:
         async with session.get(self.target.encode_url(path), headers=headers, **options) as answer:
             if answer.status in (404, 410):
                 raise changed(path, "is gone")
-            if answer.status in (412, 416):
+            if answer.status == 412:
                 raise changed(path)
+            if answer.status == 416:
+                return None, b""
             if answer.status not in (200, 206):
                 raise misread(path, start, end, f"the server answered {answer.status}")
             first, last, size = _range_of(answer)
-            if not is_same(_version(answer.headers, size), version):
-                raise changed(path)
+            found = _version(answer.headers, size)
+            if not is_same(found, version):
+                return found, b""
             if first > start or last < end:
                 raise misread(path, start, end, f"the server sent bytes {first} to {last}")
-            return await _part(answer, start - first, end - first)
+            return found, await _part(answer, start - first, end - first)
 
 
 def _version(headers: Any, size: int) -> Version:

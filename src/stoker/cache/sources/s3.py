@@ -14,7 +14,7 @@ from typing import Any
 from fsspec.asyn import sync
 
 from stoker.cache.sources.retrying import retried
-from stoker.cache.sources.source import ObjectInfo, changed, check_length, misread, version_of
+from stoker.cache.sources.source import ObjectInfo, changed, check_length, check_version, misread, version_of
 from stoker.cache.versions import Strength, Version
 from stoker.core.errors import SourceReadError
 
@@ -89,9 +89,15 @@ class S3Source:
             answer, data = self._get(path, bucket, key, start, end, wanted)
         except FileNotFoundError:
             raise changed(path, "is gone") from None
-        found = self._version(_details(path, answer))
-        if found.token.partition(" ")[0] != version.token.partition(" ")[0] or found.size != version.size:
-            raise changed(path)
+        except OSError as error:
+            if _code(error) not in _OUT_OF_RANGE:
+                raise
+            found, data = None, b""
+        else:
+            found = self._version(_details(path, answer))
+            if found.token.partition(" ")[0] == version.token.partition(" ")[0]:
+                found = Version(version.strength, version.token, found.size)  # not all answers state an id
+        check_version(self, path, start, end, found, version)
         return check_length(path, start, end, data)
 
     def _first(self, path: str, length: int) -> tuple[ObjectInfo, bytes] | None:
@@ -103,7 +109,7 @@ class S3Source:
         except FileNotFoundError:
             return None  # it may be a directory, or empty; asking for the description tells
         except OSError as error:
-            if _code(error) in ("InvalidRange", "416"):
+            if _code(error) in _OUT_OF_RANGE:
                 return None
             raise
         details = _details(path, answer)
@@ -147,6 +153,7 @@ class S3Source:
             body.close()
 
 
+_OUT_OF_RANGE = frozenset({"InvalidRange", "416"})
 _TEMPORARY = frozenset({"SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "Throttling"})
 
 

@@ -91,6 +91,37 @@ def misread(path: str, start: int, end: int, found: str) -> SourceReadError:
     return SourceReadError(message, path=path, start=start, end=end)
 
 
+def check_version(
+    source: Source, path: str, start: int, end: int, found: Version | None, wanted: Version
+) -> None:  # fmt: skip
+    """Nothing, if an answer states the version that was asked for.
+
+    Args:
+        source: of the object; it is asked what the object is now where the answer does not tell a change from a lie.
+        path: of the object.
+        start: first byte that was asked for.
+        end: byte after the last.
+        found: what the answer states; None where it says that the object has no such bytes.
+        wanted: what was asked for.
+
+    Raises:
+        SourceChangedError: the object is another one now, or gone.
+        SourceReadError: it is not, so the answer is wrong.
+    """
+    if found is not None and is_same(found, wanted):
+        return
+    # Some servers look at the range before they look at `If-Match`: the object may be a shorter one now.
+    if found is None or found.token == wanted.token:
+        try:
+            now = source.info(path).version
+        except FileNotFoundError:
+            raise changed(path, "is gone") from None
+        if is_same(now, wanted):
+            size = "fewer" if found is None else str(found.size)
+            raise misread(path, start, end, f"it says that there are {wanted.size} bytes, and then {size}")
+    raise changed(path)
+
+
 def check_length(path: str, start: int, end: int, data: bytes) -> bytes:
     """The data, if there is as much of it as was asked for.
 
