@@ -146,12 +146,19 @@ class WholeObject:
             rule=found.rule_number, life=found.rule.life, checked_at=found.checked_at,
         )  # fmt: skip
 
+    def _has_room(self, large: LargeObject) -> bool:
+        """Whether pages of the file that are not there may be touched through a map (see ``store.holes``)."""
+        disk = os.statvfs(large.path.parent)
+        return large.complete or disk.f_bavail * disk.f_frsize >= self.size
+
     def _mapped(self) -> _Map:
         if self.large is not None:
             try:
-                fd = os.open(self.large.path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = os.open(self.large.path, os.O_RDONLY | os.O_CLOEXEC) if self._has_room(self.large) else -1
             except OSError:
-                self.large = None  # it went between the two calls
+                fd = -1  # it went between the two calls
+            if fd < 0:
+                self.large = None
             else:
                 try:
                     made = _Map(fd, self.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)

@@ -137,6 +137,15 @@ class CacheDirectoryError(CacheError):
     code = "STOKER1411"
 
 
+class CacheUnwritableError(CacheDirectoryError):
+    """The page store's directory cannot be made or written: a full disk, a read-only one, no permission.
+
+    Fields: path.
+    """
+
+    code = "STOKER1413"
+
+
 class CacheBusyError(CacheError):
     """Another process has held a lock of the page store for so long that it must be stopped; reads go on."""
 

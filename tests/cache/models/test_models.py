@@ -1,6 +1,8 @@
 import multiprocessing
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +196,36 @@ def test_what_is_installed_says_where_models_are_kept(memory: MemoryFileSystem, 
         assert (local / "model.safetensors").resolve().is_relative_to(directory)
     finally:
         stoker.cache.uninstall()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk in memory of 40 MiB; skips where none may be mounted."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("may not mount a filesystem")
+    yield disk
+    close_page_stores(disk / "pages")
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.integration
+def test_a_model_on_a_full_disk_in_memory_is_loaded_into_memory_of_its_own(small_disk: Path, tmp_path: Path) -> None:
+    """The file that the cache has begun for it has holes, and touching one there would end the process."""
+    save_file({"weight": torch.ones(3000, 512)}, tmp_path / "m.safetensors")
+    page_store(small_disk / "pages", 64 << 20, (ALL,))
+    disk = os.statvfs(small_disk)
+    kept_free = disk.f_blocks // 10 * disk.f_frsize
+    (small_disk / "other").write_bytes(bytes(disk.f_bavail * disk.f_frsize - kept_free - (200 << 10)))
+    program = f"""
+from pathlib import Path
+import stoker.cache
+from stoker.cache.rule_settings import CacheSettings, rules_of
+directory, rules = Path({str(small_disk / "pages")!r}), rules_of("file://* immutable")
+settings = CacheSettings(directory=directory, limit_bytes=64 << 20, rules=rules)
+loaded = stoker.cache.load_safetensors("file://{tmp_path}/m.safetensors", settings=settings)
+print(loaded["weight"].sum().item())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "1536000.0\n"), done.stderr

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stoker.cache.store.holes import Span, fill_for_reading
+
 SLOT_BYTES = 48
 SLOTS = 85
 """In a bucket; behind them is a flag: an entry that belongs here is in a later bucket."""
@@ -93,7 +95,19 @@ class IndexFile:
             os.ftruncate(self._fd, _SMALLEST_BYTES)
             # The directory of no table is read too, which on some filesystems needs room.
             self.write(0, _U64.pack(_MAGIC).ljust(2 * _DIRECTORY_AT, b"\0"))
+        fill_for_reading(self._fd, path, self._used())
         self.remap()
+
+    def _used(self) -> list[Span]:
+        """Parts of the file that are looked at."""
+        _, depth, buckets, free_buckets, tables, free_tables = struct.unpack("<6Q", os.pread(self._fd, 48, 0))
+        return [
+            (0, _DIRECTORY_AT + (16 << depth)),
+            (_TABLES_AT, _TABLES_AT + 4 * TABLE_WORDS * tables),
+            (_FREE_BUCKETS_AT, _FREE_BUCKETS_AT + 4 * free_buckets),
+            (_FREE_TABLES_AT, _FREE_TABLES_AT + 4 * free_tables),
+            (BUCKETS_AT, BUCKETS_AT + BUCKET_BYTES * buckets),
+        ]
 
     def _is_valid(self) -> bool:
         size = os.fstat(self._fd).st_size

@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from xxhash import xxh3_64_intdigest
 from stoker.cache.names import PAGE_BYTES, ObjectName, span_of
 from stoker.cache.policies import Life
 from stoker.cache.store.checksums import Readable, sums_bytes, sums_of
+from stoker.cache.store.holes import Span
 from stoker.cache.store.index import Entry, Index
 from stoker.cache.store.layout import LARGE_BYTES, Layout
 from stoker.cache.store.locks import LockFile
@@ -87,6 +88,13 @@ def locate_page(pages: Readable, key: bytes, version: int, offset: int, length: 
     if found != key or digest != version or stored != length or xxh3_64_intdigest(row[8:]) != check:
         return None
     return offset, row[_PAGE.size :]
+
+
+def spans_there(pages: Readable) -> Iterator[Span]:
+    """Where the pages that are there lie in the object."""
+    for index in range((len(pages) - _HEAD_BYTES) // _PAGE_BYTES):
+        if has_page(pages, index):
+            yield index * PAGE_BYTES, (index + 1) * PAGE_BYTES
 
 
 def head_of(pages: Readable) -> Header | None:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
 from stoker.core.config import LEAST_BYTES
-from stoker.core.errors import CacheDirectoryError
+from stoker.core.errors import CacheDirectoryError, CacheUnwritableError
 
 FORMAT = "stoker pages 2\n"
 """Content of the file ``format``. A store of another format is refused, never converted."""
@@ -30,6 +30,7 @@ _NETWORK_TYPES = frozenset(
 
 _BESIDE = ("format", "size", "eviction", "secret", "node", "ring-", "runs", "worker.sock", "lost+found")
 """What names begin with that may be in a directory before its pages are."""
+_OTHERS = "--dir, --cache=DIR or STOKER_CACHE_DIR name another one"
 _PARTS = frozenset({"index", "table", "pulse", "locks", "segments", "large"})
 """Of the pages; each must be there for reading and writing."""
 
@@ -150,7 +151,7 @@ class Layout:
                 (self.root / name).mkdir(mode=0o700, exist_ok=True)
             self._check_parts()
         except OSError as error:
-            raise self._refusal(f"be a folder that can be written: {error.strerror}") from error
+            raise self.refusal(error) from error
 
     def _check_parts(self) -> None:
         """Refuses what a program would fail on at its first read."""
@@ -175,8 +176,12 @@ class Layout:
             raise self._refusal(f"hold format {known!r}, found {other!r}; delete it (the stores have all of it)")
 
     def _refusal(self, rule: str) -> CacheDirectoryError:
-        others = "--dir, --cache=DIR or STOKER_CACHE_DIR name another one"
-        return CacheDirectoryError(f"`{self.root}` must {rule}; {others}", path=str(self.root))
+        return CacheDirectoryError(f"`{self.root}` must {rule}; {_OTHERS}", path=str(self.root))
+
+    def refusal(self, error: OSError) -> CacheUnwritableError:
+        """The error for a directory in which something could not be made or written."""
+        rule = f"be a folder that can be written: {error.strerror}"
+        return CacheUnwritableError(f"`{self.root}` must {rule}; {_OTHERS}", path=str(self.root))
 
     def _found_format(self) -> str | None:
         try:

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from stoker.cache.store.checksums import BLOCK_BYTES, copy_verified, is_intact
+from stoker.cache.store.holes import Span, fill_for_reading
 from stoker.cache.store.locks import try_lock
 from stoker.cache.store.records import ALIGN
+from stoker.cache.store.table import Row
 
 IN_USE = 0
 """Byte of a page file that is locked as long as it is mapped."""
@@ -77,17 +79,32 @@ class Mapped:
 
     __slots__ = ("_seen", "data", "expires", "large", "number", "row", "size", "view")
 
-    def __init__(self, number: int, row: int, fd: int, expires: float, large: Mapped | None = None) -> None:
-        """Takes the descriptor over."""
+    def __init__(
+        self, row: int, content: Row, path: Path, fd: int, parts: Iterable[Span], large: Mapped | None = None
+    ) -> None:
+        """Takes the descriptor over.
+
+        Args:
+            row: of the table.
+            content: of that row.
+            path: of the file.
+            fd: of the file, open for reading.
+            parts: of it that are read; what others write later has its room by then.
+            large: descriptions of a large object's pages.
+
+        Raises:
+            OSError: no descriptors, no memory, or a full disk below a copied store.
+        """
         try:
+            fill_for_reading(fd, path, parts)
             self.data = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
-        self.number = number
+        self.number = content.id
         self.row = row
         self.view = memoryview(self.data)
         self.size = len(self.view)
-        self.expires = None if expires == float("inf") else expires
+        self.expires = None if content.expires == float("inf") else content.expires
         self.large = large
         self._seen: bytearray | None = None
 

@@ -342,7 +342,10 @@ class PageStore:
             number = self._large.make(name, version, shelf, checked_at)
         else:
             number = self._large.find(name, version)
-        mapped = self._maps.get(number) if number is not None else None
+        try:
+            mapped = self._maps.get(number) if number is not None else None
+        except OSError:
+            return None  # as for a page: no descriptors, no memory, or a full disk below a copied store
         return LargeObject(self, name, version, mapped, shelf, checked_at) if mapped is not None else None
 
     def large_pages(self, name: ObjectName, version: Version) -> LargePages | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stoker.cache.store.contents import Contents
 from stoker.cache.store.index import Index
-from stoker.cache.store.large import LargeFiles
+from stoker.cache.store.large import LargeFiles, spans_there
 from stoker.cache.store.layout import (
     Layout,
     StoreSettings,
@@ -24,6 +24,7 @@ from stoker.cache.store.maps import Mapped, Maps, open_locked
 from stoker.cache.store.pins import Pins
 from stoker.cache.store.pulse import Pulse
 from stoker.cache.store.room import Room
+from stoker.cache.store.segments import parts_read
 from stoker.cache.store.table import Kind, State, Table
 from stoker.cache.store.writing import Writers
 from stoker.core.errors import CacheBusyError
@@ -48,9 +49,12 @@ class Parts:
         self.locks = locks = LockFile(layout.locks)
         # A store that is there can be read whoever holds the lock.
         with self.publishing("opening the store") if not layout.is_made else locks.publishing(settings.lock_wait_s):
-            self.table = table = Table(layout.table)
-            self.index = index = Index(layout.index, table.alive)
-            self.pulse = pulse = Pulse(layout.pulse, table.group)
+            try:
+                self.table = table = Table(layout.table)
+                self.index = index = Index(layout.index, table.alive)
+                self.pulse = pulse = Pulse(layout.pulse, table.group, table.num_rows)
+            except OSError as error:
+                raise layout.refusal(error) from error
         self.limit_bytes = (
             settings.limit_bytes
             or noted_limit_bytes(directory)
@@ -122,14 +126,17 @@ class Parts:
         if content.id != number or content.state not in (State.OPEN, State.SEALED):
             return None
         if content.kind == Kind.SEGMENT:
-            fd = open_locked(self.layout.segment(number), os.O_RDONLY)
-            return None if fd is None else Mapped(number, row, fd, content.expires)
-        fd = open_locked(self.layout.large_rows(number), os.O_RDONLY)
+            path = self.layout.segment(number)
+            fd = open_locked(path, os.O_RDONLY)
+            return None if fd is None else Mapped(row, content, path, fd, parts_read(fd, content.tail))
+        path = self.layout.large_rows(number)
+        fd = open_locked(path, os.O_RDONLY)
         if fd is None:
             return None
-        pages = Mapped(number, row, fd, content.expires)
-        fd = open_locked(self.layout.large(number), os.O_RDONLY)
-        return None if fd is None else Mapped(number, row, fd, content.expires, pages)
+        pages = Mapped(row, content, path, fd, [(0, os.fstat(fd).st_size)])
+        path = self.layout.large(number)
+        fd = open_locked(path, os.O_RDONLY)
+        return None if fd is None else Mapped(row, content, path, fd, spans_there(pages.data), pages)
 
     @contextlib.contextmanager
     def publishing(self, doing: str) -> Generator[None]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest
 
 from stoker.cache.store.checksums import Readable
+from stoker.cache.store.holes import Span
 from stoker.cache.store.records import Header, aligned, parse
 
 FIRST_RECORD_AT = 4096
@@ -120,6 +121,17 @@ class SegmentWriter:
     def close(self) -> None:
         """Let go of the file."""
         os.close(self.fd)
+
+
+def parts_read(fd: int, tail: int) -> list[Span]:
+    """Parts of a segment that are looked at: its records, and what may be a footer's end.
+
+    Args:
+        fd: of its file.
+        tail: bytes of its whole records.
+    """
+    size = os.fstat(fd).st_size
+    return [(0, tail), (max(0, size - _TRAILER.size), size)]
 
 
 def walk(data: Readable, tail: int) -> Iterator[tuple[int, Header]]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stoker.cache.store.holes import fill_for_reading
 from stoker.core.errors import CacheDirectoryError
 
 _MAGIC = b"STKTABL1"
@@ -112,6 +113,8 @@ class Table:
         if os.fstat(self._fd).st_size < size:
             os.ftruncate(self._fd, size)
             os.pwrite(self._fd, _MAGIC, 0)
+        rows = min(_U64.unpack(os.pread(self._fd, 8, _NUM_ROWS))[0], MOST_ROWS)
+        fill_for_reading(self._fd, path, [(0, _HEADER_BYTES + rows * ROW_BYTES)])
         self._map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
         self.cells = memoryview(self._map).cast("Q")
 
