@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import tempfile
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -93,16 +94,21 @@ def _claim_row(path: Path) -> Any:
 def create_ledger(directory: Path, name: str) -> Path:
     """Path of an empty file for a run; those that runs left behind long ago go.
 
-    Where the disk is full there is no file, and what the run reads is counted by nobody.
+    Of a cache that is read-only it is among the temporary files. Where the disk is full there is no file, and what the
+    run reads is counted by nobody.
 
     Args:
         directory: of the cache.
         name: of the run.
     """
     folder = directory / "runs"
+    if not os.access(directory, os.W_OK, effective_ids=True):
+        folder = Path(tempfile.gettempdir()) / f"stoker-runs-{os.geteuid()}"
     path = folder / name
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.lstat().st_uid != os.geteuid():
+            return path  # whoever made it could take the file for another one
         for old in folder.iterdir():
             with contextlib.suppress(OSError):  # another launcher did it
                 if time.time() - old.stat().st_mtime > _OLD_S:

@@ -22,6 +22,7 @@ _HELP = {
     "tier": ("auto|pinned", "how loaders are served: found for each, or as torch would"),
     "cut": ("exact|always|off", "move what depends on the batch alone to data workers: where it pays, all, or nothing"),
     "cache": ("[=DIR]", "read remote stores (s3://, gs://, ...) through the data cache, kept in DIR"),
+    "cache-required": ("", "do not run where the data cache cannot be used, rather than without it"),
     "cache-size": ("SIZE", "most bytes that the data cache takes on disk, such as 50GB"),
     "cache-rules": ("RULES", "how stale paths may be, such as 's3://data/* immutable; https://* 5min'"),
     "cache-verify": ("WHEN", "compare cached bytes with their checksums `always`, or on `first-touch` by a process"),

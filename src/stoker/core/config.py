@@ -48,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Moves what depends on the batch alone from steps to data workers: where it pays, all of it, or nothing."""
     cache: str = "off"
     """Reads of remote stores go through the data cache: ``off``, ``on``, or the directory to keep it in."""
+    cache_required: bool = False
+    """A cache whose directory cannot be made or written ends the run; else the run goes on without it."""
     cache_size_bytes: int | None = None
     """Most bytes that the data cache takes on disk; None takes a part of what is free."""
     cache_rules: str | None = None
@@ -245,6 +247,7 @@ KEYS: tuple[Key, ...] = (
         accepts=lambda value: isinstance(value, str) and value != "" and "\0" not in value,
         optional=False,
     ),
+    _switch("cache_required", "cache-required"),
     _memory("cache_size_bytes", "cache-size"),
     Key(field="cache_rules", name="cache-rules", rule=FORM, read=checked_rules, accepts=is_rules, optional=True),
     _choice("cache_verify", "cache-verify", "always", "first-touch"),

@@ -17,10 +17,14 @@ from typing import Any
 from stoker.cache.counting import watch
 from stoker.cache.filesystem import routing
 from stoker.cache.ledger import Ledger, create_ledger
+from stoker.cache.page_stores import page_store
 from stoker.cache.peer_clients import peer_client
 from stoker.cache.rule_settings import CacheSettings, cache_settings, note_asked, rules_of, settled
-from stoker.cache.store.layout import Layout
+from stoker.cache.store.layout import StoreSettings
+from stoker.cache.store.page_store import PageStore
 from stoker.core.config import Settings
+from stoker.core.errors import CacheBusyError, CacheUnwritableError
+from stoker.core.saying import say
 from stoker.run.cache_changes import Teller
 from stoker.run.environment import CACHE_ENV
 
@@ -33,13 +37,19 @@ def environment(settings: Settings, run_id: str) -> dict[str, str]:
         run_id: tells the run from all others of this host.
 
     Raises:
-        CacheDirectoryError: the directory cannot be used.
+        CacheDirectoryError: the directory holds something else, or cannot be used and ``cache-required`` is set.
         ConfigError: the cluster to join is named wrongly, or its workers will not have this secret or certificate.
     """
     if settings.cache == "off":
         return {}
-    wanted, directory, is_known = usable(settings)
-    note_asked(wanted)
+    try:
+        wanted, directory, is_known = usable(settings)
+        note_asked(wanted)
+    except (CacheUnwritableError, CacheBusyError) as error:
+        if settings.cache_required:
+            raise
+        say(f"cache: off, so that stores are read as without it: {error.args[0]}")
+        return {}
     ledger = create_ledger(directory, run_id)
     if not is_known and not settings.quiet:
         sys.stderr.write(
@@ -72,12 +82,14 @@ def usable(settings: Settings) -> tuple[CacheSettings, Path, bool]:
 
     Raises:
         CacheDirectoryError: the directory cannot be used.
+        CacheBusyError: it is new, and a stopped process holds the lock under which it is made.
         ConfigError: the cluster to join is named wrongly, or its workers will not have this secret or certificate.
     """
     wanted = settled(cache_settings(settings))
     directory = wanted.directory
     assert directory is not None
-    Layout(directory).prepare()
+    # Opened and closed: what a program would fail on at its first read shows here.
+    PageStore(directory, StoreSettings(limit_bytes=wanted.limit_bytes)).close()
     if not wanted.join:
         return wanted, directory, True
     # The processes find the ring beside the pages then.
@@ -99,5 +111,7 @@ def install(text: str) -> None:
     watch.counts = lambda: ledger
     teller = Teller(Path(told["ledger"]), quiet=told["quiet"])
     watch.tell_changed, watch.tell_around = teller.tell, teller.tell_around
+    # Before anything is routed: what fails here leaves the program's reads as they are.
+    page_store(told["directory"], told["limit_bytes"], rules, told["verify"])
     names = ("directory", "limit_bytes", "verify", "join", "secret_file", "tls_ca", "timeout_s")
     routing.install(rules=rules, **{name: told[name] for name in names})

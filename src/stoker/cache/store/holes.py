@@ -16,6 +16,11 @@ Span = tuple[int, int]
 """First byte, and byte after the last."""
 
 
+def flags_for(*, reads_only: bool) -> int:
+    """How a file of the store is opened: made where it is missing, unless it may only be read."""
+    return os.O_CLOEXEC | (os.O_RDONLY if reads_only else os.O_RDWR | os.O_CREAT)
+
+
 def reading_takes_room(fd: int) -> bool:
     """Whether a hole of an open file may take room where it is read: on no filesystem of a block device."""
     return not os.major(os.fstat(fd).st_dev)
@@ -68,7 +73,13 @@ def fill_for_reading(fd: int, path: Path, spans: Iterable[Span]) -> None:
     """
     if not reading_takes_room(fd) or not (found := list(holes(fd, spans))):
         return
-    writing = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        writing = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        disk = os.fstatvfs(fd)
+        if error.errno == errno.EROFS and sum(end - start for start, end in found) <= disk.f_bavail * disk.f_frsize:
+            return  # nobody else fills it up
+        raise
     try:
         fill(writing, found)
     finally:

@@ -119,10 +119,13 @@ class Index:
         path: of its file.
         alive: gives the numbers of the files whose pages are served, sorted; slots of others are swept out when a
             table is written anew.
+        reads_only: the file may not be written.
     """
 
-    def __init__(self, path: Path, alive: Callable[[], np.ndarray[Any, np.dtype[Any]]]) -> None:
-        self._file = IndexFile(path)
+    def __init__(
+        self, path: Path, alive: Callable[[], np.ndarray[Any, np.dtype[Any]]], *, reads_only: bool = False
+    ) -> None:
+        self._file = IndexFile(path, reads_only=reads_only)
         self._alive = alive
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker.cache.store.holes import Span, fill_for_reading
+from stoker.cache.store.holes import Span, fill_for_reading, flags_for
 
 SLOT_BYTES = 48
 SLOTS = 85
@@ -84,9 +84,11 @@ class IndexFile:
         view: the file as it is mapped now.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, path: Path, *, reads_only: bool = False) -> None:
+        self._fd = os.open(path, flags_for(reads_only=reads_only), 0o600)
         if not self._is_valid():
+            if reads_only:
+                raise OSError(errno.EIO, "the index of pages is damaged")
             # Only power loss can do this: a new file, since other processes may have this one mapped.
             os.close(self._fd)
             path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from dataclasses import dataclass
@@ -137,26 +138,39 @@ class Layout:
         """All files of segments and large objects; their stems are their numbers in base 16."""
         return [path for name in ("segments", "large") for path in (self.root / name).iterdir()]
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether there is a store that this process may only read: of an image, or of a disk that is mounted so."""
+        try:
+            return self.is_made and not os.access(self.root, os.W_OK, effective_ids=True)
+        except OSError:
+            return False  # its files may not be looked at
+
     def prepare(self) -> None:
-        """Make the directory where it is missing, and check its format and owner.
+        """Make the directory where it is missing, and check its format and owner. One that is read-only stays so.
 
         Raises:
-            CacheDirectoryError: it cannot be written, belongs to someone else, or holds another format or other files.
+            CacheUnwritableError: it cannot be written, and there is no store in it.
+            CacheDirectoryError: it belongs to someone else, or holds another format or other files.
         """
         try:
+            if self.is_read_only:
+                self._check()
+                self._check_parts(os.R_OK)
+                return
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check()
             self.root.chmod(0o700)
             for name in ("segments", "large"):
                 (self.root / name).mkdir(mode=0o700, exist_ok=True)
-            self._check_parts()
+            self._check_parts(os.R_OK | os.W_OK)
         except OSError as error:
             raise self.refusal(error) from error
 
-    def _check_parts(self) -> None:
+    def _check_parts(self, mode: int) -> None:
         """Refuses what a program would fail on at its first read."""
         for path in self.root.iterdir():
-            if path.name in _PARTS and not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+            if path.name in _PARTS and not os.access(path, mode, effective_ids=True):
                 raise PermissionError(errno.EACCES, f"{os.strerror(errno.EACCES)} to `{path.name}` in it")
 
     def _check(self) -> None:
@@ -178,9 +192,11 @@ class Layout:
     def _refusal(self, rule: str) -> CacheDirectoryError:
         return CacheDirectoryError(f"`{self.root}` must {rule}; {_OTHERS}", path=str(self.root))
 
-    def refusal(self, error: OSError) -> CacheUnwritableError:
+    def refusal(self, error: OSError) -> CacheDirectoryError:
         """The error for a directory in which something could not be made or written."""
         rule = f"be a folder that can be written: {error.strerror}"
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            return self._refusal(rule)  # it is no folder: a wrong name
         return CacheUnwritableError(f"`{self.root}` must {rule}; {_OTHERS}", path=str(self.root))
 
     def _found_format(self) -> str | None:
@@ -294,11 +310,13 @@ def noted_policy(directory: Path) -> Policy | None:
 
 def _note(path: Path, text: str) -> None:
     aside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        aside.write_text(text, encoding="ascii")
-        aside.replace(path)
-    except OSError:
-        aside.unlink(missing_ok=True)  # a full disk: whoever asks has it all the same
+    # On a disk that is full or read-only whoever asks has it all the same.
+    with contextlib.suppress(OSError):
+        try:
+            aside.write_text(text, encoding="ascii")
+            aside.replace(path)
+        except OSError:
+            aside.unlink(missing_ok=True)
 
 
 def noted_limit_bytes(directory: Path) -> int | None:

@@ -80,12 +80,15 @@ class LockFile:
     Threads of one process share a description, which does not conflict with itself: a lock of Python's goes before.
 
     Attributes:
-        fd: of the file; -1 where it is closed, or could not be opened in a child: then no lock is to be had.
+        fd: of the file; -1 where it is closed, may only be read, or could not be opened in a child: then no lock is to
+            be had.
+        reads_only: the file may not be written.
         publishing_lock: goes before the one on :data:`PUBLISH`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, reads_only: bool = False) -> None:
         self._path = path
+        self.reads_only = reads_only
         self._fillings: set[int] = set()
         self._forked: weakref.WeakMethod[Callable[[], None]] | None = None
         self._open()
@@ -99,7 +102,8 @@ class LockFile:
         self._claimed: set[int] = set()
         self._depth = 0
         self._stuck_until = self._filling_stuck_until = 0.0
-        self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not self.reads_only:
+            self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def call_after_fork(self, method: Callable[[], None]) -> None:
         """Call a bound method in forked children, once the locks have been reopened, as long as its object lives."""
@@ -263,7 +267,7 @@ _files: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 def _in_child() -> None:
     for file in list(_files):
-        if file.fd >= 0:
+        if file.fd >= 0 or file.reads_only:
             file.reopen_after_fork()
 
 

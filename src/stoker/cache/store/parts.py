@@ -46,13 +46,14 @@ class Parts:
         self.settings = settings
         self.layout = layout = Layout(directory)
         layout.prepare()
-        self.locks = locks = LockFile(layout.locks)
+        self.is_read_only = reads_only = layout.is_read_only
+        self.locks = locks = LockFile(layout.locks, reads_only=reads_only)
         # A store that is there can be read whoever holds the lock.
         with self.publishing("opening the store") if not layout.is_made else locks.publishing(settings.lock_wait_s):
             try:
-                self.table = table = Table(layout.table)
-                self.index = index = Index(layout.index, table.alive)
-                self.pulse = pulse = Pulse(layout.pulse, table.group, table.num_rows)
+                self.table = table = Table(layout.table, reads_only=reads_only)
+                self.index = index = Index(layout.index, table.alive, reads_only=reads_only)
+                self.pulse = pulse = Pulse(layout.pulse, table.group, table.num_rows, reads_only=reads_only)
             except OSError as error:
                 raise layout.refusal(error) from error
         self.limit_bytes = (

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoker.cache.store.clock import COUNTERS_AT, NUM_CELLS, ReadClock
-from stoker.cache.store.holes import fill
+from stoker.cache.store.holes import fill, flags_for
 from stoker.cache.store.table import MOST_ROWS
 
 _MARK_CELLS = 4
@@ -55,20 +55,26 @@ class Pulse:
         path: of the file.
         group_of_row: the group of a row's pages.
         num_rows: that have been used so far.
+        reads_only: the file may not be written; what is read is counted by nobody.
     """
 
-    def __init__(self, path: Path, group_of_row: Callable[[int], int], num_rows: int) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(
+        self, path: Path, group_of_row: Callable[[int], int], num_rows: int, *, reads_only: bool = False
+    ) -> None:
+        self._fd = os.open(path, flags_for(reads_only=reads_only), 0o600)
         size = 8 * (_FIXED_CELLS + _MARK_CELLS * MOST_ROWS)
-        if os.fstat(self._fd).st_size != size:
-            os.pwrite(self._fd, bytes(8 * _FIXED_CELLS), 0)
-            os.ftruncate(self._fd, size)
-        fill(self._fd, [(0, 8 * self._mark(num_rows))])
-        self._map = mmap.mmap(self._fd, size)
+        self._map = mmap.mmap(-1, size) if reads_only else self._shared(size, num_rows)
         self._cells = memoryview(self._map).cast("Q")
         self._group_of_row = group_of_row
         self.clock = ReadClock(self._cells)
         self.reset()
+
+    def _shared(self, size: int, num_rows: int) -> mmap.mmap:
+        if os.fstat(self._fd).st_size != size:
+            os.pwrite(self._fd, bytes(8 * _FIXED_CELLS), 0)
+            os.ftruncate(self._fd, size)
+        fill(self._fd, [(0, 8 * self._mark(num_rows))])
+        return mmap.mmap(self._fd, size)
 
     def reset(self) -> None:
         """Forget what was not noted yet (in a forked child: it is the parent's)."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker.cache.store.holes import fill_for_reading
+from stoker.cache.store.holes import fill_for_reading, flags_for
 from stoker.core.errors import CacheDirectoryError
 
 _MAGIC = b"STKTABL1"
@@ -104,8 +104,8 @@ class Table:
         cells: the file's first numbers, of which readers watch :data:`CHANGES_CELL`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, path: Path, *, reads_only: bool = False) -> None:
+        self._fd = os.open(path, flags_for(reads_only=reads_only), 0o600)
         head = os.pread(self._fd, 8, 0)
         if head not in (b"", bytes(8), _MAGIC):
             raise CacheDirectoryError(f"`{path}` must be a table of pages; delete the directory {path.parent}.")
