@@ -19,6 +19,9 @@ from stoker.cache.cluster.channel import Channel
 from stoker.cache.cluster.frames import Blob, Hello, Kind, Read, Refused, Welcome
 from stoker.cache.cluster.greeting import Identity, greet, receive
 from stoker.cache.cluster.security import Grant, Secrets, load_secrets, may_read, under
+from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.page_stores import close_page_stores
+from stoker.cache.policies import Rule
 from stoker.core.errors import ClusterError, ConfigError, PeerLostError, PeerRefusedError, WireError
 from tests.cache.cluster.nodes import Nodes, fetch
 
@@ -235,3 +238,26 @@ def _ends(channel: Channel) -> bool:
         pass
     channel.close()
     return True
+
+
+@pytest.mark.integration
+def test_a_program_that_workers_refuse_is_told_once(
+    nodes: Nodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its reads, which go to the store, do not show it."""
+    join = nodes.start_static(1)
+    _, _, data = nodes.file("a", 5000)
+    options = {
+        "directory": str(tmp_path / "own"), "limit_bytes": 64 << 20, "rules": (Rule(),), "skip_instance_cache": True,
+        "join": join, "secret_file": str(secret_file(tmp_path / "other")), "timeout_s": 8.0,
+    }  # fmt: skip
+    filesystem = StokerFileSystem("file", **options)
+    try:
+        for start in (0, 10):
+            assert filesystem.cat_file(str(nodes.folder / "a"), start, start + 10) == data[start : start + 10]
+        assert bytes(filesystem.open(str(nodes.folder / "a")).read()) == data
+    finally:
+        close_page_stores(tmp_path / "own")
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"stoker: cache: the workers of `{join}` will not serve this program")
+    assert "identity 'default' is unknown or its secret is another; see secret_file and tls_ca" in line

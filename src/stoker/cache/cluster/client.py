@@ -47,6 +47,7 @@ from stoker.cache.cluster.tls import client_context
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import ClusterError, ConfigError, PeerRefusedError, WireError
+from stoker.core.saying import say
 
 REFUSED_S = 60.0
 """How long a worker that does not serve a mount is not asked for it again."""
@@ -289,6 +290,17 @@ class PeerClient:
             except ClusterError:
                 continue
             return self._links.give(member, channel)
+
+    def tell_refusals(self) -> None:
+        """Has a program's user told, once, if workers answer and refuse: its reads alone would not show it."""
+
+        def tell(why: str) -> None:
+            say(
+                f"cache: the workers of `{self.settings.join}` will not serve this program, which reads the stores "
+                f"itself: {why}; see secret_file and tls_ca, or --cache-secret-file and --cache-tls-ca"
+            )
+
+        self._links.tell = tell
 
     def hold(
         self, member: Member, name: ObjectName, version: Version, pages: Sequence[int], flags: Flag = Flag.NONE

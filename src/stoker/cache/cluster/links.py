@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stoker.cache.cluster.breaker import Breaker
 from stoker.cache.cluster.channel import Channel, dial
-from stoker.cache.cluster.frames import Blob, Kind
+from stoker.cache.cluster.frames import Blob, Kind, Reason
 from stoker.cache.cluster.greeting import Identity, greet
 from stoker.cache.cluster.joining import check_address
 from stoker.cache.cluster.neighbours import Neighbours
@@ -78,6 +78,8 @@ class Links:
         self._machine = machine_id()
         self._mapped = mapped
         self.neighbours = Neighbours()
+        self.tell: Callable[[str], object] | None = None
+        """Is told once why workers answer and will not have us; forked children have been told with their parent."""
         self._clients: tuple[int, float] | None = None
         self._reset()
         _reset_after_fork(self)
@@ -207,6 +209,7 @@ class Links:
                 channel = self._greeted(address, epoch)
             except (ClusterError, WireError) as lost:
                 self.faults[member.id] = lost
+                self._tell(lost)
                 if isinstance(lost, WireError):
                     raise
                 error = lost
@@ -214,6 +217,12 @@ class Links:
                 self.faults.pop(member.id, None)
                 return channel
         raise error
+
+    def _tell(self, error: ClusterError | WireError) -> None:
+        passes = error.fields.get("reason") in (Reason.BUSY, Reason.DRAINING)
+        if self.tell is not None and not isinstance(error, PeerLostError) and not passes:
+            tell, self.tell = self.tell, None
+            tell(error.args[0])
 
     def _greeted(self, address: str, epoch: int) -> Channel:
         sock = dial(address, self._timeout_s)

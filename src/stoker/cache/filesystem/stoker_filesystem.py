@@ -90,6 +90,8 @@ class StokerFileSystem(ChainedFileSystem):
         self.spec = SourceSpec(target_protocol, {**(target_options or {}), **options})
         self.pages = page_store(directory, limit_bytes, rules, verify)
         peers = peer_client(join, self.pages.layout.root, secret_file, tls_ca, timeout_s) if join else None
+        if peers is not None:
+            peers.tell_refusals()
         self.reader = Reader(self.pages, SourceHolder(self.spec), tuple(rules), peers=peers)
         self.root_marker = self.target_class.root_marker
         # Class methods of fsspec; here they depend on the instance's target.

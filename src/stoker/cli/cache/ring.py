@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from stoker._version import __version__
 from stoker.cache.cluster.client import PeerClient
 from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, RingRecord
 from stoker.cache.names import ObjectName
@@ -20,6 +21,7 @@ from stoker.ui.tables import render_table
 
 _THREADS = 32
 _LATELY = ("node", "hits", "sent", "from stores", "from nodes")
+_TOLD = ("draining", "found", "missed", "sent_bytes", "fetched_bytes", "clients", "lately")
 _HEADING = ("node", "weight", "state", "fill", "hits", "sent", "from stores", "clients", "address")
 
 
@@ -38,10 +40,17 @@ class Node(NamedTuple):
 
     @property
     def state(self) -> str:
-        """``alive``, ``draining``, or ``lost`` if it does not answer."""
+        """``alive``, ``draining``, ``lost`` if it does not answer, ``other`` if it answers as another version does."""
         if self.status is None:
             return "lost"
+        if self.lacks:
+            return "other"
         return "draining" if self.status["draining"] else "alive"
+
+    @property
+    def lacks(self) -> list[str]:
+        """What is not in the answer of a worker of another version."""
+        return [name for name in _TOLD if self.status is not None and name not in self.status]
 
 
 class Owner(NamedTuple):
@@ -106,7 +115,7 @@ def _record(client: PeerClient, join: str) -> RingRecord:
 
 
 def show_ring(settings: CacheSettings, *, as_json: bool) -> int:
-    """Asks every worker of a cluster and shows what they say.
+    """Asks every worker of a cluster and shows what they say; 1 if one is lost, or is not understood.
 
     Args:
         settings: of the cache, with the cluster.
@@ -124,7 +133,7 @@ def show_ring(settings: CacheSettings, *, as_json: bool) -> int:
         print_json({"join": join, "epoch": epoch, "nodes": found})
     else:
         show(render_ring(epoch, nodes, stdout_style()))
-    return 0
+    return int(any(node.state in ("lost", "other") for node in nodes))
 
 
 def _ask(client: PeerClient, join: str) -> tuple[int, list[Node]]:
@@ -160,6 +169,12 @@ def render_ring(epoch: int, nodes: list[Node], style: Style) -> list[str]:
         if each["state"] != "ok"
     ]
     faults += [f"{node.member.id}: {node.fault}" for node in nodes if node.fault]
+    faults += [
+        f"{node.member.id}: is of stoker {(node.status or {}).get('version', 'without a version')} and says nothing of "
+        f"{', '.join(node.lacks)}; start it anew with {__version__}, which this command is of"
+        for node in nodes
+        if node.lacks
+    ]
     if faults:
         lines += ["", *(style.paint(style.clean(fault), 33) for fault in faults)]
     if lost:
@@ -172,7 +187,7 @@ def _row(node: Node) -> tuple[str, ...]:
     # In a static ring a worker's id is its address.
     address = ", ".join(each for each in node.member.addresses if not each.endswith(f"//{node.member.id}"))
     status = node.status
-    if status is None:
+    if status is None or node.lacks:
         return (*place, "", "", "", "", "", address)
     hits = _hits(Reads(status["found"], status["missed"]).hit_frac)
     sent, fetched = (format_bytes(status[name]) for name in ("sent_bytes", "fetched_bytes"))
@@ -185,7 +200,7 @@ def _hits(frac: float | None) -> str:
 
 def _lately(nodes: list[Node], style: Style) -> list[str]:
     """What the nodes have done a second in the last seconds."""
-    told = [(node.member.id, node.status["lately"]) for node in nodes if node.status is not None]
+    told = [(node.member.id, node.status["lately"]) for node in nodes if node.status is not None and not node.lacks]
     if not told:
         return []
     over = f"{max(1, round(max(lately['over_s'] for _, lately in told)))} s"
