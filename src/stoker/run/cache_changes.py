@@ -46,10 +46,10 @@ class Teller:
         """Something reads stores around the cache; the run's report names it.
 
         Args:
-            what: a name that may stand in a path.
+            what: its name.
         """
         with contextlib.suppress(OSError):  # the run has ended, or the disk is full
-            Path(f"{self._ledger}.around-{what}").touch(mode=0o600)
+            Path(f"{self._ledger}.around-{what.replace('/', ' ')}").touch(mode=0o600)
 
     def _claim(self, url: str) -> bool:
         """Whether this process is the first to tell of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def made(s3_server: S3Server, tmp_path: Path) -> Iterator[pafs.FileSystem]:
     close_page_stores(tmp_path / "cache")
 
 
+def named(name: str) -> list[str]:
+    """Lines of the program that made something of a class, as the report has them."""
+    return [made for made in around.unroutable() if made.startswith(f"{name} (")]
+
+
 def gone(made: pafs.FileSystem, name: str, s3_server: S3Server) -> str:
     """Path of a table that is cached, and no longer in the store."""
     path = f"arrow-own/{name}.parquet"
@@ -52,7 +58,7 @@ def test_what_a_program_makes_reads_and_writes_through_the_cache(made: pafs.File
     assert ds.dataset(path, filesystem=made, format="parquet").to_table(columns=["x"]).equals(TABLE.select(["x"]))
     with made.open_input_file(path) as file:
         assert file.read(4) == b"PAR1"
-    assert around.unroutable().keys() & {"pyarrow.fs.S3FileSystem"} == set()
+    assert not named("pyarrow.fs.S3FileSystem")
 
 
 def test_it_is_still_what_the_program_asked_for(made: pafs.FileSystem, s3_server: S3Server) -> None:
@@ -69,9 +75,9 @@ def test_options_that_fsspec_has_no_word_for_are_left_to_pyarrow_and_named(made:
     own = pafs.S3FileSystem(anonymous=True, region="eu-west-1", connect_timeout=1.0)
     assert type(own) is arrow_own.CLASSES["S3FileSystem"]
     assert isinstance(own, pafs.S3FileSystem)
-    assert around.unroutable()["pyarrow.fs.S3FileSystem"] == "its own C++ client"
+    assert re.fullmatch(r"pyarrow.fs.S3FileSystem \(test_arrow_own.py:\d+\)", named("pyarrow.fs.S3FileSystem")[0])
     pafs.GcsFileSystem(anonymous=True)
-    assert "pyarrow.fs.GcsFileSystem" in around.unroutable()
+    assert named("pyarrow.fs.GcsFileSystem")
 
 
 def test_classes_of_a_program_stay_its_own(made: pafs.FileSystem) -> None:
@@ -82,7 +88,7 @@ def test_classes_of_a_program_stay_its_own(made: pafs.FileSystem) -> None:
     assert type(mine) is Mine
     assert isinstance(mine, pafs.S3FileSystem)
     assert not isinstance(made, Mine)
-    assert "pyarrow.fs.S3FileSystem" in around.unroutable()
+    assert named("pyarrow.fs.S3FileSystem")
 
 
 def test_uninstalling_gives_pyarrow_its_classes_back(made: pafs.FileSystem) -> None:

@@ -70,6 +70,35 @@ def test_the_class_is_still_the_stores(routed: str) -> None:
     assert again.cat_file(path, 0, 4) == DATA[:4]
 
 
+def test_a_filesystem_that_is_made_by_its_class_reads_through_the_cache(routed: str, s3_plain: Any) -> None:
+    path = routed.removeprefix("s3://")
+    made: list[Any] = [s3fs.S3FileSystem(), s3fs.core.S3FileSystem(False, skip_instance_cache=True)]
+    for filesystem in made:
+        assert isinstance(filesystem, s3fs.S3FileSystem)
+        assert filesystem.cat(path) == DATA
+        with filesystem.open(path) as file:
+            assert isinstance(file, CachedFile)
+        assert pickle.loads(pickle.dumps(filesystem)).cat_file(path, 0, 4) == DATA[:4]
+        # What reads for the cache is the store's own.
+        assert type(filesystem.stoker.target) is s3fs.S3FileSystem
+        s3_plain.pipe(path, b"changed behind its back")
+    routing.uninstall()
+    assert type(s3fs.S3FileSystem()) is s3fs.S3FileSystem
+
+
+class OwnS3(s3fs.S3FileSystem):
+    """As programs have them."""
+
+
+def test_a_class_of_the_programs_own_is_left_alone_and_named_with_its_line(routed: str) -> None:
+    around.forget_made()
+    filesystem, line = OwnS3(skip_instance_cache=True), sys._getframe().f_lineno
+    assert filesystem.cat(routed) == DATA
+    assert not hasattr(filesystem, "stoker")
+    assert f"{OwnS3.__module__}.OwnS3 (test_routing.py:{line})" in around.unroutable()
+    around.forget_made()
+
+
 def test_awaited_reads_go_through_the_cache(routed: str, s3_plain: Any) -> None:
     from fsspec.asyn import sync
 

@@ -198,7 +198,7 @@ def test_what_reads_around_the_cache_is_named_also_where_nothing_else_is_read(
 ) -> None:
     program = "import os\nimport pyarrow.fs\ndef own():\n    pyarrow.fs.S3FileSystem(connect_timeout=1.0)\n"
     said = run(program + (where or "own()\n"), tmp_path, environ).stderr
-    assert "nothing was read through it · pyarrow.fs.S3FileSystem may have read stores around it" in said
+    assert "nothing was read through it · pyarrow.fs.S3FileSystem (program.py:4) may have read stores around it" in said
     assert list((Path(environ["STOKER_CACHE_DIR"]) / "runs").iterdir()) == []
 
 

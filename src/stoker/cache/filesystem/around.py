@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection
+from types import FrameType
 
 from stoker.cache.counting import watch
 
@@ -19,6 +21,9 @@ _OWN_READERS = {
     "litdata": "boto3 and obstore",
     "tensorflow": "its own C++ filesystems",
 }
+_MAKERS = frozenset({"stoker", "fsspec", "pyarrow", "s3fs", "gcsfs", "adlfs"})
+_MOST_MADE = 8
+"""Of them that are named; a program may make one for each object."""
 _made: dict[str, str] = {}
 """Readers that this process has made, and what they read with."""
 
@@ -34,14 +39,26 @@ def unroutable(modules: Collection[str] | None = None) -> dict[str, str]:
 
 
 def note_made(name: str, reader: str) -> None:
-    """The program has made something that reads stores by itself.
+    """The program has made something that reads stores by itself: named by its class, and the line that made it.
 
     Args:
-        name: of it.
+        name: of the class.
         reader: what it reads with.
     """
-    _made[name] = reader
-    watch.tell_around(name)
+    if len(_made) < _MOST_MADE:
+        made = f"{name} ({_maker()})"
+        _made[made] = reader
+        watch.tell_around(made)
+
+
+def _maker() -> str:
+    """The line of the program that is running: the nearest that is neither ours nor of what makes filesystems."""
+    frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _MAKERS:
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"
 
 
 def forget_made() -> None:

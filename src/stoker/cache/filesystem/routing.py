@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stoker.cache.filesystem import by_class
 from stoker.cache.filesystem.routed import routed_class
 from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule, Verify
 from stoker.cache.sources import originals
@@ -156,6 +157,7 @@ def uninstall() -> None:
     os.environ.pop(INSTALL_VARIABLE, None)
     originals.restore()
     routed_class.cache_clear()
+    by_class.uninstall()
     if (arrow := sys.modules.get("stoker.cache.filesystem.arrow")) is not None:
         arrow.uninstall()
 
@@ -172,6 +174,7 @@ def _install(routing: Routing) -> None:
     os.environ[INSTALL_VARIABLE] = routing.encode()
     for protocol in routing.protocols:
         originals.replace(protocol, f"{__name__}.routed_{protocol}", lambda name=protocol: routed_class(name))
+    by_class.install(routing.protocols)
     if importlib.util.find_spec("pyarrow") is not None:
         from stoker.cache.filesystem import arrow
 

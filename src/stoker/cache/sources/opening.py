@@ -20,7 +20,7 @@ from stoker.cache.sources.http import HttpSource
 from stoker.cache.sources.local import LocalSource
 from stoker.cache.sources.memory import MemorySource
 from stoker.cache.sources.namespaces import ALIASES, namespace_for
-from stoker.cache.sources.originals import filesystem_class
+from stoker.cache.sources.originals import building, filesystem_class
 from stoker.cache.sources.s3 import S3Source
 from stoker.cache.sources.source import Source
 
@@ -102,4 +102,5 @@ def open_source(spec: SourceSpec) -> Source:
 def private_filesystem(protocol: str, options: Mapping[str, Any]) -> Any:
     """A filesystem that nobody else uses and that caches no listings."""
     own: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
-    return filesystem_class(protocol)(**{**options, **own})
+    with building():
+        return filesystem_class(protocol)(**{**options, **own})

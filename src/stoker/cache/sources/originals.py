@@ -7,7 +7,10 @@ What reads for the cache must not be routed itself.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import threading
+from collections.abc import Generator
 from typing import Any
 
 import fsspec
@@ -15,6 +18,23 @@ from fsspec.registry import _registry, known_implementations, registry
 
 _replaced: dict[str, Any] = {}
 """By protocol: a class, or the path of one that is not imported yet."""
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def building() -> Generator[None]:
+    """Filesystems that this thread makes meanwhile are the cache's own."""
+    before = is_building()
+    _thread.is_building = True
+    try:
+        yield
+    finally:
+        _thread.is_building = before
+
+
+def is_building() -> bool:
+    """Whether what this thread makes now is the cache's own, and not the program's."""
+    return getattr(_thread, "is_building", False)
 
 
 def filesystem_class(protocol: str) -> Any:
