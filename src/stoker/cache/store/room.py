@@ -34,7 +34,8 @@ _MOST_HEADER_BYTES = 512
 """Of a record, as a rule; what is taken for live may be a little more than is."""
 _LETTING_GO_S = 0.002
 _REFUSED_FACTOR = 20
-"""For how long nobody asks again after there was no room: times what asking took."""
+"""For how long nobody asks again after there was no room: times what asking took of the processor. Not of the clock: a
+thread that was kept waiting for a core, a lock or the disk would be refused for epochs."""
 
 
 class Room:
@@ -99,14 +100,13 @@ class Room:
         """Remove what may go for so many bytes; whether something went. Under no lock."""
         if life is not Life.PINNED and self.stands(self.refused(life)):
             return False
-        begun, changes = time.monotonic(), self._table.changes
+        begun, changes = time.thread_time(), self._table.changes
         with self._locks.evicting() as held:
             done = held and self._make(num_bytes, life, rule)
         if not done:
-            now = time.monotonic()
             # Files that were just given up are let go of by their readers in a moment.
-            wait_s = _LETTING_GO_S if self._table.changes != changes else _REFUSED_FACTOR * (now - begun)
-            until = now + max(_LETTING_GO_S, wait_s)
+            asking_s = time.thread_time() - begun if self._table.changes == changes else 0.0
+            until = time.monotonic() + max(_LETTING_GO_S, _REFUSED_FACTOR * asking_s)
             self._refused[life is Life.COPY] = Refusal(until, self._table.changes)
         return done
 
