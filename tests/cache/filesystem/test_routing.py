@@ -7,7 +7,7 @@ import pickle
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,28 @@ def test_a_filesystem_that_is_made_by_its_class_reads_through_the_cache(routed: 
         s3_plain.pipe(path, b"changed behind its back")
     routing.uninstall()
     assert type(s3fs.S3FileSystem()) is s3fs.S3FileSystem
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "filesystem": lambda path, **given: fsspec.filesystem("s3", **given).cat(path),
+    "open": lambda path, **given: fsspec.open(f"s3://{path}", **given).open().read(),
+    "cat": lambda path, **given: fsspec.filesystem("s3").cat(path, **given),
+    "cat_file": lambda path, **given: fsspec.filesystem("s3").cat_file(path, **given),
+    "cat_ranges": lambda path, **given: fsspec.filesystem("s3").cat_ranges([path], [0], [1], **given),
+    "exists": lambda path, **given: fsspec.filesystem("s3").exists(path, **given),
+    "info": lambda path, **given: fsspec.filesystem("s3").info(path, **given),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("option", ["hf", "block_size"])
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_what_the_store_refuses_is_refused(routed: str, name: str, option: str, is_cached: bool) -> None:
+    path = routed.removeprefix("s3://")
+    if is_cached:
+        assert CALLS[name](path)
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+        CALLS[name](path, **{option: 1})
 
 
 class OwnS3(s3fs.S3FileSystem):

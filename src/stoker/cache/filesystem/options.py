@@ -32,17 +32,31 @@ def check_options(options: Collection[str], own: type, target: Any) -> None:
         return
     protocols = (target.protocol,) if isinstance(target.protocol, str) else target.protocol
     takes_any = not _HANDS_ON.isdisjoint(protocols)
-    ours, theirs = _named(own.__init__), _named(*(each.__init__ for each in target.__mro__))
-    for name in options:
-        if name not in theirs and name not in _OF_FSSPEC:
-            near = difflib.get_close_matches(name, ours if takes_any else (*ours, *theirs), 1, 0.8)
-            if takes_any and not near:
-                continue
-            hint = f"did you mean `{near[0]}`? " if near else ""
-            raise TypeError(
-                f"`{name}` must be an option of the cache ({', '.join(ours)}) or of {target.__name__} "
-                f"({', '.join(theirs) or 'it has none'}); {hint}what is in `target_options` is not checked"
-            )
+    ours, theirs = _named(own.__init__), _of(target)
+    for name in unnamed(options, target):
+        near = difflib.get_close_matches(name, ours if takes_any else (*ours, *theirs), 1, 0.8)
+        if takes_any and not near:
+            continue
+        hint = f"did you mean `{near[0]}`? " if near else ""
+        raise TypeError(
+            f"`{name}` must be an option of the cache ({', '.join(ours)}) or of {target.__name__} "
+            f"({', '.join(theirs) or 'it has none'}); {hint}what is in `target_options` is not checked"
+        )
+
+
+def unnamed(options: Collection[str], target: Any) -> list[str]:
+    """Options that a filesystem's class does not name: it refuses them, or hands them on to a library that may.
+
+    Args:
+        options: names.
+        target: the class.
+    """
+    theirs = _of(target)
+    return [name for name in options if name not in theirs and name not in _OF_FSSPEC]
+
+
+def _of(target: Any) -> list[str]:
+    return _named(*(each.__init__ for each in target.__mro__))
 
 
 def _named(*functions: Any) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractFileSystem
 
+from stoker.cache.filesystem.options import unnamed
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.sources.originals import filesystem_class
 
@@ -41,7 +42,10 @@ class Routed(AbstractFileSystem):
         names = list(inspect.signature(filesystem_class(self.routed_protocol).__init__).parameters)[1:]
         options = {**dict(zip(names, self.storage_args, strict=False)), **self.storage_options}
         options = {name: value for name, value in options.items() if name not in _NOT_OF_THE_STORE}
-        return StokerFileSystem(self.routed_protocol, options, **(routing.options() if routing else {}))
+        cached = StokerFileSystem(self.routed_protocol, options, **(routing.options() if routing else {}))
+        if unnamed(options, cached.target_class) and (connect := getattr(cached.target, "connect", None)) is not None:
+            connect()  # what it hands on to a library shows there, and not where nothing is asked of the store
+        return cached
 
     def info(self, path: str, **kwargs: Any) -> Any:
         """What the store says of a path, as fresh as the path's rule asks for."""

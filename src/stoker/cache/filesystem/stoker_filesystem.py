@@ -148,13 +148,16 @@ class StokerFileSystem(ChainedFileSystem):
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any) -> Any:
         """Contents of files; several are read side by side."""
-        paths = self.expand_path(path, recursive=recursive, **kwargs)
+        kwargs.pop("batch_size", None)
+        if kwargs:
+            return self.target.cat(self._strip(path), recursive=recursive, on_error=on_error, **kwargs)
+        paths = self.expand_path(path, recursive=recursive)
         if len(paths) == 1 and not isinstance(path, list) and paths[0] == self._strip(path):
             return self.cat_file(paths[0])
         return cat_many(self.reader, paths, on_error)
 
     def cat_ranges(
-        self, paths: Any, starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return", **_: Any
+        self, paths: Any, starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return", **kwargs: Any
     ) -> list[Any]:
         """Ranges of files; those of one file are brought together, files side by side."""
         if not isinstance(paths, list):
@@ -162,6 +165,9 @@ class StokerFileSystem(ChainedFileSystem):
         paths = cast("list[Any]", paths)
         if max_gap is not None:
             raise NotImplementedError("`max_gap` is not needed: missing pages are fetched together")
+        kwargs.pop("batch_size", None)
+        if kwargs:
+            return self.target.cat_ranges(self._strip(paths), starts, ends, on_error=on_error, **kwargs)
         starts = starts if isinstance(starts, list) else [starts] * len(paths)
         ends = ends if isinstance(ends, list) else [ends] * len(paths)
         if not len(starts) == len(ends) == len(paths):
@@ -180,7 +186,7 @@ class StokerFileSystem(ChainedFileSystem):
     def exists(self, path: str, **kwargs: Any) -> bool:
         """Whether there is such a path."""
         path = self._strip(path)
-        return self.reader.is_known(path) or bool(self.target.exists(path, **kwargs))
+        return (not kwargs and self.reader.is_known(path)) or bool(self.target.exists(path, **kwargs))
 
     def isfile(self, path: str) -> bool:
         """Whether there is such a file."""

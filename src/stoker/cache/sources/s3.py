@@ -133,6 +133,8 @@ class S3Source:
             if code and not code.startswith("5") and code not in _TEMPORARY:
                 raise
             raise misread(path, start, end, _short(error)) from error
+        except TypeError:
+            raise  # an option that nobody knows: asking again is of no use
         except Exception as error:
             # Whatever the HTTP library makes of a connection that broke, stalled or lied about its length.
             raise misread(path, start, end, _short(error)) from error
