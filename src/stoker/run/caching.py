@@ -18,7 +18,6 @@ from stoker.cache.counting import watch
 from stoker.cache.filesystem import routing
 from stoker.cache.ledger import Ledger, create_ledger
 from stoker.cache.page_stores import page_store
-from stoker.cache.peer_clients import peer_client
 from stoker.cache.rule_settings import CacheSettings, cache_settings, note_asked, rules_of, settled
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
@@ -92,6 +91,8 @@ def usable(settings: Settings) -> tuple[CacheSettings, Path, bool]:
     PageStore(directory, StoreSettings(limit_bytes=wanted.limit_bytes)).close()
     if not wanted.join:
         return wanted, directory, True
+    from stoker.cache.peer_clients import peer_client
+
     # The processes find the ring beside the pages then.
     client = peer_client(wanted.join, directory, wanted.secret_file, wanted.tls_ca, wanted.timeout_s)
     client.check()
