@@ -30,7 +30,7 @@ from stoker.cache.policies import Freshness, Rule
 BAR = Bar(
     "cache_vs_fsspec",
     "beside simplecache and filecache: warm and cold reads, and right bytes where theirs are not",
-    headline=("small", "large", "columns", "partial", "wrong"),
+    headline=("small", "large", "random_4", "random_64", "columns", "partial", "wrong"),
 )
 KINDS = ("simplecache", "filecache")
 SMALL_BYTES = 4096
@@ -49,6 +49,7 @@ def measure(options: Options) -> Report:
         _right(options, report, folder, store, bucket)
         _small(options, report, folder)
         _large(options, report, folder)
+        _random(options, report, folder)
         _cold(options, report, folder, store, bucket)
     return report
 
@@ -103,6 +104,40 @@ def _large(options: Options, report: Report, folder: Path) -> None:
     best = [min(values) for values in zip(*(found[kind] for kind in KINDS), strict=True)]
     first_touch = ratios(best, found["stoker, verified on first touch"])
     report.figure("large_first_touch", Spread.of(first_touch).median)
+
+
+def _random(options: Options, report: Report, folder: Path) -> None:
+    """Reads anywhere in an open file that is warm: what a read costs beyond copy and checksum."""
+    size, count = options.pick(64, 64, 5) * MIB, options.pick(20_000, 5000, 20)
+    (path,) = write_objects(folder / "random", 1, size)
+    with cached(folder / "random-cache") as ours, cached(folder / "random-cache", verify="first-touch") as touched:
+        sides = {"filecache": theirs("filecache", folder / "random-theirs"), "stoker": ours, "first touch": touched}
+        files = {name: side.open(path, "rb") for name, side in sides.items()}
+        for length in (4 << 10, 64 << 10):
+            offsets = [random.Random(length).randrange(size - length) for _ in range(count)]
+            runs = {name: functools.partial(_at_random_s, file, offsets, length) for name, file in files.items()}
+            alternate(2, runs)
+            with no_collections():
+                found = alternate(options.rounds, runs)
+            costs = {name: [MICRO * value / count for value in values] for name, values in found.items()}
+            _table(report, f"microseconds, {length >> 10} KiB anywhere in an open file, warm", costs)
+            key = f"random_{length >> 10}"
+            for name, more, bound in (("stoker", "", 0.4), ("first touch", "_first_touch", 0.7)):
+                what = (
+                    f"{length >> 10} KiB anywhere, {'every read verified' if not more else 'verified on first touch'}"
+                )
+                report.at_least(f"{key}{more}", what, ratios(found["filecache"], found[name]), bound)
+        for file in files.values():
+            file.close()
+
+
+def _at_random_s(file: Any, offsets: list[int], length: int) -> float:
+    def read() -> None:
+        for offset in offsets:
+            file.seek(offset)
+            file.read(length)
+
+    return seconds(read)
 
 
 def _read_s(filesystem: Any, path: str) -> float:

@@ -242,3 +242,24 @@ def test_of_many_that_open_an_object_at_once_one_asks(make: Make, memory: Memory
     with ThreadPoolExecutor(8) as threads:
         assert set(threads.map(open_together, range(8))) == {len(DATA)}
     assert asked() == (0, 1)
+
+
+def test_a_read_after_a_jump_takes_no_more_than_its_pieces(stored: Any) -> None:
+    """Programs that read a file here and there do not pay for 64 KiB each time; those that read on get them."""
+    filesystem, path = stored
+    choose = random.Random(2)
+    with filesystem.open(path) as file:
+        assert file.read() == DATA
+        for _ in range(200):
+            length = choose.choice([1, 100, 4096, 9000])
+            start = choose.randrange(len(DATA) - length)
+            file.seek(start)
+            if file.raw.tell() == start:  # else it lies in the buffer
+                assert file.read(length) == DATA[start : start + length]
+                assert file.raw.tell() < start + length + 4096
+            at, buffer = file.tell(), bytearray(3 * length)
+            done = file.readinto(buffer)
+            assert buffer[:done] == DATA[at : at + 3 * length]
+        file.seek(PAGE_BYTES)
+        assert b"".join(file.read(100) for _ in range(2000)) == DATA[PAGE_BYTES:][:200_000]
+        assert file.raw.tell() > PAGE_BYTES + 200_000 + 4096  # by then it reads ahead again

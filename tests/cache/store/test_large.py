@@ -162,6 +162,48 @@ def test_reading_in_order_finds_pages_in_the_file(tmp_path: Path, verify: Litera
         assert store.large_pages(NAME, version_of("a")) is None
 
 
+@pytest.mark.parametrize("verify", ["always", "first-touch"])
+def test_small_reads_of_blocks_that_are_known_give_the_bytes(
+    tmp_path: Path, verify: Literal["always", "first-touch"]
+) -> None:
+    """Across pieces, blocks and pages, and up to the end; the file may go all the same."""
+    content = bytes_of(6)
+    with PageStore(tmp_path, replace(SETTINGS, verify=verify)) as store:
+        put_all(store, NAME, "a", content)
+        pages = store.large_pages(NAME, version_of("a"))
+        assert pages is not None
+        choose = random.Random(1)
+        known = 0
+        for _ in range(3000):
+            length = choose.choice([1, 100, 4096, 20_000, 70_000])
+            start = choose.choice([choose.randrange(SIZE - length), 65_536 - 50, PAGE_BYTES - 50, SIZE - length])
+            part = bytearray(length)
+            known += pages.read_known(start, memoryview(part)) or pages.read_into(start, memoryview(part)) - length
+            assert part == content[start : start + length]
+        assert known > 1000
+        store.evict()
+        assert not pages.read_known(0, memoryview(bytearray(100)))
+        assert not list((tmp_path / "large").iterdir())
+
+
+@pytest.mark.parametrize("reads", [1, 2, 5])
+def test_a_flipped_bit_is_found_however_often_its_block_was_read(tmp_path: Path, reads: int) -> None:
+    content = bytes_of(7)
+    with PageStore(tmp_path, SETTINGS) as store:
+        put_all(store, NAME, "a", content)
+        pages, large = store.large_pages(NAME, version_of("a")), store.large(NAME, version_of("a"))
+        assert pages is not None
+        assert large is not None
+        part, at = bytearray(4096), 2 * PAGE_BYTES + 70_000
+        for _ in range(reads):
+            assert pages.read_known(at, memoryview(part)) or pages.read_into(at, memoryview(part)) == len(part)
+        fd = os.open(large.path, os.O_RDWR)
+        os.pwrite(fd, bytes([content[at + 100] ^ 1]), at + 100)
+        os.close(fd)
+        assert not pages.read_known(at, memoryview(part))
+        assert pages.read_into(at, memoryview(part)) == 0
+
+
 def test_objects_are_evicted_whole_and_the_limit_holds(tmp_path: Path) -> None:
     with PageStore(tmp_path, SETTINGS) as store:
         for i in range(14):

@@ -17,6 +17,7 @@ from stoker.cache.planning import PARALLEL, requests_for
 from stoker.cache.readahead import Window, share
 from stoker.cache.reading import Reader, filled
 from stoker.cache.store.large_object import LargePages
+from stoker.cache.store.pieces import PIECE_BYTES
 from stoker.core.errors import SourceChangedError
 
 BUFFER_BYTES = 1 << 16
@@ -42,6 +43,10 @@ class _PageReader(io.RawIOBase):
         self.snapshot = snapshot
         self.position = 0
         self.is_committed = False
+        self.wanted: int | None = 0
+        """Bytes that the last caller asked for; 0, less or nothing for any number."""
+        self._behind = 0
+        self._fill_bytes = BUFFER_BYTES
         self._window = Window()
         self._is_steered = False
         self._pending: dict[int, Future[None]] = {}
@@ -59,6 +64,9 @@ class _PageReader(io.RawIOBase):
         return self.position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        if whence == io.SEEK_SET and offset >= 0:
+            self.position = offset
+            return offset
         if whence == io.SEEK_SET:
             pass
         elif whence == io.SEEK_CUR:
@@ -74,8 +82,26 @@ class _PageReader(io.RawIOBase):
         return offset
 
     def readinto(self, buffer: Any, /) -> int:
-        view = memoryview(buffer).cast("B")
-        return self._read(view) if self.is_committed else self._first(lambda: self._read(view))
+        view = buffer if buffer.__class__ is memoryview and buffer.format == "B" else memoryview(buffer).cast("B")
+        start, fill_bytes = self.position, self._fill_bytes
+        if start != self._behind:
+            # A jump: no more than is wanted now, up to the end of its last piece, whose checksum is compared anyway.
+            wanted = self.wanted
+            fill_bytes = wanted + -(start + wanted) % PIECE_BYTES if wanted is not None and wanted > 0 else BUFFER_BYTES
+        if fill_bytes < len(view) <= BUFFER_BYTES:
+            view = view[:fill_bytes]
+            fill_bytes *= 4  # what goes on is read in order again
+        self._fill_bytes = fill_bytes
+        large = self._large
+        if large is not None and self.is_committed and large.is_complete and large.read_known(start, view):
+            counts, done = self.reader.counts, len(view)
+            counts.asked_bytes += done
+            counts.hit_bytes += done
+            self.position = self._behind = start + done
+            return done
+        done = self._read(view) if self.is_committed else self._first(lambda: self._read(view))
+        self._behind = self.position
+        return done
 
     def readall(self) -> bytes:
         return self._rest() if self.is_committed else self._first(self._rest)
@@ -243,6 +269,10 @@ class _PageReader(io.RawIOBase):
         self._pending.clear()
 
 
+_read = io.BufferedReader.read
+_readinto = io.BufferedReader.readinto
+
+
 class CachedFile(io.BufferedReader):
     """A file of a cached store, open for reading in binary.
 
@@ -262,6 +292,16 @@ class CachedFile(io.BufferedReader):
         self.fs = filesystem
         self.path = snapshot.name.path
         self.blocksize = PAGE_BYTES
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Bytes from here on; all of them for a negative number."""
+        self._pages.wanted = size
+        return _read(self, size)
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fills a buffer from here on."""
+        self._pages.wanted = len(buffer)
+        return _readinto(self, buffer)
 
     @property
     def size(self) -> int:

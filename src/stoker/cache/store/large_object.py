@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xxhash import xxh3_64_digest
+
 from stoker.cache.names import PAGE_BYTES, ObjectName, key_of, pages_of, span_of
-from stoker.cache.store.checksums import Bytes
+from stoker.cache.store.checksums import BLOCK_BYTES, SUM_BYTES, Bytes
 from stoker.cache.store.large import has_page, locate_page
 from stoker.cache.store.maps import WHOLE, Mapped
+from stoker.cache.store.pieces import LONGEST_BYTES, PIECE_BYTES
+from stoker.cache.store.pulse import tag_of
 from stoker.cache.versions import Version
 
 if TYPE_CHECKING:
     from stoker.cache.store.page_store import PageStore
     from stoker.cache.store.refusals import Shelf
 
+_ONCE: tuple[bytes, ...] = ()
+_BLOCKS, _PIECES = PAGE_BYTES // BLOCK_BYTES, BLOCK_BYTES // PIECE_BYTES
+_MOST_KNOWN = 1 << 14
+"""Blocks of an open file whose pieces' sums are kept: of 1 GiB, in 4 MiB of memory."""
+_COUNTED_TOGETHER = 8
+"""Small reads: counting them one by one takes longer than copying them."""
 _LOOKED_AT = 32
 """Pages in one go: a reader waits for it."""
 
@@ -97,7 +108,7 @@ class LargePages:
 
     def __init__(
         self, name: ObjectName, version: Version, number: int, file_of: Callable[[int], Mapped | None],
-        hit: Callable[[bytes, int], None], *, always: bool,
+        hit: Callable[[int, int, int], None], *, always: bool,
     ) -> None:  # fmt: skip
         """Reads nothing yet.
 
@@ -106,10 +117,15 @@ class LargePages:
             version: of it.
             number: of the file.
             file_of: gives a file by its number, mapped; None if it is gone.
-            hit: is told of the key of each page that was read, and the row of its file.
+            hit: is told of the tag of a page that was read, the row of its file, and how many reads that stands for.
             always: whether checksums are compared at every read.
         """
         self._encoded, self._digest, self._size = name.encoded, version.digest, version.size
+        self._longest = LONGEST_BYTES if always else BLOCK_BYTES
+        self._num_small = 0
+        self._known: dict[int, tuple[bytes, ...]] = {}
+        """Blocks of the file that were read, and sums of their pieces once they were so twice."""
+        self._known_of: Callable[[], Mapped | None] = _nothing
         self.is_complete = False
         self._num_looked = 0
         self._number, self._file_of, self._hit, self._always = number, file_of, hit, always
@@ -136,6 +152,62 @@ class LargePages:
             self._num_looked += 1
         self.is_complete = self._num_looked * PAGE_BYTES >= self._size
 
+    def read_known(self, start: int, buffer: memoryview) -> bool:
+        """Copy bytes of blocks that were read before, checked as ever; False where that takes :meth:`read_into`.
+
+        Random reads of a few bytes come this way: every other step would take longer than sum and copy together.
+        """
+        end, block = start + len(buffer), start // BLOCK_BYTES
+        sums = self._known.get(block)
+        if sums is None or end > self._size or end - start > self._longest:
+            return False
+        try:
+            mapped = self._file_of(self._number)
+        except OSError:
+            return False
+        if mapped is None or mapped is not self._known_of() or mapped.expires is not None:
+            return False
+        last, view = (end - 1) // BLOCK_BYTES, mapped.view
+        if self._always:
+            then, behind = sums if last == block else self._known.get(last), (block + 1) * BLOCK_BYTES
+            if not sums or not then:
+                return False
+            for at in range(start - start % PIECE_BYTES, end, PIECE_BYTES):
+                wanted = (sums if at < behind else then)[at // PIECE_BYTES % _PIECES]
+                if xxh3_64_digest(view[at : at + PIECE_BYTES]) != wanted:
+                    return False
+        elif last != block and last not in self._known:
+            return False
+        buffer[:] = view[start:end]
+        self._count(start, mapped)
+        return True
+
+    def _count(self, start: int, mapped: Mapped) -> None:
+        """A small part of a page was read."""
+        self._num_small += 1
+        if self._num_small >= _COUNTED_TOGETHER:
+            self._hit(tag_of(key_of(self._encoded, start // PAGE_BYTES)), mapped.row, self._num_small)
+            self._num_small = 0
+
+    def _note_known(self, mapped: Mapped, sums: bytes, start: int, num_bytes: int) -> None:
+        """A part of a page was read in the ordinary way, and was intact."""
+        if mapped is not self._known_of() or len(self._known) >= _MOST_KNOWN:
+            self._known_of, self._known = weakref.ref(mapped), {}
+        first, last = start // BLOCK_BYTES, (start + num_bytes - 1) // BLOCK_BYTES
+        if not self._always:
+            self._known.update(dict.fromkeys(range(first, last + 1), _ONCE))
+        elif first == last:
+            self._known[first] = self._sums_of(mapped, sums, first) if first in self._known else _ONCE
+
+    def _sums_of(self, mapped: Mapped, sums: bytes, block: int) -> tuple[bytes, ...]:
+        """Sums of a block's pieces, of a copy that has the block's; none if it has not."""
+        copy = bytes(mapped.view[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES])
+        is_only = self._size - block // _BLOCKS * PAGE_BYTES <= BLOCK_BYTES
+        begin = 0 if is_only else SUM_BYTES * (1 + block % _BLOCKS)
+        if xxh3_64_digest(copy) != sums[begin : begin + SUM_BYTES]:
+            return _ONCE
+        return tuple(xxh3_64_digest(copy[at : at + PIECE_BYTES]) for at in range(0, len(copy), PIECE_BYTES))
+
     def read_into(self, start: int, buffer: memoryview) -> int:
         """Copy bytes, compared with their checksums, up to the first page that is missing or damaged; their number."""
         num_bytes = len(buffer)
@@ -147,6 +219,7 @@ class LargePages:
             return 0
         key = key_of(self._encoded, start // PAGE_BYTES)
         page_start = start - offset
+        sums = b""
         if not self._always and mapped.has_seen(page_start + WHOLE):
             buffer[:] = mapped.view[start : start + num_bytes]
         else:
@@ -154,7 +227,13 @@ class LargePages:
             found = locate_page(mapped.large.data, key, self._digest, page_start, length)
             if found is None or not mapped.read(page_start, length, found[1], offset, buffer, always=self._always):
                 return 0
-        self._hit(key, mapped.row)
+            sums = found[1]
+        if num_bytes <= self._longest:
+            self._note_known(mapped, sums, start, num_bytes)
+        if num_bytes > BLOCK_BYTES:
+            self._hit(tag_of(key), mapped.row, 1)
+        else:
+            self._count(start, mapped)
         return num_bytes
 
     def _read_pages(self, start: int, buffer: memoryview) -> int:
@@ -166,3 +245,7 @@ class LargePages:
                 break
             done += len(part)
         return done
+
+
+def _nothing() -> None:
+    """No file is known."""

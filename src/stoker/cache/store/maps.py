@@ -77,7 +77,7 @@ class Mapped:
         large: descriptions of a large object's pages; None for a segment.
     """
 
-    __slots__ = ("_seen", "data", "expires", "large", "number", "row", "size", "view")
+    __slots__ = ("__weakref__", "_seen", "data", "expires", "large", "number", "row", "size", "view")
 
     def __init__(
         self, row: int, content: Row, path: Path, fd: int, parts: Iterable[Span], large: Mapped | None = None

@@ -352,7 +352,7 @@ class PageStore:
         """For reading a large object in order; None if it has no file."""
         if not is_large(version.size, self.limit_bytes) or (number := self._large.find(name, version)) is None:
             return None
-        return LargePages(name, version, number, self._mapped, self._pulse.hit, always=self._always)
+        return LargePages(name, version, number, self._mapped, self._pulse.hit_tagged, always=self._always)
 
     def names(self, prefix: ObjectName | None = None) -> Iterator[Held]:
         """Pages that are here, under a prefix (same namespace, path that begins so; None: all)."""

@@ -39,6 +39,11 @@ class Count(enum.IntEnum):
     DAMAGED = 5
 
 
+def tag_of(key: bytes) -> int:
+    """What the clock of reads takes of a page's key."""
+    return int.from_bytes(key[8:], "little")
+
+
 class Mark(NamedTuple):
     """How a file was used: see :class:`stoker.cache.store.eviction.FileState`."""
 
@@ -110,6 +115,14 @@ class Pulse:
         self._tags.append(int.from_bytes(key[8:], "little"))
         rows = self._rows
         rows.append(row)
+        if len(rows) >= _BATCH:
+            self.flush()
+
+    def hit_tagged(self, tag: int, row: int, number: int) -> None:
+        """Pages of a row were read so often, one of them with a key of this tag."""
+        self._tags.append(tag)
+        rows = self._rows
+        rows += (row,) * number
         if len(rows) >= _BATCH:
             self.flush()
 
