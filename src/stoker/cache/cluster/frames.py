@@ -19,6 +19,9 @@ from stoker.core.errors import WireError
 
 MAGIC = 0x5343
 PROTOCOL = 1
+"""Of headers, for ever, and the newest way of what follows a greeting that this version knows."""
+OLDEST_PROTOCOL = 1
+"""The oldest way that it knows; client and worker agree on one as they greet each other (:func:`agreed`)."""
 MAX_BODY_BYTES = 256 << 10
 """Of every frame but DATA and RING."""
 MAX_RING_BYTES = 4 << 20
@@ -116,11 +119,21 @@ class Header(NamedTuple):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Attributes: identity: name of the secret; node: id of a sender that is a worker; process: one of its own."""
+    """Who a client is; fields that a worker does not know are passed over, so that more may come.
+
+    Attributes:
+        identity: name of the secret.
+        node: id of a sender that is a worker.
+        process: tells its connections from others'.
+        oldest: protocol that it knows.
+        newest: protocol that it knows; the first release did not say.
+    """
 
     identity: str
     node: str = ""
     process: str = ""
+    oldest: int = 1
+    newest: int = 1
 
 
 class Challenge(msgspec.Struct, frozen=True):
@@ -146,6 +159,7 @@ class Welcome(msgspec.Struct, frozen=True):
         clients: how many it serves now.
         draining: it will leave.
         roots: directories of its pages, for a client on this machine that runs as the same user.
+        protocol: of what follows; the first release did not say.
     """
 
     proof: bytes
@@ -153,6 +167,7 @@ class Welcome(msgspec.Struct, frozen=True):
     clients: int
     draining: bool = False
     roots: tuple[str, ...] = ()
+    protocol: int = 1
 
 
 class Refused(NamedTuple):
@@ -244,6 +259,17 @@ _KINDS: dict[type[object], Kind] = {
 }  # fmt: skip
 _LIMITS = {Kind.DATA: DATA_BYTES + MAX_PAYLOAD_BYTES, Kind.RING: MAX_RING_BYTES, Kind.STATUS: MAX_RING_BYTES}
 _BY_NUMBER = {int(kind): kind for kind in Kind}
+
+
+def agreed(oldest: int, newest: int) -> int | None:
+    """The protocol for what follows a greeting: the newest that both know; None if there is none.
+
+    Args:
+        oldest: that the other side knows.
+        newest: that it knows.
+    """
+    both = min(newest, PROTOCOL)
+    return both if both >= max(oldest, OLDEST_PROTOCOL) else None
 
 
 def encode(frame: Frame, epoch: int = 0) -> bytes:

@@ -10,7 +10,8 @@ import socket
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from stoker.cache.cluster import security
+from stoker._version import __version__
+from stoker.cache.cluster import frames, security
 from stoker.cache.cluster.channel import Channel
 from stoker.cache.cluster.frames import PROOF_BYTES, Challenge, Hello, Proof, Reason, Refused, Welcome
 from stoker.cache.cluster.security import Secrets
@@ -58,7 +59,8 @@ def greet(channel: Channel, identity: Identity, epoch: int) -> Welcome:
     secret = None if local or identity.secrets is None else identity.secrets.of(identity.name)
     if not local and secret is None:
         raise PeerRefusedError(f"`{identity.name}` has no secret, and TCP needs one; see --secret-file")
-    channel.send(Hello(identity.name, identity.node, identity.process), epoch)
+    hello = Hello(identity.name, identity.node, identity.process, frames.OLDEST_PROTOCOL, frames.PROTOCOL)
+    channel.send(hello, epoch)
     challenge = _expect(channel, Challenge)
     nonce = security.new_nonce()
     words = (identity.name, nonce, challenge.nonce)
@@ -67,6 +69,8 @@ def greet(channel: Channel, identity: Identity, epoch: int) -> Welcome:
     welcome = _expect(channel, Welcome)
     if secret is not None and not security.proves(welcome.proof, secret, "worker", *words):
         raise PeerRefusedError("`peer` does not know the secret; it is not one of this cluster's workers")
+    if frames.agreed(welcome.protocol, welcome.protocol) is None:
+        raise PeerRefusedError(f"`peer` {_speaks(welcome.protocol, welcome.protocol)}")
     return welcome
 
 
@@ -89,6 +93,9 @@ def receive(
         WireError: it is no client.
     """
     hello = _expect(channel, Hello)
+    protocol = frames.agreed(hello.oldest, hello.newest)
+    if protocol is None:
+        raise _refuse(channel, f"`client` {_speaks(hello.oldest, hello.newest)}", Reason.MALFORMED)
     local = channel.sock.family == socket.AF_UNIX
     if local and not identity.trusts(channel.sock):
         raise _refuse(channel, "this Unix socket serves the worker's own user")
@@ -104,7 +111,7 @@ def receive(
     own = bytes(PROOF_BYTES) if local else security.prove(secret, "worker", *words)
     user = security.user_of(channel.sock) if local else None
     told = _tellable(roots) if user == os.geteuid() else ()
-    channel.send(Welcome(own, identity.node, clients, draining, told), epoch)
+    channel.send(Welcome(own, identity.node, clients, draining, told, protocol), epoch)
     name = hello.identity if user is None else f"uid:{user}"
     return Hello(name, hello.node, hello.process)
 
@@ -124,9 +131,18 @@ def _expect(channel: Channel, kind: type[_Greeting]) -> _Greeting:
     return frame
 
 
-def _refuse(channel: Channel, text: str) -> PeerRefusedError:
+def _speaks(oldest: int, newest: int) -> str:
+    """What is wrong with the protocols of the other side, and what to do."""
+    ours = f"{frames.OLDEST_PROTOCOL} to {frames.PROTOCOL}"
+    return (
+        f"speaks the cache's protocols {oldest} to {newest}, and stoker {__version__} here {ours}; start the older one "
+        "anew with the version of the other"
+    )
+
+
+def _refuse(channel: Channel, text: str, reason: Reason = Reason.NOT_AUTHENTICATED) -> PeerRefusedError:
     try:
-        channel.send(Refused(Reason.NOT_AUTHENTICATED, text))
+        channel.send(Refused(reason, text))
     except PeerLostError:
         pass  # it did not wait for the answer
     return PeerRefusedError(f"`client` refused: {text}")
