@@ -114,7 +114,8 @@ def _random(options: Options, report: Report, folder: Path) -> None:
         sides = {"filecache": theirs("filecache", folder / "random-theirs"), "stoker": ours, "first touch": touched}
         files = {name: side.open(path, "rb") for name, side in sides.items()}
         for length in (4 << 10, 64 << 10):
-            offsets = [random.Random(length).randrange(size - length) for _ in range(count)]
+            choose = random.Random(length)
+            offsets = [choose.randrange(size - length) for _ in range(count)]
             runs = {name: functools.partial(_at_random_s, file, offsets, length) for name, file in files.items()}
             alternate(2, runs)
             with no_collections():
