@@ -52,6 +52,8 @@ class _PageReader(io.RawIOBase):
         self._pending: dict[int, Future[None]] = {}
         self._held: dict[int, memoryview] = {}
         self._large: LargePages | None = None
+        self._whole: LargePages | None = None
+        """The same, where all of it is here and the caller keeps to this version."""
         self._pid = os.getpid()
 
     def readable(self) -> bool:
@@ -92,8 +94,7 @@ class _PageReader(io.RawIOBase):
             view = view[:fill_bytes]
             fill_bytes *= 4  # what goes on is read in order again
         self._fill_bytes = fill_bytes
-        large = self._large
-        if large is not None and self.is_committed and large.is_complete and large.read_known(start, view):
+        if self._whole is not None and self._whole.read_known(start, view):
             counts, done = self.reader.counts, len(view)
             counts.asked_bytes += done
             counts.hit_bytes += done
@@ -101,6 +102,8 @@ class _PageReader(io.RawIOBase):
             return done
         done = self._read(view) if self.is_committed else self._first(lambda: self._read(view))
         self._behind = self.position
+        large = self._large
+        self._whole = large if large is not None and large.is_complete and self.is_committed else None
         return done
 
     def readall(self) -> bytes:

@@ -121,10 +121,11 @@ class LargePages:
             always: whether checksums are compared at every read.
         """
         self._encoded, self._digest, self._size = name.encoded, version.digest, version.size
-        self._longest = LONGEST_BYTES if always else BLOCK_BYTES
         self._num_small = 0
-        self._known: dict[int, tuple[bytes, ...]] = {}
-        """Blocks of the file that were read, and sums of their pieces once they were so twice."""
+        self._known: dict[int, bytes] = {}
+        """Sums of blocks of the file that were read; with first touch only that they were."""
+        self._pieces: dict[int, tuple[bytes, ...]] = {}
+        """Sums of the pieces of those of which small parts were read, once they were so twice."""
         self._known_of: Callable[[], Mapped | None] = _nothing
         self.is_complete = False
         self._num_looked = 0
@@ -155,11 +156,10 @@ class LargePages:
     def read_known(self, start: int, buffer: memoryview) -> bool:
         """Copy bytes of blocks that were read before, checked as ever; False where that takes :meth:`read_into`.
 
-        Random reads of a few bytes come this way: every other step would take longer than sum and copy together.
+        Random reads come this way: every other step would take longer than sum and copy together.
         """
-        end, block = start + len(buffer), start // BLOCK_BYTES
-        sums = self._known.get(block)
-        if sums is None or end > self._size or end - start > self._longest:
+        end = start + len(buffer)
+        if end - start > BLOCK_BYTES or end > self._size:
             return False
         try:
             mapped = self._file_of(self._number)
@@ -167,44 +167,58 @@ class LargePages:
             return False
         if mapped is None or mapped is not self._known_of() or mapped.expires is not None:
             return False
-        last, view = (end - 1) // BLOCK_BYTES, mapped.view
-        if self._always:
-            then, behind = sums if last == block else self._known.get(last), (block + 1) * BLOCK_BYTES
-            if not sums or not then:
+        view, first, last = mapped.view, start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
+        if not self._always:
+            if first not in self._known or (last != first and last not in self._known):
                 return False
-            for at in range(start - start % PIECE_BYTES, end, PIECE_BYTES):
-                wanted = (sums if at < behind else then)[at // PIECE_BYTES % _PIECES]
-                if xxh3_64_digest(view[at : at + PIECE_BYTES]) != wanted:
-                    return False
-        elif last != block and last not in self._known:
+        elif not (self._pieces_hold if end - start <= LONGEST_BYTES else self._blocks_hold)(view, start, end):
             return False
         buffer[:] = view[start:end]
-        self._count(start, mapped)
+        self._num_small += 1
+        if self._num_small >= _COUNTED_TOGETHER:
+            self._count(start, mapped)
+        return True
+
+    def _pieces_hold(self, view: memoryview, start: int, end: int) -> bool:
+        first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
+        sums = self._pieces.get(first)
+        then, behind = sums if last == first else self._pieces.get(last), (first + 1) * BLOCK_BYTES
+        if not sums or not then:
+            return False
+        for at in range(start - start % PIECE_BYTES, end, PIECE_BYTES):
+            wanted = (sums if at < behind else then)[at // PIECE_BYTES % _PIECES]
+            if xxh3_64_digest(view[at : at + PIECE_BYTES]) != wanted:
+                return False
+        return True
+
+    def _blocks_hold(self, view: memoryview, start: int, end: int) -> bool:
+        for at in range(start - start % BLOCK_BYTES, end, BLOCK_BYTES):
+            wanted = self._known.get(at // BLOCK_BYTES)
+            if wanted is None or xxh3_64_digest(view[at : at + BLOCK_BYTES]) != wanted:
+                return False
         return True
 
     def _count(self, start: int, mapped: Mapped) -> None:
-        """A small part of a page was read."""
-        self._num_small += 1
-        if self._num_small >= _COUNTED_TOGETHER:
-            self._hit(tag_of(key_of(self._encoded, start // PAGE_BYTES)), mapped.row, self._num_small)
-            self._num_small = 0
+        """Small parts of pages were read."""
+        self._hit(tag_of(key_of(self._encoded, start // PAGE_BYTES)), mapped.row, self._num_small)
+        self._num_small = 0
 
     def _note_known(self, mapped: Mapped, sums: bytes, start: int, num_bytes: int) -> None:
         """A part of a page was read in the ordinary way, and was intact."""
         if mapped is not self._known_of() or len(self._known) >= _MOST_KNOWN:
-            self._known_of, self._known = weakref.ref(mapped), {}
+            self._known_of, self._known, self._pieces = weakref.ref(mapped), {}, {}
         first, last = start // BLOCK_BYTES, (start + num_bytes - 1) // BLOCK_BYTES
-        if not self._always:
-            self._known.update(dict.fromkeys(range(first, last + 1), _ONCE))
-        elif first == last:
-            self._known[first] = self._sums_of(mapped, sums, first) if first in self._known else _ONCE
+        for block in range(first, last + 1):
+            is_only = self._size - block // _BLOCKS * PAGE_BYTES <= BLOCK_BYTES
+            begin = 0 if is_only else SUM_BYTES * (1 + block % _BLOCKS)
+            self._known[block] = sums[begin : begin + SUM_BYTES]
+        if self._always and first == last and num_bytes <= LONGEST_BYTES:
+            self._pieces[first] = self._sums_of(mapped, first) if first in self._pieces else _ONCE
 
-    def _sums_of(self, mapped: Mapped, sums: bytes, block: int) -> tuple[bytes, ...]:
+    def _sums_of(self, mapped: Mapped, block: int) -> tuple[bytes, ...]:
         """Sums of a block's pieces, of a copy that has the block's; none if it has not."""
         copy = bytes(mapped.view[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES])
-        is_only = self._size - block // _BLOCKS * PAGE_BYTES <= BLOCK_BYTES
-        begin = 0 if is_only else SUM_BYTES * (1 + block % _BLOCKS)
-        if xxh3_64_digest(copy) != sums[begin : begin + SUM_BYTES]:
+        if xxh3_64_digest(copy) != self._known[block]:
             return _ONCE
         return tuple(xxh3_64_digest(copy[at : at + PIECE_BYTES]) for at in range(0, len(copy), PIECE_BYTES))
 
@@ -228,12 +242,9 @@ class LargePages:
             if found is None or not mapped.read(page_start, length, found[1], offset, buffer, always=self._always):
                 return 0
             sums = found[1]
-        if num_bytes <= self._longest:
+        if num_bytes <= BLOCK_BYTES:
             self._note_known(mapped, sums, start, num_bytes)
-        if num_bytes > BLOCK_BYTES:
-            self._hit(tag_of(key), mapped.row, 1)
-        else:
-            self._count(start, mapped)
+        self._hit(tag_of(key), mapped.row, 1)
         return num_bytes
 
     def _read_pages(self, start: int, buffer: memoryview) -> int:
