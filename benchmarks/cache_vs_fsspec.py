@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import mmap
 import os
 import random
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 
 import fsspec
 import s3fs  # noqa: F401 - imported once here and not in each reader
+from xxhash import xxh3_64_digest
 
 from benchmarks.cache_cold import BYTES_PER_S, LATENCY_S, read_columns, write_table
 from benchmarks.caching import MIB, cached, random_bytes, routed, scratch, seconds, write_objects
@@ -95,6 +97,7 @@ def _large(options: Options, report: Report, folder: Path) -> None:
         sides = {kind: theirs(kind, folder / "large-theirs") for kind in KINDS}
         sides |= {"stoker": ours, "stoker, verified on first touch": touched}
         runs = {name: functools.partial(_read_s, side, path) for name, side in sides.items()}
+        runs["bare sum and copy"] = functools.partial(_bare_s, path)
         alternate(1, runs)
         with no_collections():
             found = alternate(options.rounds, runs)
@@ -104,6 +107,26 @@ def _large(options: Options, report: Report, folder: Path) -> None:
     best = [min(values) for values in zip(*(found[kind] for kind in KINDS), strict=True)]
     first_touch = ratios(best, found["stoker, verified on first touch"])
     report.figure("large_first_touch", Spread.of(first_touch).median)
+    report.figure("large_bare", Spread.of(ratios(best, found["bare sum and copy"])).median)
+    report.figure("large_of_bare", Spread.of(ratios(found["bare sum and copy"], found["stoker"])).median)
+
+
+def _bare_s(path: str) -> float:
+    """What nothing that compares every byte with a checksum in one thread can be faster than."""
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        buffer = memoryview(bytearray(MIB))
+
+        def read() -> None:
+            for at in range(0, len(view), MIB):
+                part = view[at : at + MIB]
+                xxh3_64_digest(part)
+                buffer[: len(part)] = part
+
+        return seconds(read)
 
 
 def _random(options: Options, report: Report, folder: Path) -> None:
