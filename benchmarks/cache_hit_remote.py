@@ -27,6 +27,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 from aiohttp import web
+from xxhash import xxh3_64_digest
 
 from benchmarks.caching import MIB, scratch, seconds, write_objects
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
@@ -42,7 +43,7 @@ from stoker.cache.store.page_store import PageStore
 BAR = Bar(
     "cache_hit_remote",
     "hits of a worker on another connection's end: beside bare sockets and aiohttp, and p99 with 32 paced clients",
-    headline=("large", "of_aiohttp", "small_p50", "paced_p99_ms"),
+    headline=("large", "of_bare", "of_aiohttp", "small_p50", "paced_p99_ms"),
 )
 SMALL_BYTES = 4096
 CLIENTS = 32
@@ -130,6 +131,7 @@ def measure(options: Options) -> Report:
     with scratch() as folder, contextlib.ExitStack() as stack:
         (path,) = write_objects(folder / "objects", 1, size)
         bare_port = stack.enter_context(_server(functools.partial(_serve_bare, path)))
+        sums_port = stack.enter_context(_server(functools.partial(_serve_bare, path, sums=True)))
         web_port = stack.enter_context(_server(functools.partial(_serve_web, path)))
         worker = Worker(folder, _free_port())
         stack.callback(worker.close)
@@ -140,7 +142,7 @@ def measure(options: Options) -> Report:
         _fill(sides["worker"], size)
         clients = options.pick(CLIENTS, CLIENTS, 2)
         crowds = {name: stack.enter_context(_crowd(clients, make, size)) for name, make in sides.items()}
-        _large(options, report, sides, web_port, size)
+        _large(options, report, sides, sums_port, web_port, size)
         _small(options, report, sides, size)
         _paced(options, report, crowds, clients)
     return report
@@ -154,13 +156,17 @@ def _fill(make: Callable[[], Any], size: int) -> None:
     side.close()
 
 
-def _large(options: Options, report: Report, sides: dict[str, Callable[[], Any]], web_port: int, size: int) -> None:
+def _large(
+    options: Options, report: Report, sides: dict[str, Callable[[], Any]], sums_port: int, web_port: int, size: int
+) -> None:  # fmt: skip
     places = list(range(0, size, MIB))
     random.Random(0).shuffle(places)
     bare, ours = (make() for make in sides.values())
+    summed = Bare(sums_port)
     runs = {
         "bare sockets": functools.partial(_reads_s, bare, places, MIB),
         "worker": functools.partial(_reads_s, ours, places, MIB),
+        "bare sockets, with a checksum": functools.partial(_reads_s, summed, places, MIB),
         "aiohttp": functools.partial(_web_s, web_port, places, MIB),
     }
     alternate(1, runs)
@@ -168,11 +174,15 @@ def _large(options: Options, report: Report, sides: dict[str, Callable[[], Any]]
         found = alternate(options.rounds, runs)
     bare.close()
     ours.close()
+    summed.close()
     rates = {name: [size / 1e9 / value for value in values] for name, values in found.items()}
     rows = [[name, *Spread.of(values).show(2)] for name, values in rates.items()]
     report.table(["GB/s, 1 MiB a request, one connection", "median", "lowest - highest"], rows)
-    bare_s, worker_s, web_s = found.values()
+    bare_s, worker_s, summed_s, web_s = found.values()
     report.at_least("large", "1 MiB: worker / bare sockets", ratios(bare_s, worker_s), 0.6)
+    report.at_least("of_bare", "1 MiB: worker / bare sockets that sum as well", ratios(summed_s, worker_s), 0.8)
+    report.figure("bare_of_aiohttp", Spread.of(ratios(web_s, bare_s)).median)
+    report.figure("summed_of_aiohttp", Spread.of(ratios(web_s, summed_s)).median)
     report.at_least("of_aiohttp", "1 MiB: worker / aiohttp", ratios(web_s, worker_s), 5.0)
 
 
@@ -304,7 +314,7 @@ def _mapped(path: str) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
-def _serve_bare(path: str, listener: socket.socket) -> None:
+def _serve_bare(path: str, listener: socket.socket, *, sums: bool = False) -> None:
     data = _mapped(path)
 
     def converse(connection: socket.socket) -> None:
@@ -312,7 +322,10 @@ def _serve_bare(path: str, listener: socket.socket) -> None:
         with connection, contextlib.suppress(ConnectionError):
             while len(asked := connection.recv(_ASKED.size, socket.MSG_WAITALL)) == _ASKED.size:
                 block, size = _ASKED.unpack(asked)
-                connection.sendall(data[block * SMALL_BYTES : block * SMALL_BYTES + size])
+                part = data[block * SMALL_BYTES : block * SMALL_BYTES + size]
+                if sums:
+                    xxh3_64_digest(part)
+                connection.sendall(part)
 
     while True:
         connection, _ = listener.accept()
