@@ -17,6 +17,7 @@ import s3fs
 
 from stoker.cache.filesystem import around, routing
 from stoker.cache.filesystem.files import CachedFile
+from stoker.cache.filesystem.routed import Routed
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.names import PAGE_BYTES
 from stoker.cache.page_stores import close_page_stores
@@ -106,6 +107,28 @@ def test_what_the_store_refuses_is_refused(routed: str, name: str, option: str, 
         assert CALLS[name](path)
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
         CALLS[name](path, **{option: 1})
+
+
+def test_a_class_with_a_metaclass_of_its_own_is_routed_alike(routed: str) -> None:
+    """Hugging Face's has one, whose call asks nobody above it."""
+    from huggingface_hub import HfFileSystem
+
+    assert isinstance(HfFileSystem(skip_instance_cache=True), Routed)
+
+    class Meta(type(HfFileSystem)):
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return type.__call__(cls, *args, **kwargs)
+
+    class Late(s3fs.S3FileSystem, metaclass=Meta):
+        """Made after the routing was."""
+
+    around.forget_made()
+    assert not isinstance(Late(), Routed)
+    assert any("Late" in made for made in around.unroutable())
+    around.forget_made()
+    routing.uninstall()
+    assert not isinstance(HfFileSystem(skip_instance_cache=True), Routed)
+    assert "routed_call" not in Meta.__call__.__qualname__
 
 
 class OwnS3(s3fs.S3FileSystem):

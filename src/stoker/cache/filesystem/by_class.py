@@ -2,13 +2,13 @@
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
 """Filesystems that a program makes by their class (``s3fs.S3FileSystem(…)``), routed as those that it asks fsspec for.
 
-All of fsspec's classes are called by one metaclass, whose call is replaced. Classes of the program's own that inherit
-from a store's keep what they do, and are named.
+All of fsspec's classes are called by one metaclass, or by one that inherits from it; their calls are replaced. Classes
+of the program's own that inherit from a store's keep what they do, and are named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, cast
 
 from fsspec.spec import _Cached
@@ -17,8 +17,10 @@ from stoker.cache.filesystem.around import note_made
 from stoker.cache.filesystem.routed import Routed, routed_class
 from stoker.cache.sources.originals import filesystem_class, is_building
 
-_metaclass: Any = _Cached
-_call: Any = _Cached.__call__
+_base: Any = _Cached
+_own_init: Any = _Cached.__init__
+_own_calls: dict[Any, Any] = {}
+"""By metaclass: fsspec's, and those that inherit from it and have a call of their own (Hugging Face's)."""
 
 _protocols: frozenset[str] = frozenset()
 
@@ -31,24 +33,54 @@ def install(protocols: Collection[str]) -> None:
     """
     global _protocols
     _protocols = frozenset(protocols)
-    _metaclass.__call__ = _routed_call
+    _base.__init__ = _init
+    for metaclass in (_base, *_below(_base)):
+        _route(metaclass)
 
 
 def uninstall() -> None:
-    """Gives fsspec its own call back."""
-    _metaclass.__call__ = _call
+    """Gives the metaclasses their own calls back."""
+    _base.__init__ = _own_init
+    while _own_calls:
+        metaclass, own = _own_calls.popitem()
+        metaclass.__call__ = own
 
 
-def _routed_call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+def _below(metaclass: Any) -> Iterator[Any]:
+    for each in type.__subclasses__(metaclass):
+        yield each
+        yield from _below(each)
+
+
+def _init(cls: Any, *args: Any, **kwargs: Any) -> None:
+    """A class was made: its metaclass may be one that nobody has seen."""
+    _own_init(cls, *args, **kwargs)
+    _route(type(cls))
+
+
+def _route(metaclass: Any) -> None:
+    own = vars(metaclass).get("__call__")
+    if own is None or metaclass in _own_calls:
+        return
+    _own_calls[metaclass] = own
+
+    def routed_call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return own(_class_for(cls), *args, **kwargs)
+
+    metaclass.__call__ = routed_call
+
+
+def _class_for(cls: Any) -> Any:
+    """The class that stands for one that is called; itself where it is not routed."""
     if not is_building() and not issubclass(cls, Routed):
         for protocol in _protocols_of(cls):
             original = filesystem_class(protocol)
             if cls is original:
-                return _call(routed_class(protocol), *args, **kwargs)
+                return routed_class(protocol)
             if issubclass(cls, original):
                 note_made(f"{cls.__module__}.{cls.__qualname__}", "a class of its own")
                 break
-    return _call(cls, *args, **kwargs)
+    return cls
 
 
 def _protocols_of(cls: Any) -> list[str]:
