@@ -1,6 +1,7 @@
 """How soon a program that waits for its input has the rate that it could have, and that no short loop is slower.
 
-Items wait (emulated by sleeping), and so does the step: six workers are what it takes. The best rate is the step's own.
+Items wait (emulated by sleeping), and so does the step: six workers are what it takes. The best rate is that of eight
+fixed workers.
 Each job is a process of its own; jobs of one kind run one after the other, some of them while other processes keep all
 cores busy. The short loops are timed by themselves, under torch's own loader and under stoker in turn.
 """
@@ -52,9 +53,10 @@ def _ramps(report: Report, key: str, items: tuple[float, ...], declared: tuple[i
     rows: list[list[str]] = []
     worst = 0.0
     for item_s in items:
+        best = in_children(1, functools.partial(_best_rate, item_s))[0]
         for workers in declared:
             allowed_s = 12 * item_s + 1.0
-            job = functools.partial(_ramp_s, item_s, workers)
+            job = functools.partial(_ramp_s, item_s, workers, best)
             found = sorted(in_children(1, job)[0] for _ in range(rounds))
             took_s = found[len(found) // 2]
             worst = max(worst, took_s / allowed_s)
@@ -64,7 +66,24 @@ def _ramps(report: Report, key: str, items: tuple[float, ...], declared: tuple[i
     report.at_most(key, f"worst time to 90 % of the best rate / allowed{crowded}", [worst], 1.0)
 
 
-def _ramp_s(item_s: float, declared: int) -> float:
+def _best_rate(item_s: float) -> float:
+    """Batches a second with more workers than the step can use: what handing over leaves of the step's own rate."""
+    dial, length = Dial(item_s), math.ceil(max(2.0, 8 * item_s) * NEED / item_s)
+    with stoker(workers=NEED + 2) as served:
+        iterator = served.iterate(DataLoader(Waiting(10**6, dial.path), batch_size=1, num_workers=NEED + 2))
+        for _ in range(length // 2):
+            next(iterator)
+            time.sleep(item_s / NEED)
+        begun = time.perf_counter()
+        for _ in range(length):
+            time.sleep(item_s / NEED)
+            next(iterator)
+        took_s = time.perf_counter() - begun
+        del iterator
+    return length / took_s
+
+
+def _ramp_s(item_s: float, declared: int, best: float) -> float:
     """Seconds from the first batch until the rate is there, for the second and six items that follow."""
     step_s, span_s = item_s / NEED, max(1.0, NEED * item_s)
     dial = Dial(item_s)
@@ -79,8 +98,6 @@ def _ramp_s(item_s: float, declared: int) -> float:
             time.sleep(step_s)
             next(iterator)
         del iterator
-    # The step sleeps, and no less than asked for: what it took is the best that there is.
-    best = 1.0 / _step_s(step_s)
     last_s, end = came[-1], 0
     for begin, at_s in enumerate(came):
         while end < len(came) and came[end] <= at_s + span_s:
@@ -90,14 +107,6 @@ def _ramp_s(item_s: float, declared: int) -> float:
         if end - begin >= ENOUGH * best * span_s:
             return at_s
     return math.inf
-
-
-def _step_s(step_s: float) -> float:
-    """What a sleep of that length takes here."""
-    begun = time.perf_counter()
-    for _ in range(10):
-        time.sleep(step_s)
-    return (time.perf_counter() - begun) / 10
 
 
 @contextmanager

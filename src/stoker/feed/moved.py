@@ -84,6 +84,8 @@ class Trial:
     def note(self, batch: Any, seconds: float, *, drew: bool) -> None:
         """A batch was made here in so many seconds."""
         self.make_s.append(seconds)
+        if self._is_quick:
+            return
         self.batch_bytes = max(self.batch_bytes, _bytes_of(batch))
         if drew and self.random == "keep":
             self.obstacle = (
@@ -97,7 +99,12 @@ class Trial:
     @property
     def over(self) -> bool:
         """Whether it is known whether to move."""
-        return bool(self.obstacle) or len(self.make_s) >= TRIAL_BATCHES
+        return bool(self.obstacle) or self._is_quick or len(self.make_s) >= TRIAL_BATCHES
+
+    @property
+    def _is_quick(self) -> bool:
+        """Whether already the first batch, which is rarely the quickest, took too little."""
+        return bool(self.make_s) and self.make_s[0] < MIN_BATCH_S
 
     def verdict(self) -> str:
         """Why the loader stays, as half a sentence; empty when it is worth moving."""
