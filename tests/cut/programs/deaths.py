@@ -12,12 +12,15 @@ from torch.utils.data import DataLoader
 
 
 def workers(pid):
-    """Data workers below a process."""
+    """Data workers below a process; any of them may end between being listed and being read."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in map(int, (task / "children").read_text().split()):
-            if Path(f"/proc/{child}/comm").read_text().strip() == "stoker_worker":
-                yield child
-            yield from workers(child)
+            try:
+                if Path(f"/proc/{child}/comm").read_text().strip() == "stoker_worker":
+                    yield child
+                yield from workers(child)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
 
 
 def main():
