@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import types
 from collections.abc import Callable
 
@@ -97,3 +98,21 @@ def test_the_line_is_one_line_and_the_traceback_names_the_place() -> None:
         "this run"
     )
     assert "in act" in trace_of(error)
+
+
+class Late(Exception):
+    """What a watchdog of the program raises."""
+
+
+def test_what_a_signal_handler_of_the_program_raises_is_the_programs() -> None:
+    def handler(number: int, frame: object) -> None:
+        raise Late
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        effort = BestEffort(lambda part, error, then: None)
+        with pytest.raises(Late):
+            effort.attempt("a", lambda: signal.raise_signal(signal.SIGUSR1), None, then="b")
+        assert effort.attempt("a", lambda: 7, 0, then="b") == 7
+    finally:
+        signal.signal(signal.SIGUSR1, before)

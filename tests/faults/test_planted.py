@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -131,6 +131,7 @@ def plant(path: str, name: str, calls: list[int]) -> Callable[..., Any]:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_no_planted_mistake_reaches_a_program(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = train(program)
+    before = set(children(0.0))
     harmed: dict[str, str] = {}
     reached = 0
     with monkeypatch.context() as patched:
@@ -150,8 +151,8 @@ def test_no_planted_mistake_reaches_a_program(program: str, monkeypatch: pytest.
                 harmed[path] = repr(error)
                 continue
         reached += bool(calls)
-        if children():
-            harmed[path] = f"leaves {children()}"
+        if left := set(children(1.0, before)):
+            harmed[path] = f"leaves {left}"
         if found != expected:
             harmed[path] = "other losses"
         told = [event for event in record.notices() if "planted" in event]
@@ -161,17 +162,15 @@ def test_no_planted_mistake_reaches_a_program(program: str, monkeypatch: pytest.
     assert reached > 20
 
 
-def children() -> list[int]:
-    """Processes that this one has started and that live on."""
-    deadline = time.monotonic() + 1.0
-    found: list[int] = []
-    while time.monotonic() < deadline:
+def children(patience_s: float, known: Collection[int] = ()) -> list[int]:
+    """Processes that this one has started and that live on, but for the ``known`` ones."""
+    deadline = time.monotonic() + patience_s
+    while True:
         text = Path("/proc/self/task", str(os.getpid()), "children").read_text(encoding="ascii")
-        found = [int(pid) for pid in text.split()]
-        if not found:
-            return []
+        found = [int(pid) for pid in text.split() if int(pid) not in known]
+        if not found or time.monotonic() >= deadline:
+            return found
         time.sleep(0.01)  # the kernel tells nobody of another's end
-    return found
 
 
 def used_by(program: str) -> list[str]:

@@ -42,7 +42,7 @@ class Rows:
         return 48
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.tensor([self.transform(float(index)), float(torch.rand(()))], dtype=torch.float64)
+        return torch.tensor([self.transform(float(index))], dtype=torch.float64)
 
 
 MAKERS: dict[str, Callable[[], Callable[[float], float]]] = {
@@ -84,6 +84,29 @@ def test_without_it_the_reason_names_the_generator(name: str) -> None:
     assert tier == "pinned"
     held = "dataset.transform.R" if name == "of a class" else "dataset.transform.generator"
     assert f"`{held}` draws random numbers (`--random sample` seeds it for each sample)" in reason
+
+
+def test_what_cannot_be_seeded_is_left_alone() -> None:
+    try:
+        streams.adopt([random.SystemRandom(), random.Random(1)])
+        states = streams.save()
+        streams.restore(states)
+        assert len(streams.adopt(())) == 1
+    finally:
+        streams.adopt(())
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != "of a class"])
+def test_a_draw_from_each_kind_is_seen(name: str) -> None:
+    transform: Any = MAKERS[name]()
+    streams.adopt([transform.generator])
+    try:
+        picture = streams.mark()
+        assert not streams.drawn_since(picture)
+        transform(0.0)
+        assert streams.drawn_since(picture)
+    finally:
+        streams.adopt(())
 
 
 def test_adopted_generators_are_seeded_saved_and_seen_to_draw_as_the_main_streams_are() -> None:

@@ -6,6 +6,8 @@ as it would without it. What makes and delivers batches is not of this kind.
 
 from __future__ import annotations
 
+import functools
+import signal
 import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -28,6 +30,23 @@ def is_own(error: BaseException) -> bool:
         innermost = innermost.tb_next
     module = innermost.tb_frame.f_globals.get("__name__", "") if innermost is not None else ""
     return module.startswith("stoker.") and not isinstance(error, StokerError)
+
+
+def reraise_from_handler(error: Exception) -> None:
+    """Raises an exception again that a signal handler of the program has raised in the midst of our code.
+
+    A watchdog's time limit, say: it is the program's, wherever it meets us.
+    """
+    handlers = {getattr(_function_of(signal.getsignal(number)), "__code__", None) for number in signal.valid_signals()}
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code in handlers:
+            raise error
+
+
+def _function_of(handler: Any) -> Any:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return getattr(handler, "__func__", handler)
 
 
 def line_of(part: str, error: Exception, consequence: str) -> str:
@@ -62,6 +81,7 @@ class BestEffort:
         try:
             return act()
         except Exception as error:
+            reraise_from_handler(error)
             self.failed(part, error, then)
             return otherwise
 
@@ -100,6 +120,7 @@ class Unfailing:
             try:
                 act(*args, **kwargs)
             except Exception as error:
+                reraise_from_handler(error)
                 self._give_up(name, error)
 
         vars(self)[name] = tell

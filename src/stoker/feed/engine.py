@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from stoker.core.errors import StreamNotRepeatableError, WorkerLostError, WorkerStartError, dead_worker
-from stoker.core.mishaps import BestEffort, Unfailing
+from stoker.core.errors import StokerError, StreamNotRepeatableError, WorkerLostError, WorkerStartError, dead_worker
+from stoker.core.mishaps import BestEffort, Unfailing, reraise_from_handler
 from stoker.feed.crew import LEFT, Crew, Departure, Member, Message
 from stoker.feed.handover import Handover
 from stoker.feed.history import History
@@ -114,8 +115,7 @@ class Engine:
         """Process id of the worker lost last; 0 for none."""
         self._memory = memory
         self._said_refusal = False
-        self._booked_s = 0.0
-        self._said_s = 0.0
+        self._booked_s = self._said_s = 0.0
         self.taken_ahead = order.taken
         """Items delivered beyond the cursor (``in_order=False``), in this iteration or before it was gone on with."""
         self._first = first
@@ -125,6 +125,7 @@ class Engine:
             made = [*range(first), *self.taken_ahead]
             owners = order.owners(made, program.declared_workers)
             self._history.assume(order.stream_items(made[: len(owners)]), owners)
+            order.made_by = Counter(owners if self._most_open else ())
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
@@ -302,14 +303,17 @@ class Engine:
             self._handover.answered(message.worker, agreed=pickle.loads(frame.body))
 
     def _probe(self, act: Callable[[], None]) -> None:
-        """A step of the comparison of samples; one that fails ends it."""
         self._attempt_probe(act, otherwise=None)
 
     def _attempt_probe(self, act: Callable[[], _T], *, otherwise: _T) -> _T:
+        """A step of the comparison of samples; one that fails ends it."""
         try:
             return act()
+        except StokerError:
+            raise
         except Exception as error:
-            self.probing.give_up("stoker failed to compare its samples")
+            reraise_from_handler(error)
+            self.probing.give_up(self.crew, "stoker failed to compare its samples")
             self._effort.failed("comparison of samples", error, "this loader is served as declared")
             return otherwise
 
@@ -369,8 +373,7 @@ class Engine:
         if self._history is not None and self._history.is_repeat(header.seq):
             return
         self._keeper.give_back(header.ring, header.slot)
-        found = self._table.get(header.seq)
-        if found is None:
+        if (found := self._table.get(header.seq)) is None:
             return
         result = FailedItem(bytes(body), header.seq, found.work)
         item = self._table.accept(header.seq, header.generation, result)
@@ -499,10 +502,9 @@ class Engine:
 
     def _book_starved(self) -> float:
         """The time now, up to which the program has starved."""
-        now = time.monotonic()
-        self._counters.starved_s += now - self._booked_s
-        self._booked_s = now
-        return now
+        before, self._booked_s = self._booked_s, time.monotonic()
+        self._counters.starved_s += self._booked_s - before
+        return self._booked_s
 
     def _deliver(self, item: Item) -> Any:
         if item.seq != self._table.cursor:

@@ -17,6 +17,8 @@ class History:
     def __init__(self) -> None:
         self._made: dict[int, tuple[Any, WorkItem, int | None, int]] = {}
         self._repeating: set[int] = set()
+        self._assumed: dict[int, int] = {}
+        """Of the items that were made before: their place. Their numbers may be above those of later ones."""
 
     def made(self, seq: int, work: WorkItem, check: int | None, owner: int) -> None:
         """The worker with id ``owner`` made an item; ``check`` is of its batch, None for none to compare with."""
@@ -25,15 +27,20 @@ class History:
     def assume(self, items: Iterable[tuple[int, WorkItem]], owners: Iterable[int]) -> None:
         """Items that were made before this iteration was gone on with, and the ids of the workers that made them."""
         for (seq, work), owner in zip(items, owners, strict=True):
+            self._assumed[seq] = len(self._assumed)
             self.made(seq, work, None, owner)
 
     def of(self, worker_id: int) -> list[tuple[int, WorkItem]]:
         """What the worker with an id has made, in order."""
         return [
             (seq, replace(work, indices=_expand(indices)))
-            for seq, (indices, work, _, owner) in sorted(self._made.items())
+            for seq, (indices, work, _, owner) in sorted(self._made.items(), key=self._place)
             if owner == worker_id
         ]
+
+    def _place(self, entry: tuple[int, object]) -> tuple[bool, int]:
+        seq = entry[0]
+        return seq not in self._assumed, self._assumed.get(seq, seq)
 
     def expect(self, seq: int) -> None:
         """The item is being made again."""

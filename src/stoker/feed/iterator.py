@@ -347,6 +347,8 @@ class FedIterator(_BaseDataLoaderIter):
         the streams that the tiers seed differently, it is the same in both.
         """
         assert self._engine is not None
+        if not self._loader.in_order:
+            return False  # which one comes first is not known before
         try:
             self._engine.await_head()
         except WorkerStartError:

@@ -359,6 +359,7 @@ class LoaderFeed:
 
     def leave_to_torch(self, why: str) -> None:
         """Torch serves the loader from now on."""
+        self._close_parked()
         self.choice = tiers.left_to_torch(why)
         self.listener.opened(self.choice)
 
@@ -395,7 +396,8 @@ class LoaderFeed:
     def park(self, crew: Crew) -> None:
         """Keeps a crew for the next iteration, where it is used if its copy of the dataset is still current."""
         self._close_leaving()
-        if self._parked is not None or not crew.is_reusable or self._dropped:
+        left = self.choice is not None and self.choice.tier is Tier.STOCK
+        if self._parked is not None or not crew.is_reusable or self._dropped or left:
             crew.close()
         else:
             crew.ask_fingerprint()

@@ -116,8 +116,10 @@ class Probing:
         if (self.wanted or self._item is not None) and self.evidence is None:
             self.refused, self._waits = why_not, False
 
-    def give_up(self, why_not: str) -> None:
-        """Samples are not compared after all, whatever was found."""
+    def give_up(self, crew: Crew, why_not: str) -> None:
+        """Samples are not compared after all, whatever was found; nobody waits for word any more."""
+        crew.end_probe(self._prober, why_not)
+        crew.let_go_on(self._maker)
         self.wanted = self._waits = False
         self.refused = why_not
         self._evidence.clear()

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.errors import ResumeError, WorkerStartError
-from stoker.core.mishaps import is_own
+from stoker.core.mishaps import is_own, reraise_from_handler
 from stoker.core.places import call, standing_in
+from stoker.feed import streams
 from stoker.feed.compared import iterator_type
 from stoker.feed.cursor import Cursor, check_fits, inner_sampler, own_generator, set_state
 from stoker.feed.iterator import Pace
@@ -61,11 +62,14 @@ def _serve(
         _check()(loader.check_worker_number_rationality)
     generators = [g for g in (loader.generator, torch.default_generator) if g is not None]
     states = [generator.get_state() for generator in generators]
+    main = streams.save()
     try:
         return iterator_type(loader, feed, cursor)(loader, feed, pace, cursor)
     except Exception as error:
+        reraise_from_handler(error)
         if cursor is not None or not (isinstance(error, WorkerStartError) or is_own(error)):
             raise
+        streams.restore(main)
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
         _tell(feed, error)

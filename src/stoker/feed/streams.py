@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import pickle
 import random
 import struct
 import sys
@@ -61,8 +62,21 @@ def adopt(generators: Sequence[Any]) -> tuple[Any, ...]:
     Returns: the earlier ones.
     """
     global _adopted
-    before, _adopted = _adopted, tuple(generators)
+    before, _adopted = _adopted, tuple(generator for generator in generators if _has_state(generator))
     return before
+
+
+def _has_state(generator: Any) -> bool:
+    """Whether it can be seeded, saved and restored: the system's own numbers cannot, nor those of an accelerator."""
+    if isinstance(generator, torch.Generator):
+        return generator.device.type == "cpu"
+    try:
+        _state_of(generator)
+        if isinstance(generator, numpy_random.Generator):
+            type(generator.bit_generator)(0)
+    except Exception:
+        return False
+    return True
 
 
 def _seed_adopted(value: int) -> None:
@@ -83,13 +97,15 @@ def _state_of(generator: Any) -> Any:
         return generator.bit_generator.state
     if isinstance(generator, numpy_random.RandomState):
         return generator.get_state(legacy=False)
-    return generator.get_state() if isinstance(generator, torch.Generator) else generator.getstate()
+    return generator.get_state().numpy() if isinstance(generator, torch.Generator) else generator.getstate()
 
 
 def _set_state(generator: Any, state: Any) -> None:
     if isinstance(generator, numpy_random.Generator):
         generator.bit_generator.state = state
-    elif isinstance(generator, (numpy_random.RandomState, torch.Generator)):
+    elif isinstance(generator, torch.Generator):
+        generator.set_state(torch.from_numpy(state))
+    elif isinstance(generator, numpy_random.RandomState):
         generator.set_state(state)
     else:
         generator.setstate(state)
@@ -130,7 +146,7 @@ def mark() -> tuple[object, ...]:
         numpy_state: object = ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE_BYTES)
     else:
         numpy_state = repr(generator.state)
-    own = tuple(repr(_state_of(generator)) for generator in _adopted)
+    own = tuple(pickle.dumps(_state_of(generator)) for generator in _adopted)
     return torch.default_generator.get_state().numpy().tobytes(), _python_picture(), numpy_state, own, _reads
 
 

@@ -121,8 +121,14 @@ def reuse_survey(program: Program) -> Survey:
 
 
 def generators_of(program: Program) -> tuple[Any, ...]:
-    """Random generators that the dataset and its functions hold, always in the same order."""
-    return tuple(generator for _, generator in reuse_survey(program).generators)
+    """Random generators that the dataset and its functions hold, always in the same order.
+
+    None where stoker fails to look for them: samples that draw from some then differ when they are compared.
+    """
+    try:
+        return tuple(generator for _, generator in reuse_survey(program).generators)
+    except Exception:
+        return ()
 
 
 def reuse_fingerprint(program: Program, known: bytes = b"") -> bytes | None:

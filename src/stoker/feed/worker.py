@@ -90,7 +90,7 @@ class Worker:
             Kind.GO: self._on_go,
             Kind.PIN: self._on_pin,
         }
-        self._waits = False
+        self._waits = self._heard = False
         self._probed = False
         self._stage: Callable[[Any, int], Any] | None = None
 
@@ -149,11 +149,11 @@ class Worker:
         self._stage = pickle.loads(frame.body) if frame.body else None
 
     def _on_go(self, _: Frame) -> None:
-        self._waits = False
+        self._waits, self._heard = False, True
 
     def _on_pin(self, _: Frame) -> None:
         """Goes on as a worker of the pinned tier, if all that was made is what such a one would have made."""
-        self._waits = False
+        self._waits, self._heard = False, True
         iteration, fetcher = self._iteration, self._fetcher
         can = isinstance(fetcher, fetch.ElasticFetcher) and not self._probed and fetcher.give_up()
         if can and iteration is not None:
@@ -244,7 +244,7 @@ class Worker:
         What is large may not be compared at all. Then this worker is to go on as a pinned one, which it can't once it
         has made samples for a comparison: so it waits for word.
         """
-        self._waits = unit_bytes >= probe.LARGE_SAMPLE_BYTES
+        self._waits = unit_bytes >= probe.LARGE_SAMPLE_BYTES and not self._heard
         deadline = time.monotonic() + _WORD_S
         while self._receive(wait=False):
             left_s = deadline - time.monotonic()

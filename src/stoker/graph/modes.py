@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._device import DeviceContext
 
 from stoker.core.errors import BatchWrittenError
+from stoker.core.mishaps import reraise_from_handler
 from stoker.core.places import call, calling_as
 from stoker.graph.deferred import realise
 from stoker.graph.functions import Function
@@ -227,6 +228,7 @@ class Watch(TorchFunctionMode):
 
     def _fail(self, error: Exception) -> None:
         """A mistake of ours ends all steps that are watched."""
+        reraise_from_handler(error)
         for step in self._steps:
             step.error, step.done = error, True
         with contextlib.suppress(Exception):

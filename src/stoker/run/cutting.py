@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.core import events
+from stoker.core.mishaps import reraise_from_handler
 from stoker.feed.loader import LoaderFeed, StepCutter
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices
@@ -116,6 +117,7 @@ class _Careful:
             try:
                 return self._cutter.delivered(item, seed)
             except Exception as error:
+                reraise_from_handler(error)
                 self._end(error)
         return self.batch_of(item)
 
@@ -124,6 +126,7 @@ class _Careful:
             try:
                 tell()
             except Exception as error:
+                reraise_from_handler(error)
                 self._end(error)
 
     def _end(self, error: Exception) -> None:

@@ -18,8 +18,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from stoker.backends.local import LocalBackend
 from stoker.core import events, host
 from stoker.core.config import Settings
+from stoker.core.errors import ResumeError
 from stoker.core.interrupts import InterruptsHandedOn
-from stoker.core.mishaps import BestEffort, Unfailing, line_of, trace_of
+from stoker.core.mishaps import BestEffort, Unfailing, line_of, reraise_from_handler, trace_of
 from stoker.core.replay import launcher_of
 from stoker.core.saying import say
 from stoker.core.sources import file_shown, own_program
@@ -116,6 +117,7 @@ class Serving:
             try:
                 sink(event)
             except Exception as error:
+                reraise_from_handler(error)
                 self._drop_sink(sink, error)
 
     def _drop_sink(self, sink: Sink, error: Exception) -> None:
@@ -234,13 +236,21 @@ class Serving:
         if os.getpid() != self._pid:
             return stock()
         feed = self.effort.attempt("look at a loader", lambda: self.feed_for(loader), None, then="it is left to torch")
-        return stock() if feed is None else serve(loader, feed, self.pace, stock, cursor)
+        if feed is not None:
+            return serve(loader, feed, self.pace, stock, cursor)
+        if cursor is not None:
+            raise ResumeError(
+                "`state` cannot be gone on with: stoker failed to look at its loader (see the line above)"
+            )
+        return stock()
 
     def made(self, loader: DataLoader[Any]) -> None:
         """The program has made a loader."""
-        site = self.effort.attempt("look for a program's place", lambda: call_site(5), "", then="it is not named")
-        if site:
-            self.sites[loader] = site
+
+        def remember() -> None:
+            self.sites[loader] = call_site(5)
+
+        self.effort.attempt("look for a program's place", remember, None, then="it is not named")
 
     def close(self) -> None:
         """Ends all workers and reports the last counters."""

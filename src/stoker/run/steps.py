@@ -21,6 +21,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Any, NamedTuple
 
+from stoker.core.mishaps import reraise_from_handler
 from stoker.feed.loader import LoaderFeed
 from stoker.feed.window import Counters
 
@@ -252,8 +253,9 @@ class StepClock:
         """Called inside the program's own call of ``step``: a mistake of ours must not end that."""
         try:
             self._on_step()
-        except Exception:  # without it, time after the optimizer's step counts as compute
-            self.remove()
+        except Exception as error:
+            reraise_from_handler(error)
+            self.remove()  # without it, time after the optimizer's step counts as compute
 
     def _on_step(self) -> None:
         self._stepped = self._now_s(), self._thread().inside_s
