@@ -70,7 +70,7 @@ def _best_rate(item_s: float) -> float:
     """Batches a second with more workers than the step can use: what handing over leaves of the step's own rate."""
     dial, length = Dial(item_s), math.ceil(max(2.0, 8 * item_s) * NEED / item_s)
     with stoker(workers=NEED + 2) as served:
-        iterator = served.iterate(DataLoader(Waiting(10**6, dial.path), batch_size=1, num_workers=NEED + 2))
+        iterator = served.iterate(DataLoader(Waiting(10**6, dial.path), batch_size=1, num_workers=1))
         for _ in range(length // 2):
             next(iterator)
             time.sleep(item_s / NEED)

@@ -21,7 +21,11 @@ def test_what_others_hold_is_told_from_our_own() -> None:
     core = min(before)
     os.sched_setaffinity(0, {core})
     # Its parent ends at once: it belongs to nobody here.
-    command = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SPIN!r}]).pid, flush=True)"
+    # It holds no pipe of ours: `run` would wait for its end, and nothing would spin.
+    command = (
+        "import subprocess, sys; "
+        f"print(subprocess.Popen([sys.executable, '-c', {SPIN!r}], stdout=subprocess.DEVNULL).pid, flush=True)"
+    )
     other = int(subprocess.run([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True, check=True).stdout)
     try:
         start, first = time.monotonic(), read_usage()
