@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -142,6 +142,12 @@ def test_errors_of_the_dataset_are_the_programs_on_both_sides() -> None:
             assert "in DataLoader worker process 0" in str(caught.value)
 
 
+def rest_after_a_kill(batches: Iterator[Any]) -> list[Any]:
+    """A signal handler of torch's tells of it, at any line from the kill on."""
+    os.kill(torchs_workers()[0], signal.SIGKILL)
+    return list(batches)
+
+
 def test_a_worker_that_is_killed() -> None:
     with served(versus_plain=120) as record:
         loader = loader_under(Slow(wait_s=0.01), num_workers=2)
@@ -151,8 +157,7 @@ def test_a_worker_that_is_killed() -> None:
         os.kill(workers_below(os.getpid())[0], signal.SIGKILL)  # of ours: made again
         for _ in range(11):
             next(batches)
-        with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):  # from a signal handler: at any line
-            os.kill(torchs_workers()[0], signal.SIGKILL)  # of torch's: as under plain python
-            list(batches)
+        with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):
+            rest_after_a_kill(batches)  # of torch's: as under plain python
         del batches
     assert [event.cause for event in record.lost()] != []
