@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from stoker.perf.calibration.fitting import Calibration, Term, fit
+from stoker.perf.calibration.fitting import Calibration, Term, fit, with_covariance
 
 TERMS = (Term("a", 1.0, 1.0, "no idea"), Term("b", 1.0, 1.0, "no idea"), Term("c", 2.0, 0.1, "quite sure"))
 
@@ -32,6 +32,24 @@ def test_what_no_row_shows_stays_as_it_was_believed() -> None:
     at_spec[:, 1] = 0.0
     found = fit(TERMS, at_spec, at_spec @ [1.5, 0.4, 2.2])
     assert found.coefficients[1] == pytest.approx(1.0)
+
+
+def test_a_term_that_no_row_shows_is_doubted_as_it_was_believed() -> None:
+    at_spec = rows(30)
+    at_spec[:, 1] = 0.0
+    found = with_covariance(fit(TERMS, at_spec, at_spec @ [1.5, 0.4, 2.2]), at_spec)
+    shown, hidden, half = np.diag([1.0, 1.0, 1.0])[0], np.array([0.0, 1.0, 0.0]), np.array([1.0, 1.5, 0.0])
+    doubts = found.doubts(np.array([shown, hidden, half]))
+    assert doubts[0] < 0.1
+    assert doubts[1] == pytest.approx(TERMS[1].spread)
+    assert doubts[0] < doubts[2] < doubts[1]
+    assert found.doubts(half[None], beside=3 * half[None]) == pytest.approx(0.0), "as the measured step is, so it is"
+    assert found.doubts(half[None], beside=shown[None])[0] > doubts[0]
+
+
+def test_a_calibration_without_covariance_doubts_nothing() -> None:
+    with pytest.raises(ValueError, match=r"`with_covariance` gives it one"):
+        Calibration(TERMS, np.ones(3)).doubts(rows(2))
 
 
 @given(arrays.arrays(np.float64, (8, 3), elements=st.floats(1e-6, 1e6)), st.floats(0.2, 5.0))

@@ -31,8 +31,21 @@ def test_one_gpu_takes_what_the_calibration_says_and_exchanges_nothing() -> None
     assert found.seconds == pytest.approx(float(calibration().seconds(work[None])[0]))
     assert found.parts["communication"] == found.parts["other"] == found.hidden_s == 0
     assert (found.tier, found.share, found.reasons) == ("calibrated", 0.9, ())
-    assert found.low == pytest.approx(found.seconds * interval("card", anchored=False)[0])
-    assert found.high == pytest.approx(found.seconds * interval("card", anchored=False)[1])
+    below, above = interval("card", anchored=False, doubt=float(calibration().doubts(work[None])[0]))
+    assert found.low == pytest.approx(found.seconds * below)
+    assert found.high == pytest.approx(found.seconds * above)
+
+
+def test_a_step_of_what_no_measurement_showed_has_a_wider_interval() -> None:
+    """No calibrated program looks up rows of tables; many multiply matrices."""
+    tables = step(operation("embedding", eager_bytes=8e10), product())
+    known, unknown = (predict(each, Machines(gpu=A100)) for each in (STEP, tables))
+    assert unknown.high / unknown.low > 1.3 * known.high / known.low
+    seconds = unknown.seconds
+    measured = Anchor(gpu=A100.name, gpus=1, seconds=seconds, low=seconds, high=seconds, precision="fp16")
+    anchored = predict(tables, Machines(gpu=A100), anchor=measured)
+    below, above = interval("card", anchored=True)  # of what is measured nothing is doubted
+    assert (anchored.low, anchored.high) == pytest.approx((anchored.seconds * below, anchored.seconds * above))
 
 
 @given(

@@ -13,7 +13,7 @@ pseudo-Huber loss, so that a few rows which were run in some other way do not tu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -24,6 +24,9 @@ Array = NDArray[np.float64]
 _NOISE = 0.03
 """Relative error of a step below which fitting better is worth nothing: repetitions of one configuration on several
 hosts differ by 0.1 to 4 % (reference rows of lambda-v1 on H100)."""
+_UNEXPLAINED = 0.15
+"""Of a step's logarithm, what the terms leave unexplained whatever their coefficients: about the median error of
+families that were left out. A measured step says no more of its terms than this."""
 _ROUNDS, _CONVERGED, _GAINED = 200, 1e-7, 1e-6
 """At most; of a step of logarithms, and of the cost, what is not worth another round."""
 _LEAST_DAMPING, _MOST_DAMPING = 1e-9, 1e9
@@ -58,10 +61,15 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Coefficients, one for each term."""
+    """Coefficients, one for each term.
+
+    Attributes:
+        covariance: of the coefficients' logarithms, of shape (terms, terms), by :func:`with_covariance`.
+    """
 
     terms: tuple[Term, ...]
     coefficients: Array
+    covariance: Array | None = None
 
     def seconds(self, at_spec: Array) -> Array:
         """Predicted step times.
@@ -73,6 +81,27 @@ class Calibration:
             Shape (rows,), in seconds.
         """
         return _steps(_lanes(self.terms), at_spec, self.coefficients)[0]
+
+    def doubts(self, at_spec: Array, beside: Array | None = None) -> Array:
+        """How little is known of what a step consists of: large where it rests on a term that no measurement showed.
+
+        Args:
+            at_spec: shape (rows, terms), in seconds at the makers' rates.
+            beside: the same of measured steps of the same programs, whose errors are known.
+
+        Returns:
+            Shape (rows,): standard deviation of the logarithm of the step, or of what it is to the one beside it.
+
+        Raises:
+            ValueError: it has no covariance.
+        """
+        if self.covariance is None:
+            raise ValueError("a calibration needs a covariance to doubt its steps: `with_covariance` gives it one")
+        shares = _shares(self, at_spec)
+        if beside is not None:
+            shares = shares - _shares(self, beside)
+        variances = np.einsum("ij,jk,ik->i", shares, self.covariance, shares)
+        return np.sqrt(np.maximum(variances, 0.0))
 
 
 def fit(terms: Sequence[Term], at_spec: Array, measured: Array, start: Calibration | None = None) -> Calibration:
@@ -91,6 +120,30 @@ def fit(terms: Sequence[Term], at_spec: Array, measured: Array, start: Calibrati
     belief = np.log([term.prior for term in terms])
     problem = _Problem(_lanes(terms), at_spec, measured, belief, np.array([term.spread for term in terms]) ** -2.0)
     return Calibration(tuple(terms), np.exp(problem.solve(belief if start is None else np.log(start.coefficients))))
+
+
+def with_covariance(calibration: Calibration, at_spec: Array) -> Calibration:
+    """The same, with how sure its coefficients are: Laplace's approximation.
+
+    Args:
+        calibration: fitted to steps.
+        at_spec: of these, shape (rows, terms), in seconds at the makers' rates.
+    """
+    shares = _shares(calibration, at_spec)
+    certainty = np.array([term.spread for term in calibration.terms]) ** -2.0
+    information = shares.T @ shares / _UNEXPLAINED**2 + np.diag(certainty)
+    return replace(calibration, covariance=np.linalg.inv(information))
+
+
+def _shares(calibration: Calibration, at_spec: Array) -> Array:
+    """By how much of itself a step grows with each coefficient, of shape (rows, terms); 0 of a step without work."""
+    seconds, grown = _steps(_lanes(calibration.terms), at_spec, calibration.coefficients)
+    return np.divide(
+        at_spec * calibration.coefficients * grown,
+        seconds[:, None],
+        out=np.zeros_like(at_spec),
+        where=seconds[:, None] > 0,
+    )
 
 
 _Lanes = dict[Lane, NDArray[np.bool_]]

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from stoker.perf.calibration.fitting import Array, Calibration, fit
+from stoker.perf.calibration.fitting import Array, Calibration, fit, with_covariance
 from stoker.perf.prediction.published import configurations, decoder_study, decoders_on_one_server, study
 from stoker.perf.prediction.terms import CARD, COMPUTE, HOST, OPTIMIZER, TERMS
 
@@ -18,7 +18,8 @@ def calibration() -> Calibration:
     """From all of them; takes a second."""
     found = study([each for each in configurations() if each.gpus == 1 and not each.is_loose])
     more = decoder_study(decoders_on_one_server())
-    return fit(TERMS, np.concatenate([found.at_spec, more.at_spec]), np.concatenate([found.measured, more.measured]))
+    at_spec = np.concatenate([found.at_spec, more.at_spec])
+    return with_covariance(fit(TERMS, at_spec, np.concatenate([found.measured, more.measured])), at_spec)
 
 
 def _part(name: str) -> str:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stoker.perf.calibration.fitting import Array, Calibration, fit
+from stoker.perf.calibration.fitting import Array, Calibration, fit, with_covariance
 from stoker.perf.calibration.holdout import Predicted, quantiles
 from stoker.perf.catalogue import gpu
 from stoker.perf.prediction.anchoring import CARRIED, OWN, anchored
-from stoker.perf.prediction.intervals import Distance, hidden
+from stoker.perf.prediction.intervals import Distance, hidden, stretch
 from stoker.perf.prediction.published import (
     FOUNDRY,
     MPT,
@@ -82,7 +82,7 @@ class Judge:
         ]
         at_spec = np.concatenate([self.at_spec[rows], self._of_decoders.at_spec[more]])
         measured = np.concatenate([self.measured[rows], self._of_decoders.measured[more]])
-        return without(fit(TERMS, at_spec, measured, start), left_out)
+        return without(with_covariance(fit(TERMS, at_spec, measured, start), at_spec), left_out)
 
     def decoders(self) -> Predicted:
         """MPT's steps of one server by a calibration without any of them; what their exchange took is known."""
@@ -120,25 +120,36 @@ class Judge:
         times, lows, highs = (np.empty(len(rows)) for _ in range(3))
         places = _grouped(names)
         for name, own in places.items():
-            predicted = self.predicted(self.without(frozenset({name})), [rows[place] for place in own])
+            targets, calibration = [rows[place] for place in own], self.without(frozenset({name}))
+            predicted, wider = self.predicted(calibration, targets), self._stretches(calibration, targets)
             ratios = [
                 self._ratios(frozenset({name, other}), self._alone(rows[place] for place in others))
                 for other, others in places.items()
                 if other != name and len(places) > 2
             ]
-            _fill((times, lows, highs), own, predicted, ratios, share)
+            _fill((times, lows, highs), own, predicted, wider, ratios, share)
         return Predicted(tuple(names), self.measured[list(rows)], times, lows, highs)
+
+    def _stretches(self, calibration: Calibration, rows: Sequence[int]) -> Array:
+        """How much wider the interval of each row is than where every term is known."""
+        doubts = calibration.doubts(self.at_spec[list(rows)]).tolist()
+        return np.array([stretch(doubt, anchored=False) for doubt in doubts])
 
     def _alone(self, rows: Iterable[int]) -> list[int]:
         """Those on one GPU."""
         return [row for row in rows if self.all[row].gpus == 1]
 
     def _ratios(self, left_out: frozenset[str], rows: Sequence[int]) -> Array:
-        """log(measured / predicted) of configurations on one GPU."""
-        return np.log(self.measured[list(rows)] / self.without(left_out).seconds(self.at_spec[list(rows)]))
+        """log(measured / predicted) of configurations on one GPU, where every term were known."""
+        calibration = self.without(left_out)
+        errors = np.log(self.measured[list(rows)] / calibration.seconds(self.at_spec[list(rows)]))
+        return errors / self._stretches(calibration, rows)
 
     def ratios(self, rows: Sequence[int], distance: Distance = "card") -> Array:
-        """log(measured / predicted) on one GPU, each row without its family and as if its GPU were at that distance."""
+        """log(measured / predicted) on one GPU, each row without its family and as if its GPU were at that distance.
+
+        As far as it does not come from terms that the rest does not show: over :func:`stretch`.
+        """
         found = [
             self._ratios(hidden(self.all[row].gpu, distance) | {self.all[row].family}, [row])
             for row in rows
@@ -184,34 +195,46 @@ class Judge:
         times, lows, highs = (np.empty(len(pairs)) for _ in range(3))
         places = _grouped(names)
         for name, own in places.items():
-            predicted = measured[own] / np.exp(self.anchored_ratios([pairs[place] for place in own], distance))
+            seconds, wider = self._from_anchors([pairs[place] for place in own], distance).T
             ratios = [
                 self.anchored_ratios([pairs[place] for place in others], distance, name)
                 for other, others in places.items()
                 if nested and other != name
             ]
-            _fill((times, lows, highs), own, np.stack([predicted] * 3, axis=1), ratios, share)
+            _fill((times, lows, highs), own, np.stack([seconds] * 3, axis=1), wider, ratios, share)
         return Predicted(tuple(names), measured, times, lows, highs)
 
     def anchored_ratios(self, pairs: Sequence[Pair], distance: Distance = "card", *without: str) -> Array:
-        """log(measured / predicted) of the second of each pair."""
-        found = np.empty(len(pairs))
+        """log(measured / predicted) of the second of each pair, over :func:`stretch`."""
+        seconds, wider = self._from_anchors(pairs, distance, *without).T
+        return np.log(self.measured[[pair.target for pair in pairs]] / seconds) / wider
+
+    def _from_anchors(self, pairs: Sequence[Pair], distance: Distance, *without: str) -> Array:
+        """Of the second of each pair: its predicted seconds, and how much wider its interval is; shape (pairs, 2)."""
+        found = np.empty((len(pairs), 2))
         for number, pair in enumerate(pairs):
-            target = self.all[pair.target]
+            target, at_spec = self.all[pair.target], self.at_spec[pair.target][None]
             carried = CARRIED if target.gpu != self.all[pair.anchor].gpu else 1.0
-            moved = self._moved(pair.anchor, hidden(target.gpu, distance) | {target.family, *without}, carried)
-            found[number] = self.measured[pair.target] / float(moved.seconds(self.at_spec[pair.target][None])[0])
-        return np.log(found)
+            left_out = hidden(target.gpu, distance) | {target.family, *without}
+            moved = self._moved(pair.anchor, left_out, carried)
+            doubt = self.without(left_out).doubts(at_spec, beside=self.at_spec[pair.anchor][None])
+            found[number] = float(moved.seconds(at_spec)[0]), stretch(float(doubt[0]), anchored=True)
+        return found
 
 
 def _fill(
-    columns: tuple[Array, Array, Array], own: Sequence[int], predicted: Array, ratios: Sequence[Array], share: float
+    columns: tuple[Array, Array, Array],
+    own: Sequence[int],
+    predicted: Array,
+    wider: Array,
+    ratios: Sequence[Array],
+    share: float,
 ) -> None:
     likely, low, high = predicted.T
     ends = likely, likely
     if ratios:
         below, above = quantiles(np.concatenate(ratios), share)
-        ends = low * below, high * above
+        ends = low * below**wider, high * above**wider
     for column, times in zip(columns, (likely, *ends), strict=True):
         column[list(own)] = times
 

@@ -62,16 +62,17 @@ def predict(
     reason = _refusal(features, card, precision) or refusal(features, machines, strategy)
     if reason:
         return refused(reason)
-    used, unmoved = _calibration(features, anchor, card, stack)
+    moved, unmoved = _calibration(features, anchor, card, stack)
     stack = stack or _stack(features)
     precision = precision or _precision(features, card)
-    alone = _alone(features, card, precision, stack, used)
+    alone = _alone(features, card, precision, stack, moved.calibration)
     strategy = replace(strategy, accumulation=strategy.accumulation * features.micro_batches)
     times = alone.times(strategy.accumulation, divided=strategy.tensor > 1)
     exchanged = "bf16" if precision == "fp8" else precision
     spreading = spread(times, _sums(features).micro_batch, machines, strategy, precision=exchanged)
     distance = "specification" if precision == "fp8" else distance_of(card)
-    below, above = interval(distance, anchored=unmoved == "", share=share)
+    doubt = _doubt(features, unit_times(card, precision, stack), moved.beside)
+    below, above = interval(distance, anchored=moved.beside is not None, share=share, doubt=doubt)
     tier: Tier = "extrapolated" if distance == "specification" or spreading.unvalidated else "calibrated"
     return Prediction(
         seconds=spreading.step_s,
@@ -106,15 +107,34 @@ def _precision(features: StepFeatures, card: Gpu) -> str:
     return wanted if wanted in card.rates else "fp16" if wanted == "bf16" and "fp16" in card.rates else "fp32"
 
 
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """The calibration for one program.
+
+    Attributes:
+        beside: the measured step that has moved it, if one has: shape (terms,), in seconds at the makers' rates.
+    """
+
+    calibration: Calibration
+    beside: Array | None = None
+
+
+def _doubt(features: StepFeatures, units: Array, beside: Array | None) -> float:
+    """How little the measurements show of what the step consists of, on one GPU."""
+    at_spec = (_sums(features).works.sum(axis=0) @ units)[None]
+    return float(calibration().doubts(at_spec, None if beside is None else beside[None])[0])
+
+
 def _calibration(
     features: StepFeatures, anchor: Anchor | None, card: Gpu, stack: Stack | None
-) -> tuple[Calibration, str | None]:
+) -> tuple[_Moved, str | None]:
     """The calibration, and why a measured step has not moved it: empty where it has, None where there is none."""
+    unmoved = _Moved(calibration())
     if anchor is None:
-        return calibration(), None
+        return unmoved, None
     anchor.check(features)
     if anchor.gpu == CPU:
-        return calibration(), "the measured step ran on a CPU, which says nothing about a GPU: not used"
+        return unmoved, "the measured step ran on a CPU, which says nothing about a GPU: not used"
     measured = anchor.features or features
     carried = 1.0 if card.name == anchor.gpu else CARRIED if anchor.own_s is not None else CARRIED_UNTIMED
     stack = stack or _stack(measured)
@@ -125,15 +145,15 @@ def _calibration(
             _moved.popitem(last=False)
     moved = _moved[key][2]
     if moved is None:
-        return calibration(), "the measured step waited for input and exchange most of its time: not used"
+        return unmoved, "the measured step waited for input and exchange most of its time: not used"
     return moved, ""
 
 
-_moved: OrderedDict[tuple[object, ...], tuple[StepFeatures, Anchor, Calibration | None]] = OrderedDict()
+_moved: OrderedDict[tuple[object, ...], tuple[StepFeatures, Anchor, _Moved | None]] = OrderedDict()
 """The last calibrations that measured steps have moved, each with what it was moved by."""
 
 
-def _move(features: StepFeatures, anchor: Anchor, carried: float, stack: Stack) -> Calibration | None:
+def _move(features: StepFeatures, anchor: Anchor, carried: float, stack: Stack) -> _Moved | None:
     """None where the GPU's own work was too little of the step."""
     card = gpu(anchor.gpu)
     precision = anchor.precision if anchor.precision in card.rates else _precision(features, card)
@@ -143,7 +163,7 @@ def _move(features: StepFeatures, anchor: Anchor, carried: float, stack: Stack) 
         own_s = _own_s(features, anchor, precision, stack)
     if own_s < OWN * anchor.seconds:
         return None
-    return anchored(calibration(), at_spec, own_s, carried)
+    return _Moved(anchored(calibration(), at_spec, own_s, carried), at_spec)
 
 
 def _own_s(features: StepFeatures, anchor: Anchor, precision: str, stack: Stack) -> float:

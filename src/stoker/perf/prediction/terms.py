@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -207,16 +207,21 @@ def without(calibration: Calibration, left_out: Collection[str]) -> Calibration:
         calibration: that was fitted without them.
         left_out: names of cards and of generations; other names mean nothing here.
     """
-    coefficients = calibration.coefficients.copy()
+    taken = np.eye(len(TERMS))
     missing = _unseen(left_out)
     for name in missing:
         for terms in (TENSOR_CORES, MEMORIES):
-            coefficients[_COLUMN[terms[name]]] = coefficients[_COLUMN[terms[nearest(name, missing)]]]
+            taken[_COLUMN[terms[name]]] = taken[_COLUMN[terms[nearest(name, missing)]]]
     seen = [_COLUMN[OF_CARDS[card]] for card in _seen(left_out)]
     for name in CARDS:
         if _COLUMN[OF_CARDS[name]] not in seen:
-            coefficients[_COLUMN[OF_CARDS[name]]] = coefficients[seen].mean()
-    return Calibration(calibration.terms, coefficients)
+            taken[_COLUMN[OF_CARDS[name]]] = taken[seen].mean(axis=0)
+    covariance = calibration.covariance
+    return replace(
+        calibration,
+        coefficients=taken @ calibration.coefficients,
+        covariance=None if covariance is None else taken @ covariance @ taken.T,
+    )
 
 
 def nearest(generation: str, left_out: Collection[str] = ()) -> str:
