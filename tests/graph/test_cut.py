@@ -114,6 +114,40 @@ def test_a_saving_below_the_floor_moves_nothing(graph, prices):
     assert choose(graph, replace(prices, min_saving_s=saved_s)).saved_s == saved_s
 
 
+@given(GRAPHS, PRICES, st.floats(0.0, 0.1), st.sampled_from((1.0, 3.0, 100.0)))
+def test_data_workers_that_have_no_time_never_make_a_cut_better(graph, prices, item_s, workers):
+    busy = choose(graph, replace(prices, item_s=item_s, workers=workers))
+    assert 0.0 <= busy.saved_s <= choose(graph, prices).saved_s + 1e-9
+    assert busy.moved | set(busy.stayed) == {node.number for node in graph.nodes if not node.state}
+
+
+def of_busy_workers():
+    """A batch takes a worker 4 of the step's 5 ms already; of two calls the cheaper one is sent for next to nothing."""
+    flow = Dataflow(step_s=5e-3)
+    flow.model(flow.call("sum", flow.leaf(), seconds=0.8e-3, size_bytes=80))
+    wide = flow.call("scale", flow.leaf(), seconds=2e-3, size_bytes=5_000_000)
+    flow.model(wide)
+    return flow.graph
+
+
+def test_a_cut_that_data_workers_have_no_time_for_is_not_made():
+    graph = of_busy_workers()
+    assert choose(graph, FAST).moved == {0, 2}
+    assert choose(graph, replace(FAST, item_s=4e-3, workers=2)).moved == {0, 2}
+    none = choose(graph, replace(FAST, item_s=6e-3, workers=1))
+    assert not none
+    assert set(none.stayed.values()) == {
+        "would be worth moving if data workers had the time: steps would wait for them"
+    }
+
+
+def test_of_a_cut_too_large_for_the_data_workers_what_saves_most_of_their_time_is_made():
+    cut = choose(of_busy_workers(), replace(FAST, item_s=3.5e-3, workers=1))
+    assert cut.moved == {0}
+    assert "if data workers had the time" in cut.stayed[2]
+    assert cut.saved_s == pytest.approx(0.7e-3, rel=0.1)
+
+
 def test_an_expanding_prefix_stays():
     flow = Dataflow()
     labels = flow.leaf(400_000)

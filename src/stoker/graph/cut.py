@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stoker.core.units import format_seconds
 from stoker.graph import staying
@@ -18,6 +18,9 @@ from stoker.graph.ledger import Ledger, Prices
 
 __all__ = ["Prices", "choose", "value_of"]
 
+_DEARER = (0.3, 0.6)
+"""Prices of a second of worker time at which calls that are dear to send for what they save stay first."""
+
 
 def choose(graph: Graph, prices: Prices) -> Cut:
     """The cut of the highest value; of several, the one that moves least. Empty where none saves enough.
@@ -26,14 +29,20 @@ def choose(graph: Graph, prices: Prices) -> Cut:
     one vertex more, so that it is paid once however many nodes that stay use it.
     """
     ledger = Ledger(graph, prices)
-    moved = _minimum_cut(ledger)
-    saved_s = ledger.saved_ns(moved) / 1e9
-    stayed = staying.reasons(ledger, moved)
+    moved, worth = _shortest(ledger)
+    saved_s = ledger.shorter_s(moved)
     least_s = max(prices.min_saving_s, prices.min_saving_frac * graph.step_s)
+    few: frozenset[int] = frozenset()
     if moved and saved_s < least_s:
-        words = f"is worth moving, but all such nodes save {format_seconds(saved_s)} a step"
-        stayed |= dict.fromkeys(moved, f"{words}: the least to do it for is {format_seconds(least_s)}")
-        moved, saved_s = frozenset[int](), 0.0
+        few = moved if ledger.saved_ns(moved) / 1e9 < least_s else few
+        moved = frozenset[int]()
+    words = f"is worth moving, but all such nodes save {format_seconds(saved_s)} a step"
+    stayed = {
+        **staying.reasons(ledger, moved),
+        **dict.fromkeys(worth - moved, "would be worth moving if data workers had the time: steps would wait for them"),
+        **dict.fromkeys(few, f"{words}: the least to do it for is {format_seconds(least_s)}"),
+    }
+    saved_s = saved_s if moved else 0.0
     boundary = ledger.sent(moved)
     return Cut(
         moved=moved,
@@ -43,6 +52,22 @@ def choose(graph: Graph, prices: Prices) -> Cut:
         boundary_bytes=sum(graph.values[value].size_bytes for value in boundary),
         stayed=dict(sorted(stayed.items())),
     )
+
+
+def _shortest(ledger: Ledger) -> tuple[frozenset[int], frozenset[int]]:
+    """The cut with the shortest steps, and the one that would have them if data workers had any time.
+
+    Where steps would wait for data workers, dearer prices of their time give cuts that take less of it.
+    """
+    worth = _minimum_cut(ledger)
+    if ledger.shorter_s(worth) >= ledger.saved_ns(worth) / 1e9:
+        return worth, worth
+    dearer = [
+        _minimum_cut(Ledger(ledger.graph, replace(ledger.prices, worker_s_price=price)))
+        for price in _DEARER
+        if price > ledger.prices.worker_s_price
+    ]
+    return max((worth, *dearer), key=ledger.shorter_s), worth
 
 
 def value_of(graph: Graph, moved: Iterable[int], prices: Prices) -> float:

@@ -120,8 +120,8 @@ class Cutter:
         conductor: watches steps for all loaders of the process.
         ship: tells the loader's workers what to do with a collated batch (a pickled :class:`Stage`; empty for nothing).
         report: told each verdict.
-        prices: what transport and worker time cost. Measuring that takes time: a function is called only when a cut
-            may pay at the best prices that there can be.
+        prices: what transport and worker time cost now. Measuring that takes time: a function is called only when a
+            cut may pay at the best prices that there can be.
         tried: a cut is kept only if the program is faster with it.
         sample: random calls on the batch draw from streams of the work item's own, and may move.
         chooser: chooses the cut of a graph.
@@ -362,12 +362,10 @@ class Cutter:
 
     def _best(self, graph: Graph) -> Cut:
         """The cut at the prices of this machine, which are measured only if a cut might pay at all."""
-        if not isinstance(self._priced, Prices):
-            cut = self._chooser(graph, _BEST_PRICES)
-            if not cut:
-                return cut
-            self._priced = self._priced()
-        return self._chooser(graph, self._priced)
+        if isinstance(self._priced, Prices):
+            return self._chooser(graph, self._priced)
+        cut = self._chooser(graph, _BEST_PRICES)
+        return self._chooser(graph, self._priced()) if cut else cut
 
     def _settle_recorded(self, step_s: float) -> None:
         """Chooses for the variants of which enough is recorded.

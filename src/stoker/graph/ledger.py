@@ -27,6 +27,10 @@ class Prices:
     """Verifying the call of a moved node in the training process."""
     worker_s_price: float = 0.05
     """Price of a second of data-worker time, in seconds of the training process."""
+    item_s: float = 0.0
+    """What an item takes a data worker without the cut."""
+    workers: float = math.inf
+    """Data workers that can work at once; with infinitely many, steps never wait for them."""
     min_saving_s: float = 0.0
     """A cut that saves less in a step is not made."""
     min_saving_frac: float = 0.02
@@ -35,7 +39,9 @@ class Prices:
     def __post_init__(self) -> None:
         if not self.bytes_per_s > 0.0:
             raise ValueError(f"`bytes_per_s` must be positive, got {self.bytes_per_s}")
-        for name in ("tensor_s", "verify_s", "worker_s_price", "min_saving_s"):
+        if not self.workers > 0.0:
+            raise ValueError(f"`workers` must be positive, got {self.workers}")
+        for name in ("tensor_s", "verify_s", "worker_s_price", "item_s", "min_saving_s"):
             value: float = getattr(self, name)
             if not 0.0 <= value < math.inf:
                 raise ValueError(f"`{name}` must be a number not below 0, got {value}")
@@ -115,6 +121,21 @@ class Ledger:
     def saved_ns(self, moved: Set[int]) -> int:
         """What the training process saves in a step; below 0 where moving makes it slower."""
         return self.calls_ns(moved, moved) - sum(self.send_ns(value) for value in self.sent(moved))
+
+    def shorter_s(self, moved: Set[int]) -> float:
+        """What the program's time from batch to batch is predicted to lose.
+
+        Less than what the training process saves where the data workers, with all that they have to make and to copy
+        then, become what a step waits for.
+        """
+        saved_s, step_s = self.saved_ns(moved) / 1e9, self.graph.step_s
+        if not moved or not step_s:
+            return saved_s
+        calls_s = math.fsum(self.graph.nodes[number].seconds for number in moved)
+        copied_s = sum(self.graph.values[value].size_bytes for value in self.sent(moved)) / self.prices.bytes_per_s
+        before_s = self.prices.item_s / self.prices.workers
+        after_s = (self.prices.item_s + calls_s + copied_s) / self.prices.workers
+        return max(step_s, before_s) - max(step_s - saved_s, after_s)
 
     def value_ns(self, moved: Set[int]) -> int:
         """What is saved, less the price of the data workers' time."""

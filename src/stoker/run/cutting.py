@@ -9,6 +9,7 @@ from typing import Any
 from stoker.core import events
 from stoker.core.mishaps import reraise_from_handler
 from stoker.feed.loader import LoaderFeed, StepCutter
+from stoker.feed.program import Tier
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices
 from stoker.graph.cutter import Cutter, Verdict, measure_bandwidth
@@ -29,6 +30,7 @@ class Cutting:
     Args:
         emit: takes records.
         now_s: seconds since the run started.
+        cores: that this process and its data workers may use.
         always: moves all that can move and keeps it, whether it pays or not.
         sample: random calls on a batch draw from a stream of the work item's own, and may move.
     """
@@ -37,18 +39,20 @@ class Cutting:
         self,
         emit: Callable[[events.AnyEvent], None],
         now_s: Callable[[], float],
+        cores: Callable[[], float],
         *,
         always: bool = False,
         sample: bool = False,
     ) -> None:
         self._emit = emit
         self._now_s = now_s
+        self._cores = cores
         self._conductor = Conductor()
         self._verdicts: dict[int, dict[int, Verdict]] = {}
         self._memories: dict[tuple[str, str], Memory] = {}
         self._always = always
         self._sample = sample
-        self._prices: Prices | None = _FREE if always else None
+        self._bytes_per_s: float | None = None
 
     def cutter(self, feed: LoaderFeed, loop: tuple[str, str]) -> StepCutter:
         """Who cuts the steps of one loader.
@@ -60,9 +64,10 @@ class Cutting:
         memory = self._memories.setdefault(loop, Memory()) if all(loop) else Memory()
 
         def measured() -> Prices:
-            if self._prices is None:
-                self._prices = Prices(bytes_per_s=measure_bandwidth())
-            return self._prices
+            if self._bytes_per_s is None:
+                self._bytes_per_s = measure_bandwidth()
+            item_s, workers = _capacity(feed, self._cores())
+            return Prices(bytes_per_s=self._bytes_per_s, item_s=item_s, workers=workers)
 
         def report(verdict: Verdict) -> None:
             self._verdicts.setdefault(feed.number, {})[verdict.variant] = verdict
@@ -77,7 +82,7 @@ class Cutting:
             self._conductor,
             feed.stage,
             report,
-            self._prices or measured,
+            _FREE if self._always else measured,
             tried=not self._always,
             sample=self._sample,
             fail=fail,
@@ -92,6 +97,19 @@ class Cutting:
     def close(self) -> None:
         """Watches nothing any more."""
         self._conductor.close()
+
+
+def _capacity(feed: LoaderFeed, cores: float) -> tuple[float, float]:
+    """Seconds that an item takes a data worker, and how many data workers can work at once.
+
+    Where their number is given, wall time counts. Where it is stoker's, items that wait get more workers: processor
+    time counts, on the cores that the training process leaves.
+    """
+    made, choice = feed.counters, feed.choice
+    items = max(1, made.items)
+    if feed.services.config.workers is None and choice is not None and choice.tier is Tier.ELASTIC:
+        return made.worker_cpu_s / items, max(1.0, cores - 1.0)
+    return made.worker_busy_s / items, max(1, feed.num_workers)
 
 
 class _Careful:

@@ -69,7 +69,11 @@ class Serving:
         self._take_place(find_place())
         self.clock = StepClock()
         self.cutting = Cutting(
-            self.emit, self.now_s, always=settings.cut == "always", sample=settings.random == "sample"
+            self.emit,
+            self.now_s,
+            lambda: self.cores,
+            always=settings.cut == "always",
+            sample=settings.random == "sample",
         )
         self._sinks = sinks
         self.effort = BestEffort(self.mishap)
