@@ -16,7 +16,10 @@ from stoker.graph.dataflow import Cut, Graph
 from stoker.graph.flow import SINK, SOURCE, Network
 from stoker.graph.ledger import Ledger, Prices
 
-__all__ = ["Prices", "choose", "value_of"]
+__all__ = ["NO_TIME", "Prices", "choose", "value_of"]
+
+NO_TIME = "would be worth moving if data workers had the time: steps would wait for them"
+"""Why a call stays that data workers have no time for."""
 
 _DEARER = (0.3, 0.6)
 """Prices of a second of worker time at which calls that are dear to send for what they save stay first."""
@@ -39,7 +42,7 @@ def choose(graph: Graph, prices: Prices) -> Cut:
     words = f"is worth moving, but all such nodes save {format_seconds(saved_s)} a step"
     stayed = {
         **staying.reasons(ledger, moved),
-        **dict.fromkeys(worth - moved, "would be worth moving if data workers had the time: steps would wait for them"),
+        **dict.fromkeys(worth - moved, NO_TIME),
         **dict.fromkeys(few, f"{words}: the least to do it for is {format_seconds(least_s)}"),
     }
     saved_s = saved_s if moved else 0.0

@@ -24,7 +24,7 @@ import torch
 from stoker.core.units import format_seconds
 from stoker.graph.attention import Attention
 from stoker.graph.conductor import Conductor
-from stoker.graph.cut import Prices, choose
+from stoker.graph.cut import NO_TIME, Prices, choose
 from stoker.graph.dataflow import Argument, Cut, Form, Graph
 from stoker.graph.expected import NOTHING, Substitution
 from stoker.graph.leaves import leaves_of, signature_of
@@ -422,7 +422,7 @@ class Cutter:
         assert recording is not None
         cut = self._best(recording.graph)
         if not cut or recording.revisions > _MAX_REVISIONS:
-            reason = _why_whole(recording.graph) if not cut else "its steps differ too often from each other"
+            reason = _why_whole(recording.graph, cut) if not cut else "its steps differ too often from each other"
             earlier = variant.cut if recording.revisions and variant.cut is not None else cut
             self._keep_whole(variant, "reverted" if recording.revisions else "stayed", reason, cut=earlier)
             return
@@ -574,14 +574,15 @@ class Cutter:
         self._report(Verdict(variant=number, recording=recording, cut=cut, outcome=outcome, reason=reason, gain=gain))
 
 
-def _why_whole(graph: Graph) -> str:
+def _why_whole(graph: Graph, cut: Cut) -> str:
     stateless = [node for node in graph.nodes if not node.state]
     if not stateless:
         return "no call depends on the batch alone"
     seconds = sum(node.seconds for node in stateless)
     calls = f"{len(stateless)} call{'' if len(stateless) == 1 else 's'}"
     share = f" of its {format_seconds(graph.step_s)}" if graph.step_s else ""
-    return f"what depends on the batch alone ({calls}) takes {format_seconds(seconds)}{share}: sending it costs more"
+    why = "data workers have no time for it" if NO_TIME in cut.stayed.values() else "sending it costs more"
+    return f"what depends on the batch alone ({calls}) takes {format_seconds(seconds)}{share}: {why}"
 
 
 def _leaves_of(step: Step) -> Iterator[Argument]:

@@ -10,6 +10,7 @@ from stoker.core import events
 from stoker.core.mishaps import reraise_from_handler
 from stoker.feed.loader import LoaderFeed, StepCutter
 from stoker.feed.program import Tier
+from stoker.feed.window import Counters
 from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices
 from stoker.graph.cutter import Cutter, Verdict, measure_bandwidth
@@ -63,10 +64,12 @@ class Cutting:
         """
         memory = self._memories.setdefault(loop, Memory()) if all(loop) else Memory()
 
+        items = _Items(feed)
+
         def measured() -> Prices:
             if self._bytes_per_s is None:
                 self._bytes_per_s = measure_bandwidth()
-            item_s, workers = _capacity(feed, self._cores())
+            item_s, workers = items.capacity(self._cores())
             return Prices(bytes_per_s=self._bytes_per_s, item_s=item_s, workers=workers)
 
         def report(verdict: Verdict) -> None:
@@ -88,7 +91,7 @@ class Cutting:
             fail=fail,
             memory=memory,
         )
-        return _Careful(cutter, fail)
+        return _Careful(cutter, items, fail)
 
     def verdicts(self, loader: int) -> list[Verdict]:
         """What became of each kind of step over a loader, as far as is known."""
@@ -99,24 +102,37 @@ class Cutting:
         self._conductor.close()
 
 
-def _capacity(feed: LoaderFeed, cores: float) -> tuple[float, float]:
-    """Seconds that an item takes a data worker, and how many data workers can work at once.
+class _Items:
+    """What items take data workers, from the first batch on: what was made before met cold caches and pages."""
 
-    Where their number is given, wall time counts. Where it is stoker's, items that wait get more workers: processor
-    time counts, on the cores that the training process leaves.
-    """
-    made, choice = feed.counters, feed.choice
-    items = max(1, made.items)
-    if feed.services.config.workers is None and choice is not None and choice.tier is Tier.ELASTIC:
-        return made.worker_cpu_s / items, max(1.0, cores - 1.0)
-    return made.worker_busy_s / items, max(1, feed.num_workers)
+    def __init__(self, feed: LoaderFeed) -> None:
+        self._feed = feed
+        self._first: Counters | None = None
+
+    def arrived(self) -> None:
+        """A batch was delivered."""
+        if self._first is None:
+            self._first = self._feed.counters.copy()
+
+    def capacity(self, cores: float) -> tuple[float, float]:
+        """Seconds that an item takes a data worker, and how many data workers can work at once.
+
+        Where their number is given, wall time counts. Where it is stoker's, items that wait get more workers: processor
+        time counts, on the cores that the training process leaves.
+        """
+        now, first, choice = self._feed.counters, self._first or Counters(), self._feed.choice
+        items = max(1, now.items - first.items)
+        if self._feed.services.config.workers is None and choice is not None and choice.tier is Tier.ELASTIC:
+            return (now.worker_cpu_s - first.worker_cpu_s) / items, max(1.0, cores - 1.0)
+        return (now.worker_busy_s - first.worker_busy_s) / items, max(1, self._feed.num_workers)
 
 
 class _Careful:
     """A cutter whose own mistakes leave the loader's steps whole."""
 
-    def __init__(self, cutter: Cutter, fail: Callable[[Exception], None]) -> None:
+    def __init__(self, cutter: Cutter, items: _Items, fail: Callable[[Exception], None]) -> None:
         self._cutter = cutter
+        self._items = items
         self._fail = fail
         self._ended = False
         self.batch_of = cutter.batch_of
@@ -133,6 +149,7 @@ class _Careful:
     def delivered(self, item: Any, seed: Callable[[], int]) -> Any:
         if not self._ended:
             try:
+                self._items.arrived()
                 return self._cutter.delivered(item, seed)
             except Exception as error:
                 reraise_from_handler(error)
