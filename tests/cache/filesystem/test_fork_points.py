@@ -39,20 +39,30 @@ class ListedSource(LocalSource):
 
 
 def locks_of(root: Any) -> Iterator[tuple[str, Any]]:
-    """Locks that objects of the cache lead to from some object, and the way to each."""
+    """Locks that an object of the cache, and then its modules, lead to, each with its place in the object that has it.
+
+    One of each place: of what earlier tests have left there may be hundreds.
+    """
     seen: set[int] = set()
-    todo: list[tuple[str, Any]] = [(type(root).__name__, root)]
-    todo += [(name, vars(module)) for name, module in sys.modules.items() if name.startswith("stoker.cache.")]
-    while todo:
-        way, found = todo.pop()
-        if id(found) in seen:
-            continue
-        seen.add(id(found))
-        if isinstance(found, _LOCKS):
-            yield way, found
-        elif isinstance(found, _CONTAINERS) or type(found).__module__.startswith("stoker.cache"):
-            parts = found.items() if isinstance(found, dict) else enumerate(_parts(found))
-            todo += [(f"{way}.{type(part).__name__ if isinstance(name, int) else name}", part) for name, part in parts]
+    places: set[str] = set()
+    modules = [(name, vars(module)) for name, module in sys.modules.items() if name.startswith("stoker.cache.")]
+    for start in [(type(root).__name__, root), *modules]:
+        todo: list[tuple[str, Any]] = [start]
+        while todo:
+            place, found = todo.pop()
+            if id(found) in seen:
+                continue
+            seen.add(id(found))
+            if isinstance(found, _LOCKS):
+                if place not in places:
+                    yield place, found
+                places.add(place)
+                continue
+            is_ours = type(found).__module__.startswith("stoker.cache")
+            if is_ours or isinstance(found, _CONTAINERS):
+                place = type(found).__name__ if is_ours else place
+                parts = found.items() if isinstance(found, dict) else enumerate(_parts(found))
+                todo += [(f"{place}.{name} {type(part).__name__}", part) for name, part in parts]
 
 
 def _parts(found: Any) -> list[Any]:

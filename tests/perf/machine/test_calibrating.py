@@ -34,6 +34,7 @@ def features_file(folder: Path, target: str = "cpu") -> Path:
 
 
 @pytest.mark.integration
+@pytest.mark.timeout(300)  # half a minute on a quiet machine; probes are repeated on a busy one
 def test_this_machine_is_measured_and_a_step_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "machine.json"
     rates = calibrate(seconds=3.0, thin=60, exchange=False)
