@@ -146,6 +146,17 @@ def test_intervals_are_what_the_errors_say(judge: Judge) -> None:
             assert (below, above) == pytest.approx((each.below, each.above), rel=0.01)
 
 
+def test_the_calibration_is_what_a_refit_says(judge: Judge) -> None:
+    """Compile it again where this fails: `python -m stoker.perf.prediction.compiling`."""
+    kept, again = calibration(), judge.without()
+    assert kept.terms == again.terms
+    np.testing.assert_allclose(kept.coefficients, again.coefficients, rtol=1e-9)
+    np.testing.assert_allclose(kept.seconds(judge.at_spec), again.seconds(judge.at_spec), rtol=1e-9)
+    np.testing.assert_allclose(kept.doubts(judge.at_spec), again.doubts(judge.at_spec), rtol=1e-9)
+    beside = np.roll(judge.at_spec, 1, axis=0)  # as of an anchor: differences of shares, where digits could be lost
+    np.testing.assert_allclose(kept.doubts(judge.at_spec, beside), again.doubts(judge.at_spec, beside), rtol=1e-9)
+
+
 def test_an_unknown_share_is_named() -> None:
     with pytest.raises(ValueError, match=r"`share` must be one of 0.5, 0.8, 0.9, 0.95, got 0.7"):
         interval("card", anchored=False, share=0.7)

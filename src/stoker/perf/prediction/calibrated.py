@@ -1,25 +1,70 @@
-"""The calibration that predictions use: from every published step whose definition says what one GPU of it ran."""
+"""The calibration that predictions use: from every published step whose definition says what one GPU of it ran.
+
+``calibration.json`` is part of the package, so that a prediction neither reads those steps nor fits to them:
+`python -m stoker.perf.prediction.compiling` makes it again, and has to after a change of a term or a table.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from importlib.resources import files
 from types import MappingProxyType
 
+import msgspec
 import numpy as np
 
-from stoker.perf.calibration.fitting import Array, Calibration, fit, with_covariance
-from stoker.perf.prediction.published import configurations, decoder_study, decoders_on_one_server, study
+from stoker.perf.calibration.fitting import Array, Calibration
 from stoker.perf.prediction.terms import CARD, COMPUTE, HOST, OPTIMIZER, TERMS
+
+FILE = "calibration.json"
+
+
+class Table(msgspec.Struct, frozen=True):
+    """What ``calibration.json`` holds, every digit of it."""
+
+    coefficients: dict[str, float]
+    """By term, in the order of :data:`~stoker.perf.prediction.terms.TERMS`."""
+    covariance: tuple[tuple[float, ...], ...]
+    """Of their logarithms; of each row what is left of the diagonal, and the diagonal."""
+
+
+def packed(found: Calibration) -> bytes:
+    """A calibration as the package's table has it; :func:`unpacked` undoes it.
+
+    Raises:
+        ValueError: it has no covariance.
+    """
+    if found.covariance is None:
+        raise ValueError("a calibration needs a covariance to be kept: `with_covariance` gives it one")
+    names = [term.name for term in found.terms]
+    lower = tuple(tuple(row[: place + 1]) for place, row in enumerate(found.covariance.tolist()))
+    table = Table(dict(zip(names, found.coefficients.tolist(), strict=True)), lower)
+    return msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n"
+
+
+def unpacked(content: bytes) -> Calibration:
+    """The calibration of such a table.
+
+    Raises:
+        ValueError: it is of other terms than there are.
+    """
+    table = msgspec.json.decode(content, type=Table)
+    if tuple(table.coefficients) != tuple(term.name for term in TERMS):
+        raise ValueError(
+            f"`{FILE}` must hold the {len(TERMS)} terms that there are, in their order, got {len(table.coefficients)}; "
+            "make it again: python -m stoker.perf.prediction.compiling"
+        )
+    covariance = np.zeros((len(TERMS), len(TERMS)))
+    for place, row in enumerate(table.covariance):
+        covariance[place, : place + 1] = covariance[: place + 1, place] = row
+    return Calibration(TERMS, np.array(list(table.coefficients.values())), covariance)
 
 
 @functools.cache
 def calibration() -> Calibration:
-    """From all of them; takes a second."""
-    found = study([each for each in configurations() if each.gpus == 1 and not each.is_loose])
-    more = decoder_study(decoders_on_one_server())
-    at_spec = np.concatenate([found.at_spec, more.at_spec])
-    return with_covariance(fit(TERMS, at_spec, np.concatenate([found.measured, more.measured])), at_spec)
+    """As the package has it."""
+    return unpacked((files("stoker.perf.prediction") / FILE).read_bytes())
 
 
 def _part(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Makes ``intervals.json``: `python -m stoker.perf.prediction.compiling`, a minute."""
+"""Makes ``calibration.json`` and ``intervals.json``: `python -m stoker.perf.prediction.compiling`, a minute."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from stoker.perf.calibration.fitting import Array
 from stoker.perf.calibration.holdout import quantiles
 from stoker.perf.catalogue import gpu
+from stoker.perf.prediction import calibrated
 from stoker.perf.prediction.intervals import FILE, SHARES, Distance, Interval, Table, key
 from stoker.perf.prediction.judging import Judge
 from stoker.perf.prediction.terms import GENERATIONS, older
@@ -45,4 +46,6 @@ def _wider(nearer: Interval, ratios: Array) -> Interval:
 
 if __name__ == "__main__":
     np.seterr(all="raise")
-    (Path(__file__).parent / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(compiled(Judge()))) + b"\n")
+    folder, everything = Path(__file__).parent, Judge()
+    (folder / calibrated.FILE).write_bytes(calibrated.packed(everything.without()))
+    (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(compiled(everything))) + b"\n")
