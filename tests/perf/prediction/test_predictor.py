@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 from dataclasses import replace
 
 import msgspec
@@ -15,10 +17,11 @@ from stoker.perf.features.records import StepFeatures, Unknown
 from stoker.perf.prediction.anchor import Anchor
 from stoker.perf.prediction.calibrated import calibration
 from stoker.perf.prediction.intervals import interval
-from stoker.perf.prediction.predictor import predict
+from stoker.perf.prediction.predictor import Predictor, predict
 from stoker.perf.prediction.setting import DataParallel, Machines, Strategy
 from stoker.perf.prediction.terms import Stack, unit_times
 from stoker.perf.prediction.work import work_of
+from tests.perf.communication.models import decoder
 from tests.perf.prediction.features import operation, product, step, training
 
 A100 = gpu("A100-80GB-SXM")
@@ -46,6 +49,28 @@ def test_a_step_of_what_no_measurement_showed_has_a_wider_interval() -> None:
     anchored = predict(tables, Machines(gpu=A100), anchor=measured)
     below, above = interval("card", anchored=True)  # of what is measured nothing is doubted
     assert (anchored.low, anchored.high) == pytest.approx((anchored.seconds * below, anchored.seconds * above))
+
+
+def test_a_prediction_leaves_nothing_behind() -> None:
+    """What the questions of a planner have in common is held by its predictor, and goes with it."""
+    asked, machines, strategy = decoder(), Machines(gpu=A100, gpus=8), Strategy(tensor=2)
+    measured = Anchor(gpu=A100.name, gpus=8, seconds=0.02, low=0.02, high=0.02)
+    held = sys.getrefcount(asked), sys.getrefcount(measured)
+    predictor = Predictor(anchor=measured)
+    first, again = (predictor.predict(asked, machines, strategy) for _ in range(2))
+    assert first == again == predict(asked, machines, strategy, anchor=measured)
+    assert not any("not used" in reason for reason in first.reasons), "the measured step must have moved it"
+    del predictor
+    gc.collect()
+    assert (sys.getrefcount(asked), sys.getrefcount(measured)) == held
+
+
+def test_a_predictor_knows_programs_apart() -> None:
+    """Also those that come where another was: more than it keeps, none of which is held by anybody else."""
+    predictor, machines = Predictor(), Machines(gpu=A100)
+    for count in range(1, 50):
+        found = predictor.predict(step(product(count=count, flops=count * 1e11)), machines)
+        assert found == predict(step(product(count=count, flops=count * 1e11)), machines)
 
 
 @given(

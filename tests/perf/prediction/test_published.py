@@ -5,19 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stoker.perf.catalogue import gpu
 from stoker.perf.prediction.anchoring import anchored
 from stoker.perf.prediction.baseline import Baseline
 from stoker.perf.prediction.calibrated import PART_OF, calibration
 from stoker.perf.prediction.compiling import compiled
 from stoker.perf.prediction.intervals import interval
 from stoker.perf.prediction.judging import Judge, source
+from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.prediction.published import LOOSE, configurations, study
+from stoker.perf.prediction.setting import Machines
 from stoker.perf.prediction.terms import LAUNCH_S
 from stoker.perf.prediction.work import AMOUNTS
 from stoker.perf.tables.decoders import decoders
 from stoker.perf.tables.traced import key_of, traced_programs
 from stoker.perf.workloads.mpt import mpt_rows
 from stoker.perf.workloads.tracing import decoder, distinct, mpt_features, traced
+from tests.perf.prediction.features import training
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +159,10 @@ def test_the_calibration_is_what_a_refit_says(judge: Judge) -> None:
     np.testing.assert_allclose(kept.doubts(judge.at_spec), again.doubts(judge.at_spec), rtol=1e-9)
     beside = np.roll(judge.at_spec, 1, axis=0)  # as of an anchor: differences of shares, where digits could be lost
     np.testing.assert_allclose(kept.doubts(judge.at_spec, beside), again.doubts(judge.at_spec, beside), rtol=1e-9)
+    ours, theirs = (
+        Predictor(used).predict(training(), Machines(gpu=gpu("H200-SXM"), gpus=8)) for used in (None, again)
+    )
+    assert [ours.seconds, ours.low, ours.high] == pytest.approx([theirs.seconds, theirs.low, theirs.high], rel=1e-9)
 
 
 def test_an_unknown_share_is_named() -> None:

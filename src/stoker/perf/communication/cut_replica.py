@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 
 from stoker.perf.communication import cutting
-from stoker.perf.communication.blocks import block_of, units_of
+from stoker.perf.communication.blocks import units_of
 from stoker.perf.communication.collectives import Group, all_reduce, send
 from stoker.perf.communication.cost import NOTHING, Cost
 from stoker.perf.communication.fabric import Fabric
 from stoker.perf.communication.replicas import Shard
 from stoker.perf.communication.times import StepTimes, layers_of
-from stoker.perf.features.records import Layer, StepFeatures
+from stoker.perf.features.records import Layer, StepFeatures, block_of
 from stoker.perf.prediction.setting import Machines, Strategy
 
 HALVES = ("fp16", "bf16")

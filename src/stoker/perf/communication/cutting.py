@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stoker.perf.communication.blocks import Unit, block_of, output_bytes, transformer_blocks, units_of
+from stoker.perf.communication.blocks import Unit, output_bytes, units_of
 from stoker.perf.communication.times import layers_of
-from stoker.perf.features.records import MATRIX_KINDS, Layer, StepFeatures
+from stoker.perf.features.records import MATRIX_KINDS, Layer, StepFeatures, block_of
 
 ALL_REDUCES = 2
 """Of a block's activations, in the forward pass as well as in the backward pass (Megatron-LM, arXiv 1909.08053, section
@@ -21,7 +21,7 @@ def split_layers(features: StepFeatures) -> frozenset[int]:
     In blocks all but those that normalise, and what the block itself does (its residual additions); outside of blocks
     those with products: embeddings and output are cut along the vocabulary (arXiv 1909.08053, section 3).
     """
-    blocks = transformer_blocks(features)
+    blocks = features.transformer_blocks
     kinds: dict[str, set[str]] = {}
     for operation in features.operations:
         kinds.setdefault(operation.module, set()).add(operation.kind)
@@ -53,7 +53,7 @@ def narrowed(features: StepFeatures, count: int) -> float:
 
 def activations(features: StepFeatures) -> tuple[int, float]:
     """Blocks that tensor parallelism cuts, and bytes of activations that go from one to the next."""
-    blocks = transformer_blocks(features)
+    blocks = features.transformer_blocks
     layers = layers_of(features)
     found = {unit.path: output_bytes(layers, unit) for unit in units_of(layers) if unit.path in blocks}
     return len(found), max(found.values(), default=0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stoker.perf.communication import replicas
-from stoker.perf.communication.blocks import transformer_blocks, units_of
+from stoker.perf.communication.blocks import units_of
 from stoker.perf.communication.collectives import Group
 from stoker.perf.communication.cost import NOTHING, Basis
 from stoker.perf.communication.cut_replica import Layout, Replica
@@ -59,7 +59,7 @@ def refusal(features: StepFeatures, machines: Machines, strategy: Strategy) -> s
     if machines.gpus % cut:
         return f"{machines.gpus} GPUs cannot be divided into replicas of {strategy.tensor} x {strategy.pipeline}"
     replicas_count = machines.gpus // cut
-    if strategy.tensor > 1 and not transformer_blocks(features):
+    if strategy.tensor > 1 and not features.transformer_blocks:
         return (
             f"tensor parallelism is known for blocks of attention and MLP; {features.name} has none that is told apart"
         )

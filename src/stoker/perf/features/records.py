@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeVar
 
@@ -12,6 +13,8 @@ Phase = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 MATRIX_KINDS = frozenset({"matmul", "conv", "attention", "rnn"})
 """Kinds that run on matrix units; the FLOPs of all others are those of single elements."""
+_LEAST_PRODUCTS = 4
+"""Matrix products of a block of attention and MLP besides the attention's own: into it, out of it, two of the MLP."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +97,15 @@ class Unknown(msgspec.Struct, frozen=True, kw_only=True):
     """Line of the program that called it first."""
 
 
-class StepFeatures(msgspec.Struct, frozen=True, kw_only=True):
+@functools.cache
+def block_of(module: str) -> str:
+    """Path of the repeated block that a module belongs to, which ends in its first number; empty for none."""
+    parts = module.split(".")
+    numbers = [place for place, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[: numbers[0] + 1]) if numbers else ""
+
+
+class StepFeatures(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # a dictionary: for the cached property
     """One training step of a program, as numbers."""
 
     name: str
@@ -157,6 +168,30 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True):
             ),
             layers=tuple(_looked_up(layer, times) for layer in self.layers),
         )
+
+    @functools.cached_property
+    def transformer_blocks(self) -> frozenset[str]:
+        """Paths of blocks with an attention, as one kernel or written out, and the products around it and of an MLP.
+
+        Looked for once, since planning asks for them many times.
+        """
+        fused: set[str] = set()
+        softmax: set[str] = set()
+        products: dict[str, int] = {}
+        squares: dict[str, int] = {}
+        for operation in self.operations:
+            path = block_of(operation.module)
+            if operation.phase != "forward" or not path:
+                continue
+            if operation.kind == "attention":
+                fused.add(path)
+            elif operation.kind == "softmax":
+                softmax.add(path)
+            elif operation.kind == "matmul":
+                found = squares if operation.dims and operation.dims[0] > 1 else products
+                found[path] = found.get(path, 0) + operation.count
+        written = {path for path in softmax if squares.get(path, 0) >= 2}
+        return frozenset(path for path in fused | written if products.get(path, 0) >= _LEAST_PRODUCTS)
 
     @property
     def input_bytes_per_sample(self) -> float:

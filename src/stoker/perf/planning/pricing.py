@@ -14,7 +14,7 @@ from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.space import Candidate
 from stoker.perf.prediction.anchor import Anchor
 from stoker.perf.prediction.prediction import Prediction
-from stoker.perf.prediction.predictor import predict
+from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.prediction.setting import DataParallel, Strategy
 
 TIERS = ("calibrated", "extrapolated")
@@ -122,11 +122,7 @@ def predicted(precision: str | None = None) -> Predict:
     Args:
         precision: of products; by default what the program computes in.
     """
-
-    def step(features: StepFeatures, candidate: Candidate) -> Prediction:
-        return predict(features, candidate.machines, candidate.strategy, precision=precision)
-
-    return step
+    return _asking(Predictor(), precision)
 
 
 def anchored(anchor: Anchor, batches: Batches, precision: str | None = None) -> Predict:
@@ -143,9 +139,12 @@ def anchored(anchor: Anchor, batches: Batches, precision: str | None = None) -> 
     anchor.check(batches.first)
     if anchor.features is None:
         anchor = replace(anchor, features=batches.step(anchor.batch_size or batches.own))
+    return _asking(Predictor(anchor=anchor), precision)
 
+
+def _asking(predictor: Predictor, precision: str | None) -> Predict:
     def step(features: StepFeatures, candidate: Candidate) -> Prediction:
-        return predict(features, candidate.machines, candidate.strategy, precision=precision, anchor=anchor)
+        return predictor.predict(features, candidate.machines, candidate.strategy, precision=precision)
 
     return step
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +24,8 @@ from stoker.perf.prediction.work import Array, work_of
 _UNKNOWN = 0.05
 """Share of a step's bytes that operations without a formula may have before it is refused."""
 _HALVINGS = 40
-_KEPT = 512
-_FEATURES_KEPT = 32
+_KEPT = 32
+"""Programs that a predictor keeps what it knows of; a planner asks about one, in as many sizes of its batch."""
 
 
 def predict(
@@ -39,7 +38,7 @@ def predict(
     anchor: Anchor | None = None,
     share: float = 0.9,
 ) -> Prediction:
-    """One optimizer step of a program.
+    """One optimizer step of a program. Who asks about it many times holds a :class:`Predictor`.
 
     Args:
         features: of its step on one GPU, traced for CUDA.
@@ -57,33 +56,96 @@ def predict(
     Raises:
         ValueError: the anchor is a step of another program.
     """
-    strategy = strategy or Strategy()
-    card = machines.gpu
-    reason = _refusal(features, card, precision) or refusal(features, machines, strategy)
-    if reason:
-        return refused(reason)
-    moved, unmoved = _calibration(features, anchor, card, stack)
-    stack = stack or _stack(features)
-    precision = precision or _precision(features, card)
-    alone = _alone(features, card, precision, stack, moved.calibration)
-    strategy = replace(strategy, accumulation=strategy.accumulation * features.micro_batches)
-    times = alone.times(strategy.accumulation, divided=strategy.tensor > 1)
-    exchanged = "bf16" if precision == "fp8" else precision
-    spreading = spread(times, _sums(features).micro_batch, machines, strategy, precision=exchanged)
-    distance = "specification" if precision == "fp8" else distance_of(card)
-    doubt = _doubt(features, unit_times(card, precision, stack), moved.beside)
-    below, above = interval(distance, anchored=moved.beside is not None, share=share, doubt=doubt)
-    tier: Tier = "extrapolated" if distance == "specification" or spreading.unvalidated else "calibrated"
-    return Prediction(
-        seconds=spreading.step_s,
-        low=spreading.low * below,
-        high=spreading.high * above,
-        tier=tier,
-        parts=_parts(alone, spreading, strategy.accumulation),
-        share=share,
-        hidden_s=spreading.hidden_s,
-        reasons=(*_reasons(features, card, precision, anchor, unmoved), *_unvalidated(spreading), *spreading.notes),
-    )
+    predictor = Predictor(anchor=anchor)
+    return predictor.predict(features, machines, strategy, precision=precision, stack=stack, share=share)
+
+
+class Predictor:
+    """Predicts steps by one calibration, and keeps what its predictions have in common: a planner asks for thousands.
+
+    Args:
+        used: the calibration; by default the package's, which the intervals belong to.
+        anchor: a measured step of the program that is asked about, as of :func:`predict`.
+    """
+
+    def __init__(self, used: Calibration | None = None, *, anchor: Anchor | None = None) -> None:
+        self._unmoved = _Used(used or calibration())
+        self._anchor = anchor
+        self._measured = _Program(anchor.features) if anchor and anchor.features else None
+        self._programs: OrderedDict[int, _Program] = OrderedDict()
+
+    def predict(
+        self,
+        features: StepFeatures,
+        machines: Machines,
+        strategy: Strategy | None = None,
+        *,
+        precision: str | None = None,
+        stack: Stack | None = None,
+        share: float = 0.9,
+    ) -> Prediction:
+        """One optimizer step of a program; arguments and errors as of :func:`predict`."""
+        strategy = strategy or Strategy()
+        card = machines.gpu
+        reason = _refusal(features, card, precision) or refusal(features, machines, strategy)
+        if reason:
+            return refused(reason)
+        program = self._program(features)
+        used, unmoved = self._moved(program, card, stack)
+        stack = stack or program.stack
+        precision = precision or program.precision(card)
+        alone = program.alone(card, precision, stack, used)
+        strategy = replace(strategy, accumulation=strategy.accumulation * features.micro_batches)
+        times = alone.times(strategy.accumulation, divided=strategy.tensor > 1)
+        exchanged = "bf16" if precision == "fp8" else precision
+        spreading = spread(times, program.micro_batch, machines, strategy, precision=exchanged)
+        distance = "specification" if precision == "fp8" else distance_of(card)
+        doubt = self._doubt(program, unit_times(card, precision, stack), used.beside)
+        below, above = interval(distance, anchored=used.beside is not None, share=share, doubt=doubt)
+        tier: Tier = "extrapolated" if distance == "specification" or spreading.unvalidated else "calibrated"
+        reasons = _reasons(features, card, precision, self._anchor, unmoved)
+        return Prediction(
+            seconds=spreading.step_s,
+            low=spreading.low * below,
+            high=spreading.high * above,
+            tier=tier,
+            parts=_parts(alone, spreading, strategy.accumulation),
+            share=share,
+            hidden_s=spreading.hidden_s,
+            reasons=(*reasons, *_unvalidated(spreading), *spreading.notes),
+        )
+
+    def _program(self, features: StepFeatures) -> _Program:
+        """What is known of it. It holds the features, so that nothing else has their identity meanwhile."""
+        found = self._programs.get(id(features))
+        if found is None:
+            found = self._programs[id(features)] = _Program(features)
+            if len(self._programs) > _KEPT:
+                self._programs.popitem(last=False)
+        return found
+
+    def _doubt(self, program: _Program, units: Array, beside: Array | None) -> float:
+        """How little the measurements show of what the step consists of, on one GPU."""
+        at_spec = (program.works.sum(axis=0) @ units)[None]
+        return float(self._unmoved.calibration.doubts(at_spec, None if beside is None else beside[None])[0])
+
+    def _moved(self, program: _Program, card: Gpu, stack: Stack | None) -> tuple[_Used, str | None]:
+        """The calibration, and why a measured step has not moved it: empty where it has, None where there is none."""
+        anchor = self._anchor
+        if anchor is None:
+            return self._unmoved, None
+        anchor.check(program.features)
+        if anchor.gpu == CPU:
+            return self._unmoved, "the measured step ran on a CPU, which says nothing about a GPU: not used"
+        measured = self._measured or program
+        carried = 1.0 if card.name == anchor.gpu else CARRIED if anchor.own_s is not None else CARRIED_UNTIMED
+        key = carried, stack or measured.stack
+        if key not in measured.moved:
+            measured.moved[key] = _move(measured, anchor, *key, self._unmoved)
+        moved = measured.moved[key]
+        if moved is None:
+            return self._unmoved, "the measured step waited for input and exchange most of its time: not used"
+        return moved, ""
 
 
 def _refusal(features: StepFeatures, card: Gpu, precision: str | None) -> str:
@@ -96,20 +158,9 @@ def _refusal(features: StepFeatures, card: Gpu, precision: str | None) -> str:
     return ""
 
 
-def _stack(features: StepFeatures) -> Stack:
-    """As it was traced."""
-    return Stack(compiled=features.compiled, channels_last=features.channels_last)
-
-
-def _precision(features: StepFeatures, card: Gpu) -> str:
-    """What most products of the program become on a GPU."""
-    wanted = {"float16": "fp16", "bfloat16": "bf16"}.get(_sums(features).dtype, "tf32")
-    return wanted if wanted in card.rates else "fp16" if wanted == "bf16" and "fp16" in card.rates else "fp32"
-
-
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    """The calibration for one program.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Used:
+    """A calibration for one program; itself and no other like it, so that it can be asked for by.
 
     Attributes:
         beside: the measured step that has moved it, if one has: shape (terms,), in seconds at the makers' rates.
@@ -119,63 +170,70 @@ class _Moved:
     beside: Array | None = None
 
 
-def _doubt(features: StepFeatures, units: Array, beside: Array | None) -> float:
-    """How little the measurements show of what the step consists of, on one GPU."""
-    at_spec = (_sums(features).works.sum(axis=0) @ units)[None]
-    return float(calibration().doubts(at_spec, None if beside is None else beside[None])[0])
+class _Program:
+    """Features of a step, and what predictions of it on any GPU have in common.
+
+    Attributes:
+        works: of each operation, shape (operations, amounts).
+        stack: as it was traced.
+        moved: calibrations that this step, measured, has moved, by what is carried and what ran it; None where the
+            GPU's own work was too little of the step.
+    """
+
+    def __init__(self, features: StepFeatures) -> None:
+        self.features = features
+        self.works: Array = np.array([work_of([operation]) for operation in features.operations])
+        self.micro_batch = features.one_micro_batch()
+        self.stack = Stack(compiled=features.compiled, channels_last=features.channels_last)
+        self.moved: dict[tuple[float, Stack], _Used | None] = {}
+        self._alone: dict[tuple[str, str, Stack, _Used], _Alone] = {}
+        self._dtype = _widest(features)
+
+    def precision(self, card: Gpu) -> str:
+        """What most products of the program become on a GPU."""
+        wanted = {"float16": "fp16", "bfloat16": "bf16"}.get(self._dtype, "tf32")
+        return wanted if wanted in card.rates else "fp16" if wanted == "bf16" and "fp16" in card.rates else "fp32"
+
+    def alone(self, card: Gpu, precision: str, stack: Stack, used: _Used) -> _Alone:
+        """On one GPU; worked out once."""
+        key = card.name, precision, stack, used
+        if key not in self._alone:
+            self._alone[key] = _worked_out(self, unit_times(card, precision, stack), used.calibration)
+        return self._alone[key]
 
 
-def _calibration(
-    features: StepFeatures, anchor: Anchor | None, card: Gpu, stack: Stack | None
-) -> tuple[_Moved, str | None]:
-    """The calibration, and why a measured step has not moved it: empty where it has, None where there is none."""
-    unmoved = _Moved(calibration())
-    if anchor is None:
-        return unmoved, None
-    anchor.check(features)
-    if anchor.gpu == CPU:
-        return unmoved, "the measured step ran on a CPU, which says nothing about a GPU: not used"
-    measured = anchor.features or features
-    carried = 1.0 if card.name == anchor.gpu else CARRIED if anchor.own_s is not None else CARRIED_UNTIMED
-    stack = stack or _stack(measured)
-    key = (id(measured), id(anchor), carried, stack)
-    if key not in _moved:
-        _moved[key] = measured, anchor, _move(measured, anchor, carried, stack)
-        if len(_moved) > _FEATURES_KEPT:
-            _moved.popitem(last=False)
-    moved = _moved[key][2]
-    if moved is None:
-        return unmoved, "the measured step waited for input and exchange most of its time: not used"
-    return moved, ""
+def _widest(features: StepFeatures) -> str:
+    """The precision of most FLOPs."""
+    widths = {"float16": 0.0, "bfloat16": 0.0, "float32": 0.0}
+    for operation in features.operations:
+        name = operation.dtype.removeprefix("torch.")
+        widths[name] = widths.get(name, 0.0) + operation.flops
+    return max(widths, key=lambda name: widths[name])
 
 
-_moved: OrderedDict[tuple[object, ...], tuple[StepFeatures, Anchor, _Moved | None]] = OrderedDict()
-"""The last calibrations that measured steps have moved, each with what it was moved by."""
-
-
-def _move(features: StepFeatures, anchor: Anchor, carried: float, stack: Stack) -> _Moved | None:
-    """None where the GPU's own work was too little of the step."""
+def _move(measured: _Program, anchor: Anchor, carried: float, stack: Stack, used: _Used) -> _Used | None:
+    """The calibration as a measured step moves it; None where the GPU's own work was too little of the step."""
     card = gpu(anchor.gpu)
-    precision = anchor.precision if anchor.precision in card.rates else _precision(features, card)
-    at_spec = work_of(features.operations) @ unit_times(card, precision, stack)
+    precision = anchor.precision if anchor.precision in card.rates else measured.precision(card)
+    at_spec = work_of(measured.features.operations) @ unit_times(card, precision, stack)
     own_s = anchor.own_s
     if own_s is None:
-        own_s = _own_s(features, anchor, precision, stack)
+        own_s = _own_s(measured, anchor, precision, stack, used)
     if own_s < OWN * anchor.seconds:
         return None
-    return _Moved(anchored(calibration(), at_spec, own_s, carried), at_spec)
+    return _Used(anchored(used.calibration, at_spec, own_s, carried), at_spec)
 
 
-def _own_s(features: StepFeatures, anchor: Anchor, precision: str, stack: Stack) -> float:
+def _own_s(measured: _Program, anchor: Anchor, precision: str, stack: Stack, used: _Used) -> float:
     """What a GPU computes in a step that several exchange: as long as makes the step what was measured."""
     machines = Machines(gpu=gpu(anchor.gpu), gpus=anchor.gpus)
-    strategy = Strategy(accumulation=features.micro_batches)
-    alone = _alone(features, machines.gpu, precision, stack, calibration())
-    times, sums = alone.times(strategy.accumulation, divided=False), _sums(features)
+    strategy = Strategy(accumulation=measured.features.micro_batches)
+    alone = measured.alone(machines.gpu, precision, stack, used)
+    times = alone.times(strategy.accumulation, divided=False)
     low, high = 0.0, anchor.seconds / _alone_s(times, strategy.accumulation)
     for _ in range(_HALVINGS):
         factor = (low + high) / 2
-        found = spread(times.scaled(factor), sums.micro_batch, machines, strategy, precision=precision)
+        found = spread(times.scaled(factor), measured.micro_batch, machines, strategy, precision=precision)
         low, high = (factor, high) if found.step_s < anchor.seconds else (low, factor)
     return high * _alone_s(times, strategy.accumulation)
 
@@ -222,24 +280,10 @@ class _Alone:
         return replace(stretched, optimizer_s=self.device.optimizer_s)
 
 
-_known: OrderedDict[tuple[object, ...], tuple[object, _Alone]] = OrderedDict()
-"""The last results, since a planner asks for one many times; each with its features and calibration, whose identity is
-part of the key."""
-
-
-def _alone(features: StepFeatures, card: Gpu, precision: str, stack: Stack, used: Calibration) -> _Alone:
-    key = (id(features), id(used), card.name, precision, stack)
-    if key not in _known:
-        _known[key] = (features, used), _worked_out(features, card, precision, stack, used)
-        if len(_known) > _KEPT:
-            _known.popitem(last=False)
-    return _known[key][1]
-
-
-def _worked_out(features: StepFeatures, card: Gpu, precision: str, stack: Stack, used: Calibration) -> _Alone:
-    units = unit_times(card, precision, stack) * used.coefficients
+def _worked_out(program: _Program, unit_s: Array, used: Calibration) -> _Alone:
+    features, units = program.features, unit_s * used.coefficients
     is_host = np.array([term.lane == "host" for term in used.terms])
-    by_term: Array = _sums(features).works @ units
+    by_term: Array = program.works @ units
     on_device = by_term[:, ~is_host].sum(axis=1)
     seconds = dict(zip(map(id, features.operations), on_device.tolist(), strict=True))
     whole, times = StepTimes.of(features, lambda operation: seconds[id(operation)]), features.micro_batches
@@ -250,33 +294,6 @@ def _worked_out(features: StepFeatures, card: Gpu, precision: str, stack: Stack,
     scale = device.compute_s / (sum(sums.values()) or 1.0)
     parts = {name: value * scale for name, value in sums.items()}
     return _Alone(device, (float(host[~is_step].sum()) / times, float(host[is_step].sum())), parts)
-
-
-class _Sums(NamedTuple):
-    """Of features: themselves, the work of each operation, the precision of most, and one micro-batch."""
-
-    features: StepFeatures
-    works: Array
-    dtype: str
-    micro_batch: StepFeatures
-
-
-_summed: OrderedDict[int, _Sums] = OrderedDict()
-"""Of the last features: a planner puts them to many GPUs."""
-
-
-def _sums(features: StepFeatures) -> _Sums:
-    if id(features) not in _summed:
-        works = np.array([work_of([operation]) for operation in features.operations])
-        widths = {"float16": 0.0, "bfloat16": 0.0, "float32": 0.0}
-        for operation in features.operations:
-            name = operation.dtype.removeprefix("torch.")
-            widths[name] = widths.get(name, 0.0) + operation.flops
-        widest = max(widths, key=lambda name: widths[name])
-        _summed[id(features)] = _Sums(features, works, widest, features.one_micro_batch())
-        if len(_summed) > _FEATURES_KEPT:
-            _summed.popitem(last=False)
-    return _summed[id(features)]
 
 
 def _parts(alone: _Alone, spreading: Spread, accumulation: int) -> dict[str, float]:
