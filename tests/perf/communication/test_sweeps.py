@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.perf.communication.sweeps import all_reduce, sweep
-from stoker.perf.tables.rows import all_reduces
+from stoker.perf.communication.sweeps import all_reduce, all_reduces, sweep
 
 SWEEPS = sorted({(row.gpu, row.gpus) for row in all_reduces()})
 
@@ -11,6 +10,12 @@ SWEEPS = sorted({(row.gpu, row.gpus) for row in all_reduces()})
 @pytest.mark.parametrize("row", all_reduces()[::7], ids=lambda row: f"{row.gpu}x{row.gpus}-{row.size_bytes >> 20}MB")
 def test_measured_sizes_take_the_measured_time(row) -> None:
     assert all_reduce(row.gpu, row.gpus, row.size_bytes) == pytest.approx(row.seconds)
+
+
+@pytest.mark.parametrize("row", all_reduces()[::17])
+def test_bus_bandwidth_is_that_of_its_time(row) -> None:
+    moved = 2 * (row.gpus - 1) / row.gpus * row.size_bytes
+    assert moved / row.seconds == pytest.approx(row.bus_bandwidth, rel=0.02)
 
 
 @given(st.sampled_from(SWEEPS), st.floats(1, 1e11), st.floats(1, 3))

@@ -18,7 +18,7 @@ from stoker.perf.prediction.setting import Machines
 from stoker.perf.prediction.terms import LAUNCH_S
 from stoker.perf.prediction.work import AMOUNTS
 from stoker.perf.tables.decoders import decoders
-from stoker.perf.tables.traced import key_of, traced_programs
+from stoker.perf.tables.traced import traced_programs
 from stoker.perf.workloads.mpt import mpt_rows
 from stoker.perf.workloads.tracing import decoder, distinct, mpt_features, traced
 from tests.perf.prediction.features import training
@@ -39,7 +39,7 @@ def test_traces_are_what_tracing_makes(name: str) -> None:
     """Compile the table again where this fails: `python -m stoker.perf.workloads.tracing`, then the intervals."""
     found = min((w for w in distinct().values() if w.name == name), key=lambda workload: workload.batch)
     again = traced(found)
-    kept = traced_programs()[key_of(found)]
+    kept = traced_programs()[found.key]
     assert again.work == pytest.approx(kept.work, rel=1e-3)
     assert again.gradient_bytes == kept.gradient_bytes
 
@@ -47,7 +47,7 @@ def test_traces_are_what_tracing_makes(name: str) -> None:
 def test_a_configuration_is_there_once() -> None:
     found = configurations()
     keys = {
-        (c.source, c.family, c.framework, c.workload.name, c.gpu, c.gpus, key_of(c.workload), c.workload.accumulation)
+        (c.source, c.family, c.framework, c.workload.name, c.gpu, c.gpus, c.workload.key, c.workload.accumulation)
         for c in found
     }
     assert len(keys) == len(found)

@@ -23,7 +23,7 @@ from stoker.perf.prediction.terms import TERMS, Stack, unit_times
 from stoker.perf.prediction.work import AMOUNTS, Array
 from stoker.perf.tables.decoders import Decoder, decoders
 from stoker.perf.tables.rows import Published
-from stoker.perf.tables.traced import Traced, key_of, traced_programs
+from stoker.perf.tables.traced import Traced, traced_programs
 from stoker.perf.workloads.definitions import defined_rows
 from stoker.perf.workloads.workload import Workload
 
@@ -110,12 +110,12 @@ def configurations() -> tuple[Configuration, ...]:
     found: dict[tuple[object, ...], list[tuple[Published, Workload]]] = defaultdict(list)
     for row, workload in defined_rows():
         where = (row.source, row.family, row.framework, workload.name, row.gpu, row.gpus)
-        found[*where, workload.accumulation, key_of(workload)].append((row, workload))
+        found[*where, workload.accumulation, workload.key].append((row, workload))
     programs = traced_programs()
     return tuple(
         Configuration(
             source=rows[0][0].source, family=rows[0][0].family, framework=rows[0][0].framework, host=rows[0][0].host,
-            gpu=rows[0][0].gpu, gpus=rows[0][0].gpus, workload=rows[0][1], traced=programs[key_of(rows[0][1])],
+            gpu=rows[0][0].gpu, gpus=rows[0][0].gpus, workload=rows[0][1], traced=programs[rows[0][1].key],
             step_s=statistics.median(workload.step_s(row) for row, workload in rows), hosts=len(rows),
         )
         for rows in found.values()

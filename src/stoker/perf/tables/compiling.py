@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from stoker.perf.communication import sweeps
+from stoker.perf.tables import rows as throughputs
 from stoker.perf.tables.rows import COLUMNS
 
 _GPUS = (
@@ -149,16 +151,19 @@ def pack(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
     return gzip.compress(text.getvalue().encode(), 9, mtime=0)
 
 
-def compiled(folder: Path) -> dict[str, bytes]:
-    """The package's tables by file name, from the folder with the collected ones."""
+def compiled(folder: Path) -> dict[Path, bytes]:
+    """The package's tables by their place, from the folder with the collected ones."""
     with (folder / "published_throughput.csv").open(newline="") as text:
-        throughputs = pack(COLUMNS, compile_published(csv.DictReader(text)))
+        published = pack(COLUMNS, compile_published(csv.DictReader(text)))
     with (folder / "allreduce_intranode_busbw.csv").open(newline="") as text:
         columns = ("gpu", "gpus", "size_bytes", "seconds", "bus_bandwidth", "url")
         sweep = pack(columns, compile_all_reduces(csv.DictReader(text)))
-    return {"published.csv.gz": throughputs, "allreduce.csv.gz": sweep}
+    return {
+        Path(throughputs.__file__).with_name(throughputs.FILE): published,
+        Path(sweeps.__file__).with_name(sweeps.FILE): sweep,
+    }
 
 
 if __name__ == "__main__":
-    for name, packed in compiled(Path(sys.argv[1])).items():
-        (Path(__file__).parent / name).write_bytes(packed)
+    for place, packed in compiled(Path(sys.argv[1])).items():
+        place.write_bytes(packed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import functools
 import gzip
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -77,23 +76,7 @@ class Published:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class AllReduce:
-    """One measured all-reduce among the GPUs of a server.
-
-    Attributes:
-        seconds: of one call, out of place.
-        bus_bandwidth: ``2 (n - 1) / n x size_bytes / seconds``, in bytes a second.
-    """
-
-    gpu: str
-    gpus: int
-    size_bytes: int
-    seconds: float
-    bus_bandwidth: float
-    url: str
-
-
+FILE = "published.csv.gz"
 COLUMNS = tuple(Published.__dataclass_fields__)
 _NUMBERS = {"gpus": int, "nodes": int, "accumulation": int, "seq_len": int, "params": int}
 _FRACTIONS = ("batch_per_gpu", "throughput", "step_s")
@@ -102,23 +85,8 @@ _FRACTIONS = ("batch_per_gpu", "throughput", "step_s")
 @functools.cache
 def published() -> tuple[Published, ...]:
     """All rows, in the order of the sources."""
-    return tuple(_published(row) for row in _read("published.csv.gz"))
-
-
-@functools.cache
-def all_reduces() -> tuple[AllReduce, ...]:
-    """The sweep of sizes and counts on A100 and V100 servers."""
-    return tuple(
-        AllReduce(
-            row["gpu"],
-            int(row["gpus"]),
-            int(row["size_bytes"]),
-            float(row["seconds"]),
-            float(row["bus_bandwidth"]),
-            row["url"],
-        )
-        for row in _read("allreduce.csv.gz")
-    )
+    packed = (files("stoker.perf.tables") / FILE).read_bytes()
+    return tuple(_published(row) for row in csv.DictReader(gzip.decompress(packed).decode().splitlines()))
 
 
 def _published(row: dict[str, str]) -> Published:
@@ -129,8 +97,3 @@ def _published(row: dict[str, str]) -> Published:
         typed[name] = float(row[name])
     typed["checkpointing"] = row["checkpointing"] == "True"
     return Published(**typed)
-
-
-def _read(name: str) -> Iterator[dict[str, str]]:
-    packed = (files("stoker.perf.tables") / name).read_bytes()
-    yield from csv.DictReader(gzip.decompress(packed).decode().splitlines())

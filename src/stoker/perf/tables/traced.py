@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import functools
 import gzip
-import hashlib
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import msgspec
-
-if TYPE_CHECKING:
-    from stoker.perf.workloads.workload import Workload
 
 FILE = "traced.json.gz"
 
@@ -32,13 +27,8 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()
 
 
-def key_of(workload: Workload) -> str:
-    """What a trace depends on, in short."""
-    return hashlib.sha256(repr(workload.program).encode()).hexdigest()[:16]
-
-
 @functools.cache
 def traced_programs() -> dict[str, Traced]:
-    """All of them by key."""
+    """All of them, by the key of their workload."""
     packed = (files("stoker.perf.tables") / FILE).read_bytes()
     return msgspec.json.decode(gzip.decompress(packed), type=dict[str, Traced])

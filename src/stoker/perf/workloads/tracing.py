@@ -21,7 +21,7 @@ from stoker.perf.prediction.work import Array, work_of
 from stoker.perf.tables.decoders import FILE as DECODERS
 from stoker.perf.tables.decoders import Decoder
 from stoker.perf.tables.rows import Published
-from stoker.perf.tables.traced import FILE, Traced, key_of
+from stoker.perf.tables.traced import FILE, Traced
 from stoker.perf.workloads.definitions import defined_rows
 from stoker.perf.workloads.mpt import SHAPES, mpt_rows
 from stoker.perf.workloads.workload import Optimizer, Workload
@@ -96,7 +96,7 @@ def _traced(workload: Workload, work: Array, found: StepFeatures) -> Traced:
 
 def distinct() -> dict[str, Workload]:
     """The workloads of the published rows, one for each trace, by its key."""
-    return {key_of(each): each for _, each in defined_rows()}
+    return {each.key: each for _, each in defined_rows()}
 
 
 def compiled() -> dict[str, Traced]:

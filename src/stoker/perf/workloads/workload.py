@@ -5,6 +5,7 @@ Plain data; torch is imported only when a model is built.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -76,6 +77,11 @@ class Workload:
     def program(self) -> tuple[object, ...]:
         """What a trace depends on: one does for all rows that share it."""
         return self.model, str(self.options), self.inputs, self.optimizer, self.precision
+
+    @property
+    def key(self) -> str:
+        """The program, in short."""
+        return hashlib.sha256(repr(self.program).encode()).hexdigest()[:16]
 
     def build(self) -> nn.Module:
         """The module; under a torch device or mode that allocates nothing, nothing is allocated."""
