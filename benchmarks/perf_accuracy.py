@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 
 from benchmarks.harness import Bar, Options, Report, number, run
-from stoker.perf.prediction.judging import Judge
-from stoker.perf.scoreboard import Score, anchored_scores, definition_scores
+from stoker.perf.study.judging import Judge
+from stoker.perf.study.scoreboard import Score, anchored_scores, definition_scores
 
 BAR = Bar(
     "perf_accuracy",

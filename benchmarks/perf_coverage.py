@@ -11,9 +11,9 @@ import sys
 import numpy as np
 
 from benchmarks.harness import Bar, Options, Report, number, run
-from stoker.perf.calibration.holdout import Predicted
-from stoker.perf.prediction.judging import Judge
-from stoker.perf.workloads import mpt
+from stoker.perf.study.holdout import Predicted
+from stoker.perf.study.judging import Judge
+from stoker.perf.study.workloads import mpt
 
 BAR = Bar(
     "perf_coverage",

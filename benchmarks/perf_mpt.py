@@ -15,8 +15,8 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.harness import Bar, Options, Report, number, run
-from stoker.perf.prediction.judging import Judge
-from stoker.perf.scoreboard import Score, mpt_scores
+from stoker.perf.study.judging import Judge
+from stoker.perf.study.scoreboard import Score, mpt_scores
 
 BAR = Bar(
     "perf_mpt",

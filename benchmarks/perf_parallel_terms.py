@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks.harness import Bar, Options, Report, number, run
-from stoker.perf.scoreboard import agreements
+from stoker.perf.study.scoreboard import agreements
 
 BAR = Bar(
     "perf_parallel_terms",

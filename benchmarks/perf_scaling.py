@@ -21,17 +21,17 @@ from dataclasses import replace
 from benchmarks.harness import Bar, Options, Report, number, run
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication import StepTimes, spread
-from stoker.perf.communication.boxes import exposed_s
 from stoker.perf.communication.fabric import fabric_of
-from stoker.perf.communication.fitting import Predicted, held_out
-from stoker.perf.communication.scaling import Scaling, peculiarity, scalings
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.memory.decoders import decoder
 from stoker.perf.prediction.setting import Machines, Strategy
-from stoker.perf.tables.rows import Published, published
-from stoker.perf.workloads import gpt
-from stoker.perf.workloads.mpt import SHAPES, VOCABULARY
+from stoker.perf.study.communication.boxes import exposed_s
+from stoker.perf.study.communication.fitting import Predicted, held_out
+from stoker.perf.study.communication.scaling import Scaling, peculiarity, scalings
+from stoker.perf.study.decoders import decoder
+from stoker.perf.study.tables.rows import Published, published
+from stoker.perf.study.workloads import gpt
+from stoker.perf.study.workloads.mpt import SHAPES, VOCABULARY
 
 BAR = Bar(
     "perf_scaling",
@@ -147,8 +147,8 @@ def _servers() -> list[tuple[str, float, float]]:
 
 
 _LAUNCHING_S = 2.25e-3
-"""Of the host for forward and backward pass of a block: what :mod:`stoker.perf.workloads.gpt` believes, 3 ms, less the
-quarter that is recomputation."""
+"""Of the host for forward and backward pass of a block: what :mod:`stoker.perf.study.workloads.gpt` believes, 3 ms,
+less the quarter that is recomputation."""
 
 
 def _cuts() -> dict[str, list[float]]:

@@ -31,8 +31,8 @@ from stoker.perf.planning.offers import Offer, read_prices
 from stoker.perf.planning.pricing import Job, Plan, fitted, predicted, refused
 from stoker.perf.planning.searching import priced, search
 from stoker.perf.planning.space import Candidate, Space, candidates
-from stoker.perf.tables.rows import Published
-from stoker.perf.workloads import mpt
+from stoker.perf.study.tables.rows import Published
+from stoker.perf.study.workloads import mpt
 
 BAR = Bar(
     "plan_quality",

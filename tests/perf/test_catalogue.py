@@ -3,7 +3,7 @@ import tomllib
 import pytest
 
 from stoker.perf.catalogue import catalogue, gpu, gpus_of
-from stoker.perf.tables.rows import published
+from stoker.perf.study.tables.rows import published
 
 
 def test_every_published_row_names_a_gpu_and_a_precision_of_it() -> None:

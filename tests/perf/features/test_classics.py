@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from stoker.perf import characterise
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.workloads.modules.convolutional import ResNet
-from stoker.perf.workloads.modules.recurrent import GNMT
-from stoker.perf.workloads.modules.transformers import BertForPretraining
+from stoker.perf.study.workloads.modules.convolutional import ResNet
+from stoker.perf.study.workloads.modules.recurrent import GNMT
+from stoker.perf.study.workloads.modules.transformers import BertForPretraining
 
 
 def products(found: StepFeatures, phase: str, kind: str = "matmul") -> float:

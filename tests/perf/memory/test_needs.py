@@ -5,10 +5,10 @@ from msgspec.structs import replace
 
 from stoker.perf.catalogue import gpu
 from stoker.perf.memory import PARTS, capacity, fits, needs
-from stoker.perf.memory.decoders import decoder
 from stoker.perf.prediction.setting import DataParallel, Machines, Strategy
-from stoker.perf.tables.rows import Published, published
-from stoker.perf.workloads.mpt import SHAPES, VOCABULARY
+from stoker.perf.study.decoders import decoder
+from stoker.perf.study.tables.rows import Published, published
+from stoker.perf.study.workloads.mpt import SHAPES, VOCABULARY
 from tests.perf.communication.models import convnet
 from tests.perf.communication.models import decoder as tables
 

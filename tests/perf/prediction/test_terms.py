@@ -13,7 +13,7 @@ from stoker.perf.catalogue import Gpu, catalogue, gpu
 from stoker.perf.prediction.calibrated import calibration
 from stoker.perf.prediction.terms import CARDS, GENERATIONS, LAUNCH_S, TERMS, Stack, unit_times, without
 from stoker.perf.prediction.work import AMOUNTS, work_of
-from stoker.perf.tables.traced import traced_programs
+from stoker.perf.study.tables.traced import traced_programs
 from tests.perf.prediction.features import operation, product, training
 
 V100 = gpu("V100-32GB-SXM")

@@ -8,7 +8,7 @@ import os
 import sys
 
 from stoker.cli.arguments import Parser
-from stoker.perf.scoreboard import Scoreboard, scoreboard
+from stoker.perf.study.scoreboard import Scoreboard, scoreboard
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
 from stoker.ui.terminal import style_for

@@ -38,7 +38,8 @@ def narrowed(features: StepFeatures, count: int) -> float:
     """How much longer products take that are cut in so many, beside being a part: the narrower, the less efficient.
 
     Source: products of MPT on A100s take 1.27 + 0.3 x 1024 / width of their time at the maker's rate (what
-        :mod:`stoker.perf.workloads.gpt` believes too, as calibrated on MPT); the width is that of the residual stream.
+        :mod:`stoker.perf.study.workloads.gpt` believes too, as calibrated on MPT); the width is that of the residual
+        stream.
     """
     widths = [
         min(operation.dims[2:])

@@ -1,7 +1,7 @@
 """The calibration that predictions use: from every published step whose definition says what one GPU of it ran.
 
 ``calibration.json`` is part of the package, so that a prediction neither reads those steps nor fits to them:
-`python -m stoker.perf.prediction.compiling` makes it again, and has to after a change of a term or a table.
+`python -m stoker.perf.study.compiling` makes it again, and has to after a change of a term or a table.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def unpacked(content: bytes) -> Calibration:
     if tuple(table.coefficients) != tuple(term.name for term in TERMS):
         raise ValueError(
             f"`{FILE}` must hold the {len(TERMS)} terms that there are, in their order, got {len(table.coefficients)}; "
-            "make it again: python -m stoker.perf.prediction.compiling"
+            "make it again: python -m stoker.perf.study.compiling"
         )
     covariance = np.zeros((len(TERMS), len(TERMS)))
     for place, row in enumerate(table.covariance):

@@ -1,7 +1,7 @@
 """How wide an interval is: the errors of predictions of published steps that the calibration had not seen.
 
 ``intervals.json`` is part of the package, since leaving out every family of every card takes a minute:
-`python -m stoker.perf.prediction.compiling` makes it again, and has to after a change of a term or a table.
+`python -m stoker.perf.study.compiling` makes it again, and has to after a change of a term or a table.
 """
 
 from __future__ import annotations

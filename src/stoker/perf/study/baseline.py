@@ -1,0 +1,53 @@
+"""What every predictor has to beat: FLOPs over the maker's rate, and one efficiency for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stoker.perf.calibration.fitting import Array
+from stoker.perf.catalogue import gpu
+from stoker.perf.prediction.terms import precision_of
+from stoker.perf.prediction.work import AMOUNTS, WIDTHS
+from stoker.perf.study.holdout import Predicted
+from stoker.perf.study.judging import Grouping, Judge, Pair, family
+from stoker.perf.study.published import Configuration
+
+
+class Baseline:
+    """The same steps, questions and left-out groups as a judge's, with FLOPs alone and an exchange that is free."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._at_spec = np.array([_seconds(each) for each in judge.all])
+
+    def left_out(self, rows: Sequence[int], group: Grouping = family) -> Predicted:
+        """Each group with the efficiency that is the median of the others'."""
+        names = [group(self._judge.all[row]) for row in rows]
+        others = {name: [other != name for other in names] for name in set(names)}
+        measured, at_spec = self._judge.measured[list(rows)], self._at_spec[list(rows)]
+        factors = {name: float(np.median((measured / at_spec)[rest])) for name, rest in others.items()}
+        return _predicted(names, measured, at_spec * np.array([factors[name] for name in names]))
+
+    def anchored(self, pairs: Sequence[Pair]) -> Predicted:
+        """The second of each pair at the efficiency of the first."""
+        first, second = [pair.anchor for pair in pairs], [pair.target for pair in pairs]
+        measured, at_spec = self._judge.measured, self._at_spec
+        names = [self._judge.all[row].family for row in second]
+        return _predicted(names, measured[second], at_spec[second] * measured[first] / at_spec[first])
+
+
+def _predicted(names: Sequence[str], measured: Array, times: Array) -> Predicted:
+    return Predicted(tuple(names), measured, times, times, times)
+
+
+def _seconds(found: Configuration) -> float:
+    """Products at the maker's rate."""
+    card, precision = gpu(found.gpu), found.workload.precision
+    amounts = dict(zip(AMOUNTS, found.traced.work, strict=True))
+    total = 0.0
+    for width in WIDTHS:
+        rate = card.rates.get(precision_of(width, card, precision)) or card.rate("fp32")
+        total += sum(amounts[f"{kind} {width}"] for kind in ("matmul", "conv", "rnn")) / rate
+    return total * found.workload.accumulation

@@ -1,0 +1,1 @@
+"""What published steps on several GPUs say of the links between them."""
