@@ -44,6 +44,12 @@ def test_the_layers_hold() -> None:
         ("feed/planted.py", "from stoker.scale import planted_target\n", "stoker.feed.planted -> stoker.scale"),
         ("feed/planted.py", "import stoker.graph.cut\n", "stoker.feed.planted -> stoker.graph.cut"),
         ("graph/planted.py", "import stoker.feed.scaling\n", "stoker.graph.planted -> stoker.feed.scaling"),
+        ("perf/planted.py", "import stoker.perf.study.judging\n", "stoker.perf.planted -> stoker.perf.study.judging"),
+        (
+            "cli/planted.py",
+            "def late():\n    from stoker.perf.study.tables import rows\n    return rows\n",
+            "stoker.cli.planted -> stoker.perf.study.tables.rows",
+        ),
         ("ui/planted.py", "import stoker.cli.main\n", "stoker.ui.planted -> stoker.cli.main"),
         ("ui/planted.py", "import stoker.graph.cut\n", "stoker.ui.planted -> stoker.graph.cut"),
         ("core/planted.py", "def late():\n    import torch\n    return torch\n", "stoker.core.planted -> torch"),
