@@ -32,8 +32,9 @@ from stoker.perf.features.accelerator import answering
 from stoker.perf.features.distributed import alone
 from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.redirect import Redirect, redirected
-from stoker.perf.features.step import Watch, fake_of, first_size, prepare_optimizer
+from stoker.perf.features.step import fake_of, prepare_optimizer
 from stoker.perf.features.summing import features_of
+from stoker.perf.features.watch import Watch, first_size
 
 
 class _Program:

@@ -6,16 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.records import Layer, Weights
-
-if TYPE_CHECKING:
-    from stoker.perf.features.step import Watch
+from stoker.perf.features.watch import Watch
 
 
 @dataclass(slots=True)

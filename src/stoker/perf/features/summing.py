@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -15,9 +15,7 @@ from stoker.perf.features.fusion import fused
 from stoker.perf.features.layers import layers_of, memory_of, nbytes_of, uses_of, weights_of
 from stoker.perf.features.recorder import Call, Recorder
 from stoker.perf.features.records import Operation, StepFeatures, Unknown
-
-if TYPE_CHECKING:
-    from stoker.perf.features.step import Watch
+from stoker.perf.features.watch import Watch
 
 
 def features_of(
