@@ -24,7 +24,7 @@ from stoker.perf.communication import StepTimes, spread
 from stoker.perf.communication.fabric import fabric_of
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.prediction.setting import Machines, Strategy
+from stoker.perf.strategy import Machines, Strategy
 from stoker.perf.study.communication.boxes import exposed_s
 from stoker.perf.study.communication.fitting import Predicted, held_out
 from stoker.perf.study.communication.scaling import Scaling, peculiarity, scalings

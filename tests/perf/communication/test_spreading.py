@@ -10,7 +10,7 @@ from stoker.perf.communication import StepTimes, fabric_of, refusal, spread
 from stoker.perf.communication.cutting import narrowed
 from stoker.perf.communication.spreading import is_measured
 from stoker.perf.communication.stragglers import slowest
-from stoker.perf.prediction.setting import DataParallel, Machines, Strategy
+from stoker.perf.strategy import DataParallel, Machines, Strategy
 from tests.perf.communication.models import convnet, decoder
 
 DECODER = decoder()

@@ -15,7 +15,7 @@ from stoker.perf.features.records import StepFeatures
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.pricing import predicted
 from stoker.perf.planning.space import Candidate
-from stoker.perf.prediction.setting import Strategy
+from stoker.perf.strategy import Strategy
 from tests.perf.planning.toys import offer
 
 ROWS = torch.arange(12, dtype=torch.float32).unsqueeze(1).expand(12, 64).contiguous()

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from stoker.perf.catalogue import gpu
 from stoker.perf.memory import PARTS, capacity, fits, needs
-from stoker.perf.prediction.setting import DataParallel, Machines, Strategy
+from stoker.perf.strategy import DataParallel, Machines, Strategy
 from stoker.perf.study.decoders import decoder
 from stoker.perf.study.tables.rows import Published, published
 from stoker.perf.study.workloads.mpt import SHAPES, VOCABULARY

@@ -11,7 +11,7 @@ from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.pricing import anchored, predicted
 from stoker.perf.planning.space import Candidate
 from stoker.perf.prediction.anchor import Anchor
-from stoker.perf.prediction.setting import Strategy
+from stoker.perf.strategy import Strategy
 from tests.perf.planning.toys import features, offer
 
 BATCHES = Batches(features(512), features(1024), own=512)

@@ -13,7 +13,7 @@ from stoker.perf.planning.front import TIE, Limits, choose, front, measured_inst
 from stoker.perf.planning.offers import Offer
 from stoker.perf.planning.pricing import Amount, Plan
 from stoker.perf.planning.space import Candidate
-from stoker.perf.prediction.setting import Strategy
+from stoker.perf.strategy import Strategy
 
 OFFER = Offer(name="any", gpu=gpu("T4"), gpus=1, per_hour=1.0)
 

@@ -13,7 +13,7 @@ from stoker.perf.planning.pricing import Plan, Rejection, price
 from stoker.perf.planning.searching import Stairs, examples, priced, search
 from stoker.perf.planning.space import Candidate, Space, candidates
 from stoker.perf.prediction.prediction import Prediction, refused
-from stoker.perf.prediction.setting import Strategy
+from stoker.perf.strategy import Strategy
 from tests.perf.planning.toys import job, offer, seconds
 
 OFFERS = (offer("T4", 1, 0.5), offer("T4", 8, 3.5), offer("A100-40GB-SXM", 8, 16.0), offer("H100-SXM", 8, 32.0))

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from stoker.perf.catalogue import catalogue, gpu
 from stoker.perf.features.records import StepFeatures, Unknown
+from stoker.perf.prediction import setting
 from stoker.perf.prediction.anchor import Anchor
 from stoker.perf.prediction.calibrated import calibration
 from stoker.perf.prediction.intervals import interval
 from stoker.perf.prediction.predictor import Predictor, predict
-from stoker.perf.prediction.setting import DataParallel, Machines, Strategy
 from stoker.perf.prediction.terms import Stack, unit_times
 from stoker.perf.prediction.work import work_of
+from stoker.perf.strategy import DataParallel, Machines, Strategy
 from tests.perf.communication.models import decoder
 from tests.perf.prediction.features import operation, product, step, training
 
@@ -49,6 +50,10 @@ def test_a_step_of_what_no_measurement_showed_has_a_wider_interval() -> None:
     anchored = predict(tables, Machines(gpu=A100), anchor=measured)
     below, above = interval("card", anchored=True)  # of what is measured nothing is doubted
     assert (anchored.low, anchored.high) == pytest.approx((anchored.seconds * below, anchored.seconds * above))
+
+
+def test_the_names_that_were_documented_first_still_work() -> None:
+    assert (setting.Machines, setting.Strategy) == (Machines, Strategy)
 
 
 def test_a_prediction_leaves_nothing_behind() -> None:

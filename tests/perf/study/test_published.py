@@ -10,9 +10,9 @@ from stoker.perf.prediction.anchoring import anchored
 from stoker.perf.prediction.calibrated import PART_OF, calibration
 from stoker.perf.prediction.intervals import interval
 from stoker.perf.prediction.predictor import Predictor
-from stoker.perf.prediction.setting import Machines
 from stoker.perf.prediction.terms import LAUNCH_S
 from stoker.perf.prediction.work import AMOUNTS
+from stoker.perf.strategy import Machines
 from stoker.perf.study.baseline import Baseline
 from stoker.perf.study.compiling import compiled
 from stoker.perf.study.judging import Judge, source

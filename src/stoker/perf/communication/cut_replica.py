@@ -13,7 +13,7 @@ from stoker.perf.communication.fabric import Fabric
 from stoker.perf.communication.replicas import Shard
 from stoker.perf.communication.times import StepTimes, layers_of
 from stoker.perf.features.records import Layer, StepFeatures, block_of
-from stoker.perf.prediction.setting import Machines, Strategy
+from stoker.perf.strategy import Machines, Strategy
 
 HALVES = ("fp16", "bf16")
 

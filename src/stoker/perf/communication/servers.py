@@ -13,7 +13,7 @@ from stoker.perf.communication.replicas import Exchange, Shard, exposed, pearl
 from stoker.perf.equations import Architecture
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.traffic import traffic_bytes
-from stoker.perf.prediction.setting import Machines, Strategy
+from stoker.perf.strategy import Machines, Strategy
 
 _PCIE_SHARE = 0.7
 

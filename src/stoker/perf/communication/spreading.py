@@ -19,7 +19,7 @@ from stoker.perf.communication.servers import served
 from stoker.perf.communication.stragglers import Cluster, slowest
 from stoker.perf.communication.times import StepTimes, layers_of
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.prediction.setting import Machines, Strategy
+from stoker.perf.strategy import Machines, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from stoker.perf.communication.blocks import Unit, output_bytes, units_of
 from stoker.perf.communication.cutting import Stage, split_layers, stages_of
 from stoker.perf.communication.times import layers_of
 from stoker.perf.features.records import Layer, StepFeatures
-from stoker.perf.prediction.setting import Strategy
+from stoker.perf.strategy import Strategy
 
 _LAYERS_BESIDE = 2
 """Layers whose activations may be alive a second time, as gradients, at the peak of the backward pass (assumed)."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stoker.perf.catalogue import Gpu
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory.held import Held
-from stoker.perf.prediction.setting import Machines, Strategy
+from stoker.perf.strategy import Machines, Strategy
 
 CONTEXT_BYTES = 0.75e9
 """Of a process before it allocates a tensor: CUDA's context and kernels, buffers of NCCL, workspaces of cuBLAS. The

@@ -15,7 +15,7 @@ from stoker.perf.planning.space import Candidate
 from stoker.perf.prediction.anchor import Anchor
 from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import Predictor
-from stoker.perf.prediction.setting import DataParallel, Strategy
+from stoker.perf.strategy import DataParallel, Strategy
 
 TIERS = ("calibrated", "extrapolated")
 """Of plans, the surer first."""

@@ -18,7 +18,7 @@ from stoker.perf.communication.spreading import is_measured
 from stoker.perf.planning.front import TIE, Limits
 from stoker.perf.planning.pricing import Job, Plan, Rejection, price
 from stoker.perf.planning.space import Candidate, Space, groups
-from stoker.perf.prediction.setting import Strategy
+from stoker.perf.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)

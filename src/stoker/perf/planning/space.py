@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stoker.perf.planning.offers import Offer
-from stoker.perf.prediction.setting import DataParallel, Machines, Strategy
+from stoker.perf.strategy import DataParallel, Machines, Strategy
 
 FAMILIES = (
     "1 GPU",

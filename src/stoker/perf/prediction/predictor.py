@@ -17,9 +17,9 @@ from stoker.perf.prediction.anchoring import CARRIED, CARRIED_UNTIMED, OWN, anch
 from stoker.perf.prediction.calibrated import calibration, columns
 from stoker.perf.prediction.intervals import distance_of, interval
 from stoker.perf.prediction.prediction import Prediction, Tier, refused
-from stoker.perf.prediction.setting import Machines, Strategy
 from stoker.perf.prediction.terms import Stack, unit_times
 from stoker.perf.prediction.work import Array, work_of
+from stoker.perf.strategy import Machines, Strategy
 
 _UNKNOWN = 0.05
 """Share of a step's bytes that operations without a formula may have before it is refused."""

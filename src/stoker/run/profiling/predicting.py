@@ -21,7 +21,7 @@ from stoker.perf.machine.prediction import predicted_lines
 from stoker.perf.machine.speed import Speed
 from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import predict
-from stoker.perf.prediction.setting import Machines
+from stoker.perf.strategy import Machines
 from stoker.perf.verdict.profile import FEATURES_NAME, Predicted, Profile
 from stoker.perf.verdict.residual import find_residual, modules_of
 

@@ -1,0 +1,74 @@
+"""What a step runs on and how it is spread: the questions that a prediction answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stoker.perf.catalogue import Gpu
+
+DataParallel = Literal["ddp", "fsdp", "zero1", "zero2", "ps", "pearl"]
+"""How replicas keep their weights alike: all-reduce; all of ZeRO-3; optimizer states sharded; gradients as well;
+parameter servers; embeddings partitioned over the GPUs, the dense part all-reduced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """GPUs of one kind, in equal servers.
+
+    Attributes:
+        gpus: all of them.
+        gpus_per_node: of a full server; a job takes whole servers, and part of one only where it fits into one.
+        network: bytes/s of a server's links to the others, one direction.
+    """
+
+    gpu: Gpu
+    gpus: int = 1
+    gpus_per_node: int = 8
+    network: float = 12.5e9
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "gpus_per_node"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+        if not self.network > 0:
+            raise ValueError(f"`network` must be positive, got {self.network}")
+
+    @property
+    def nodes(self) -> int:
+        """Servers that the job takes."""
+        return -(-self.gpus // self.gpus_per_node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """How one optimizer step is spread over the GPUs and over time.
+
+    Attributes:
+        data: how replicas are kept alike; means nothing for one replica.
+        tensor: GPUs that share each product.
+        pipeline: stages.
+        accumulation: micro-batches of a step, on each replica.
+        checkpointing: whether activations are computed again in the backward pass.
+    """
+
+    data: DataParallel = "ddp"
+    tensor: int = 1
+    pipeline: int = 1
+    accumulation: int = 1
+    checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "pipeline", "accumulation"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+
+    def replicas(self, gpus: int) -> int:
+        """Copies of the model that so many GPUs hold.
+
+        Raises:
+            ValueError: the GPUs cannot be divided so.
+        """
+        if gpus % (self.tensor * self.pipeline):
+            raise ValueError(f"`gpus` must be a multiple of {self.tensor} x {self.pipeline}, got {gpus}")
+        return gpus // (self.tensor * self.pipeline)
