@@ -50,6 +50,13 @@ def test_the_layers_hold() -> None:
             "def late():\n    from stoker.perf.study.tables import rows\n    return rows\n",
             "stoker.cli.planted -> stoker.perf.study.tables.rows",
         ),
+        # Circles, also by what is imported for types alone.
+        (
+            "perf/communication/planted.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from stoker.perf.prediction import anchor\n",
+            "- .communication -> .prediction (1 import)",
+        ),
+        ("perf/memory/planted.py", "import stoker.perf.planning.space\n", "- .memory -> .planning (1 import)"),
         ("ui/planted.py", "import stoker.cli.main\n", "stoker.ui.planted -> stoker.cli.main"),
         ("ui/planted.py", "import stoker.graph.cut\n", "stoker.ui.planted -> stoker.graph.cut"),
         ("core/planted.py", "def late():\n    import torch\n    return torch\n", "stoker.core.planted -> torch"),

@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stoker.perf.parts import PARTS
+
 Tier = Literal["calibrated", "extrapolated", "refused"]
 """How sure a prediction is: number and interval come from measurements of such steps; from specifications alone, wider
 and ranked below equal calibrated ones; not made, since a part of it is unknown."""
-
-PARTS = ("input", "compute", "memory", "host", "communication", "optimizer", "other")
-"""What a step's time is spent on, in the order in which it is shown: waiting for input and copying it to the device;
-products, convolutions, attention and recurrent layers; all other operations of the model, which move more than they
-compute; launching by the host that the device waits for; exchange between GPUs that computation does not hide; the
-optimizer; what has no other name. A measured step (`stoker profile`) has the same parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +21,7 @@ class Prediction:
         seconds: most likely; NaN where refused.
         low, high: ends of the interval.
         share: of such predictions whose measurement lies in the interval.
-        parts: seconds by name, of :data:`PARTS`; they sum to ``seconds``.
+        parts: seconds by name, of :data:`~stoker.perf.parts.PARTS`; they sum to ``seconds``.
         hidden_s: of communication that goes on beside computation; no part of ``seconds``.
         reasons: for the tier, and what of it no measurement has validated, as sentences.
     """

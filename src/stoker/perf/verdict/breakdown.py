@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from stoker.perf.prediction.prediction import PARTS
+from stoker.perf.parts import PARTS
 from stoker.perf.verdict.kernels import LABELS
 from stoker.perf.verdict.marks import Pace, pace_of
 from stoker.perf.verdict.profile import RankRecord, SampledStep, StepTimes

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from stoker.perf.prediction.prediction import PARTS
+from stoker.perf.parts import PARTS
 from stoker.perf.verdict.kernels import LABELS
 from stoker.perf.verdict.profile import RankRecord, SampledStep, Stragglers
 
