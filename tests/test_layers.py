@@ -50,6 +50,7 @@ def test_the_layers_hold() -> None:
             "def late():\n    from stoker.perf.study.tables import rows\n    return rows\n",
             "stoker.cli.planted -> stoker.perf.study.tables.rows",
         ),
+        ("perf/planning/planted.py", "import torch\n", "stoker.perf.planning.planted -> torch"),
         # Circles, also by what is imported for types alone.
         (
             "perf/communication/planted.py",
