@@ -69,7 +69,7 @@ class Predictor:
     """
 
     def __init__(self, used: Calibration | None = None, *, anchor: Anchor | None = None) -> None:
-        self._unmoved = _Used(used or calibration())
+        self._unmoved = _Used.unmoved(used or calibration())
         self._anchor = anchor
         self._measured = _Program(anchor.features) if anchor and anchor.features else None
         self._programs: OrderedDict[int, _Program] = OrderedDict()
@@ -100,8 +100,7 @@ class Predictor:
         exchanged = "bf16" if precision == "fp8" else precision
         spreading = spread(times, program.micro_batch, machines, strategy, precision=exchanged)
         distance = "specification" if precision == "fp8" else distance_of(card)
-        doubt = self._doubt(program, unit_times(card, precision, stack), used.beside)
-        below, above = interval(distance, anchored=used.beside is not None, share=share, doubt=doubt)
+        below, above = interval(distance, anchored=used.beside is not None, share=share, doubt=alone.doubt)
         tier: Tier = "extrapolated" if distance == "specification" or spreading.unvalidated else "calibrated"
         reasons = _reasons(features, card, precision, self._anchor, unmoved)
         return Prediction(
@@ -123,11 +122,6 @@ class Predictor:
             if len(self._programs) > _KEPT:
                 self._programs.popitem(last=False)
         return found
-
-    def _doubt(self, program: _Program, units: Array, beside: Array | None) -> float:
-        """How little the measurements show of what the step consists of, on one GPU."""
-        at_spec = (program.works.sum(axis=0) @ units)[None]
-        return float(self._unmoved.calibration.doubts(at_spec, None if beside is None else beside[None])[0])
 
     def _moved(self, program: _Program, card: Gpu, stack: Stack | None) -> tuple[_Used, str | None]:
         """The calibration, and why a measured step has not moved it: empty where it has, None where there is none."""
@@ -160,14 +154,26 @@ def _refusal(features: StepFeatures, card: Gpu, precision: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Used:
-    """A calibration for one program; itself and no other like it, so that it can be asked for by.
+    """A calibration for one program; equal to itself alone, so that results are kept by it.
 
     Attributes:
-        beside: the measured step that has moved it, if one has: shape (terms,), in seconds at the makers' rates.
+        calibration: as a measured step has moved it, if one has.
+        known: as the measurements have it, with its covariance.
+        beside: the measured step: shape (terms,), in seconds at the makers' rates.
     """
 
     calibration: Calibration
+    known: Calibration
     beside: Array | None = None
+
+    @classmethod
+    def unmoved(cls, known: Calibration) -> _Used:
+        """Without a measured step."""
+        return cls(known, known)
+
+    def doubt(self, at_spec: Array) -> float:
+        """How little the measurements show of what a step consists of, on one GPU."""
+        return float(self.known.doubts(at_spec[None], None if self.beside is None else self.beside[None])[0])
 
 
 class _Program:
@@ -198,7 +204,7 @@ class _Program:
         """On one GPU; worked out once."""
         key = card.name, precision, stack, used
         if key not in self._alone:
-            self._alone[key] = _worked_out(self, unit_times(card, precision, stack), used.calibration)
+            self._alone[key] = _worked_out(self, unit_times(card, precision, stack), used)
         return self._alone[key]
 
 
@@ -221,7 +227,7 @@ def _move(measured: _Program, anchor: Anchor, carried: float, stack: Stack, used
         own_s = _own_s(measured, anchor, precision, stack, used)
     if own_s < OWN * anchor.seconds:
         return None
-    return _Used(anchored(used.calibration, at_spec, own_s, carried), at_spec)
+    return _Used(anchored(used.calibration, at_spec, own_s, carried), used.known, at_spec)
 
 
 def _own_s(measured: _Program, anchor: Anchor, precision: str, stack: Stack, used: _Used) -> float:
@@ -251,11 +257,13 @@ class _Alone:
         device: what the GPU computes, by layer; the optimizer's beside.
         host_s: the host's launches for the micro-batch, and for the optimizer.
         parts: seconds of the GPU by part for the micro-batch; they sum to the device's.
+        doubt: of the step: :meth:`~stoker.perf.calibration.fitting.Calibration.doubts`.
     """
 
     device: StepTimes
     host_s: tuple[float, float]
     parts: dict[str, float]
+    doubt: float
 
     def stretch(self, accumulation: int) -> float:
         """How much longer the passes are than the device's time: what the whole step waits for the host goes to them.
@@ -280,9 +288,9 @@ class _Alone:
         return replace(stretched, optimizer_s=self.device.optimizer_s)
 
 
-def _worked_out(program: _Program, unit_s: Array, used: Calibration) -> _Alone:
-    features, units = program.features, unit_s * used.coefficients
-    is_host = np.array([term.lane == "host" for term in used.terms])
+def _worked_out(program: _Program, unit_s: Array, used: _Used) -> _Alone:
+    features, units = program.features, unit_s * used.calibration.coefficients
+    is_host = np.array([term.lane == "host" for term in used.calibration.terms])
     by_term: Array = program.works @ units
     on_device = by_term[:, ~is_host].sum(axis=1)
     seconds = dict(zip(map(id, features.operations), on_device.tolist(), strict=True))
@@ -293,7 +301,8 @@ def _worked_out(program: _Program, unit_s: Array, used: Calibration) -> _Alone:
     sums = {name: float((by_term[~is_step] @ columns(name)).sum()) for name in ("compute", "memory")}
     scale = device.compute_s / (sum(sums.values()) or 1.0)
     parts = {name: value * scale for name, value in sums.items()}
-    return _Alone(device, (float(host[~is_step].sum()) / times, float(host[is_step].sum())), parts)
+    host_s = float(host[~is_step].sum()) / times, float(host[is_step].sum())
+    return _Alone(device, host_s, parts, used.doubt(program.works.sum(axis=0) @ unit_s))
 
 
 def _parts(alone: _Alone, spreading: Spread, accumulation: int) -> dict[str, float]:

@@ -20,7 +20,7 @@ from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.perf.machine.prediction import predicted_lines
 from stoker.perf.machine.speed import Speed
 from stoker.perf.prediction.prediction import Prediction
-from stoker.perf.prediction.predictor import predict
+from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import Machines
 from stoker.perf.verdict.profile import FEATURES_NAME, Predicted, Profile
 from stoker.perf.verdict.residual import find_residual, modules_of
@@ -137,6 +137,7 @@ def _on_gpu(profile: Profile, features: StepFeatures) -> Prophecy:
         return Prophecy(features=features, why_not=f"{profile.device_name} is not in the catalogue ({known})")
     gpu = catalogue.gpu(profile.gpu)
     machines = Machines(gpu=gpu, gpus=profile.gpus, gpus_per_node=8)
+    predict = Predictor().predict
     found = predict(features, machines, precision=profile.precision if profile.precision in gpu.rates else None)
     others = {name: predict(features, machines, precision=name) for name in ("bf16", "fp16") if name in gpu.rates}
     basis = f"{gpu.name} of the catalogue"
