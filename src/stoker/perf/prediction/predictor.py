@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
@@ -71,7 +72,6 @@ class Predictor:
     def __init__(self, used: Calibration | None = None, *, anchor: Anchor | None = None) -> None:
         self._unmoved = _Used.unmoved(used or calibration())
         self._anchor = anchor
-        self._measured = _Program(anchor.features) if anchor and anchor.features else None
         self._programs: OrderedDict[int, _Program] = OrderedDict()
 
     def predict(
@@ -113,6 +113,11 @@ class Predictor:
             hidden_s=spreading.hidden_s,
             reasons=(*reasons, *_unvalidated(spreading), *spreading.notes),
         )
+
+    @functools.cached_property
+    def _measured(self) -> _Program | None:
+        """The measured step; None where it is taken for that of whatever is asked about."""
+        return _Program(self._anchor.features) if self._anchor and self._anchor.features else None
 
     def _program(self, features: StepFeatures) -> _Program:
         """What is known of it. It holds the features, so that nothing else has their identity meanwhile."""
