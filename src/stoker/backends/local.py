@@ -28,11 +28,11 @@ from typing import Any
 from stoker.backends.process import DUMP_SIGNAL, FINISH_S, die_after, is_readable, serve, settle
 from stoker.backends.template import template_main
 from stoker.core.errors import WorkerStartError
+from stoker.core.forking import at_fork
 from stoker.core.interrupts import interrupts_deferred
 from stoker.feed.board import Board
 from stoker.feed.crew import Template
 from stoker.feed.descriptors import spare_descriptors
-from stoker.feed.forks import abandon_in_children
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.slots import create_memory
 from stoker.feed.wire import Channel, Kind
@@ -76,7 +76,7 @@ class LocalBackend:
                 # All processes write to one open file.
                 fcntl.fcntl(stacks, fcntl.F_SETFL, fcntl.fcntl(stacks, fcntl.F_GETFL) | os.O_APPEND)
                 channel = Channel(ours, blocking=False)
-                abandon_in_children(channel)
+                at_fork(channel.abandon)
             except Exception as error:
                 raise WorkerStartError(f"the template process could not be started: {error}") from error
             template = LocalTemplate(program, context, channel, theirs, board, stacks)
@@ -136,7 +136,7 @@ class LocalChild:
             process.join()
             process.close()
             raise
-        abandon_in_children(self)
+        at_fork(self.abandon)
 
     def fileno(self) -> int:
         """Descriptor that is readable once the process has ended; -1 after :meth:`reap`."""
@@ -146,6 +146,7 @@ class LocalChild:
         """Closes the descriptor in a forked child."""
         if self._fd >= 0:
             os.close(self._fd)
+            self._fd = -1
 
     def kill(self) -> None:
         """Ends the process at once; does nothing when it has ended."""

@@ -7,8 +7,6 @@ Owns the threads that wait for stores. Which requests are made is decided in ``p
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from stoker.cache.planning import PARALLEL, bytes_of, requests_for, runs_of
 from stoker.cache.policies import Rule
 from stoker.cache.sources.opening import SourceHolder
 from stoker.cache.versions import Version
+from stoker.core.forking import per_process
 
 Deliver = Callable[[int, memoryview], None]
 """Takes a page's index and its bytes, in the thread that brought them."""
@@ -102,12 +101,6 @@ class Snapshot:
     def is_kept(self) -> bool:
         """Whether its pages may outlive the call or the file."""
         return self.version.storable
-
-
-@dataclass(slots=True)
-class _Threads:
-    pid: int
-    pool: ThreadPoolExecutor
 
 
 @dataclass(slots=True)
@@ -252,29 +245,11 @@ class Fetcher:
             )
 
 
-_threads: _Threads | None = None
-_threads_lock = threading.Lock()
-
-
+@per_process
 def pool() -> ThreadPoolExecutor:
     """The threads of this process that wait for stores; a forked child has none of its parent's."""
-    global _threads
-    threads = _threads
-    if threads is None or threads.pid != os.getpid():
-        with _threads_lock:
-            threads = _threads
-            if threads is None or threads.pid != os.getpid():
-                threads = _Threads(os.getpid(), ThreadPoolExecutor(THREADS, thread_name_prefix="stoker-fetch"))
-                _threads = threads
-    return threads.pool
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="stoker-fetch")
 
-
-def _after_fork() -> None:
-    global _threads_lock
-    _threads_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 PendingPages = Future[dict[int, memoryview]]
 """Pages that are on their way."""

@@ -12,18 +12,18 @@ from typing import Any
 
 from stoker.cache.filesystem.places import open_place, settings_in_use
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
-from stoker.cache.forking import ForkedLock
 from stoker.cache.preloading import list_items
 from stoker.cache.rule_settings import CacheSettings
 from stoker.cache.whole_object import WholeObject
 from stoker.core.errors import ModelFileError
+from stoker.core.forking import ForkedLock, Owner
 from stoker.core.progress import ProgressLine
 
 _FOLDER_MODE, _FILE_MODE = 0o500, 0o400
 
 _kept: list[WholeObject] = []
 """What folders of this process lead into; the cache does not give these files up meanwhile."""
-_made: list[tuple[int, Path]] = []
+_made: list[tuple[Owner, Path]] = []
 _lock = ForkedLock()
 
 
@@ -56,7 +56,7 @@ def materialise(
     with _lock:
         if not _made:
             atexit.register(_remove)
-        _made.append((os.getpid(), root))
+        _made.append((Owner(), root))
     total = sum(item.size for item in listing.items)
     quiet = progress is False or (progress is None and not sys.stderr.isatty())
     with ProgressLine("materialising", total, sys.stderr, quiet=quiet) as line:
@@ -94,8 +94,8 @@ def _place(filesystem: StokerFileSystem, path: str, target: Path, report: Any) -
 
 
 def _remove() -> None:
-    for pid, root in _made:
-        if pid == os.getpid():
+    for owner, root in _made:
+        if owner.is_here:
             for folder, _, _ in os.walk(root):
                 os.chmod(folder, 0o700)
             shutil.rmtree(root, ignore_errors=True)

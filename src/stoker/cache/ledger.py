@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cache.counting import Counts
+from stoker.core.forking import at_fork
 
 _ROW_BYTES = 64
 _OLD_S = 7 * 86400.0
@@ -50,7 +51,7 @@ class Ledger(Counts):
         """
         self._path = path
         self._cells: Any = None
-        os.register_at_fork(after_in_child=self._in_child)
+        at_fork(self._in_child)
 
     def _in_child(self) -> None:
         self._cells = None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
 from stoker.cache.store.layout import StoreSettings, default_directory
 from stoker.cache.store.page_store import PageStore
+from stoker.core.forking import ForkedLock
 
 _stores: dict[tuple[Path, tuple[Rule, ...], Verify], PageStore] = {}
-_lock = threading.Lock()
+_lock = ForkedLock()
 
 
 def page_store(
@@ -53,11 +53,3 @@ def _note_reads() -> None:
     """The last few reads of a process count as well."""
     for store in _stores.values():
         store.note_reads()
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 from stoker.cache.cluster.client import PeerClient
@@ -14,12 +13,13 @@ from stoker.cache.cluster.membership import Membership
 from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
 from stoker.core.config import CACHE_TIMEOUT_S
 from stoker.core.errors import ConfigError
+from stoker.core.forking import ForkedLock
 
 SECRET_FILE = "secret"
 """Beside the pages: the secret that is used where no other file is named, if it is there."""
 
 _clients: dict[tuple[str, Path | None, Path | None, float, Path], PeerClient] = {}
-_lock = threading.Lock()
+_lock = ForkedLock()
 
 
 def peer_client(
@@ -69,11 +69,3 @@ def _check_local(membership: Membership, expected: Path) -> None:
                 f"`cache-secret-file` must name the cluster's secret, since {member.id} is reached over TCP, and there "
                 f"is none at {expected}; copy the file that `stoker cache start` names, mode 600"
             )
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

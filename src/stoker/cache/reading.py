@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Strength, Version
 from stoker.cache.writes import Writes
 from stoker.core.errors import CacheBusyError, SourceChangedError
+from stoker.core.forking import at_fork
 
 Given = dict[int, memoryview]
 """Pages by their index."""
@@ -63,7 +63,7 @@ class Reader:
         self.listings = Listings(clock)
         self._clock = clock
         self._namespace = holder.spec.namespace
-        self._pid = os.getpid()
+        at_fork(self._in_child)
 
     def read(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """Bytes of an object, all of one version that the path's rule allows.
@@ -254,11 +254,13 @@ class Reader:
         except CacheBusyError:
             pass  # what stays is used no longer than the path's rule lets it be
 
+    def _in_child(self) -> None:
+        self._namespace = ""  # what a process has in memory is its own
+
     def name(self, path: str) -> ObjectName:
         """Of the object at a path of this store."""
-        pid = os.getpid()
-        if pid != self._pid:
-            self._pid, self._namespace = pid, self.holder.spec.namespace
+        if not self._namespace:
+            self._namespace = self.holder.spec.namespace
         return ObjectName(self._namespace, path)
 
     def _hit(self, name: ObjectName, rule: Rule, start: int, end: int | None) -> bytes | None:

@@ -21,6 +21,7 @@ import msgspec
 
 from stoker.core.errors import RunFolderError
 from stoker.core.events import FORMAT, AnyEvent, Event, RunHeader
+from stoker.core.forking import Owner
 from stoker.core.saying import say
 from stoker.core.texts import to_json
 
@@ -79,7 +80,7 @@ class RunLog:
         self._header = header
         self._notify = notify or say
         self._lock = threading.RLock()
-        self._owner = os.getpid()
+        self._owner = Owner()
         self._fd: int | None = None
         self._stopped = False
         self.failed = False
@@ -89,7 +90,7 @@ class RunLog:
 
     def on_event(self, event: Event) -> None:
         """Appends one record."""
-        if self._stopped or os.getpid() != self._owner:
+        if self._stopped or not self._owner.is_here:
             return
         try:
             if self._fd is None:
@@ -104,7 +105,7 @@ class RunLog:
         """Closes the file; later events are dropped."""
         with self._lock:
             self._stopped = True
-            if self._fd is not None and os.getpid() == self._owner:
+            if self._fd is not None and self._owner.is_here:
                 with contextlib.suppress(OSError):
                     os.close(self._fd)
             self._fd = None

@@ -9,7 +9,6 @@ program sees each batch once, in its order.
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -154,7 +153,7 @@ class ComparedIterator(FedIterator):
         return turn is not None and turn.side is Side.PLAIN
 
     def __next__(self) -> Any:
-        if self._walk is not None and not (self._ended or self._cut_off) and self._pid == os.getpid():
+        if self._walk is not None and not (self._ended or self._cut_off) and self._owner.is_here:
             self._turn_over()
         if self._is_plain:
             return self._next_of_rival()

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stoker.core.errors import WireError, WorkerStartError
+from stoker.core.forking import at_fork
 from stoker.feed.board import Board, Whereabouts
-from stoker.feed.forks import abandon_in_children
 from stoker.feed.probe import Role
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.slots import Ring
@@ -162,7 +162,7 @@ class Crew:
             self._template.close()
             raise WorkerStartError(f"data workers can't be waited for: {error}") from error
         self._poller.register(self._template.channel.fileno(), select.EPOLLIN)
-        abandon_in_children(self)
+        at_fork(self.abandon)
         self._by_fd: dict[int, int] = {}
         self._by_child_fd: dict[int, int] = {}
         self.members: dict[int, Member] = {}
@@ -218,7 +218,7 @@ class Crew:
         self.refusal = ""
         self._free_rows.pop()
         self._next_number += 1
-        abandon_in_children(channel)
+        at_fork(channel.abandon)
         member = Member(identity, channel, child)
         self.members[identity.number] = member
         if child is not None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import time
 import weakref
@@ -29,6 +28,7 @@ from torch.utils.data.dataloader import (
 )
 
 from stoker.core.errors import WorkerStartError, dead_worker
+from stoker.core.forking import Owner
 from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.places import call, calling_as, standing_in
 from stoker.feed.cursor import Cursor
@@ -91,7 +91,7 @@ class FedIterator(_BaseDataLoaderIter):
         self._loader = _without_iterator(loader)
         self._feed = feed
         self._pace = pace
-        self._pid = os.getpid()
+        self._owner = Owner()
         self._program = feed.program_of(loader)
         self._engine: Engine | None = None
         self._pinner: Pinner | None = None
@@ -200,7 +200,7 @@ class FedIterator(_BaseDataLoaderIter):
         return item_seed(self._base_seed, self._feed.ordinal, self._seq)
 
     def _next_data(self) -> Any:
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             raise RuntimeError("a DataLoader iterator does not work in a forked child; call iter(loader) there")
         if self._cut_off:
             raise RuntimeError("stoker has ended this iterator before its last batch; call iter(loader) for a new one")
@@ -415,7 +415,7 @@ class FedIterator(_BaseDataLoaderIter):
 
     def _shutdown_workers(self) -> None:
         """What torch's iterator offers: ends the workers (Lightning and others call it)."""
-        if self._pid == os.getpid():
+        if self._owner.is_here:
             self._ended = True
             self._leave_steps()
             if self._feed.ordinal == self._ordinal:  # else a later iteration is under way already
@@ -427,7 +427,7 @@ class FedIterator(_BaseDataLoaderIter):
             self._feed.cutter.left()
 
     def __del__(self) -> None:
-        if getattr(self, "_entered", False) and self._pid == os.getpid():
+        if getattr(self, "_entered", False) and self._owner.is_here:
             with InterruptsHandedOn():
                 self._shutdown_workers()
                 self._feed.leave()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker.core.events import BASELINE_BATCHES
+from stoker.core.forking import Owner
 from stoker.core.mishaps import BestEffort, Unfailing
 from stoker.feed import tiers
 from stoker.feed.alternation import Alternation
@@ -147,7 +147,7 @@ class LoaderFeed:
         """Their turns, once they have begun."""
         self._num_iterators = 0
         self._dropped = False
-        self._pid = os.getpid()
+        self._owner = Owner()
 
     # -- describing the loader ---------------------------------------------------------------------------------------
 
@@ -452,13 +452,13 @@ class LoaderFeed:
 
     def close(self) -> None:
         """Ends parked workers and frees slots."""
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             return
         self._close_parked()
         self._keeper.close()
 
     def _close_parked(self) -> None:
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             return
         self._close_leaving()
         if self._parked is not None:

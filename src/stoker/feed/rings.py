@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.core.errors import WireError
+from stoker.core.forking import at_fork
 from stoker.core.units import format_bytes
 from stoker.feed.descriptors import spare_descriptors
-from stoker.feed.forks import abandon_in_children
 from stoker.feed.slots import Mapping, Ring
 from stoker.feed.wire import Place, ReadyHeader
 
@@ -178,7 +178,7 @@ class SlotKeeper:
         except (OSError, ValueError, OverflowError) as error:
             self._give_up(str(error))
             return None
-        abandon_in_children(ring)
+        at_fork(ring.abandon)
         if self._current is not None:
             self._current.limit_warm(0)  # workers keep it mapped
         ring.limit_warm(self._num_warm)

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stoker.core.forking import Owner
+
 ALIGN = 64
 """Alignment of every buffer in a slot, in bytes (a cache line, and what vectorised kernels like)."""
 _PAGE = mmap.PAGESIZE
@@ -87,7 +89,7 @@ class Ring:
         self._is_free = bytearray(b"\1" * num_slots)
         self._returned: deque[int] = deque()  # appended to by finalizers, which may run in any thread
         self._watches: dict[int, weakref.ref[Any]] = {}
-        self._owner = os.getpid()
+        self._owner = Owner()
         self._warm: set[int] = set()  # slots that hold memory: all that were taken since they were last trimmed
         self.num_warm: int | None = None
         """Most slots that may hold memory before one that gets free gives its own back; None for no bound."""
@@ -134,7 +136,7 @@ class Ring:
         """
         if self.num_warm is None or len(self._warm) <= self.num_warm or slot not in self._warm:
             return
-        if os.getpid() == self._owner:
+        if self._owner.is_here:
             self._warm.discard(slot)
             with contextlib.suppress(OSError, ValueError):  # closed meanwhile, or refused: it stays as it is
                 self._mapping.trim(slot * self.slot_bytes, self.slot_bytes)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import torch.utils.data as torch_data
 from stoker.core import events
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ResumeError
+from stoker.core.forking import ForkedLock
 from stoker.feed import tiers
 from stoker.feed.cursor import STATE_FORMAT, Cursor, check_fits
 from stoker.feed.loader import LoaderFeed
@@ -53,7 +53,7 @@ _OFF = "stoker is off (`off` in its settings)"
 
 _seats: weakref.WeakKeyDictionary[torch_data.DataLoader[Any], _Seat] = weakref.WeakKeyDictionary()
 _own: Serving | None = None
-_lock = threading.Lock()
+_lock = ForkedLock()
 
 
 def serving_of_process() -> Serving:

@@ -110,7 +110,7 @@ class Explainer(Serving):
         context = loader.multiprocessing_context or torch.multiprocessing
         iteration = Iteration(
             ordinal=0,
-            base_seed=self._pid,
+            base_seed=os.getpid(),
             tier=choice.tier,
             seeds_generators=self.config.random == "sample" and choice.tier is Tier.ELASTIC,
         )

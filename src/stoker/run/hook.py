@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from _thread import allocate_lock  # `threading` would cost every interpreter a millisecond
 
 from stoker.run.environment import WORKER_ENV
 from stoker.run.import_watch import ImportWatch, is_complete
@@ -25,10 +24,9 @@ _TARGETS = ("torch", _LOADERS)
 """Both must be complete. ``import torch`` runs ``torch.utils.data`` in the middle of its own import (seen in 2.13),
 and the session could import hardly anything of torch at that moment."""
 
-_lock = allocate_lock()
 _finder: ImportWatch | None = None
-_fired = False
-_disarmed = False
+_unarmed, _unfired = [True], [True]
+"""Whoever takes what is in there arms, or fires: a list's ``pop`` is atomic, and a forked child finds no lock taken."""
 _helper = False
 
 
@@ -41,34 +39,28 @@ def arm() -> None:
     command = _command(sys.orig_argv)
     if "multiprocessing.resource_tracker" in command or os.environ.get(WORKER_ENV):
         return
-    with _lock:
-        if _finder is not None or _disarmed:
-            return
-        _finder = ImportWatch(_TARGETS, _fire_if_complete)
-        _finder.insert()
-        if "multiprocessing.forkserver" in command:
-            # It may preload torch, but only its forks run the program's code.
-            _helper = True
-            os.register_at_fork(after_in_child=_leave_helper)
+    if not _is_first(_unarmed):
+        return
+    _finder = ImportWatch(_TARGETS, _fire_if_complete)
+    _finder.insert()
+    if "multiprocessing.forkserver" in command:
+        # Imported here: others do without its `threading`, which costs an interpreter a millisecond.
+        from stoker.core.forking import at_fork
+
+        # It may preload torch, but only its forks run the program's code.
+        _helper = True
+        at_fork(_leave_helper)
     _fire_if_complete("")
 
 
 def is_armed() -> bool:
     """True once :func:`arm` has taken effect in this process, before and after the session is installed."""
-    return _finder is not None and not _disarmed
+    return _finder is not None
 
 
 def is_installed() -> bool:
     """True once the session was asked to serve this process, whether or not it could."""
-    return _fired
-
-
-def disarm() -> None:
-    """Stops waiting, for good; for forks that serve the program and must never be served (data workers)."""
-    global _disarmed
-    with _lock:
-        _disarmed = True
-        _remove_finder()
+    return not _unfired
 
 
 def _fire_if_complete(just_executed: str) -> None:
@@ -78,12 +70,9 @@ def _fire_if_complete(just_executed: str) -> None:
 
 def _fire() -> None:
     """Installs the session, once; a failure costs the program a line on stderr, never more."""
-    global _fired
-    with _lock:
-        if _fired or _disarmed or _finder is None:
-            return
-        _fired = True
-        _remove_finder()
+    if _finder is None or not _is_first(_unfired):
+        return
+    _finder.remove()
     try:
         from stoker.run import session
         from stoker.run.active import Active
@@ -91,6 +80,13 @@ def _fire() -> None:
         session.install(Active.from_environment())
     except Exception as error:  # the program runs on without us, whatever went wrong
         _complain(error)
+
+
+def _is_first(token: list[bool]) -> bool:
+    try:
+        return token.pop()
+    except IndexError:
+        return False
 
 
 def _complain(error: Exception) -> None:
@@ -107,11 +103,6 @@ def _leave_helper() -> None:
     if _helper:
         _helper = False
         _fire_if_complete("")
-
-
-def _remove_finder() -> None:
-    if _finder is not None:
-        _finder.remove()
 
 
 def _command(orig_argv: Sequence[str]) -> str:

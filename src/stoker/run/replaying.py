@@ -50,7 +50,7 @@ class Replayer(Serving):
 
     def iterate(self, loader: DataLoader[Any], stock: Callable[[], Any], cursor: Cursor | None = None) -> Any:
         """The iterator of a loader before the one that is meant; at that one, the end of the process."""
-        if self._reached or os.getpid() != self._pid:
+        if self._reached or not self._owner.is_here:
             return stock()
         if self.feed_for(loader).number != self._replay.loader:
             return super().iterate(loader, stock, cursor)
@@ -61,7 +61,7 @@ class Replayer(Serving):
 
     def finish(self) -> None:
         """At the program's end: it never came to the loader."""
-        if self._reached or os.getpid() != self._pid:
+        if self._reached or not self._owner.is_here:
             return
         patch.remove()
         self.close()

@@ -19,6 +19,7 @@ from stoker.backends.local import LocalBackend
 from stoker.core import events, host
 from stoker.core.config import Settings
 from stoker.core.errors import ResumeError
+from stoker.core.forking import Owner
 from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.mishaps import BestEffort, Unfailing, line_of, reraise_from_handler, trace_of
 from stoker.core.replay import launcher_of
@@ -86,7 +87,7 @@ class Serving:
         self._feeds: dict[int, tuple[weakref.ref[DataLoader[Any]], LoaderFeed]] = {}
         self.sites: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
         """Where the program made each loader, as ``file.py:line``."""
-        self._pid = os.getpid()
+        self._owner = Owner()
         self._count = 0
 
     def _take_place(self, place: Place) -> None:
@@ -237,7 +238,7 @@ class Serving:
         self, loader: DataLoader[Any], stock: Callable[[], _BaseDataLoaderIter], cursor: Cursor | None = None
     ) -> _BaseDataLoaderIter:
         """An iterator over a loader; torch's own in processes that this one forked."""
-        if os.getpid() != self._pid:
+        if not self._owner.is_here:
             return stock()
         feed = self.effort.attempt("look at a loader", lambda: self.feed_for(loader), None, then="it is left to torch")
         if feed is not None:
@@ -258,7 +259,7 @@ class Serving:
 
     def close(self) -> None:
         """Ends all workers and reports the last counters."""
-        if os.getpid() != self._pid:
+        if not self._owner.is_here:
             return
         close_all(self)
         self.effort.attempt("look at steps", self.cutting.close, None, then="nothing, since the program has ended")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.core import events
+from stoker.core.forking import Owner
 from stoker.core.mishaps import line_of
 from stoker.core.runlog import Run, RunLog, has_records, read_run
 from stoker.core.saying import say
@@ -39,7 +40,7 @@ class Session:
         self._log = RunLog(active.run_dir, self._header)
         self._memory = Memory()
         self._served = False
-        self._pid = os.getpid()
+        self._owner = Owner()
         self.serving = Serving(
             active.settings,
             [self._on_event, self._memory.on_event, self._log.on_event, self._live.on_event],
@@ -81,7 +82,7 @@ class Session:
 
         Of several processes of the program at one time, the one that has the run folder prints it.
         """
-        if os.getpid() != self._pid:
+        if not self._owner.is_here:
             return
         try:
             self._finish()

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from typing import TextIO
 
+from stoker.core.forking import Owner, at_fork
+
 _SCRIPT = 'exec 3<&0; { read -r _ <&3 || printf %s "$0"; } &'
 """Reads a word of farewell or the end of the pipe; the ``&`` is what makes it nobody's child."""
 
@@ -20,9 +22,9 @@ class Keeper:
     def __init__(self, pipe: int) -> None:
         """Holds the end of the pipe that keeps it waiting."""
         self._pipe = pipe
-        self._owner = os.getpid()
+        self._owner = Owner()
         # Forked children live on; without this they would hold the pipe open.
-        os.register_at_fork(after_in_child=self._let_go)
+        at_fork(self._let_go)
 
     @classmethod
     def start(cls, stream: TextIO, farewell: str) -> Keeper | None:
@@ -56,7 +58,7 @@ class Keeper:
 
     def dismiss(self) -> None:
         """Ends it without a word: the terminal is in order."""
-        if self._pipe >= 0 and os.getpid() == self._owner:
+        if self._pipe >= 0 and self._owner.is_here:
             os.write(self._pipe, b"\n")
         self._let_go()
 

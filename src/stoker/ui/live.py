@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -11,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TextIO, cast
 
 from stoker.core.events import Event, Progress, RunEnded, WorkerLost
+from stoker.core.forking import Owner
 from stoker.ui.live_line import LiveState, announce
 from stoker.ui.report_text import Style
 from stoker.ui.terminal import Mode, StatusLine, choose_mode, style_for, terminal_width
@@ -48,7 +48,7 @@ class LiveLine:
         self._state = LiveState()
         self._status = StatusLine(stream) if mode == "line" else None
         self._lock = threading.RLock()
-        self._owner = os.getpid()
+        self._owner = Owner()
         self._drawn_s = -REDRAW_S
         # The first plain line comes after one full period: short runs stay silent until their report.
         self._said_s = clock()
@@ -61,7 +61,7 @@ class LiveLine:
 
     def on_event(self, event: Event) -> None:
         """Takes in one record and shows what it changes."""
-        if self._mode == "off" or os.getpid() != self._owner:
+        if self._mode == "off" or not self._owner.is_here:
             return
         with self._lock:
             if isinstance(event, RunEnded):
@@ -81,7 +81,7 @@ class LiveLine:
         """Clears the line; later events show nothing."""
         with self._lock:
             self._mode = "off"
-            if self._status is not None and os.getpid() == self._owner:
+            if self._status is not None and self._owner.is_here:
                 self._status.close()
             self._status = None
 

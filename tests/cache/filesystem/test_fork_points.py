@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CellType, FunctionType
 from typing import Any
 from weakref import WeakSet
 
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.integration
 
 SIZES = (10, 3000, 5 * PAGE_BYTES)
 _LOCKS = (_thread.LockType, _thread.RLock)
+_HOMES = ("stoker.cache", "stoker.core.forking")
 _CONTAINERS = (dict, list, tuple, set, OrderedDict, WeakSet)
 
 
@@ -58,11 +60,18 @@ def locks_of(root: Any) -> Iterator[tuple[str, Any]]:
                     yield place, found
                 places.add(place)
                 continue
-            is_ours = type(found).__module__.startswith("stoker.cache")
+            is_ours = _home(found).startswith(_HOMES)
             if is_ours or isinstance(found, _CONTAINERS):
                 place = type(found).__name__ if is_ours else place
                 parts = found.items() if isinstance(found, dict) else enumerate(_parts(found))
                 todo += [(f"{place}.{name} {type(part).__name__}", part) for name, part in parts]
+
+
+def _home(found: Any) -> str:
+    """The module that an object's class is of, or what `per_process` gave and its variables."""
+    if isinstance(found, FunctionType) and found.__module__ == "stoker.core.forking":
+        return found.__module__
+    return "stoker.core.forking" if isinstance(found, CellType) else type(found).__module__
 
 
 def _parts(found: Any) -> list[Any]:

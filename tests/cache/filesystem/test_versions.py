@@ -147,7 +147,7 @@ def test_a_version_that_nothing_tells_apart_is_not_kept() -> None:
             def read(self, path: str, start: int, end: int, version: Version) -> bytes:
                 return super().read(path, start, end, super().info(path).version)
 
-        here.reader.holder._source = Nameless(target.target, target.namespace)
+        here.reader.holder._source = lambda: Nameless(target.target, target.namespace)
         here.overwrite(b"1" * 3 * PAGE_BYTES)
         assert here.reader.read(here.path) == b"1" * 3 * PAGE_BYTES
         here.overwrite(b"2" * 3 * PAGE_BYTES)

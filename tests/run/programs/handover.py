@@ -42,8 +42,9 @@ def import_torch():
 
 
 if "early" in sys.argv:
-    hook.disarm()
-    hook._finder, hook._disarmed = None, False  # as in an interpreter that nothing has armed
+    hook._finder.remove()
+    hook._finder = None  # as in an interpreter that nothing has armed
+    hook._unarmed.append(True)
     import_torch()
 
 print("before", hook.is_armed(), hook.is_installed(), len(calls))

@@ -7,8 +7,6 @@ store. A worker that is lost costs one time-out once; many such reads together k
 from __future__ import annotations
 
 import math
-import os
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,6 +45,7 @@ from stoker.cache.cluster.tls import client_context
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import ClusterError, ConfigError, PeerRefusedError, WireError
+from stoker.core.forking import ForkedLock, at_fork
 from stoker.core.saying import say
 
 REFUSED_S = 60.0
@@ -79,14 +78,14 @@ class PeerClient:
         identity = Identity(settings.identity, secrets, node)
         tls = None if settings.tls_ca is None else client_context(settings.tls_ca)
         self._links = Links(identity, settings.timeout_s, self._membership.refresh, tls, mapped=settings.mapped)
+        at_fork(self._membership.forked)
         self._hedging = Hedging()
         self._budget = StoreBudget(settings.store_per_s, settings.isolated_per_s, settings.wait_s)
-        self._budget_lock = threading.Lock()
+        self._budget_lock = ForkedLock()
         self._announced = Announced()
         self._known: KnownRing | None = None
         self._lanes = Lanes()
         self._refused: dict[tuple[str, str], float] = {}
-        self._pid = os.getpid()
         self._picklable = membership is None
         self.counts = ClientCounts()
 
@@ -106,8 +105,6 @@ class PeerClient:
             ranges: start and end in the object.
             into: a buffer for each, writable, of the range's length; undefined where the result is False.
         """
-        if os.getpid() != self._pid:
-            self._after_fork()
         if version is None or not self._links.neighbours.stores:
             return self._fetch(name, version, ranges, into)
         came = self._links.neighbours.read(name, version, ranges, into)
@@ -237,7 +234,6 @@ class PeerClient:
 
     def stat(self, name: ObjectName, max_age_s: float = math.inf) -> Object | None:
         """What the object's owner knows of it, at most so old; None if it is lost or will not say."""
-        self._after_fork()
         known = self._current() if fits(name.namespace, name.path, None) else None
         max_age_ms = 0 if math.isinf(max_age_s) else max(1, int(max_age_s * 1000))
         owners = [] if known is None else self._candidates(known, name, 0)
@@ -249,7 +245,6 @@ class PeerClient:
 
     def status(self, member_id: str) -> dict[str, Any] | None:
         """What a worker says of itself; None if it is lost."""
-        self._after_fork()
         known = self._current()
         member = None if known is None else known.ring.members.get(member_id)
         frame = None if member is None else self._question(member, Blob(Kind.ASK_STATUS))
@@ -314,7 +309,6 @@ class PeerClient:
             pages: their indexes.
             flags: of the request.
         """
-        self._after_fork()
         parts = [Part(number, page * PAGE_BYTES, memoryview(bytearray(1))) for number, page in enumerate(pages)]
         if self.usable(member.id):
             self._ask(member, parts, name, version, Agreed(version.digest), flags)
@@ -360,13 +354,6 @@ class PeerClient:
         self._links.neighbours.close()
         if self._picklable:
             self._membership.close()
-
-    def _after_fork(self) -> None:
-        if os.getpid() != self._pid:
-            self._pid = os.getpid()
-            self._membership.forked()
-            self._links.after_fork()
-            self._budget_lock = threading.Lock()
 
     def _current(self) -> KnownRing | None:
         """The ring of the newest record; built once for each."""

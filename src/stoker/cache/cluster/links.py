@@ -12,7 +12,6 @@ import socket
 import ssl
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from stoker.cache.cluster.neighbours import Neighbours
 from stoker.cache.cluster.ring import Member
 from stoker.cache.cluster.tls import dialled
 from stoker.core.errors import ClusterError, PeerLostError, WireError
+from stoker.core.forking import at_fork
 
 KEPT_PER_WORKER = 16
 """Idle connections; more than the threads that a program reads with are of no use."""
@@ -82,10 +82,9 @@ class Links:
         """Is told once why workers answer and will not have us; forked children have been told with their parent."""
         self._clients: tuple[int, float] | None = None
         self._reset()
-        _reset_after_fork(self)
+        at_fork(self._in_child)
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._idle: dict[str, Idle] = {}
         self._breakers: dict[str, Breaker] = {}
@@ -98,10 +97,9 @@ class Links:
         self._refreshed_at = -REFRESH_S
         self.identity = replace(self._identity, process=f"{os.getpid()}-{random.SystemRandom().getrandbits(64):016x}")
 
-    def forked(self) -> None:
-        """In a forked child: closes its copies of the parent's connections."""
+    def _in_child(self) -> None:
+        """Closes its copies of the parent's connections."""
         idle = self._idle
-        self.neighbours.forked()
         self._reset()
         for channels in idle.values():
             _give_up(channels)
@@ -121,11 +119,6 @@ class Links:
         with self._lock:
             return self._idle.setdefault(member_id, Idle())
 
-    def after_fork(self) -> None:
-        """In a child that runs no hooks of Python's, as :meth:`forked`; else nothing."""
-        if os.getpid() != self._pid:
-            self.forked()
-
     def take(self, member: Member, epoch: int, *, fresh: bool = False) -> tuple[Channel, bool]:
         """A connection for one request, and whether it was used before.
 
@@ -138,7 +131,6 @@ class Links:
             ClusterError: none can be made.
             WireError: what answers is no worker.
         """
-        self.after_fork()
         now = time.monotonic()
         while not fresh:
             with self._lock:
@@ -299,18 +291,3 @@ def _give_up(idle: Idle) -> None:
             idle.pop()[0].close()
         except IndexError:
             return  # another thread has taken it, and will close it
-
-
-_all_links: weakref.WeakSet[Links] = weakref.WeakSet()
-
-
-def _reset_after_fork(links: Links) -> None:
-    _all_links.add(links)
-
-
-def _forked() -> None:
-    for links in list(_all_links):
-        links.forked()
-
-
-os.register_at_fork(after_in_child=_forked)

@@ -9,7 +9,6 @@ is asked for.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from stoker.cache.store.layout import Layout
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Version
 from stoker.core.errors import CacheError
+from stoker.core.forking import ForkedLock
 
 MAX_ROOTS = 64
 
@@ -30,7 +30,7 @@ class Neighbours:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
         self._tried: set[str] = set()
         self.stores: tuple[PageStore, ...] = ()
 
@@ -46,10 +46,6 @@ class Neighbours:
                     self._tried.add(root)
                     if (store := _open(root)) is not None:
                         self.stores = (*self.stores, store)
-
-    def forked(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
 
     def read(
         self, name: ObjectName, version: Version, ranges: Sequence[tuple[int, int]], into: Sequence[memoryview]

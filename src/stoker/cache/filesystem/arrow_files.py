@@ -16,8 +16,8 @@ from stoker.cache.fetching import Snapshot
 from stoker.cache.filesystem.files import CachedFile
 from stoker.cache.filesystem.parquet_ahead import Chunk, chunks_of, touched, wanted
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
-from stoker.cache.forking import ForkedLock
 from stoker.cache.names import pages_of
+from stoker.core.forking import ForkedLock
 
 _MAGIC = b"PAR1"
 _FOOTER_BYTES = 8

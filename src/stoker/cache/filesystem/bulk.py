@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,12 +15,10 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import isfilelike
 
 from stoker.cache.reading import Reader
+from stoker.core.forking import per_process
 
 _COPIED_BYTES = 8 << 20
 _THREADS = 16
-
-_pools: dict[int, ThreadPoolExecutor] = {}
-_lock = threading.Lock()
 
 
 def cat_many(reader: Reader, paths: Sequence[str], on_error: str) -> dict[str, Any]:
@@ -155,18 +152,7 @@ def _tried(call: Callable[[], Any], raises: bool) -> Any:
         return error
 
 
+@per_process
 def _pool() -> ThreadPoolExecutor:
     # Its own: these threads wait for those that fetch, and must not take their places.
-    with _lock:
-        if os.getpid() not in _pools:
-            _pools[os.getpid()] = ThreadPoolExecutor(_THREADS, thread_name_prefix="stoker-cat")
-        return _pools[os.getpid()]
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-    _pools.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="stoker-cat")

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import io
-import os
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from stoker.cache.fetching import Snapshot, pool
-from stoker.cache.forking import ForkedLock
 from stoker.cache.names import PAGE_BYTES
 from stoker.cache.planning import PARALLEL, requests_for
 from stoker.cache.readahead import Window, share
@@ -19,6 +17,7 @@ from stoker.cache.reading import Reader, filled
 from stoker.cache.store.large_object import LargePages
 from stoker.cache.store.pieces import PIECE_BYTES
 from stoker.core.errors import SourceChangedError
+from stoker.core.forking import ForkedLock, Owner
 
 BUFFER_BYTES = 1 << 16
 """One block of checksums: reading less of a page would verify as much."""
@@ -54,7 +53,8 @@ class _PageReader(io.RawIOBase):
         self._large: LargePages | None = None
         self._whole: LargePages | None = None
         """The same, where all of it is here and the caller keeps to this version."""
-        self._pid = os.getpid()
+        self._asking = Owner()
+        """Who asked for the pages that are on their way."""
 
     def readable(self) -> bool:
         return True
@@ -231,7 +231,7 @@ class _PageReader(io.RawIOBase):
     @property
     def num_ahead(self) -> int:
         """Pages that are on their way ahead of the reader, or in memory."""
-        if self._pid != os.getpid():
+        if not self._asking.is_here:
             return 0  # the parent's: a forked child has none of its threads, and shares its memory
         return len(self._held) + sum(not future.done() for future in list(self._pending.values()))
 
@@ -240,7 +240,7 @@ class _PageReader(io.RawIOBase):
         for run in requests_for(missing, parallel):
             future = pool().submit(self.reader.fetcher.bring_run, self.snapshot, run, self._hold_ahead)
             self._pending.update(dict.fromkeys(run, future))
-            self._pid = os.getpid()
+            self._asking = Owner()
 
     def _has(self, index: int) -> bool:
         return (self._large is not None and self._large.has(index)) or self.reader.has(self.snapshot, index)
@@ -249,7 +249,7 @@ class _PageReader(io.RawIOBase):
         """A page that was read ahead and that the page store did not take."""
         future = self._pending.pop(index, None) if self._pending else None
         # A forked child has the parent's futures and none of its threads.
-        if future is not None and self._pid == os.getpid() and not future.cancelled():
+        if future is not None and self._asking.is_here and not future.cancelled():
             future.exception()  # a failure shows when the page is read for now
         return self._held.get(index)
 

@@ -15,6 +15,7 @@ from fsspec.config import apply_config
 
 from stoker.cache.names import namespace_of
 from stoker.cache.sources.originals import filesystem_class
+from stoker.core.forking import per_process
 
 ALIASES = {"s3a": "s3", "local": "file", "gcs": "gs", "https": "http"}
 """Other names of a protocol; the same object must have one name."""
@@ -31,7 +32,11 @@ _VARIABLES = {
 }
 """By protocol: variables that its filesystem takes for an option that is not given."""
 
-_process_ids: dict[int, str] = {}
+
+@per_process
+def _process_id() -> str:
+    """Of this process alone; a later one may get the same number."""
+    return uuid.uuid4().hex
 
 
 def namespace_for(protocol: str, options: Mapping[str, Any]) -> str:
@@ -47,8 +52,7 @@ def namespace_for(protocol: str, options: Mapping[str, Any]) -> str:
     if protocol == "file":
         return namespace_of("file", _machine_id())
     if protocol == "memory":
-        # A forked child has its own copy of every object, and a later process may get the same number.
-        return namespace_of("memory", _process_ids.setdefault(os.getpid(), uuid.uuid4().hex))
+        return namespace_of("memory", _process_id())  # a forked child has its own copy of every object
     variables = _VARIABLES.get(protocol, {})
     told = {option: os.environ[name] for option, name in variables.items() if os.environ.get(name)}
     options = {**told, **_with_configuration(protocol, options)}

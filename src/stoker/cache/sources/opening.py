@@ -7,8 +7,6 @@ may have cached listings. So what travels is the description, and what reads is 
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,17 +21,14 @@ from stoker.cache.sources.namespaces import ALIASES, namespace_for
 from stoker.cache.sources.originals import building, filesystem_class
 from stoker.cache.sources.s3 import S3Source
 from stoker.cache.sources.source import Source
+from stoker.core.forking import at_fork, per_process
 
 PARALLEL_CONNECTIONS = 32
-
-_inherited: list[Source] = []
-"""Sources of the process that this one was forked from. They are never let go of: the finalizers of their filesystems
-would close connections that are the parent's, on an event loop that does not run here."""
 
 
 # fsspec means to free this lock in children itself, but resets another name (`lock`, 2026.9): a child that was forked
 # while a thread of its parent made the event loop would wait for that thread for ever.
-os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)
+at_fork(fsspec.asyn.reset_lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +59,13 @@ class SourceHolder:
             spec: how to build it.
         """
         self.spec = spec
-        self._source: Source | None = None
-        self._pid = 0
-        self._lock = threading.Lock()
+        # Inherited ones are kept: finalizers of their filesystems would close connections that are the parent's, on an
+        # event loop that does not run in the child.
+        self._source = per_process(lambda: open_source(spec))
 
     def get(self) -> Source:
         """The source of this process."""
-        pid = os.getpid()
-        if self._source is None or self._pid != pid:
-            if self._pid != pid:
-                self._lock = threading.Lock()  # the parent's may have been held when it forked
-                if self._source is not None:
-                    _inherited.append(self._source)
-                self._pid, self._source = pid, None
-            with self._lock:
-                if self._source is None:
-                    self._source = open_source(self.spec)
-        return self._source
+        return self._source()
 
     def __reduce__(self) -> tuple[type[SourceHolder], tuple[SourceSpec]]:
         return SourceHolder, (self.spec,)

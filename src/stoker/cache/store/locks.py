@@ -17,6 +17,8 @@ import weakref
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+from stoker.core.forking import Owner, at_fork
+
 PUBLISH = 0
 """Byte of the lock under which index and table change."""
 EVICT = 1
@@ -92,7 +94,7 @@ class LockFile:
         self._fillings: set[int] = set()
         self._forked: weakref.WeakMethod[Callable[[], None]] | None = None
         self._open()
-        _files.add(self)
+        at_fork(self._in_child)
 
     def _open(self) -> None:
         self.fd = -1
@@ -109,8 +111,10 @@ class LockFile:
         """Call a bound method in forked children, once the locks have been reopened, as long as its object lives."""
         self._forked = weakref.WeakMethod(method)
 
-    def reopen_after_fork(self) -> None:
-        """In a forked child: leave the parent's descriptions, which hold the parent's locks."""
+    def _in_child(self) -> None:
+        """Leave the parent's descriptions, which hold the parent's locks."""
+        if self.fd < 0 and not self.reads_only:
+            return
         left, self.fd = (self.fd, *self._fillings), -1
         for fd in left:
             # A thread of the parent may have been closing it.
@@ -217,7 +221,7 @@ class LockFile:
             yield
             return
         self._fillings.add(fd)
-        pid = os.getpid()
+        owner = Owner()
         held = False
         try:
             stuck = time.monotonic() < self._filling_stuck_until
@@ -226,7 +230,7 @@ class LockFile:
                 self._filling_stuck_until = time.monotonic() + wait_s
             yield
         finally:
-            if os.getpid() == pid:
+            if owner.is_here:
                 # Unlocked and not merely closed: a child that is being forked may still share the description.
                 if held:
                     unlock(fd, start)
@@ -260,15 +264,3 @@ class _Publishing:
                 self._file.end_publishing()
         finally:
             self._lock.release()
-
-
-_files: weakref.WeakSet[LockFile] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    for file in list(_files):
-        if file.fd >= 0 or file.reads_only:
-            file.reopen_after_fork()
-
-
-os.register_at_fork(after_in_child=_in_child)

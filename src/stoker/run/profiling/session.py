@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import gc
 import io
-import os
 import platform
 import socket
 import sys
@@ -18,6 +17,7 @@ import msgspec
 import torch
 
 from stoker.core import events, host
+from stoker.core.forking import Owner
 from stoker.core.runlog import RunLog
 from stoker.core.saying import say
 from stoker.feed.iterator import FedIterator
@@ -43,7 +43,7 @@ class ProfileSession:
     def __init__(self, active: Active) -> None:
         self._active = active
         self._options = ProfileOptions.from_json(active.profile)
-        self._pid = os.getpid()
+        self._owner = Owner()
         self._started_s, self._started_unix_s = time.monotonic(), time.time()
         self._watch = Watch(self._on_step)
         self._sampler = Sampler()
@@ -99,7 +99,7 @@ class ProfileSession:
 
     def end(self) -> None:
         """The program ends by itself: what was seen by now is written, unless that was done."""
-        if os.getpid() == self._pid and not self._finished:
+        if self._owner.is_here and not self._finished:
             error = getattr(sys, "last_type", None)
             self._finish(complete=False, outcome=error.__name__ if error is not None else "finished")
 

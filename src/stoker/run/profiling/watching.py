@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from stoker.core.forking import at_fork
 from stoker.perf.verdict.marks import Kind, Mark
 from stoker.perf.verdict.profile import LoaderFacts
 from stoker.perf.verdict.timeline import CLOSURE, NEXT, OPTIMIZER
@@ -78,7 +78,7 @@ class Watch:
             watched: Any = kind
             watched.__next__ = self._watched_next(real, others if kind is _BaseDataLoaderIter else ())
         # Asking for the process's number at each mark would cost more than the mark.
-        os.register_at_fork(after_in_child=self._leave)
+        at_fork(self._leave)
         self._handles = [
             register_optimizer_step_pre_hook(self._stepping),
             register_optimizer_step_post_hook(self._stepped),
