@@ -23,7 +23,7 @@ HEALTHY = dataclasses.replace(
     open_files_max=65536,
     shm_free_bytes=8 << 30,
 )
-TORCH = {"version": "2.13.0+cpu", "cuda": None, "devices": [], "threads": 4}
+TORCH = {"version": "2.13.0+cpu", "cuda": None, "devices": [], "threads": 4, "replaced": {"a purpose": ["torch.save"]}}
 
 
 @pytest.mark.integration
@@ -37,6 +37,9 @@ def test_the_command_examines_this_machine(tmp_path: Path) -> None:
     assert by_name["torch"]["status"] == "ok"
     assert by_name["slots"]["status"] == "ok"
     assert {"python", "cores", "memory", "shm", "descriptors", "start method", "accelerator"} <= by_name.keys()
+    replaced = " ".join(by_name["replaced"]["details"])
+    for name in ("DataLoader.__init__", "DataLoader._get_iterator", "torch.to_dlpack", "pyarrow.fs.FileSystem", "'s3'"):
+        assert name in replaced
 
 
 @pytest.mark.integration
@@ -75,12 +78,19 @@ def statuses(probe: dict[str, object] | str, *, gpu_driver: bool = False, host: 
 
 
 def test_torch() -> None:
-    assert statuses(TORCH) == {"torch": "ok", "accelerator": "ok", "threads": "ok"}
+    assert statuses(TORCH) == {"torch": "ok", "accelerator": "ok", "threads": "ok", "replaced": "ok"}
     assert statuses(TORCH | {"version": "2.5.1"})["torch"] == "fail"
     assert statuses(TORCH | {"version": "3.0.0a0+git12"})["torch"] == "ok"
     assert statuses(TORCH, gpu_driver=True)["accelerator"] == "warn"
     assert statuses(TORCH | {"devices": ["H200"], "cuda": "13.0"}, gpu_driver=True)["accelerator"] == "ok"
     assert statuses(TORCH | {"threads": 64})["threads"] == "warn"
+
+
+def test_names_that_are_replaced() -> None:
+    *_, listed = doctor.check_torch(TORCH, HEALTHY, gpu_driver=False)
+    assert listed.details == ("a purpose: torch.save",)
+    *_, gone = doctor.check_torch(TORCH | {"replaced": "AttributeError: `torch.save`"}, HEALTHY, gpu_driver=False)
+    assert (gone.status, "`torch.save`" in gone.found, "constraints.txt" in gone.remedy) == ("fail", True, True)
 
 
 def test_torch_that_is_missing_or_broken() -> None:

@@ -18,3 +18,5 @@ class Check:
     """What follows from it for a run; empty when all is well."""
     remedy: str = ""
     """What to do about it."""
+    details: tuple[str, ...] = ()
+    """Further lines."""

@@ -29,10 +29,15 @@ FEW_OPEN_FILES, TOO_FEW_OPEN_FILES = 1024, 128
 TORCH_PROBE_TIMEOUT_S = 60.0
 _TORCH_PROBE = """
 import json, torch
+try:
+    from stoker.run.replaced import replace_all
+    replaced = replace_all()
+except Exception as error:
+    replaced = f"{type(error).__name__}: {error}"
 cuda = torch.cuda.is_available()
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda,
                   "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
-                  "threads": torch.get_num_threads()}))
+                  "threads": torch.get_num_threads(), "replaced": replaced}))
 """
 
 
@@ -208,7 +213,12 @@ def check_torch(probe: dict[str, Any] | str, host: Host, *, gpu_driver: bool) ->
                 else f"make this work first: {os.path.basename(sys.executable)} -c 'import torch'",
             )
         ]
-    return [_check_torch_version(probe["version"]), _check_cuda(probe, gpu_driver), _check_threads(probe, host)]
+    return [
+        _check_torch_version(probe["version"]),
+        _check_cuda(probe, gpu_driver),
+        _check_threads(probe, host),
+        _check_replaced(probe["replaced"]),
+    ]
 
 
 def _check_torch_version(version: str) -> Check:
@@ -254,8 +264,27 @@ def _check_threads(probe: dict[str, Any], host: Host) -> Check:
     return Check(name="threads", status="ok", found=found)
 
 
+def _check_replaced(found: dict[str, list[str]] | str) -> Check:
+    """Whether all names of other libraries that stoker replaces are there, and which they are."""
+    if isinstance(found, str):
+        return Check(
+            name="replaced",
+            status="fail",
+            found=f"names of torch, or of the cache's libraries, cannot be replaced: {found}",
+            consequence="programs run without what stoker would have done by them",
+            remedy="use versions that stoker is tested with (constraints.txt)",
+        )
+    return Check(
+        name="replaced",
+        status="ok",
+        found=f"{sum(map(len, found.values()))} names of other libraries, each while it is needed",
+        details=tuple(f"{purpose}: {', '.join(names)}" for purpose, names in found.items()),
+    )
+
+
 def _lines(check: Check) -> list[str]:
     lines = [f"{check.status:<4}  {check.name:<12}  {check.found}"]
+    lines += [f"{'':<20}{detail}" for detail in check.details]
     if check.status != "ok":
         lines += [f"{'':<20}so: {check.consequence}", f"{'':<20}do: {check.remedy}"]
     return lines

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import _utils as torch_data
 
+from stoker.core.patching import Patches
 from stoker.feed.slots import SlotWriter
 
 _WORTH_MOVING_BYTES = 1 << 14
@@ -41,6 +42,7 @@ class SlotArena:
     def __init__(self) -> None:
         self._writer: SlotWriter | None = None
         self._installed = False
+        self._patches = Patches("batches are stacked where they are handed over")
         self._count = 0
         self._row = 0
         self._leaf = 0
@@ -61,7 +63,7 @@ class SlotArena:
         """Takes torch's place for tensors in this process, if the user has not put in an own function."""
         table: dict[Any, Any] = torch_data.collate.default_collate_fn_map
         if table.get(torch.Tensor) is torch_data.collate.collate_tensor_fn:
-            table[torch.Tensor] = self._stack
+            self._patches.set_item(table, torch.Tensor, self._stack, "torch.utils.data.default_collate_fn_map")
             self._installed = True
 
     # -- samples, one by one -----------------------------------------------------------------------------------------

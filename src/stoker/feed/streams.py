@@ -24,12 +24,15 @@ from typing import Any
 import torch
 from numpy import random as numpy_random  # loaded at its first use: 10 ms, here instead of in every data worker
 
+from stoker.core.patching import Patches
+
 _NUMPY_STATE_BYTES = 624 * 4 + 4  # mt19937: key and position
 _OTHER_SEEDS = 0x9E3779B97F4A7C15  # an odd constant: generators get seeds far from each other
 _MASK = (1 << 63) - 1
 _adopted: tuple[Any, ...] = ()
 
 
+_patches = Patches("asking for the seed is noticed")
 _reads = 0
 """How often user code has asked for torch's seed."""
 
@@ -50,7 +53,8 @@ def watch_reads() -> None:
         return stock()
 
     vars(initial_seed)["counts"] = True
-    torch.random.initial_seed = torch.initial_seed = initial_seed
+    for owner in (torch.random, torch):
+        _patches.set(owner, "initial_seed", initial_seed)
 
 
 def adopt(generators: Sequence[Any]) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 import torch.utils.dlpack
 
+from stoker.core.patching import Patches
 from stoker.graph.dataflow import Value
 
 
@@ -132,8 +133,15 @@ def _swap(deferred: Deferred, real: torch.Tensor) -> bool:
     return True
 
 
-def _guard_capsules() -> None:
-    """Has ``to_dlpack``, which no torch function mode sees, hand out the memory of the plain tensor."""
+PATCHES = Patches("steps are watched for the cut")
+"""What no torch function mode sees, for as long as loaders are watched."""
+
+
+def guard_capsules() -> None:
+    """Has ``to_dlpack``, which no torch function mode sees, hand out the memory of the plain tensor.
+
+    Note: before the program's own imports, which may take the function itself.
+    """
     stock: Any = torch._C._to_dlpack
     if getattr(stock, "__wrapped__", None) is not None:
         return
@@ -143,15 +151,10 @@ def _guard_capsules() -> None:
         tensor.data_ptr()  # a call that modes see, and by which memory is handed out
         return stock(become_real(tensor) if type(tensor) is Deferred else tensor, *args, **kwargs)
 
-    for place in (torch._C, torch.utils.dlpack):
+    for owner in (torch._C, torch.utils.dlpack, torch):
         for name in ("_to_dlpack", "to_dlpack"):
-            if getattr(place, name, None) is stock:
-                setattr(place, name, to_dlpack)
-    if getattr(torch, "to_dlpack", None) is stock:
-        torch.to_dlpack = to_dlpack
-
-
-_guard_capsules()
+            if getattr(owner, name, None) is stock:
+                PATCHES.set(owner, name, to_dlpack)
 
 
 def use_count(tensor: torch.Tensor) -> int:

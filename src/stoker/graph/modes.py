@@ -25,7 +25,7 @@ from torch.utils._device import DeviceContext
 from stoker.core.errors import BatchWrittenError
 from stoker.core.mishaps import reraise_from_handler
 from stoker.core.places import call, calling_as
-from stoker.graph.deferred import realise
+from stoker.graph.deferred import PATCHES, guard_capsules, realise
 from stoker.graph.functions import Function
 from stoker.graph.recorder import Run
 
@@ -170,7 +170,8 @@ class Watch(TorchFunctionMode):
     # -- coming and going --------------------------------------------------------------------------------------------
 
     def _attach(self) -> None:
-        _watch_compiled()
+        guard_capsules()
+        watch_compiled()
         above = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
         if above and _is_default_device(above[-1]):
             torch._C._push_on_torch_function_stack(above.pop())
@@ -276,13 +277,13 @@ def _hooks_of_optimizers() -> dict[int, Any]:
     return importlib.import_module("torch.optim.optimizer")._global_optimizer_pre_hooks
 
 
-def _watch_compiled() -> None:
+def watch_compiled() -> None:
     """Has every compiled callable announce itself, also those made before; once torch's compiler is loaded."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     context: Any = getattr(compiler, "_TorchDynamoContext", None)
     if context is None or isinstance(getattr(context, "enter_exit_hooks", None), property):
         return
-    context.enter_exit_hooks = property(_get_hooks, _set_hooks)
+    PATCHES.set(context, "enter_exit_hooks", property(_get_hooks, _set_hooks), adds=True)  # its objects have it
     optimized: Any = compiler.OptimizedModule  # pyright: ignore[reportOptionalMemberAccess]
     stock = optimized.__call__
 
@@ -290,7 +291,7 @@ def _watch_compiled() -> None:
         _announce()  # before torch looks for global hooks, and warns
         return calling_as(sys._getframe(1))(stock, self, *args, **kwargs)
 
-    optimized.__call__ = announced
+    PATCHES.set(optimized, "__call__", announced)
 
 
 def _get_hooks(self: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from stoker.graph.conductor import Conductor
 from stoker.graph.cut import Prices
 from stoker.graph.cutter import Cutter, Verdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Node
+from stoker.graph.deferred import PATCHES, guard_capsules
 from stoker.graph.memory import Memory
 
 _FREE = Prices(bytes_per_s=1e15, tensor_s=0.0, verify_s=0.0, worker_s_price=0.0, min_saving_frac=0.0)
@@ -49,6 +51,8 @@ class Cutting:
         self._now_s = now_s
         self._cores = cores
         self._conductor = Conductor()
+        guard_capsules()
+        _open.add(self)
         self._verdicts: dict[int, dict[int, Verdict]] = {}
         self._memories: dict[tuple[str, str], Memory] = {}
         self._always = always
@@ -100,6 +104,13 @@ class Cutting:
     def close(self) -> None:
         """Watches nothing any more."""
         self._conductor.close()
+        _open.discard(self)
+        if not _open:
+            PATCHES.restore()
+
+
+_open: weakref.WeakSet[Cutting] = weakref.WeakSet()
+"""That may still watch: torch gets its names back after the last of them."""
 
 
 class _Items:

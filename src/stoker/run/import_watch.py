@@ -65,14 +65,19 @@ class ImportWatch:
         except (AttributeError, TypeError):
             return
 
+        # Imported here: most interpreters never come here.
+        from stoker.core.patching import Patches
+
+        patches = Patches("an import is awaited")
+
         def exec_module(module: ModuleType) -> None:
             if module.__name__ == spec.name:
-                vars(loader).pop("exec_module", None)
+                patches.restore()
             execute(module)
             if module.__name__ == spec.name:
                 executed(spec.name)
 
-        loader.exec_module = _as_import_machinery(exec_module)
+        patches.set(loader, "exec_module", _as_import_machinery(exec_module))
 
 
 def is_complete(name: str) -> bool:

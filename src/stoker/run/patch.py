@@ -18,12 +18,17 @@ from typing import Any
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
+from stoker.core.patching import Patches
 from stoker.feed.stock import is_torchs_own, torchs_own
 from stoker.run.serving import Serving
 
 _ITERATORS = (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter)
 _stock_get_iterator = DataLoader._get_iterator
 _stock_init = DataLoader.__init__
+_replaced = Patches("loaders are served")
+_remembered = Patches("where loaders are made is remembered")
+_for_good = Patches("iterators that are made by their class are served")
+"""A class that has had a ``__new__`` cannot be made without one any more."""
 _serving: Serving | None = None
 _singles: weakref.WeakKeyDictionary[DataLoader[Any], Callable[[], Serving]] = weakref.WeakKeyDictionary()
 
@@ -32,25 +37,25 @@ def install(serving: Serving) -> None:
     """From now on ``serving`` makes the iterators of every DataLoader."""
     global _serving
     _serving = serving
-    DataLoader._get_iterator = _get_iterator
-    DataLoader.__init__ = _init
-    for kind in _ITERATORS:  # for good: a class that has had a ``__new__`` cannot be made without one any more
-        setattr(kind, "__new__", _new)  # noqa: B010 - of another signature, for the type checker
+    _replaced.set(DataLoader, "_get_iterator", _get_iterator)
+    _remembered.set(DataLoader, "__init__", _init)
+    for kind in _ITERATORS:
+        _for_good.set(kind, "__new__", _new)
 
 
 def serve_one(loader: DataLoader[Any], serving: Callable[[], Serving]) -> None:
     """From now on what ``serving`` returns makes the iterators of this loader; others are not touched."""
     _singles[loader] = serving
-    DataLoader._get_iterator = _get_iterator
+    _replaced.set(DataLoader, "_get_iterator", _get_iterator)
 
 
 def remove() -> None:
     """Puts torch's own methods back."""
     global _serving
     _serving = None
-    DataLoader.__init__ = _stock_init
+    _remembered.restore()
     if not _singles:
-        DataLoader._get_iterator = _stock_get_iterator
+        _replaced.restore()
 
 
 def current() -> Serving | None:

@@ -19,6 +19,7 @@ from stoker.cache.filesystem.arrow_files import open_file, reading_columns
 from stoker.cache.filesystem.arrow_own import CLASSES, RoutedS3, front, s3_options
 from stoker.cache.filesystem.routed import Routed, routed_class
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.core.patching import Patches
 
 _FileSystem: Any = pafs.FileSystem
 _FSSpecHandler: Any = pafs.FSSpecHandler
@@ -27,6 +28,7 @@ _read_dataset: Any = pq.ParquetDataset.read
 _read_file: Any = pq.ParquetFile.read
 _init_file: Any = pq.ParquetFile.__init__
 
+_patches = Patches("reads by pyarrow go through the cache")
 _protocols: frozenset[str] = frozenset()
 
 
@@ -91,24 +93,19 @@ def install(protocols: Sequence[str]) -> None:
     """
     global _protocols
     _protocols = frozenset(protocols)
-    pafs.FileSystem = RoutedFileSystem
-    pafs.FSSpecHandler = RoutedHandler
+    _patches.set(pafs, "FileSystem", RoutedFileSystem)
+    _patches.set(pafs, "FSSpecHandler", RoutedHandler)
     for name in CLASSES:
-        setattr(pafs, name, front(name, _routed_s3 if name == "S3FileSystem" else _unrouted, RoutedFileSystem.from_uri))
-    pq.ParquetDataset.read = _dataset_read
-    pq.ParquetFile.read = _file_read
-    pq.ParquetFile.__init__ = _file_init
+        route = _routed_s3 if name == "S3FileSystem" else _unrouted
+        _patches.set(pafs, name, front(name, route, RoutedFileSystem.from_uri))
+    _patches.set(pq.ParquetDataset, "read", _dataset_read)
+    _patches.set(pq.ParquetFile, "read", _file_read)
+    _patches.set(pq.ParquetFile, "__init__", _file_init)
 
 
 def uninstall() -> None:
     """Gives pyarrow its own names back."""
-    pafs.FileSystem = _FileSystem
-    pafs.FSSpecHandler = _FSSpecHandler
-    for name, own in CLASSES.items():
-        setattr(pafs, name, own)
-    pq.ParquetDataset.read = _read_dataset
-    pq.ParquetFile.read = _read_file
-    pq.ParquetFile.__init__ = _init_file
+    _patches.restore()
 
 
 @functools.wraps(_read_dataset)

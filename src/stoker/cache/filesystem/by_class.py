@@ -16,12 +16,13 @@ from fsspec.spec import _Cached
 from stoker.cache.filesystem.around import note_made
 from stoker.cache.filesystem.routed import Routed, routed_class
 from stoker.cache.sources.originals import filesystem_class, is_building
+from stoker.core.patching import Patches
 
 _base: Any = _Cached
 _own_init: Any = _Cached.__init__
-_own_calls: dict[Any, Any] = {}
-"""By metaclass: fsspec's, and those that inherit from it and have a call of their own (Hugging Face's)."""
-
+_routed: set[Any] = set()
+"""Metaclasses: fsspec's, and those that inherit from it and have a call of their own (Hugging Face's)."""
+_patches = Patches("filesystems that are made by their class read through the cache")
 _protocols: frozenset[str] = frozenset()
 
 
@@ -33,17 +34,15 @@ def install(protocols: Collection[str]) -> None:
     """
     global _protocols
     _protocols = frozenset(protocols)
-    _base.__init__ = _init
+    _patches.set(_base, "__init__", _init)
     for metaclass in (_base, *_below(_base)):
         _route(metaclass)
 
 
 def uninstall() -> None:
     """Gives the metaclasses their own calls back."""
-    _base.__init__ = _own_init
-    while _own_calls:
-        metaclass, own = _own_calls.popitem()
-        metaclass.__call__ = own
+    _patches.restore()
+    _routed.clear()
 
 
 def _below(metaclass: Any) -> Iterator[Any]:
@@ -60,14 +59,14 @@ def _init(cls: Any, *args: Any, **kwargs: Any) -> None:
 
 def _route(metaclass: Any) -> None:
     own = vars(metaclass).get("__call__")
-    if own is None or metaclass in _own_calls:
+    if own is None or metaclass in _routed:
         return
-    _own_calls[metaclass] = own
+    _routed.add(metaclass)
 
     def routed_call(cls: Any, *args: Any, **kwargs: Any) -> Any:
         return own(_class_for(cls), *args, **kwargs)
 
-    metaclass.__call__ = routed_call
+    _patches.set(metaclass, "__call__", routed_call)
 
 
 def _class_for(cls: Any) -> Any:

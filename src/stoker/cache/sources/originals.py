@@ -16,8 +16,11 @@ from typing import Any
 import fsspec
 from fsspec.registry import _registry, known_implementations, registry
 
+from stoker.core.patching import Patches
+
 _replaced: dict[str, Any] = {}
 """By protocol: a class, or the path of one that is not imported yet."""
+_patches = Patches("URLs of stores are read through the cache")
 _thread = threading.local()
 
 
@@ -71,19 +74,19 @@ def replace(protocol: str, cls: str, build: Any) -> bool:
         return protocol in _replaced
     _replaced[protocol] = registry.get(protocol) or known_implementations[protocol]["class"]
     if protocol in registry:
-        fsspec.register_implementation(protocol, build(), clobber=True)
+        _patches.set_item(_registry, protocol, build(), "fsspec.registry")
     else:
         # The hint which package is missing stays the store's.
-        fsspec.register_implementation(protocol, cls, clobber=True, errtxt=known_implementations[protocol].get("err"))
+        known = {**known_implementations[protocol], "class": cls}
+        _patches.set_item(known_implementations, protocol, known, "fsspec.registry")
     return True
 
 
 def restore() -> None:
     """Registers all the former classes again."""
-    for protocol, found in _replaced.items():
-        if isinstance(found, str):
-            known_implementations[protocol]["class"] = found
-            _registry.pop(protocol, None)
-        else:
-            fsspec.register_implementation(protocol, found, clobber=True)
+    _patches.restore()
+    for protocol in _replaced:
+        # fsspec registers what it imports by the path that it knew.
+        if protocol in registry and registry[protocol].__module__.startswith("stoker."):
+            _registry.pop(protocol)
     _replaced.clear()

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from stoker.core.patching import Patches
+
 _NOTHING = frozenset(
     (
         "synchronize", "set_device", "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated",
@@ -79,21 +81,15 @@ def answering(note: Callable[[str], None]) -> Generator[None]:
         **dict.fromkeys(_NOTHING, lambda *_, **__: None),
         **dict.fromkeys(_ZERO, lambda *_, **__: 0),
     }
-    before = {name: getattr(cuda, name) for name in (*answers, "Event", "Stream") if hasattr(cuda, name)}
-    ranges = {name: getattr(cuda.nvtx, name) for name in ("range_push", "range_pop", "mark")}
-    for name, answer in answers.items():
-        if name in before:
-            setattr(cuda, name, _asked(before[name], answer))
-    cuda.Event = cuda.Stream = _Quiet
-    for name in ranges:
-        setattr(cuda.nvtx, name, lambda *_: None)
-    try:
+    with Patches("a program is traced: torch.cuda") as patches:
+        for name, answer in answers.items():
+            if hasattr(cuda, name):
+                patches.set(cuda, name, _asked(getattr(cuda, name), answer))
+        for name in ("Event", "Stream"):
+            patches.set(cuda, name, _Quiet)
+        for name in ("range_push", "range_pop", "mark"):
+            patches.set(cuda.nvtx, name, lambda *_: None)
         yield
-    finally:
-        for name, original in before.items():
-            setattr(cuda, name, original)
-        for name, original in ranges.items():
-            setattr(cuda.nvtx, name, original)
 
 
 def _asked(original: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:

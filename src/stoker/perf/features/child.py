@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.errors import StokerError
+from stoker.core.patching import Patches
 from stoker.perf.features.accelerator import answering
 from stoker.perf.features.distributed import alone
 from stoker.perf.features.recorder import Recorder
@@ -101,11 +102,14 @@ class _Program:
             (DataLoader, "__init__", loader),
             (_BaseDataLoaderIter, "__next__", loaded),
         ]
-        for owner, name, value in changed:
-            setattr(owner, name, value)
-        yield
-        before.remove()
-        after.remove()
+        try:
+            with Patches("a program is traced: loaders and parameters") as patches:
+                for owner, name, value in changed:
+                    patches.set(owner, name, value)
+                yield
+        finally:
+            before.remove()
+            after.remove()
 
     def _load(self, load: Any, iterator: Any) -> Any:
         recording, self.recorder.recording = self.recorder.recording, False

@@ -13,14 +13,17 @@ import contextlib
 import functools
 import importlib
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from stoker.core.patching import Patches
+
 Note = Callable[[str], None]
+Change = tuple[Any, str, Any]
 _INNER = ("module", "_fsdp_wrapped_module")
 
 
@@ -61,47 +64,31 @@ def alone(note: Note) -> Generator[None]:
     for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1")):
         os.environ.setdefault(name, value)
     distributed, parallel = torch.distributed, nn.parallel.DistributedDataParallel
-    undo = _change(
-        [
-            (distributed, "init_process_group", _joined_by(note)),
-            (distributed.distributed_c10d, "init_process_group", _joined_by(note)),
-            (distributed, "barrier", lambda *_, **__: None),
-            (distributed, "init_device_mesh", _mesh_of(distributed.init_device_mesh)),
-            (parallel, "__init__", _replica_of("DistributedDataParallel", note)),
-            (parallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs)),
-            (parallel, "train", nn.Module.train),
-            (parallel, "register_comm_hook", lambda *_: None),
-            (parallel, "_set_static_graph", lambda *_: None),
-            (parallel, "no_sync", lambda _: contextlib.nullcontext()),
-            (parallel, "join", lambda *_, **__: contextlib.nullcontext()),
-            (nn.DataParallel, "__init__", _replica_of("DataParallel", note)),
-            (nn.DataParallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs)),
-            (nn.SyncBatchNorm, "forward", nn.modules.batchnorm._BatchNorm.forward),
-            *_fsdp(importlib.import_module("torch.distributed.fsdp"), note),
-        ]
-    )
+    changes: list[Change] = [
+        (distributed, "init_process_group", _joined_by(note)),
+        (distributed.distributed_c10d, "init_process_group", _joined_by(note)),
+        (distributed, "barrier", lambda *_, **__: None),
+        (distributed, "init_device_mesh", _mesh_of(distributed.init_device_mesh)),
+        (parallel, "__init__", _replica_of("DistributedDataParallel", note)),
+        (parallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs)),
+        (parallel, "train", nn.Module.train),
+        (parallel, "register_comm_hook", lambda *_: None),
+        (parallel, "_set_static_graph", lambda *_: None),
+        (parallel, "no_sync", lambda _: contextlib.nullcontext()),
+        (parallel, "join", lambda *_, **__: contextlib.nullcontext()),
+        (nn.DataParallel, "__init__", _replica_of("DataParallel", note)),
+        (nn.DataParallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs)),
+        (nn.SyncBatchNorm, "forward", nn.modules.batchnorm._BatchNorm.forward),
+        *_fsdp(importlib.import_module("torch.distributed.fsdp"), note),
+    ]
     try:
-        yield
+        with Patches("a program is traced: other ranks") as patches:
+            for owner, name, value in changes:
+                patches.set(owner, name, value)
+            yield
     finally:
-        undo()
         if distributed.is_initialized():
             distributed.destroy_process_group()
-
-
-Change = tuple[Any, str, Any]
-
-
-def _change(changes: Sequence[Change]) -> Callable[[], None]:
-    """Sets attributes; what it gives back sets them as they were."""
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-    for owner, name, value in changes:
-        setattr(owner, name, value)
-
-    def undo() -> None:
-        for owner, name, value in before:
-            setattr(owner, name, value)
-
-    return undo
 
 
 def _joined_by(note: Note) -> Callable[..., None]:

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from stoker.core.patching import Patches
 from stoker.perf.features.costs import simple, touched
 from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.stand_ins import StandIns
@@ -215,15 +216,11 @@ def redirected(recorder: Recorder, redirect: Redirect) -> Generator[None]:
     ]
     if redirect.stand_ins:
         changes += [(functional, name, value) for name, value in redirect.stand_ins.functional.items()]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-    for owner, name, value in changes:
-        setattr(owner, name, value)
-    try:
+    with Patches("a program is traced: devices") as patches:
+        for owner, name, value in changes:
+            patches.set(owner, name, value)
         with recorder, redirect:
             yield
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
 
 
 def _compile_of(recorder: Recorder) -> Callable[..., Any]:

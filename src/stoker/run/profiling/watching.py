@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.forking import at_fork
+from stoker.core.patching import Patches
 from stoker.perf.verdict.marks import Kind, Mark
 from stoker.perf.verdict.profile import LoaderFacts
 from stoker.perf.verdict.timeline import CLOSURE, NEXT, OPTIMIZER
@@ -59,7 +60,7 @@ class Watch:
         self._ends = 0
         self._asked = 0
         self._handles: list[Any] = []
-        self._kept: dict[type, Callable[[Any], Any]] = {}
+        self._patches = Patches("steps are profiled")
         self._range: Any = None
 
     @property
@@ -73,10 +74,9 @@ class Watch:
         Args:
             others: iterators with a ``__next__`` of their own around torch's; the marks go around the whole of it.
         """
-        self._kept = {kind: kind.__next__ for kind in (_BaseDataLoaderIter, *others)}
-        for kind, real in self._kept.items():
-            watched: Any = kind
-            watched.__next__ = self._watched_next(real, others if kind is _BaseDataLoaderIter else ())
+        stock = {kind: kind.__next__ for kind in (_BaseDataLoaderIter, *others)}
+        for kind, real in stock.items():
+            self._patches.set(kind, "__next__", self._watched_next(real, others if kind is _BaseDataLoaderIter else ()))
         # Asking for the process's number at each mark would cost more than the mark.
         at_fork(self._leave)
         self._handles = [
@@ -86,9 +86,7 @@ class Watch:
 
     def remove(self) -> None:
         """Ends it; torch is as it was."""
-        for kind, real in self._kept.items():
-            watched: Any = kind
-            watched.__next__ = real
+        self._patches.restore()
         for handle in self._handles:
             handle.remove()
         self._handles = []

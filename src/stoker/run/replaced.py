@@ -1,0 +1,41 @@
+"""Which names of other libraries stoker replaces, by doing it: for a process that is only there to be asked."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import tempfile
+from importlib.util import find_spec
+
+from stoker.core.config import Settings
+from stoker.core.patching import patched
+from stoker.feed import streams
+from stoker.feed.arena import SlotArena
+from stoker.graph import modes
+from stoker.run import patch
+from stoker.run.profiling.watching import Watch
+from stoker.run.serving import Serving
+
+
+def replace_all() -> dict[str, list[str]]:
+    """Replaces all that a served and profiled program, its data workers and the cache may; their names by purpose.
+
+    What is replaced in processes of stoker's own, as where a program is traced for its features, is not among them.
+
+    Raises:
+        AttributeError: a library has one of them no more.
+    """
+    patch.install(Serving(Settings(), []))
+    with contextlib.suppress(Exception):  # which is torch's business, until the program compiles
+        importlib.import_module("torch._dynamo.eval_frame")
+    modes.watch_compiled()
+    Watch(lambda *_: None).install()
+    arena = SlotArena()
+    arena.install()
+    streams.watch_reads()
+    if all(map(find_spec, ("fsspec", "xxhash"))):
+        # Imported here: these are packages of an extra.
+        from stoker.cache.filesystem import routing
+
+        routing.install(directory=tempfile.gettempdir())
+    return patched()
