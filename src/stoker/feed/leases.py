@@ -194,15 +194,6 @@ class LeaseTable:
         item.generation = next(_generations)
         heapq.heappush(self._waiting, item.seq)
 
-    def held_by(self, worker: int) -> int:
-        """Leases that a worker has not fulfilled."""
-        return sum(1 for i in self._items.values() if i.state is State.LEASED and i.worker == worker)
-
-    @property
-    def num_unfinished(self) -> int:
-        """Items that are waiting or leased."""
-        return sum(1 for i in self._items.values() if i.state in (State.WAITING, State.LEASED))
-
     @property
     def num_in_flight(self) -> int:
         """Items that are leased or ready."""

@@ -208,11 +208,6 @@ class Decoder:
         self._bytes = bytearray()
         self._fds: deque[int] = deque()
 
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes received that do not make a whole frame yet."""
-        return len(self._bytes)
-
     def feed(self, data: bytes | memoryview, fds: tuple[int, ...] = ()) -> list[Frame]:
         """The frames completed by ``data``; raises :class:`WireError` at the first malformed one."""
         self._fds.extend(fds)

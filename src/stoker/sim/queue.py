@@ -117,11 +117,6 @@ class Timeline:
         numbers = self.workers(from_s, to_s)
         return sum(a != b for a, b in itertools.pairwise(numbers))
 
-    def settled_s(self) -> float:
-        """When the number of workers changed for the last time."""
-        last = self.ticks[-1].decision.workers if self.ticks else 0
-        return next((t.now_s for t in reversed(self.ticks) if t.decision.workers != last), 0.0)
-
 
 class FixedWorkers:
     """A policy that never changes anything: the measure for what a number of workers can do."""

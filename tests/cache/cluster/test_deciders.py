@@ -15,9 +15,10 @@ from stoker.cache.cluster.hedging import HEDGED_FRAC, SHORTEST_S, Hedging, size_
 from stoker.cache.names import ObjectName
 
 
-def test_one_failure_keeps_reads_away_until_a_probe_succeeds() -> None:
+def test_one_failure_keeps_reads_away_and_one_probe_goes_at_a_time() -> None:
     breaker = Breaker(random.Random(1))
     assert breaker.allows
+    assert breaker.next_probe_s(100.0) is None
     breaker.fail(100.0)
     assert not breaker.allows
     assert not breaker.take_probe(100.0)
@@ -26,9 +27,7 @@ def test_one_failure_keeps_reads_away_until_a_probe_succeeds() -> None:
     assert breaker.take_probe(100.0 + due_s)
     assert not breaker.take_probe(100.0 + due_s)  # one probe at a time
     assert not breaker.allows
-    breaker.succeed()
-    assert breaker.allows
-    assert breaker.next_probe_s(101.0) is None
+    assert breaker.take_probe(100.0 + due_s + LAST_PROBE_S)  # that one came to nothing
 
 
 def test_probes_become_rarer() -> None:

@@ -27,13 +27,13 @@ TABLE = pa.table({"x": list(range(10_000)), "y": [str(number) for number in rang
 def made(s3_server: S3Server, tmp_path: Path) -> Iterator[pafs.FileSystem]:
     """What a program makes that knows nothing of the cache, while S3 is routed."""
     routing.install(rules=(Rule(),), directory=tmp_path / "cache", limit_bytes=64 << 20)
-    around.forget_made()
+    around._made.clear()
     host = s3_server.url.removeprefix("http://")
     yield pafs.S3FileSystem(
         access_key=KEY, secret_key=SECRET, endpoint_override=host, scheme="http", region="eu-west-1"
     )
     routing.uninstall()
-    around.forget_made()
+    around._made.clear()
     close_page_stores(tmp_path / "cache")
 
 

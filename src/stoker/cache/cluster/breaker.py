@@ -17,7 +17,7 @@ LAST_PROBE_S = 30.0
 
 @dataclass(slots=True)
 class Breaker:
-    """The state of one worker as one client sees it.
+    """The state of one worker as one client sees it, until it answers; then it is dropped.
 
     Attributes:
         random: source of the jitter.
@@ -38,10 +38,6 @@ class Breaker:
         wait_s = min(LAST_PROBE_S, FIRST_PROBE_S * 2.0 ** min(self._failures - 1, 16))
         self._probe_at = now + wait_s * self.random.uniform(0.5, 1.0)
 
-    def succeed(self) -> None:
-        """The worker answered."""
-        self._failures = 0
-
     def take_probe(self, now: float) -> bool:
         """Whether it is time for a probe; true once, until that probe has failed or a while has passed."""
         if self.allows or now < self._probe_at:
@@ -50,5 +46,5 @@ class Breaker:
         return True
 
     def next_probe_s(self, now: float) -> float | None:
-        """Seconds until a probe is due; None for a worker that answers."""
+        """Seconds until a probe is due; None for a worker that has not failed."""
         return None if self.allows else max(0.0, self._probe_at - now)

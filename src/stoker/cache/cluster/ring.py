@@ -81,11 +81,6 @@ class RingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The record as JSON."""
         return msgspec.json.encode(self)
 
-    def with_members(self, members: tuple[Member, ...]) -> RingRecord:
-        """The record that follows this one, with other members in the order of their ids."""
-        ordered = tuple(sorted(members, key=lambda member: member.id))
-        return RingRecord(epoch=self.epoch + 1, members=ordered, points=self.points, hash=self.hash)
-
 
 # Made once, by one thread: msgspec may crash where two threads first decode a type at the same time.
 _MEMBERS, _RECORDS = msgspec.json.Decoder(Member), msgspec.json.Decoder(RingRecord)

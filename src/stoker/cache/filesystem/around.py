@@ -59,8 +59,3 @@ def _maker() -> str:
             return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"
-
-
-def forget_made() -> None:
-    """Begins anew."""
-    _made.clear()
