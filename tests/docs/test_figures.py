@@ -1,0 +1,37 @@
+"""Figures and lists of the documents are those of the code."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from stoker.feed import moved
+
+ROOT = Path(__file__).resolve().parents[2]
+SENTENCES = {
+    "trial": ("docs/how_it_works.md", "three batches are made here", moved.TRIAL_BATCHES == 3),
+    "short batches": ("docs/how_it_works.md", f"take at least {moved.MIN_BATCH_S * 1e3:.0f} ms each", True),
+    "short rests": ("docs/how_it_works.md", "leave at least half a second of work", moved.MIN_REST_S == 0.5),
+    "watching": ("docs/how_it_works.md", f"at most {moved.MAX_WATCH_FRAC:.0%} of a batch's time", True),
+    "watching limit": ("docs/limits.md", f"which may take {moved.MAX_WATCH_FRAC:.0%} of making one", True),
+    "made again": ("docs/how_it_works.md", f"every {moved.RECHECK_EVERY}th batch is made here again", True),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_a_sentence_has_the_figure_of_the_code(name: str) -> None:
+    page, sentence, is_so = SENTENCES[name]
+    text = " ".join((ROOT / page).read_text().split()).replace(" %", "%")
+    assert is_so
+    assert sentence in text
+
+
+def test_layers_are_described_as_they_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    described = re.search(
+        r"imports go downwards only: (.*?)\. `make", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
+    )
+    assert described is not None
+    assert re.findall(r"`(\w+)`", described[1]) == re.findall(r"\w+", " ".join(layers))
