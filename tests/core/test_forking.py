@@ -155,4 +155,8 @@ def test_threads_make_one() -> None:
 def test_an_owner_is_here_and_not_in_a_child() -> None:
     owner = Owner()
     assert owner.is_here
-    assert in_child(lambda: not owner.is_here and Owner().is_here)
+    at_fork(lambda: seen.append(owner.is_here))
+    seen: list[bool] = []
+    assert in_child(lambda: not owner.is_here and seen == [False] and Owner().is_here)
+    assert in_child(lambda: in_child(lambda: not owner.is_here))
+    assert owner.is_here

@@ -3,7 +3,8 @@
 A child is a copy of its parent with one thread. A lock that another thread held is never given back there, a pool has
 no threads, and a descriptor is the parent's as well. All of stoker tells forks by this module, which has the only hook.
 
-Note: locks are free before anything else is called, and what is called is so in the order in which it was asked for.
+Note: locks are free and owners told apart before anything else is called; that is called in the order in which it was
+asked for.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ class ForkedLock:
 
 
 class Owner:
-    """The process that makes it, which a forked child is not; for what only the former may use or end."""
+    """The process that makes it, which a forked child is not; for what only the former may use or end.
 
-    __slots__ = ("_pid",)
+    Attributes:
+        is_here: whether this is that process; reading it costs less than asking for the process's number.
+    """
+
+    __slots__ = ("__weakref__", "is_here")
 
     def __init__(self) -> None:
         """This process."""
-        self._pid = os.getpid()
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this is that process."""
-        return os.getpid() == self._pid
+        self.is_here = True
+        _owners.add(self)
 
 
 def at_fork(call: Callable[[], object]) -> None:
@@ -95,6 +96,7 @@ def per_process(factory: Callable[[], _T]) -> Callable[[], _T]:
 
 
 _locks: weakref.WeakSet[ForkedLock] = weakref.WeakSet()
+_owners: weakref.WeakSet[Owner] = weakref.WeakSet()
 _calls: dict[int, Callable[[], Callable[[], object] | None]] = {}
 _inherited: list[Any] = []
 
@@ -102,6 +104,9 @@ _inherited: list[Any] = []
 def _in_child() -> None:
     for lock in list(_locks):
         lock.renew()
+    for owner in list(_owners):
+        owner.is_here = False
+    _owners.clear()
     errors: list[Exception] = []
     for found in list(_calls.values()):
         call = found()
