@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.served import stoker
-from stoker.core import events
+from stoker.records import events
 
 StepFunction = Callable[[Any], float]
 """A training step on a batch; returns the loss."""

@@ -18,7 +18,7 @@ from benchmarks import memory
 from benchmarks.harness import Bar, Options, Report, Spread, number, run
 from benchmarks.memory import MIB
 from benchmarks.served import Stoker, stoker
-from stoker.core import events
+from stoker.records import events
 
 BAR = Bar(
     "feed_constant",

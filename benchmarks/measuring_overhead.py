@@ -20,10 +20,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, run
 from benchmarks.served import Stoker
-from stoker.core import events
 from stoker.core.config import Settings
-from stoker.core.runlog import RunLog
 from stoker.feed.loader import LoaderFeed
+from stoker.records import events
+from stoker.records.runlog import RunLog
 from stoker.run.serving import Serving
 from stoker.ui.live import LiveLine
 

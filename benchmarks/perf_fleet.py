@@ -11,11 +11,11 @@ import sys
 import numpy as np
 
 from benchmarks.harness import Bar, Options, Report, run
-from stoker.core.fleet import FleetReport
 from stoker.perf.equations import PATHS, Architecture, breakdown
 from stoker.perf.fleet import Fleet, examine, synthetic_fleet
 from stoker.perf.fleet.shares import RESOURCE_LABELS
 from stoker.perf.hardware import PAPER_TESTBED, Resource
+from stoker.records.fleet import FleetReport
 
 BAR = Bar(
     "perf_fleet",

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from benchmarks.emulated import Dial, Step, Waiting, in_children
 from benchmarks.harness import Bar, Options, Report, Spread, number, run
 from benchmarks.served import stoker
-from stoker.core.events import WorkersChanged
+from stoker.records.events import WorkersChanged
 
 BAR = Bar(
     "scale_converge",

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from benchmarks.emulated import Dial, Waiting
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, ratios, run
 from benchmarks.served import shut_down, stoker
-from stoker.core.events import WorkersChanged
+from stoker.records.events import WorkersChanged
 
 BAR = Bar(
     "scale_latency",

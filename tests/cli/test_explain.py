@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker.core.events import LoaderOpened
-from stoker.core.explanation import Explanation
+from stoker.records.events import LoaderOpened
+from stoker.records.explanation import Explanation
 from stoker.ui.explanation import render_explanation
 from stoker.ui.report_text import Style
 

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 import pytest
 
 from stoker.cli.main import main as stoker
-from stoker.core.events import RunEnded
-from stoker.core.runlog import Run
+from stoker.records.events import RunEnded
+from stoker.records.runlog import Run
 from tests.ui.cuts import images, nothing_moves
 from tests.ui.timeline import make_header, opened, write_run
 

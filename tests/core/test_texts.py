@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from stoker.core import events
 from stoker.core.config import Settings
-from stoker.core.runlog import RunLog
 from stoker.core.texts import escaped, to_json
+from stoker.records import events
+from stoker.records.runlog import RunLog
 
 NAME = "tr\udce4in.py"  # as python reads b"tr\xe4in.py"
 

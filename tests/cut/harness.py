@@ -10,8 +10,8 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stoker.core.events import CutChosen, LoaderOpened, Notice
-from stoker.core.runlog import Run, read_ranks
+from stoker.records.events import CutChosen, LoaderOpened, Notice
+from stoker.records.runlog import Run, read_ranks
 from tests.ecosystem.harness import environment, warnings_in
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from stoker.core.events import LoaderOpened
+from stoker.records.events import LoaderOpened
 
 from .harness import Both, both
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.events import CutChosen
-from stoker.core.runlog import read_run
+from stoker.records.events import CutChosen
+from stoker.records.runlog import read_run
 
 pytestmark = [
     pytest.mark.integration,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import stoker
-from stoker.core.events import IterationStarted, LoaderOpened, Notice, RunEnded
-from stoker.core.runlog import Run, read_ranks
+from stoker.records.events import IterationStarted, LoaderOpened, Notice, RunEnded
+from stoker.records.runlog import Run, read_ranks
 
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCE = str(Path(stoker.__file__).parents[1])

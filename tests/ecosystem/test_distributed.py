@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core import host
-from stoker.core.events import LoaderOpened
+from stoker.records.events import LoaderOpened
 
 from .harness import both
 

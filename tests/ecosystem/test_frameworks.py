@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.events import LoaderOpened
+from stoker.records.events import LoaderOpened
 
 from .harness import PROGRAMS, Both, both
 

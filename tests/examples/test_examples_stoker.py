@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 import stoker
-from stoker.core.events import LoaderOpened, SampleQuarantined, WorkerLost
-from stoker.core.runlog import Run, read_run
+from stoker.records.events import LoaderOpened, SampleQuarantined, WorkerLost
+from stoker.records.runlog import Run, read_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEVERAL = Path(__file__).with_name("several.py")

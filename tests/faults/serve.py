@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from stoker.core import events
 from stoker.core.config import Settings
+from stoker.records import events
 from stoker.run import patch
 from stoker.run.serving import Serving
 from tests.faults.harness import name_of

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import stoker
-from stoker.core.events import RunEnded
-from stoker.core.runlog import read_run
+from stoker.records.events import RunEnded
+from stoker.records.runlog import read_run
 from tests.faults.harness import PROGRAMS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from stoker.core import events, versus
+from stoker.records import events, versus
 from tests.faults.harness import below, named, read, workers_below
 from tests.faults.serve import Record, served
 

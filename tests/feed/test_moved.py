@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stoker.core import events
 from stoker.core.config import Settings
 from stoker.core.errors import DifferentResultError
 from stoker.feed import moved
+from stoker.records import events
 from stoker.run import patch
 from stoker.run.serving import Serving
 

@@ -24,12 +24,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from stoker.core import events
 from stoker.core.config import Settings
 from stoker.core.errors import ResumeError
 from stoker.feed.cursor import Cursor, inner_sampler, own_generator
 from stoker.feed.order import Order, blank_cursor, draws_lazily, num_free
 from stoker.feed.program import WorkItem
+from stoker.records import events
 from stoker.run import patch
 from stoker.run.serving import Serving
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.perf.verdict.kernels import LABELS
-from stoker.perf.verdict.profile import LoaderFacts, RankRecord, SampledStep, StepTimes, Usage
+from stoker.records.profile import LoaderFacts, RankRecord, SampledStep, StepTimes, Usage
 
 
 def sampled(number: int, **seconds: float) -> SampledStep:

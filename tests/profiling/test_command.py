@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import stoker
-from stoker.core.runlog import find_run
 from stoker.perf.prediction.anchor import Anchor
-from stoker.perf.verdict.profile import Profile, read_profile
+from stoker.records.profile import Profile, read_profile
+from stoker.records.runlog import find_run
 
 pytestmark = pytest.mark.integration
 

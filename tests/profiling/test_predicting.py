@@ -12,7 +12,7 @@ from torch import nn
 from stoker.perf import characterise
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.verdict.judging import Context, judge
-from stoker.perf.verdict.profile import FEATURES_NAME, Profile
+from stoker.records.profile import FEATURES_NAME, Profile
 from stoker.run.profiling.assembling import assemble
 from stoker.run.profiling.predicting import add_prediction, prophesy, trace, traceable
 from tests.profiling.records import record

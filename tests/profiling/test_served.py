@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.events import LoaderOpened, RunEnded
-from stoker.core.runlog import find_run, read_run
 from stoker.perf.verdict.judging import Context, judge
-from stoker.perf.verdict.profile import Profile, read_profile
+from stoker.records.events import LoaderOpened, RunEnded
+from stoker.records.profile import Profile, read_profile
+from stoker.records.runlog import find_run, read_run
 from tests.profiling.test_command import PROGRAMS, environ, profile
 
 __all__ = ["environ"]

@@ -17,7 +17,9 @@ from stoker.perf.prediction.anchor import Anchor
 from stoker.perf.verdict.breakdown import break_down, without_overhead
 from stoker.perf.verdict.gains import gain_of, input_bounds
 from stoker.perf.verdict.judging import INPUT_LEVELS, Context, judge, level
-from stoker.perf.verdict.profile import (
+from stoker.perf.verdict.residual import find_residual, locate
+from stoker.perf.verdict.stragglers import find_stragglers
+from stoker.records.profile import (
     LoaderFacts,
     ModuleTime,
     OperatorTime,
@@ -27,8 +29,6 @@ from stoker.perf.verdict.profile import (
     Usage,
     write_record,
 )
-from stoker.perf.verdict.residual import find_residual, locate
-from stoker.perf.verdict.stragglers import find_stragglers
 from stoker.run.profiling.assembling import assemble, gpu_named
 from stoker.ui.profile_text import render_profile
 from stoker.ui.report_text import Style

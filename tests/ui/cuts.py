@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from stoker.core.events import CutChosen, GraphNode, GraphValue
+from stoker.records.events import CutChosen, GraphNode, GraphValue
 
 ITEM_BYTES = {"float32": 4, "int64": 8, "uint8": 1, "bool": 1, "float64": 8}
 BECAUSE = {

@@ -8,8 +8,8 @@ import re
 import msgspec
 import pytest
 
-from stoker.core.fleet import FleetReport
 from stoker.perf.fleet import examine, synthetic_fleet
+from stoker.records.fleet import FleetReport
 from stoker.ui.fleet_html import render_fleet_page
 from stoker.ui.fleet_text import render_fleet
 from stoker.ui.fleet_words import SYNTHETIC, write_headline

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.events import CutChosen
+from stoker.records.events import CutChosen
 from stoker.ui.graph_folding import LONG_CHAIN, MAX_BOXES, MAX_WIDE, Box, fold, fold_values, rows_of
 from tests.ui.cuts import CUTS, Sketch, chain, images, recommender
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.events import AnyEvent, CutChosen, GraphNode, GraphValue, RunEnded
-from stoker.core.runlog import Run
+from stoker.records.events import AnyEvent, CutChosen, GraphNode, GraphValue, RunEnded
+from stoker.records.runlog import Run
 from stoker.ui.graph_svg import render_svg
 from stoker.ui.graph_text import render_graph
 from stoker.ui.report_html import render_html

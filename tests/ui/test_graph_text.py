@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from stoker.core.events import CutChosen
+from stoker.records.events import CutChosen
 from stoker.ui.cuts import headline_cut, latest_cuts, short_name, summarise_cut, write_cut, write_gain
 from stoker.ui.graph_svg import render_svg
 from stoker.ui.graph_text import render_graph

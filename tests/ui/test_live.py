@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from stoker.core.events import Notice, Progress, WorkerLost
+from stoker.records.events import Notice, Progress, WorkerLost
 from stoker.ui.live import LiveLine
 from stoker.ui.live_line import LiveState
 from stoker.ui.report_text import Style
@@ -17,7 +17,7 @@ from tests.ui.timeline import growth_run
 
 PRELUDE = """
 import os, sys
-from stoker.core.events import Notice, Progress
+from stoker.records.events import Notice, Progress
 from stoker.ui.live import LiveLine
 from stoker.ui.terminal import choose_mode, style_for
 from tests.ui.timeline import growth_run

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.amounts import format_cost, format_hours
-from stoker.core.plan import Dot, Family, Miss, Pick, PlanReport, PlanRow, Span
+from stoker.records.plan import Dot, Family, Miss, Pick, PlanReport, PlanRow, Span
 from stoker.ui.plan_html import render_plan_page
 from stoker.ui.plan_plots import draw_plans, gpu_classes
 from stoker.ui.plan_text import render_plan

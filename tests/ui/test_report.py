@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.cli.main import main as stoker
-from stoker.core.runlog import Run
+from stoker.records.runlog import Run
 from stoker.ui.report_html import render_html
 from stoker.ui.summary import summarise
 from stoker.ui.svg import Plot, clock_ticks, count_ticks, nice_ticks

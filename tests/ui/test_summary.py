@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.events import (
+from stoker.records.events import (
     AnyEvent,
     IterationStarted,
     Notice,
@@ -23,7 +23,7 @@ from stoker.core.events import (
     WorkerLost,
     WorkersChanged,
 )
-from stoker.core.runlog import Run
+from stoker.records.runlog import Run
 from stoker.ui.advice import Situation, find_limit
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.report_html import render_html

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stoker.core.events import AnyEvent, ComparisonEnded, PairCompared, RunEnded
-from stoker.core.runlog import Run
-from stoker.core.versus import Pair, Round
+from stoker.records.events import AnyEvent, ComparisonEnded, PairCompared, RunEnded
+from stoker.records.runlog import Run
+from stoker.records.versus import Pair, Round
 from stoker.ui.report_html import render_html
 from stoker.ui.report_text import render_text
 from stoker.ui.summary import Summary, summarise

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stoker.core.events import (
+from stoker.records.events import (
     AnyEvent,
     IterationStarted,
     LoaderOpened,
@@ -23,7 +23,7 @@ from stoker.core.events import (
     WorkerLost,
     WorkersChanged,
 )
-from stoker.core.runlog import Run, RunLog
+from stoker.records.runlog import Run, RunLog
 
 BATCH_SIZE = 64
 IMAGE_BYTES = 224 * 224 * 3 * 4

@@ -17,10 +17,10 @@ from stoker.cli.output import print_json
 from stoker.cli.run import OPTIONS as RUN_OPTIONS
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError, RunFolderError, StokerError
-from stoker.core.events import LoaderOpened
-from stoker.core.explanation import Explanation
-from stoker.core.runlog import RUNS_FOLDER, Run, find_run, read_run
 from stoker.core.saying import say
+from stoker.records.events import LoaderOpened
+from stoker.records.explanation import Explanation
+from stoker.records.runlog import RUNS_FOLDER, Run, find_run, read_run
 from stoker.run.launch import command_of
 from stoker.run.process_tree import end_tree
 from stoker.ui.cuts import latest_cuts, summarise_cut, write_cut

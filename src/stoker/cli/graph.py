@@ -11,8 +11,8 @@ from pathlib import Path
 from stoker.cli.arguments import Parser, whole
 from stoker.cli.output import json_of, write_text
 from stoker.core.errors import RunFolderError
-from stoker.core.events import CutChosen
-from stoker.core.runlog import RUNS_FOLDER, Run, find_run, read_run
+from stoker.records.events import CutChosen
+from stoker.records.runlog import RUNS_FOLDER, Run, find_run, read_run
 from stoker.ui.cuts import headline_cut, latest_cuts
 from stoker.ui.figures import write_plural
 from stoker.ui.graph_svg import render_svg

@@ -8,7 +8,7 @@ import sys
 
 from stoker.cli.arguments import Parser, whole
 from stoker.cli.output import print_json, write_text
-from stoker.core.runlog import RUNS_FOLDER, find_run, read_ranks, read_run
+from stoker.records.runlog import RUNS_FOLDER, find_run, read_ranks, read_run
 from stoker.ui.report_html import render_html
 from stoker.ui.report_text import render_text
 from stoker.ui.summary import summarise

@@ -17,8 +17,9 @@ from stoker.core.cache_rules import FORM, checked_rules, is_rules
 from stoker.core.errors import ConfigError
 from stoker.core.replay import RULE, is_replay
 from stoker.core.units import parse_bytes, parse_seconds
-from stoker.core.versus import LEAST_BATCHES, MIN_PAIRS
 
+LEAST_BATCHES, MIN_PAIRS = 120, 5
+"""Of a comparison with plain python, and pairs of rounds in it: what :mod:`stoker.records.versus` needs for a ratio."""
 CACHE_TIMEOUT_S = 0.9
 """Of a data cache: a lost worker costs one silence of less than a second; workers that fetch say so more often."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from stoker.core.versus import (
+from stoker.records.versus import (
     LEAST_ROUND,
     MIN_PAIRS,
     ROUNDS_OF_WORKERS,

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from stoker.core import versus
 from stoker.core.errors import WorkerStartError
 from stoker.feed.alternation import Alternation, Side, Turn, Walk, plan
 from stoker.feed.cursor import Cursor, length_of
@@ -25,6 +24,7 @@ from stoker.feed.moved import UndeclaredIterator
 from stoker.feed.order import draws_lazily, num_free
 from stoker.feed.program import Tier
 from stoker.feed.rival import Rival
+from stoker.records import versus
 
 
 def iterator_type(loader: DataLoader[Any], feed: LoaderFeed, cursor: Cursor | None) -> type[FedIterator]:

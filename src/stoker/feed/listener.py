@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stoker.core.versus import Pair
 from stoker.feed.crew import Departure
 from stoker.feed.scaling import Decision
 from stoker.feed.tiers import Choice
+from stoker.records.versus import Pair
 
 
 class Listener(Protocol):

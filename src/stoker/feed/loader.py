@@ -14,7 +14,6 @@ from typing import Any, Literal, Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from stoker.core.events import BASELINE_BATCHES
 from stoker.core.forking import Owner
 from stoker.core.mishaps import BestEffort, Unfailing
 from stoker.feed import tiers
@@ -31,6 +30,7 @@ from stoker.feed.rings import SlotKeeper
 from stoker.feed.scaling import Decision, ScalingPolicy
 from stoker.feed.tiers import Choice
 from stoker.feed.window import Counters
+from stoker.records.events import BASELINE_BATCHES
 
 
 @dataclass(frozen=True, kw_only=True)

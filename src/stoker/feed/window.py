@@ -9,7 +9,7 @@ from stoker.feed.scaling import Observation
 
 @dataclass(slots=True)
 class Counters:
-    """Cumulative over the life of a loader; the same words as ``core.events.Progress``."""
+    """Cumulative over the life of a loader; the same words as ``records.events.Progress``."""
 
     batches: int = 0
     samples: int = 0

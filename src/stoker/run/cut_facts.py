@@ -9,9 +9,9 @@ from typing import Any
 from torch.fx import GraphModule
 from torch.utils.data import DataLoader
 
-from stoker.core.events import CutChosen
 from stoker.graph.cutter import Verdict
 from stoker.graph.module import to_module
+from stoker.records.events import CutChosen
 from stoker.run import patch
 from stoker.run.cutting import record_of
 from stoker.run.drop_in import serving_of_process, wrap

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from stoker.core import events
 from stoker.core.mishaps import reraise_from_handler
 from stoker.feed.loader import LoaderFeed, StepCutter
 from stoker.feed.program import Tier
@@ -18,6 +17,7 @@ from stoker.graph.cutter import Cutter, Verdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Node
 from stoker.graph.deferred import PATCHES, guard_capsules
 from stoker.graph.memory import Memory
+from stoker.records import events
 
 _FREE = Prices(bytes_per_s=1e15, tensor_s=0.0, verify_s=0.0, worker_s_price=0.0, min_saving_frac=0.0)
 """Prices at which everything moves that can."""

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import msgspec
 import torch.utils.data as torch_data
 
-from stoker.core import events
 from stoker.core.config_sources import resolve
 from stoker.core.errors import ResumeError
 from stoker.core.forking import ForkedLock
@@ -28,6 +27,7 @@ from stoker.feed import tiers
 from stoker.feed.cursor import STATE_FORMAT, Cursor, check_fits
 from stoker.feed.loader import LoaderFeed
 from stoker.feed.order import Bookmark, blank_cursor
+from stoker.records import events
 from stoker.run import patch
 from stoker.run.loader_facts import LoaderExplanation, LoaderStats
 from stoker.run.serving import Serving, call_site

@@ -21,9 +21,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
-from stoker.core import events
 from stoker.core.errors import WorkerStartError
-from stoker.core.explanation import Explanation
 from stoker.core.texts import to_json
 from stoker.core.units import format_seconds
 from stoker.feed import tiers
@@ -34,6 +32,8 @@ from stoker.feed.probe import NUM_SAMPLES, Evidence
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.tiers import Choice
 from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader, unpack_lease
+from stoker.records import events
+from stoker.records.explanation import Explanation
 from stoker.run import patch
 from stoker.run.active import Active
 from stoker.run.ending import await_end

@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from stoker.core import events, host
+from stoker.core import host
 from stoker.core.config import Settings
 from stoker.core.config_sources import resolve
-from stoker.core.runlog import Run, RunLog
 from stoker.core.sources import own_program
+from stoker.records import events
+from stoker.records.runlog import Run, RunLog
 from stoker.run import patch
 from stoker.run.drop_in import log_event
 from stoker.run.header import describe_run

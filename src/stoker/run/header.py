@@ -15,8 +15,8 @@ import torch
 from stoker import __version__
 from stoker.core import host
 from stoker.core.config import Settings
-from stoker.core.events import RunHeader
 from stoker.core.texts import escaped
+from stoker.records.events import RunHeader
 from stoker.run.place import Place
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.core import events
+from stoker.records import events
 
 _MAX_RECORDS = 20_000
 """Records kept in memory; beyond it every second one of the counters goes, which costs resolution only."""

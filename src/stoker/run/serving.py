@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.backends.local import LocalBackend
-from stoker.core import events, host
+from stoker.core import host
 from stoker.core.config import Settings
 from stoker.core.errors import ResumeError
 from stoker.core.forking import Owner
@@ -25,7 +25,6 @@ from stoker.core.mishaps import BestEffort, Unfailing, line_of, reraise_from_han
 from stoker.core.replay import launcher_of
 from stoker.core.saying import say
 from stoker.core.sources import file_shown, own_program
-from stoker.core.versus import Pair
 from stoker.feed.crew import Backend, Departure
 from stoker.feed.iterator import Pace, close_all
 from stoker.feed.loader import FeedConfig, LoaderFeed, StepCutter
@@ -34,6 +33,8 @@ from stoker.feed.order import Cursor
 from stoker.feed.scaling import Decision
 from stoker.feed.serve import serve
 from stoker.feed.tiers import Choice
+from stoker.records import events
+from stoker.records.versus import Pair
 from stoker.run.cutting import Cutting
 from stoker.run.place import Place, find_place
 from stoker.run.steps import NOTHING_DELIVERED, Delivery, StepClock

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stoker.core.events import BASELINE_BATCHES
 from stoker.core.units import format_bytes
+from stoker.records.events import BASELINE_BATCHES
 from stoker.scale.evidence import View
 
 CPU_MARGIN = 1.05

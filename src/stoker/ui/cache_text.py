@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stoker.core.events import CacheUsed
 from stoker.core.units import format_bytes
+from stoker.records.events import CacheUsed
 from stoker.ui.figures import write_percent, write_plural
 
 

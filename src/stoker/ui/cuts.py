@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stoker.core.events import CutChosen, Event, GraphNode, GraphValue
 from stoker.core.units import format_bytes, format_seconds
+from stoker.records.events import CutChosen, Event, GraphNode, GraphValue
 from stoker.ui.figures import write_plural
 
 PLACES = ("moved", "stateless", "stateful")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import textwrap
 
-from stoker.core.events import LoaderOpened
-from stoker.core.explanation import Explanation
+from stoker.records.events import LoaderOpened
+from stoker.records.explanation import Explanation
 from stoker.ui.report_text import Style
 
 MEANINGS = {

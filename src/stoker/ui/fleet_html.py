@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from stoker.core.fleet import OUTCOMES, FleetReport, Port, PortedJob
+from stoker.records.fleet import OUTCOMES, FleetReport, Port, PortedJob
 from stoker.ui.figures import write_count, write_percent
 from stoker.ui.fleet_plots import (
     COLOURS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from stoker.core.fleet import Curve, Port, Sensitivity, Upgrade
+from stoker.records.fleet import Curve, Port, Sensitivity, Upgrade
 from stoker.ui.figures import write_percent
 from stoker.ui.fleet_words import ALL, write_gain
 from stoker.ui.html_page import BarPart, Figure, draw_bar

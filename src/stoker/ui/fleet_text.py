@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stoker.core.fleet import OUTCOMES, FleetReport, Port, Shares
+from stoker.records.fleet import OUTCOMES, FleetReport, Port, Shares
 from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.figures import write_count
 from stoker.ui.fleet_words import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stoker.core.fleet import FleetReport, Port, Shares, Upgrade
+from stoker.records.fleet import FleetReport, Port, Shares, Upgrade
 from stoker.ui.figures import write_count, write_percent, write_plural
 
 ALL = "all jobs"

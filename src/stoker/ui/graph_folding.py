@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from stoker.core.events import CutChosen, GraphNode, GraphValue
+from stoker.records.events import CutChosen, GraphNode, GraphValue
 from stoker.ui.graph_layers import longest_paths, sorted_by_dependence
 
 MAX_BOXES = 34

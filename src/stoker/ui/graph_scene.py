@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stoker.core.events import CutChosen, GraphNode, GraphValue
 from stoker.core.units import format_bytes
+from stoker.records.events import CutChosen, GraphNode, GraphValue
 from stoker.ui.cuts import MAX_REASON, PLACE_NAMES, PLACES, seconds_of, sent_values, short_name, write_time, write_type
 from stoker.ui.figures import shorten, shorten_start, write_plural
 from stoker.ui.graph_folding import Box, fold, fold_values, rows_of

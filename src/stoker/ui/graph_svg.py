@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-from stoker.core.events import CutChosen
 from stoker.core.units import format_bytes
+from stoker.records.events import CutChosen
 from stoker.ui.cuts import (
     MAX_REASON,
     PLACE_NAMES,

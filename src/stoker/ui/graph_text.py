@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stoker.core.events import CutChosen, GraphNode, GraphValue
 from stoker.core.units import format_bytes
+from stoker.records.events import CutChosen, GraphNode, GraphValue
 from stoker.ui.cuts import (
     MAX_REASON,
     PLACE_NAMES,

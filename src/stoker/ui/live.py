@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TextIO, cast
 
-from stoker.core.events import Event, Progress, RunEnded, WorkerLost
 from stoker.core.forking import Owner
+from stoker.records.events import Event, Progress, RunEnded, WorkerLost
 from stoker.ui.live_line import LiveState, announce
 from stoker.ui.report_text import Style
 from stoker.ui.terminal import Mode, StatusLine, choose_mode, style_for, terminal_width

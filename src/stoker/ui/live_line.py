@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from stoker.core.events import Event, LoaderOpened, Notice, Progress, SampleQuarantined, WorkerLost
+from stoker.records.events import Event, LoaderOpened, Notice, Progress, SampleQuarantined, WorkerLost
 from stoker.ui.figures import count_columns, shorten, write_plural
 from stoker.ui.report_text import SPLIT_COLOURS, Style, draw_bar, write_throughput
 from stoker.ui.windows import Split, Window, between

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from stoker.core.events import (
+from stoker.records.events import (
     ComparisonEnded,
     CutChosen,
     Event,
@@ -18,8 +18,8 @@ from stoker.core.events import (
     WorkerLost,
     WorkersChanged,
 )
-from stoker.core.runlog import Run
-from stoker.core.versus import Comparison, Pair, compare, shortfall
+from stoker.records.runlog import Run
+from stoker.records.versus import Comparison, Pair, compare, shortfall
 from stoker.ui.advice import NO_BATCH
 from stoker.ui.cuts import CutSummary, latest_cuts, summarise_cut
 from stoker.ui.figures import write_plural

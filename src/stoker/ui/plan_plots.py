@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 
 from stoker.core.amounts import format_cost, format_hours
-from stoker.core.plan import Dot, PlanReport, PlanRow, Span
+from stoker.records.plan import Dot, PlanReport, PlanRow, Span
 from stoker.ui.html_page import BarPart, draw_bar
 from stoker.ui.plan_words import (
     PART_WORDS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 from stoker.core.units import format_seconds
-from stoker.perf.prediction.prediction import PARTS
-from stoker.perf.verdict.profile import Gain, Profile
+from stoker.records.parts import PARTS
+from stoker.records.profile import Gain, Profile
 from stoker.ui.figures import shorten_start, write_percent, write_plural, write_rate
 from stoker.ui.report_text import Style
 

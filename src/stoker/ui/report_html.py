@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from html import escape
 
-from stoker.core.runlog import Run
 from stoker.core.units import format_bytes, format_seconds
+from stoker.records.runlog import Run
 from stoker.ui.advice import Advice
 from stoker.ui.cuts import headline_cut, latest_cuts, write_cut
 from stoker.ui.figures import shorten, write_clock, write_count, write_percent, write_plural, write_rate

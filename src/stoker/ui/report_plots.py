@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stoker.core.events import WorkerLost
-from stoker.core.runlog import Run
+from stoker.records.events import WorkerLost
+from stoker.records.runlog import Run
 from stoker.ui.figures import write_clock, write_percent, write_plural, write_rate
 from stoker.ui.html_page import Figure
 from stoker.ui.loaders import LoaderSummary

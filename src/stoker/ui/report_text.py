@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass
 
 from stoker.core.units import format_seconds
-from stoker.core.versus import describe
+from stoker.records.versus import describe
 from stoker.ui.cache_text import write_cache_used
 from stoker.ui.cuts import write_cut
 from stoker.ui.figures import shorten, shorten_start, write_clock, write_count, write_percent, write_plural, write_rate

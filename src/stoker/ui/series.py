@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stoker.core.events import IterationStarted, Progress, WorkersChanged
-from stoker.core.runlog import Run
+from stoker.records.events import IterationStarted, Progress, WorkersChanged
+from stoker.records.runlog import Run
 from stoker.ui.windows import Window, between, monotone
 
 MAX_POINTS = 120

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.core.events import CacheUsed, Notice, Progress, RunEnded, SampleQuarantined, WorkerLost
-from stoker.core.runlog import Run
 from stoker.core.texts import escaped
+from stoker.records.events import CacheUsed, Notice, Progress, RunEnded, SampleQuarantined, WorkerLost
+from stoker.records.runlog import Run
 from stoker.ui.advice import Advice, Limit, Situation, advise, find_limit
 from stoker.ui.figures import write_plural
 from stoker.ui.loaders import (

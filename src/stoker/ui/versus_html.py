@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from stoker.core.versus import Comparison, Pair, Round, describe
+from stoker.records.versus import Comparison, Pair, Round, describe
 from stoker.ui.figures import write_rate
 from stoker.ui.html_page import draw_section, draw_table
 from stoker.ui.loaders import LoaderSummary

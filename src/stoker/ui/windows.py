@@ -1,6 +1,6 @@
 """What happened between two records of a loader: rates and shares, from cumulative counters.
 
-Pure. A window is a difference of two :class:`~stoker.core.events.Progress` records (or of one and nothing), so every
+Pure. A window is a difference of two :class:`~stoker.records.events.Progress` records (or of one and nothing), so every
 figure of a report can be traced to two lines of the run folder.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.core.events import BASELINE_BATCHES, Progress
+from stoker.records.events import BASELINE_BATCHES, Progress
 
 MIN_START_BATCHES = 5
 """Fewer batches than this say nothing about the start."""

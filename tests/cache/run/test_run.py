@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stoker.cache.store.layout import noted_policy
-from stoker.core.events import CacheUsed
-from stoker.core.runlog import find_run, read_run
+from stoker.records.events import CacheUsed
+from stoker.records.runlog import find_run, read_run
 from tests.cache.s3_server import KEY, SECRET, S3Server
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]

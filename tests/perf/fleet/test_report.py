@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from stoker.core.errors import ConfigError
-from stoker.core.fleet import OUTCOMES, FleetReport, Port
 from stoker.perf.equations import Architecture, breakdown
 from stoker.perf.fleet import Fleet, examine, synthetic_fleet
 from stoker.perf.fleet.hardware_file import read_hardware
 from stoker.perf.fleet.jobs import fleet_of
 from stoker.perf.hardware import PAPER_TESTBED, Resource
+from stoker.records.fleet import OUTCOMES, FleetReport, Port
 
 PS, ONE = Architecture.PS_WORKER, Architecture.ONE_GPU
 

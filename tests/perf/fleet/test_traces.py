@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import JobTableError
-from stoker.core.fleet import FleetReport
 from stoker.perf.fleet import examine, read_fleet
+from stoker.records.fleet import FleetReport
 
 TRACES = Path(__file__).parents[4] / "shared" / "data" / "traces"
 MURI = (

@@ -7,7 +7,6 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from stoker.core.plan import PlanReport
 from stoker.perf.communication.spreading import is_measured
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.planning.front import Limits
@@ -15,6 +14,7 @@ from stoker.perf.planning.offers import Offer, Prices, only, without_prices
 from stoker.perf.planning.report import Question, answer
 from stoker.perf.planning.space import FAMILIES, Candidate, Space
 from stoker.perf.prediction.prediction import Prediction
+from stoker.records.plan import PlanReport
 from tests.perf.planning.toys import job, offer, seconds
 
 OFFERS = (offer("T4", 1, 0.5), offer("T4", 8, 3.5), offer("H100-SXM", 8, 32.0))

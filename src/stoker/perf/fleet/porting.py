@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.core.fleet import OUTCOMES, Distribution, Port, PortedJob
 from stoker.perf.equations import Architecture, FloatArray, Overlap, breakdown, port
 from stoker.perf.fleet.jobs import Fleet, take
 from stoker.perf.fleet.shares import step_s
 from stoker.perf.hardware import Hardware
+from stoker.records.fleet import OUTCOMES, Distribution, Port, PortedJob
 
 PORTS = (
     (Architecture.PS_WORKER, Architecture.ALLREDUCE_LOCAL),

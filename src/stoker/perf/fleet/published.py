@@ -11,11 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from stoker.core.fleet import Comparison, FleetReport, Port, Upgrade
 from stoker.perf.equations import Architecture
 from stoker.perf.fleet.jobs import Fleet
 from stoker.perf.fleet.shares import ALL
 from stoker.perf.hardware import PAPER, Basis, Source
+from stoker.records.fleet import Comparison, FleetReport, Port, Upgrade
 
 _ABSTRACT = Source(Basis.ABSTRACT, f"{PAPER}: abstract or published summaries")
 _RECALLED = Source(Basis.RECALLED, f"{PAPER}, recalled")

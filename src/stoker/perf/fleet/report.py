@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from stoker.core.fleet import Constant, FleetReport, Missing
 from stoker.core.units import format_bytes
 from stoker.perf.equations import IN_ONE_SERVER, PATHS, PATHS_SOURCE, Architecture, FloatArray, Overlap, breakdown
 from stoker.perf.fleet.jobs import Fleet
@@ -27,6 +26,7 @@ from stoker.perf.fleet.shares import (
 )
 from stoker.perf.fleet.upgrades import sensitivities_of, upgrades_of
 from stoker.perf.hardware import FIELD_OF, PAPER_GRID, PAPER_TESTBED, VALUES, Hardware, Resource, Variation, write_rate
+from stoker.records.fleet import Constant, FleetReport, Missing
 
 
 def examine(

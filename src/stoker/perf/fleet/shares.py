@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.core.fleet import Bottleneck, Curve, Group, Shares
 from stoker.perf.equations import RESOURCE_OF_PART, Breakdown, FloatArray, Overlap
 from stoker.perf.fleet.jobs import Fleet
 from stoker.perf.hardware import Resource
+from stoker.records.fleet import Bottleneck, Curve, Group, Shares
 
 ALL = "all jobs"
 COMMUNICATION = ("pcie", "nvlink", "ethernet")

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from stoker.core.fleet import Sensitivity, Upgrade
 from stoker.perf.equations import Breakdown, FloatArray, Overlap
 from stoker.perf.fleet.shares import ALL, RESOURCE_LABELS, Classes, step_s
 from stoker.perf.hardware import Hardware, Resource, Variation, write_rate
+from stoker.records.fleet import Sensitivity, Upgrade
 
 WORTH = 1.05
 """Speed-up from which a job counts as gaining."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stoker.core.amounts import format_cost, format_hours
-from stoker.core.plan import Dot, Family, Miss, Pick, PlanReport, PlanRow, Span
 from stoker.perf.planning.front import TIE, Choice, Limits, choose, front, measured_instead, settled
 from stoker.perf.planning.offers import Prices
 from stoker.perf.planning.pricing import Amount, Job, Plan, Rejection
 from stoker.perf.planning.searching import Found, examples, search
 from stoker.perf.planning.space import FAMILIES, Space
+from stoker.records.plan import Dot, Family, Miss, Pick, PlanReport, PlanRow, Span
 
 _SHARE = 0.9
 

@@ -12,8 +12,8 @@ import msgspec
 from stoker.core.errors import RunFolderError
 from stoker.perf.catalogue import catalogue
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.parts import PARTS
-from stoker.perf.verdict.profile import FEATURES_NAME, read_profile
+from stoker.records.parts import PARTS
+from stoker.records.profile import FEATURES_NAME, read_profile
 
 CPU = "cpu"
 """What stands for the GPU where the step was measured on a processor."""
@@ -28,7 +28,7 @@ class Anchor:
         gpus: ranks, each with one.
         seconds: of an optimizer step.
         low, high: interval of the measurement.
-        parts: seconds by name, of :data:`~stoker.perf.parts.PARTS`; they sum to ``seconds``.
+        parts: seconds by name, of :data:`~stoker.records.parts.PARTS`; they sum to ``seconds``.
         precision: of products, as the catalogue calls it; empty where it is not known.
         batch_size: samples of one rank and step; None where it is not known.
         cpu_seconds_per_sample: processor time of making a sample; None where it was not measured.

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from stoker.perf.parts import PARTS
 from stoker.perf.verdict.kernels import LABELS
 from stoker.perf.verdict.marks import Pace, pace_of
-from stoker.perf.verdict.profile import RankRecord, SampledStep, StepTimes
+from stoker.records.parts import PARTS
+from stoker.records.profile import RankRecord, SampledStep, StepTimes
 
 
 class Breakdown(NamedTuple):

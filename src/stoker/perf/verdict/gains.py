@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.perf.verdict.profile import Gain, LoaderFacts, Usage
+from stoker.records.profile import Gain, LoaderFacts, Usage
 
 NOT_BOUND = 0.05
 """Share of input wait below which a step does not count as bound by input; what data workers are scaled to."""

@@ -16,7 +16,7 @@ import msgspec
 from stoker.core.units import format_seconds
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.perf.verdict.gains import NOT_BOUND, cores_of_others, gain_of, input_bounds
-from stoker.perf.verdict.profile import Action, Gain, Predicted, Profile, Verdict
+from stoker.records.profile import Action, Gain, Predicted, Profile, Verdict
 
 INPUT_LEVELS = (NOT_BOUND, 0.20)
 COMMUNICATION_LEVELS = (0.06, 0.10)

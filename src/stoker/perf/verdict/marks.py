@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from stoker.perf.verdict.profile import StepTimes
+from stoker.records.profile import StepTimes
 
 
 class Kind(IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
-from stoker.perf.verdict.profile import ModuleTime, Predicted, Residual
+from stoker.records.profile import ModuleTime, Predicted, Residual
 
 NAMES: Mapping[str, str] = {
     "input": "input",

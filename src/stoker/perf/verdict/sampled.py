@@ -11,8 +11,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from stoker.perf.verdict.kernels import label_of_kernel
-from stoker.perf.verdict.profile import ModuleTime, OperatorTime, SampledStep
 from stoker.perf.verdict.timeline import STEP, Span, contexts, cut, flatten, modules_by_sequence, on_device, on_host
+from stoker.records.profile import ModuleTime, OperatorTime, SampledStep
 
 NS = 1e-9
 _OPERATORS_KEPT = 200

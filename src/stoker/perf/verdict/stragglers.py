@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from stoker.perf.parts import PARTS
 from stoker.perf.verdict.kernels import LABELS
-from stoker.perf.verdict.profile import RankRecord, SampledStep, Stragglers
+from stoker.records.parts import PARTS
+from stoker.records.profile import RankRecord, SampledStep, Stragglers
 
 
 def find_stragglers(records: Sequence[RankRecord]) -> Stragglers | None:

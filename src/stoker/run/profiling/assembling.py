@@ -11,9 +11,9 @@ from stoker import __version__
 from stoker.perf.catalogue import catalogue
 from stoker.perf.verdict.breakdown import break_down, mean_of, typical
 from stoker.perf.verdict.kernels import LABELS
-from stoker.perf.verdict.profile import Details, Profile, RankRecord
 from stoker.perf.verdict.sampled import Sampled, rescaled
 from stoker.perf.verdict.stragglers import find_stragglers, waited_s
+from stoker.records.profile import Details, Profile, RankRecord
 
 
 def assemble(

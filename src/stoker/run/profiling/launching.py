@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stoker.core.errors import RunFolderError
-from stoker.perf.verdict.profile import PROFILE_NAME, RankRecord, read_rank
+from stoker.records.profile import PROFILE_NAME, RankRecord, read_rank
 from stoker.run.process_tree import end_tree
 
 _POLL_S = 0.05

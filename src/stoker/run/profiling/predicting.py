@@ -22,8 +22,8 @@ from stoker.perf.machine.speed import Speed
 from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import Machines
-from stoker.perf.verdict.profile import FEATURES_NAME, Predicted, Profile
 from stoker.perf.verdict.residual import find_residual, modules_of
+from stoker.records.profile import FEATURES_NAME, Predicted, Profile
 
 
 @dataclasses.dataclass(frozen=True)

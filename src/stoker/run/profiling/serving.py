@@ -9,8 +9,8 @@ import dataclasses
 
 import msgspec
 
-from stoker.core import events
-from stoker.perf.verdict.profile import LoaderFacts
+from stoker.records import events
+from stoker.records.profile import LoaderFacts
 from stoker.run.active import Active
 from stoker.run.session import Session
 

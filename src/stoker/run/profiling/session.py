@@ -16,14 +16,15 @@ from pathlib import Path
 import msgspec
 import torch
 
-from stoker.core import events, host
+from stoker.core import host
 from stoker.core.forking import Owner
-from stoker.core.runlog import RunLog
 from stoker.core.saying import say
 from stoker.feed.iterator import FedIterator
 from stoker.perf.verdict.marks import steps_of
-from stoker.perf.verdict.profile import LoaderFacts, RankRecord, StepTimes, Usage, rank_name, write_record
 from stoker.perf.verdict.sampled import Sampled, analyse
+from stoker.records import events
+from stoker.records.profile import LoaderFacts, RankRecord, StepTimes, Usage, rank_name, write_record
+from stoker.records.runlog import RunLog
 from stoker.run.active import Active
 from stoker.run.ending import await_end
 from stoker.run.header import describe_run

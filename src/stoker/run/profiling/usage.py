@@ -8,7 +8,7 @@ import resource
 import time
 from pathlib import Path
 
-from stoker.perf.verdict.profile import Usage
+from stoker.records.profile import Usage
 from stoker.run.process_tree import descendants
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")

@@ -21,8 +21,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from stoker.core.forking import at_fork
 from stoker.core.patching import Patches
 from stoker.perf.verdict.marks import Kind, Mark
-from stoker.perf.verdict.profile import LoaderFacts
 from stoker.perf.verdict.timeline import CLOSURE, NEXT, OPTIMIZER
+from stoker.records.profile import LoaderFacts
 from stoker.run.serving import call_site
 
 ENOUGH_BATCHES = 40

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stoker.core.versus import Pair
+from stoker.records.versus import Pair
 
 FORMAT = 2
 """2: a loader's parts of time are those up to its last delivery, and sum to the time that passed. In 1 the input wait

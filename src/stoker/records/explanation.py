@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stoker.core.events import LoaderOpened
+from stoker.records.events import LoaderOpened
 
 
 class Explanation(msgspec.Struct, kw_only=True):

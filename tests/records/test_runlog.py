@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from stoker.core.errors import RunFolderError
-from stoker.core.events import FORMAT, Event, Notice, RunEnded, RunHeader, WorkersChanged
-from stoker.core.runlog import RunLog, find_run, latest_run, read_ranks, read_run
+from stoker.records.events import FORMAT, Event, Notice, RunEnded, RunHeader, WorkersChanged
+from stoker.records.runlog import RunLog, find_run, latest_run, read_ranks, read_run
 
 
 def make_header(run_id: str = "r1", *, rank: int = 0, started: float = 1.7e9) -> RunHeader:

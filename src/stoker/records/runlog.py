@@ -1,8 +1,8 @@
 """The run folder: written during a run, found and read back after it.
 
-Layout: ``run.json`` (one :class:`~stoker.core.events.RunHeader`) and ``events.jsonl`` (one record a line) hold rank 0;
-rank *k* writes ``run.rankK.json`` and ``events.rankK.jsonl`` beside them, so that ranks never share a file. All ranks
-of a run carry the same ``run_id``. This module owns the files; what the records mean is the reader's business.
+Layout: ``run.json`` (one :class:`~stoker.records.events.RunHeader`) and ``events.jsonl`` (one record a line) hold rank
+0; rank *k* writes ``run.rankK.json`` and ``events.rankK.jsonl`` beside them, so that ranks never share a file. All
+ranks of a run carry the same ``run_id``. This module owns the files; what the records mean is the reader's business.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.errors import RunFolderError
-from stoker.core.events import FORMAT, AnyEvent, Event, RunHeader
 from stoker.core.forking import Owner
 from stoker.core.saying import say
 from stoker.core.texts import to_json
+from stoker.records.events import FORMAT, AnyEvent, Event, RunHeader
 
 RUNS_FOLDER = "stoker-runs"
 """Where runs go by default, relative to the working directory."""
