@@ -13,7 +13,7 @@ from typing import Any
 from stoker.cache.filesystem.around import unroutable
 from stoker.cache.ledger import read_ledger
 from stoker.core import saying
-from stoker.core.events import CacheUsed
+from stoker.records.events import CacheUsed
 from stoker.run import cache_changes
 from stoker.run.environment import CACHE_ENV
 from stoker.ui.cache_text import write_cache_used
@@ -57,8 +57,8 @@ def end() -> None:
 def say() -> None:
     """A line for a program whose loaders nobody reports on; the report has it otherwise."""
     told = _told()
-    session = sys.modules.get("stoker.run.session")
-    if told is None or (session is not None and session.will_report()):
+    modes = sys.modules.get("stoker.run.modes")
+    if told is None or (modes is not None and modes.will_report()):
         return
     record = used()
     if record is not None and not told["quiet"]:

@@ -74,10 +74,10 @@ def _fire() -> None:
         return
     _finder.remove()
     try:
-        from stoker.run import session
+        from stoker.run import modes
         from stoker.run.active import Active
 
-        session.install(Active.from_environment())
+        modes.install(Active.from_environment())
     except Exception as error:  # the program runs on without us, whatever went wrong
         _complain(error)
 

@@ -12,11 +12,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.core import events
 from stoker.core.forking import Owner
 from stoker.core.mishaps import line_of
-from stoker.core.runlog import Run, RunLog, has_records, read_run
 from stoker.core.saying import say
+from stoker.records import events
+from stoker.records.runlog import Run, RunLog, has_records, read_run
 from stoker.run import patch
 from stoker.run.active import Active
 from stoker.run.environment import CACHE_ENV
@@ -161,29 +161,3 @@ def _forget_unwritten() -> None:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 2)
             os.close(null)
-
-
-_session: Session | None = None
-
-
-def will_report() -> bool:
-    """Whether this process is to print a report, at its end."""
-    return _session is not None and _session.is_to_report
-
-
-def install(active: Active) -> None:
-    """Serves this process's loaders from now on; does nothing the second time."""
-    global _session
-    if active.profile:
-        # Imported here, as below.
-        from stoker.run.profiling import session as profiling
-
-        profiling.install(active)
-    elif active.explain_to or active.settings.replay:
-        # Imported here: these modes are rare, and each served process would pay for them.
-        from stoker.run import explaining, replaying
-
-        (explaining if active.explain_to else replaying).install(active)
-    elif _session is None:
-        _session = Session(active)
-        _session.start()

@@ -18,7 +18,7 @@ def install(active):
     print("run", active.run_dir.rsplit("/")[-1], active.settings.workers, active.argv)
 
 
-session = types.ModuleType("stoker.run.session")
+session = types.ModuleType("stoker.run.modes")
 session.install = install
 sys.modules[session.__name__] = session
 

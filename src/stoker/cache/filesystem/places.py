@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 
 from stoker.cache import reading
-from stoker.cache.filesystem.routing import installed
+from stoker.cache.filesystem.routing_settings import installed
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.rule_settings import CacheSettings, cache_settings, settled
 from stoker.core.config_sources import resolve

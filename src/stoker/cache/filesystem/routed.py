@@ -17,6 +17,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from stoker.cache.filesystem.options import unnamed
+from stoker.cache.filesystem.routing_settings import installed
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.sources.originals import filesystem_class
 
@@ -36,8 +37,6 @@ class Routed(AbstractFileSystem):
     @functools.cached_property
     def stoker(self) -> StokerFileSystem:
         """The cache over the same store."""
-        from stoker.cache.filesystem.routing import installed
-
         routing = installed()
         names = list(inspect.signature(filesystem_class(self.routed_protocol).__init__).parameters)[1:]
         options = {**dict(zip(names, self.storage_args, strict=False)), **self.storage_options}

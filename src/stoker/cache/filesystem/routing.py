@@ -8,17 +8,16 @@ Owns what is routed and the settings it is routed with. What cannot be routed is
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stoker.cache.filesystem import by_class
 from stoker.cache.filesystem.routed import routed_class
-from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule, Verify
+from stoker.cache.filesystem.routing_settings import Routing, installed, put_in_force
+from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
 from stoker.cache.sources import originals
 from stoker.cache.store.layout import default_directory
 from stoker.core.config import CACHE_TIMEOUT_S
@@ -27,73 +26,6 @@ PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss
 """Stores that are routed, where fsspec knows them; web servers only if a rule is for them."""
 INSTALL_VARIABLE = "STOKER_CACHE_INSTALL"
 """Tells child interpreters to install, and how."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
-    """How programs are routed.
-
-    Attributes:
-        directory: of the cache.
-        limit_bytes: of a cache that has to be created; None for a part of the disk.
-        rules: of paths.
-        verify: when bytes are compared with their checksums.
-        protocols: that are routed.
-        join: a cluster whose workers are asked before the store; None for none.
-        secret_file: of the cluster; None for the one in the directory.
-        tls_ca: certificates that vouch for its workers; None where nothing is encrypted.
-        timeout_s: silence after which one of its workers counts as lost.
-    """
-
-    directory: str
-    limit_bytes: int | None
-    rules: tuple[Rule, ...]
-    verify: Verify
-    protocols: tuple[str, ...]
-    join: str | None = None
-    secret_file: str | None = None
-    tls_ca: str | None = None
-    timeout_s: float = CACHE_TIMEOUT_S
-
-    def options(self) -> dict[str, Any]:
-        """For the constructor of the cache's filesystem."""
-        names = ("join", "secret_file", "tls_ca", "timeout_s") if self.join else ()
-        cluster = {name: getattr(self, name) for name in names}
-        return {
-            "directory": self.directory,
-            "limit_bytes": self.limit_bytes,
-            "rules": self.rules,
-            "verify": self.verify,
-            **cluster,
-        }
-
-    def encode(self) -> str:
-        """As text for child interpreters."""
-        rules = [
-            [rule.pattern, rule.freshness.value, rule.max_age_s, rule.ttl_s, rule.cached, rule.quota_bytes]
-            for rule in self.rules
-        ]
-        cluster = [self.join, self.secret_file, self.tls_ca, self.timeout_s]
-        return json.dumps([self.directory, self.limit_bytes, rules, self.verify, self.protocols, *cluster])
-
-    @staticmethod
-    def decode(text: str) -> Routing:
-        """From text that :meth:`encode` wrote."""
-        directory, limit_bytes, rules, verify, protocols, join, secret_file, tls_ca, timeout_s = json.loads(text)
-        return Routing(
-            directory=directory,
-            limit_bytes=limit_bytes,
-            rules=tuple(_rule(*fields) for fields in rules),
-            verify=verify,
-            protocols=tuple(protocols),
-            join=join,
-            secret_file=secret_file,
-            tls_ca=tls_ca,
-            timeout_s=timeout_s,
-        )
-
-
-_routing: Routing | None = None
 
 
 def install(
@@ -150,10 +82,9 @@ def install_from_environment() -> bool:
 
 def uninstall() -> None:
     """Reads are the program's own again, for filesystems that are built from now on."""
-    global _routing
-    if _routing is None:
+    if installed() is None:
         return
-    _routing = None
+    put_in_force(None)
     os.environ.pop(INSTALL_VARIABLE, None)
     originals.restore()
     routed_class.cache_clear()
@@ -162,15 +93,9 @@ def uninstall() -> None:
         arrow.uninstall()
 
 
-def installed() -> Routing | None:
-    """How programs are routed; None if they are not."""
-    return _routing
-
-
 def _install(routing: Routing) -> None:
-    global _routing
     uninstall()
-    _routing = routing
+    put_in_force(routing)
     os.environ[INSTALL_VARIABLE] = routing.encode()
     for protocol in routing.protocols:
         originals.replace(protocol, f"{__name__}.routed_{protocol}", lambda name=protocol: routed_class(name))
@@ -183,19 +108,6 @@ def _install(routing: Routing) -> None:
 
 def _is_for(rule: Rule, protocol: str) -> bool:
     return rule.cached and rule.pattern.startswith((f"{protocol}://", "http*://"))
-
-
-def _rule(
-    pattern: str, freshness: str, max_age_s: float, ttl_s: float | None, cached: bool, quota_bytes: int | None
-) -> Rule:
-    return Rule(
-        pattern=pattern,
-        freshness=Freshness(freshness),
-        max_age_s=max_age_s,
-        ttl_s=ttl_s,
-        cached=cached,
-        quota_bytes=quota_bytes,
-    )
 
 
 def __getattr__(name: str) -> Any:

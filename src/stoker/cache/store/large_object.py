@@ -6,11 +6,12 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from xxhash import xxh3_64_digest
 
 from stoker.cache.names import PAGE_BYTES, ObjectName, key_of, pages_of, span_of
+from stoker.cache.policies import Life
 from stoker.cache.store.checksums import BLOCK_BYTES, SUM_BYTES, Bytes
 from stoker.cache.store.large import has_page, locate_page
 from stoker.cache.store.maps import WHOLE, Mapped
@@ -19,7 +20,8 @@ from stoker.cache.store.pulse import tag_of
 from stoker.cache.versions import Version
 
 if TYPE_CHECKING:
-    from stoker.cache.store.page_store import PageStore
+    from stoker.cache.store.index import Entry
+    from stoker.cache.store.layout import Layout
     from stoker.cache.store.refusals import Shelf
 
 _ONCE: tuple[bytes, ...] = ()
@@ -32,6 +34,30 @@ _LOOKED_AT = 32
 """Pages in one go: a reader waits for it."""
 
 
+class Pages(Protocol):
+    """What a large object asks of the store that it lies in."""
+
+    @property
+    def layout(self) -> Layout:
+        """Its folders."""
+        ...
+
+    def lookup(self, key: bytes) -> Entry | None:
+        """Where a page is."""
+        ...
+
+    def read_into(self, key: bytes, entry: Entry, start: int, buffer: memoryview) -> bool:
+        """Copies bytes of a page; False where they are not right."""
+        ...
+
+    def put(
+        self, name: ObjectName, index: int, version: Version, payload: Bytes, *,
+        rule: int = 0, life: Life = Life.NORMAL, checked_at: float,
+    ) -> bool:  # fmt: skip
+        """Keeps a page."""
+        ...
+
+
 class LargeObject:
     """One version of a large object. As long as this lives, the file stays where it is, evicted or not.
 
@@ -42,7 +68,7 @@ class LargeObject:
     """
 
     def __init__(
-        self, store: PageStore, name: ObjectName, version: Version, mapped: Mapped, shelf: Shelf, checked_at: float
+        self, store: Pages, name: ObjectName, version: Version, mapped: Mapped, shelf: Shelf, checked_at: float
     ) -> None:
         self.name = name
         self.version = version
