@@ -102,9 +102,10 @@ class TestParts:
 
         record, found = profiled(program, tmp_path)
         assert record.complete
-        assert found.seconds["input"] == pytest.approx(REST_S, rel=0.5)
-        assert found.seconds["host"] == pytest.approx(2 * REST_S, rel=0.5)
-        assert found.seconds["other"] == pytest.approx(3 * REST_S, rel=0.5)
+        # Sleeping takes longer on a busy machine, never less: what one part had of another's would miss there.
+        assert found.seconds["input"] > 0.9 * REST_S
+        assert found.seconds["host"] > 1.9 * REST_S
+        assert found.seconds["other"] > 2.9 * REST_S
         assert sum(found.parts().values()) == pytest.approx(found.pace.seconds)
         for sample in record.samples:
             assert sum(sample.seconds.values()) == pytest.approx(sample.period_s)
@@ -145,7 +146,7 @@ class TestParts:
                 optimizer.step(closure)
 
         _, found = profiled(program, tmp_path)
-        assert found.seconds["host"] == pytest.approx(REST_S, rel=0.5)
+        assert found.seconds["host"] > 0.9 * REST_S
         assert found.seconds["optimizer"] < REST_S / 2
         assert found.seconds["compute"] > 0
 
