@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import json
@@ -21,6 +22,7 @@ import pytest
 import stoker
 from stoker.records.events import LoaderOpened, SampleQuarantined, WorkerLost
 from stoker.records.runlog import Run, read_run
+from tests.faults.harness import workers_below
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEVERAL = Path(__file__).with_name("several.py")
@@ -191,11 +193,12 @@ def test_losses_do_not_depend_on_what_happens_to_workers(
 
     def strike(pid: int, line: str) -> None:
         stopped = set(struck[signal.SIGSTOP])
-        if (step := re.match(r"step ([1-4]) ", line)) and (workers := set(data_workers(pid)) - stopped):
+        if (step := re.match(r"step ([1-4]) ", line)) and (workers := set(workers_below(pid)) - stopped):
             number = signal.SIGSTOP if step[1] in "13" else signal.SIGKILL
             worker = chance.choice(sorted(workers))
-            os.kill(worker, number)
-            struck[number].append(worker)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                os.kill(worker, number)
+                struck[number].append(worker)
 
     stormy = run_options(tmp_path / "stormy", "--workers", "3", "--stall-timeout", "2s")
     found = losses(printed([sys.executable, *stormy, *program(example, data)], tmp_path, strike))
@@ -206,23 +209,3 @@ def test_losses_do_not_depend_on_what_happens_to_workers(
     for number, pids in struck.items():
         assert any(number.name in lost.get(pid, "") for pid in pids), (struck, lost)
     assert not [event for event in run.events if isinstance(event, SampleQuarantined)]
-
-
-def data_workers(pid: int) -> list[int]:
-    """The data workers of a process, by their name."""
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        for task in Path(f"/proc/{waiting.pop()}/task").glob("*"):
-            for child in _read(task / "children").split():
-                waiting.append(int(child))
-                if _read(Path(f"/proc/{child}/comm")).strip() == "stoker_worker":
-                    found.append(int(child))
-    return found
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

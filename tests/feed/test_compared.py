@@ -123,14 +123,15 @@ def test_what_cannot_be_compared_is_served_as_ever(make: Callable[[], DataLoader
     assert len([text for text in record.notices() if "not compared with plain python" in text]) == 1
 
 
-def is_tracker(pid: int) -> bool:
-    """Whether it is the process that multiprocessing keeps for what an earlier test shared."""
-    return b"resource_tracker" in read(f"/proc/{pid}/cmdline")
+def is_pythons(pid: int) -> bool:
+    """Whether it is a process that multiprocessing keeps once an earlier test has used it."""
+    command = read(f"/proc/{pid}/cmdline")
+    return b"resource_tracker" in command or b"multiprocessing.forkserver" in command
 
 
 def torchs_workers() -> list[int]:
     ours = {*workers_below(os.getpid()), *named("stoker_template", below(os.getpid()))}
-    return [pid for pid in below(os.getpid()) if pid not in ours and not is_tracker(pid)]
+    return [pid for pid in below(os.getpid()) if pid not in ours and not is_pythons(pid)]
 
 
 def test_errors_of_the_dataset_are_the_programs_on_both_sides() -> None:

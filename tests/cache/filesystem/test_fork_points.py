@@ -62,7 +62,7 @@ def locks_of(root: Any) -> Iterator[tuple[str, Any]]:
                 continue
             is_ours = _home(found).startswith(_HOMES)
             if is_ours or isinstance(found, _CONTAINERS):
-                place = type(found).__name__ if type(found).__module__.startswith(_HOMES) else place
+                place = type(found).__name__ if type(found).__module__.startswith("stoker.cache") else place
                 parts = found.items() if isinstance(found, dict) else enumerate(_parts(found))
                 todo += [(f"{place}.{name} {type(part).__name__}", part) for name, part in parts]
 
