@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (multiprocessing contexts are untyped)
 """Data workers as local processes: the first forked from the training process, the others from a template process.
 
 The template holds the dataset as the program sees it when it asks for an iterator; new workers start from it in
@@ -22,8 +20,10 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing import reduction
-from typing import Any
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
 
 from stoker.backends.process import DUMP_SIGNAL, FINISH_S, die_after, is_readable, serve, settle
 from stoker.backends.template import template_main
@@ -45,10 +45,20 @@ _MOST_WAITING = 8
 """Workers that may be asked of a template that is yet to start: its socket must take the requests."""
 
 
+class _Context(Protocol):
+    """What is used of a ``multiprocessing`` context; the module ``torch.multiprocessing`` is one, too."""
+
+    def get_start_method(self) -> str: ...
+
+    def Process(
+        self, *, target: Callable[..., None], args: tuple[object, ...], daemon: bool, name: str
+    ) -> BaseProcess: ...
+
+
 class LocalBackend:
     """Starts templates on this machine."""
 
-    def start(self, program: Program, context: Any, num_rows: int) -> Template:
+    def start(self, program: Program, context: _Context, num_rows: int) -> Template:
         """A template for ``program``, whose process may be started later, by ``complete``.
 
         Args:
@@ -86,7 +96,7 @@ class LocalBackend:
         return template
 
 
-def _may_fork_from_here(context: Any) -> bool:
+def _may_fork_from_here(context: _Context) -> bool:
     """Whether a worker may be a child of this thread: it dies with the thread, which so must be the main one."""
     return threading.get_native_id() == os.getpid() and context.get_start_method() == "fork" and _has_pidfd()
 
@@ -119,6 +129,11 @@ def _begin_template(
     template_main(sock, board.fd, stacks.fd, program, eldest)
 
 
+def _pid_of(process: BaseProcess) -> int:
+    assert process.pid is not None  # it was started
+    return process.pid
+
+
 class LocalChild:
     """A worker that the training process itself forked.
 
@@ -126,9 +141,9 @@ class LocalChild:
         OSError: the kernel gives no descriptor of a process; the process is gone again.
     """
 
-    def __init__(self, process: Any) -> None:
+    def __init__(self, process: BaseProcess) -> None:
         self._process = process
-        self.pid = int(process.pid)
+        self.pid = _pid_of(process)
         try:
             self._fd = os.pidfd_open(self.pid)
         except OSError:
@@ -161,7 +176,7 @@ class LocalChild:
         is_readable(self._fd, -1.0)
         os.close(self._fd)
         self._fd = -1
-        code: int | None = self._process.exitcode
+        code = self._process.exitcode
         if code is None:
             return None
         self._process.close()
@@ -172,7 +187,7 @@ class LocalTemplate:
     """The training process's side of a template."""
 
     def __init__(
-        self, program: Program, context: Any, channel: Channel, theirs: socket.socket, board: Board, stacks: int
+        self, program: Program, context: _Context, channel: Channel, theirs: socket.socket, board: Board, stacks: int
     ) -> None:
         self.channel = channel
         self.board = board
@@ -181,7 +196,7 @@ class LocalTemplate:
         self._theirs = theirs
         self._stacks = stacks
         self._stacks_read = 0
-        self._process: Any = None
+        self._process: BaseProcess | None = None
         self._eldest: LocalChild | None = None
         self._num_waiting = 0
 
@@ -189,7 +204,8 @@ class LocalTemplate:
     def pid(self) -> int:
         """Process id."""
         self.complete()
-        return int(self._process.pid)
+        assert self._process is not None
+        return _pid_of(self._process)
 
     @property
     def is_started(self) -> bool:

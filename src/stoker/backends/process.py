@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# (ctypes functions are untyped)
 """How a process of stoker's begins: its signals, its name, whom it dies with, and the data worker that it becomes.
 
 Runs in the template, in the workers forked from it, and in a worker forked from the training process.
@@ -18,7 +16,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from stoker.feed.board import Board
 from stoker.feed.program import Program, WorkerIdentity
@@ -32,9 +30,9 @@ FINISH_S = 1.0
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # Found before the fork: in each worker it would take a part of a millisecond before the first batch.
-_libc: Any = ctypes.CDLL(None, use_errno=True)
-_prctl: Any = _libc.prctl
-_mallopt: Any = getattr(_libc, "mallopt", None)  # glibc only
+_libc = ctypes.CDLL(None, use_errno=True)
+_prctl = _libc.prctl
+_mallopt: Callable[[int, int], int] | None = getattr(_libc, "mallopt", None)  # glibc only
 
 
 def settle(name: bytes, stacks: int) -> None:
@@ -130,12 +128,12 @@ def quiet_signals() -> None:
         handler = signal.getsignal(number)
         if number == signal.SIGINT or (callable(handler) and number != signal.SIGCHLD):
             with contextlib.suppress(OSError, ValueError):
-                signal.signal(number, _do_nothing)
+                signal.signal(number, do_nothing)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _do_nothing(*_: object) -> None:
-    pass
+def do_nothing(*_: object) -> None:
+    """Handler of a signal that is to have no effect here; children of the user's code do not inherit it."""
 
 
 def set_name(name: bytes) -> None:

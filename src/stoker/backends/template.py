@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 
-from stoker.backends.process import FINISH_S, die_with, is_readable, serve, settle
+from stoker.backends.process import FINISH_S, die_with, do_nothing, is_readable, serve, settle
 from stoker.core.errors import WireError
 from stoker.feed.board import Board
 from stoker.feed.program import Program, WorkerIdentity
@@ -36,7 +36,7 @@ class Template:
         self._eldest = eldest
         self._children: dict[int, int] = {}
         self._wake, self._wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, do_nothing)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
 
     def run(self) -> None:
