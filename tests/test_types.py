@@ -7,9 +7,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ROOT / "src/stoker"
-NOT_YET_STRICT = {"__main__.py", "_version.py", "cli", "run"}
+NOT_YET_STRICT = {"run"}
 """This only ever shrinks: what is new is strict from its first day."""
-WITHOUT_HEADERS = ("backends", "records", "sim", "ui")
+WITHOUT_HEADERS = ("backends", "cli", "records", "sim", "ui")
 """Packages that need no untyped library: no file of theirs switches a rule off."""
 
 

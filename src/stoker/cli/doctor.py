@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from stoker._version import __version__
 from stoker.cli.arguments import Parser
@@ -39,6 +39,18 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda,
                   "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
                   "threads": torch.get_num_threads(), "replaced": replaced}))
 """
+
+
+class TorchProbe(TypedDict):
+    """What the probe prints."""
+
+    version: str
+    cuda: str | None
+    """Version that torch is built for."""
+    devices: list[str]
+    threads: int
+    replaced: dict[str, list[str]] | str
+    """Names by purpose, or why they cannot be replaced."""
 
 
 def main(argv: list[str]) -> int:
@@ -181,7 +193,7 @@ def check_start_method(host: Host) -> Check:
     )
 
 
-def probe_torch(python: str = sys.executable) -> dict[str, Any] | str:
+def probe_torch(python: str = sys.executable) -> TorchProbe | str:
     """What torch says of itself in a process of its own, or the last line of why it cannot be imported.
 
     A separate process, since a broken driver or library can crash or hang the one that asks.
@@ -198,7 +210,7 @@ def probe_torch(python: str = sys.executable) -> dict[str, Any] | str:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def check_torch(probe: dict[str, Any] | str, host: Host, *, gpu_driver: bool) -> list[Check]:
+def check_torch(probe: TorchProbe | str, host: Host, *, gpu_driver: bool) -> list[Check]:
     """Whether torch is there, new enough, able to use the GPU, and no more threaded than there are cores."""
     if isinstance(probe, str):
         missing = "No module named 'torch'" in probe
@@ -234,7 +246,7 @@ def _check_torch_version(version: str) -> Check:
     return Check(name="torch", status="ok", found=version)
 
 
-def _check_cuda(probe: dict[str, Any], gpu_driver: bool) -> Check:
+def _check_cuda(probe: TorchProbe, gpu_driver: bool) -> Check:
     if probe["devices"]:
         names = ", ".join(probe["devices"])
         return Check(name="accelerator", status="ok", found=f"{names} (CUDA {probe['cuda']})")
@@ -250,7 +262,7 @@ def _check_cuda(probe: dict[str, Any], gpu_driver: bool) -> Check:
     )
 
 
-def _check_threads(probe: dict[str, Any], host: Host) -> Check:
+def _check_threads(probe: TorchProbe, host: Host) -> Check:
     found = f"torch computes with {probe['threads']} threads"
     # Half a core of slack: a quota of 1.5 cores and two threads is no mistake.
     if probe["threads"] > host.cores + 1:

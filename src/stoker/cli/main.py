@@ -59,8 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     entry = importlib.import_module(command.module).main
     if command.runs_program:
         return entry(arguments[1:])
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text; as on standard error
+    stdout = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
+        stdout.reconfigure(errors="backslashreplace")  # names of files may be no text; as on standard error
     return _guarded(entry, arguments[1:])
 
 

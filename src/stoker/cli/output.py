@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -12,12 +11,12 @@ from stoker.core.errors import ConfigError
 from stoker.core.texts import escaped, to_json
 
 
-def json_of(record: Any) -> str:
+def json_of(record: object) -> str:
     """A record as JSON that a person can read."""
     return msgspec.json.format(to_json(record)).decode() + "\n"
 
 
-def print_json(record: Any) -> None:
+def print_json(record: object) -> None:
     """Prints a record as JSON."""
     sys.stdout.write(json_of(record))
 

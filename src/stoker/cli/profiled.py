@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from statistics import fmean
 
@@ -61,7 +61,7 @@ def _own_rank() -> int | None:
 
 
 @contextlib.contextmanager
-def _until_interrupted() -> Iterator[None]:
+def _until_interrupted() -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from stoker.cache.filesystem.places import checked_url
 from stoker.cache.page_stores import page_store
@@ -152,7 +151,7 @@ def open_existing(settings: CacheSettings) -> PageStore:
     return page_store(settings.directory, settings.limit_bytes, settings.rules)
 
 
-def print_json(content: Any) -> None:
+def print_json(content: object) -> None:
     """Prints one JSON object."""
     print(json.dumps(content, indent=2))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from stoker.cache.filesystem.places import open_place
 from stoker.cache.looking import Look, endpoint_of, folder_prefix, look, url_of_name
@@ -71,7 +70,7 @@ def ls(argv: list[str]) -> int:
     return 0
 
 
-def _as_json(line: _Line) -> dict[str, Any]:
+def _as_json(line: _Line) -> dict[str, object]:
     return {
         "objects": line.objects, "size": line.size, "cached_bytes": line.cached_bytes,
         "pinned": line.pinned > 0,
@@ -185,7 +184,7 @@ def facts_of(found: Look) -> list[tuple[str, str]]:
     ]
 
 
-def facts_json(found: Look) -> dict[str, Any]:
+def facts_json(found: Look) -> dict[str, object]:
     """An object as JSON."""
     return {
         "url": url_of_name(found.name),

@@ -146,7 +146,7 @@ def _ask(client: PeerClient, join: str) -> tuple[int, list[Node]]:
     ]
 
 
-def _plain(member: Member) -> dict[str, Any]:
+def _plain(member: Member) -> dict[str, object]:
     return {"node": member.id, "addresses": list(member.addresses), "weight": member.weight}
 
 

@@ -165,6 +165,7 @@ def _directories(arguments: argparse.Namespace) -> tuple[Directories, tuple[Rule
             f"`--size` must be given once, or once for each --dir, got {len(sizes)} sizes for {len(paths)} directories"
         )
     asked: list[tuple[Path, int | None]] = []
+    rules: tuple[Rule, ...] = ()  # the same for each directory
     for number, path in enumerate(paths):
         settings = settings_of(argparse.Namespace(dir=path, size=None), note=False)
         limit_bytes = sizes[number] if sizes else settings.limit_bytes
@@ -172,7 +173,8 @@ def _directories(arguments: argparse.Namespace) -> tuple[Directories, tuple[Rule
         with contextlib.suppress(CacheError, OSError):
             note_asked(replace(settings, limit_bytes=limit_bytes))
         asked.append((directory_of(settings), limit_bytes))
-    return open_directories(asked, settings.rules), settings.rules
+        rules = settings.rules
+    return open_directories(asked, rules), rules
 
 
 def _alone(listen: list[str], socket: str) -> str:

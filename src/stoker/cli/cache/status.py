@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stoker.cache.looking import url_of_name
 from stoker.cache.names import PAGE_BYTES
@@ -168,7 +168,7 @@ def _write_rates(rates: Rates) -> str:
     return ", ".join([*found, f"{write_rate(rates.evicted)} evicted/s"])
 
 
-def _as_json(stats: StoreStats, rates: Rates, pins: list[str], directory: str) -> dict[str, Any]:
+def _as_json(stats: StoreStats, rates: Rates, pins: list[str], directory: str) -> dict[str, object]:
     content = asdict(stats)
     for name in ("live", "pinned", "evicted"):
         content[name] = getattr(stats, name)._asdict()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from stoker.cache.filesystem.places import open_place, plain_url
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
@@ -264,7 +263,7 @@ def _verdict(account: Account, style: Style, where: str, replicas: int) -> list[
     return [style.paint("Not everything could be read.", 33) + " Run the same command again to try what failed"]
 
 
-def _as_json(account: Account, lasted_s: float) -> dict[str, Any]:
+def _as_json(account: Account, lasted_s: float) -> dict[str, object]:
     names = ("planned", "present", "fetched", "refused", "uncached", "failed", "evicted")
     tallies = {name: asdict(getattr(account, name)) for name in names}
     failures = [{"path": path, "reason": reason} for path, reason in account.failures]
