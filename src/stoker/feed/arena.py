@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import _utils as torch_data
 
 from stoker.core.patching import Patches
 from stoker.feed.slots import SlotWriter
+from stoker.feed.torch_private import collating
 
 _WORTH_MOVING_BYTES = 1 << 14
 """Smaller tensors are stacked at the end: moving one by one costs some microseconds each."""
@@ -61,8 +61,8 @@ class SlotArena:
 
     def install(self) -> None:
         """Takes torch's place for tensors in this process, if the user has not put in an own function."""
-        table: dict[Any, Any] = torch_data.collate.default_collate_fn_map
-        if table.get(torch.Tensor) is torch_data.collate.collate_tensor_fn:
+        table: dict[Any, Any] = collating.default_collate_fn_map
+        if table.get(torch.Tensor) is collating.collate_tensor_fn:
             self._patches.set_item(table, torch.Tensor, self._stack, "torch.utils.data.default_collate_fn_map")
             self._installed = True
 
@@ -131,7 +131,7 @@ class SlotArena:
     def _stack(self, batch: Any, *, collate_fn_map: object = None) -> torch.Tensor:
         first = batch[0]
         if first.is_nested or first.layout is not torch.strided:
-            return torch_data.collate.collate_tensor_fn(batch)  # raises torch's own explanation
+            return collating.collate_tensor_fn(batch)  # raises torch's own explanation
         moved = self._moved(batch)
         if moved is not None:
             return moved

@@ -1,6 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-# (subclasses torch's private iterator)
+# (torch's private iterator, of which this is a subclass, is untyped)
 """Iterators in which torch's own workers and ours take turns, so that a run says what the program gains from us.
 
 Which batch is whose, and what counts, is decided in :mod:`stoker.feed.alternation`. Both sides draw from one order: the
@@ -24,6 +23,7 @@ from stoker.feed.moved import UndeclaredIterator
 from stoker.feed.order import draws_lazily, num_free
 from stoker.feed.program import Tier
 from stoker.feed.rival import Rival
+from stoker.feed.torch_private import index_sampler_of, is_iterable
 from stoker.records import versus
 
 
@@ -56,12 +56,12 @@ def _alternation(loader: DataLoader[Any], feed: LoaderFeed) -> Alternation | Non
 
 def _unfit(loader: DataLoader[Any], feed: LoaderFeed) -> str:
     """Why a loader's declaration forbids a comparison, as half a sentence; empty when it does not."""
-    lazy = draws_lazily(loader._index_sampler)
-    if loader._dataset_kind == 1:
+    lazy = draws_lazily(index_sampler_of(loader))
+    if is_iterable(loader):
         return "two sets of workers would each read shards of its iterable dataset"
     if loader.num_workers and not loader.in_order:
         return "with `in_order=False` its batches have no order in which two could take turns"
-    if num_free(loader._index_sampler) == 0:
+    if num_free(index_sampler_of(loader)) == 0:
         return f"{lazy}, and would be drawn from at other times"
     if loader.num_workers and feed.services.config.workers == 0:
         return "`--workers 0` makes its batches in the training process"
@@ -78,13 +78,13 @@ def _unfit_tier(tier: Tier, reason: str) -> str:
 
 
 def _length(loader: DataLoader[Any]) -> int | None:
-    length = length_of(loader._index_sampler)
+    length = length_of(index_sampler_of(loader))
     return length if length >= 0 else None
 
 
 def _reserve(loader: DataLoader[Any]) -> int:
     """The last items of an iteration, which must be drawn when torch draws them: by the engine, outside of rounds."""
-    return 0 if num_free(loader._index_sampler) is None else torchs_lookahead(loader) + 1
+    return 0 if num_free(index_sampler_of(loader)) is None else torchs_lookahead(loader) + 1
 
 
 def _end(feed: LoaderFeed, reason: str = "") -> None:

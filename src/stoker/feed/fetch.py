@@ -1,6 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-# (the user's dataset is untyped; torch's worker info is set as torch's own workers set it)
+# (the user's dataset is untyped)
 """Making one batch: runs the user's dataset and collate function under the seeds of a tier.
 
 Does not know processes or slots: the same fetchers run in a data worker and, with no workers, in the training
@@ -16,12 +15,20 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch.utils.data import Subset
-from torch.utils.data import _utils as torch_data
 
 from stoker.core import seeds
 from stoker.core.places import call, standing_in
 from stoker.feed import streams
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.torch_private import (
+    IterableFetcher,
+    MapFetcher,
+    WorkerInfo,
+    collating,
+    numpy_seed,
+    set_worker_info,
+    worker_loop,
+)
 
 Progress = Callable[[int], None]
 """Called with the position in the batch before each sample, so that a death can be blamed on a sample."""
@@ -40,17 +47,16 @@ def _open(dataset: Any) -> Any:
 
 
 # The user's code is called as from torch's own lines, which its warnings then name (`stacklevel=2`), as ever.
-_map, _stream = torch_data.fetch._MapDatasetFetcher, torch_data.fetch._IterableDatasetFetcher
-_get = standing_in(_subscript, _map.fetch, "self.dataset[idx]")
-_get_one = standing_in(_subscript, _map.fetch, "self.dataset[possibly_batched_index]")
-_get_batch = standing_in(call, _map.fetch, "self.dataset.__getitems__(")
-collate = standing_in(call, _map.fetch, "self.collate_fn(")
+_get = standing_in(_subscript, MapFetcher.fetch, "self.dataset[idx]")
+_get_one = standing_in(_subscript, MapFetcher.fetch, "self.dataset[possibly_batched_index]")
+_get_batch = standing_in(call, MapFetcher.fetch, "self.dataset.__getitems__(")
+collate = standing_in(call, MapFetcher.fetch, "self.collate_fn(")
 """Calls a ``collate_fn``."""
-_begin = standing_in(_open, _stream.__init__, "iter(dataset)")
-_next_one = standing_in(_take, _stream.fetch, "data = next(")
-_next_of_batch = standing_in(_take, _stream.fetch, "data.append(next(")
-_collate_stream = standing_in(call, _stream.fetch, "self.collate_fn(")
-init_worker = standing_in(call, torch_data.worker._worker_loop, "init_fn(worker_id)")
+_begin = standing_in(_open, IterableFetcher.__init__, "iter(dataset)")
+_next_one = standing_in(_take, IterableFetcher.fetch, "data = next(")
+_next_of_batch = standing_in(_take, IterableFetcher.fetch, "data.append(next(")
+_collate_stream = standing_in(call, IterableFetcher.fetch, "self.collate_fn(")
+init_worker = standing_in(call, worker_loop, "init_fn(worker_id)")
 """Calls a ``worker_init_fn``."""
 
 
@@ -115,7 +121,7 @@ def create_fetcher(program: Program, iteration: Iteration, sink: Sink = _NO_SINK
 
 def moves_samples(program: Program, tier: Tier) -> bool:
     """Whether each sample goes where its batch will be as soon as it is made."""
-    plain = program.collate_fn is torch_data.collate.default_collate
+    plain = program.collate_fn is collating.default_collate
     return tier is Tier.ELASTIC and plain and makes_one_by_one(program)
 
 
@@ -292,14 +298,14 @@ def seed_as_torch(base_seed: int, worker_id: int) -> None:
     value = base_seed + worker_id
     random.seed(value)
     torch.default_generator.manual_seed(value)  # torch.manual_seed would look for accelerators as well: 20 ms at first
-    np.random.seed(torch_data.worker._generate_state(base_seed, worker_id))
+    np.random.seed(numpy_seed(base_seed, worker_id))
 
 
 def announce_worker(program: Program, worker_id: int, base_seed: int) -> None:
     """Makes ``get_worker_info()`` say what it says in torch's worker ``worker_id``; None without declared workers."""
     info = None
     if program.declared_workers > 0:
-        info = torch_data.worker.WorkerInfo(
+        info = WorkerInfo(
             id=worker_id, num_workers=program.declared_workers, seed=base_seed + worker_id, dataset=program.dataset
         )
-    torch_data.worker._worker_info = info
+    set_worker_info(info)

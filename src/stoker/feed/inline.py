@@ -1,15 +1,12 @@
-# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# (torch's worker info is set as torch's own workers set it)
 """Making elastic items in the training process: no workers wanted, or none to be had."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import _utils as torch_data
-
 from stoker.feed import fetch, streams, tiers
 from stoker.feed.program import Iteration, Program, WorkItem
+from stoker.feed.torch_private import set_worker_info, worker_info
 
 
 class InlineMaker:
@@ -24,7 +21,7 @@ class InlineMaker:
 
     def make(self, seq: int, work: WorkItem) -> Any:
         """One batch; user exceptions come as they are, with a note that names the sample."""
-        info = torch_data.worker._worker_info
+        info = worker_info()
         adopted = streams.adopt(self._generators)
         states = streams.save()
         try:
@@ -45,4 +42,4 @@ class InlineMaker:
         finally:
             streams.restore(states)
             streams.adopt(adopted)
-            torch_data.worker._worker_info = info
+            set_worker_info(info)

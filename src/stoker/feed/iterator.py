@@ -20,12 +20,6 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data import _utils as torch_data
-from torch.utils.data.dataloader import (
-    _BaseDataLoaderIter,
-    _MultiProcessingDataLoaderIter,
-    _SingleProcessDataLoaderIter,
-)
 
 from stoker.core.errors import WorkerStartError, dead_worker
 from stoker.core.forking import Owner
@@ -39,6 +33,14 @@ from stoker.feed.order import Bookmark, Order
 from stoker.feed.outcome import FailedItem, IterationEnd
 from stoker.feed.pinning import Pinner
 from stoker.feed.program import Iteration, Tier, WorkItem, item_seed
+from stoker.feed.torch_private import (
+    BaseIterator,
+    InProcessIterator,
+    WorkersIterator,
+    copy_without_iterator,
+    end_workers,
+    pinning,
+)
 
 
 class Pace(Protocol):
@@ -69,7 +71,7 @@ class Pace(Protocol):
         ...
 
 
-class FedIterator(_BaseDataLoaderIter):
+class FedIterator(BaseIterator):
     """Serves one iteration of a loader that declares workers (elastic or pinned tier).
 
     Args:
@@ -83,7 +85,7 @@ class FedIterator(_BaseDataLoaderIter):
         begun = time.monotonic()
         generators = [g for g in (loader.generator, torch.default_generator) if g is not None]
         before = [generator.get_state() for generator in generators] if cursor is not None else []
-        stock = _MultiProcessingDataLoaderIter if loader.num_workers > 0 else _SingleProcessDataLoaderIter
+        stock = WorkersIterator if loader.num_workers > 0 else InProcessIterator
         _constructing(stock)(super().__init__, loader)
         self._profile_name = f"enumerate(DataLoader)#{stock.__name__}.__next__"  # tools for profiles look for it
         for generator, state in zip(generators, before, strict=False):
@@ -383,7 +385,7 @@ class FedIterator(_BaseDataLoaderIter):
 
     def _pin(self, batch: Any) -> Any:
         if self._pin_memory:
-            return torch_data.pin_memory.pin_memory(batch, self._pin_memory_device)
+            return pinning.pin_memory(batch, self._pin_memory_device)
         return batch
 
     # -- ends --------------------------------------------------------------------------------------------------------
@@ -461,7 +463,7 @@ class FedIterator(_BaseDataLoaderIter):
 
 
 @functools.cache
-def _constructing(stock: type[_BaseDataLoaderIter]) -> Callable[..., None]:
+def _constructing(stock: type[BaseIterator]) -> Callable[..., None]:
     """Calls the base constructor from where torch's own iterator calls it, as its warnings name it."""
     return standing_in(call, stock.__init__, "super().__init__(")
 
@@ -471,11 +473,7 @@ def _without_iterator(loader: DataLoader[Any]) -> DataLoader[Any]:
 
     Else its workers would live on until the next garbage collection after the program has dropped the loader.
     """
-    if not loader.persistent_workers:
-        return loader
-    stand_in: DataLoader[Any] = object.__new__(type(loader))
-    vars(stand_in).update({name: value for name, value in vars(loader).items() if name != "_iterator"})
-    return stand_in
+    return copy_without_iterator(loader) if loader.persistent_workers else loader
 
 
 class InProcess:
@@ -522,7 +520,7 @@ class _WorkerHandle:
     def terminate(self) -> None:
         owner = self._owner()
         if owner is not None:
-            owner._shutdown_workers()
+            end_workers(owner)
 
     kill = terminate
 

@@ -1,6 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-# (reads torch's DataLoader, part of which is private)
+# (torch's DataLoader is typed in part)
 """What stoker keeps for one DataLoader from iteration to iteration: its tier, its slots, and workers to use again."""
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from stoker.feed.quarantine import Quarantine
 from stoker.feed.rings import SlotKeeper
 from stoker.feed.scaling import Decision, ScalingPolicy
 from stoker.feed.tiers import Choice
+from stoker.feed.torch_private import collates, index_sampler_of, is_iterable
 from stoker.feed.window import Counters
 from stoker.records.events import BASELINE_BATCHES
 
@@ -120,7 +120,7 @@ class LoaderFeed:
         """After so many batches the counters are recorded, whatever the time."""
         self._warm_from: int | None = None
         self.engine: Engine | None = None
-        self._policy = services.policy(0 if num_free(loader._index_sampler) != 0 else torchs_lookahead(loader))
+        self._policy = services.policy(0 if num_free(index_sampler_of(loader)) != 0 else torchs_lookahead(loader))
         self._keeper = SlotKeeper(services.config.slot_memory_bytes, self.listener.notice)
         self.memory = MemoryWatch(
             self.program_of(loader), self._keeper, torchs_lookahead(loader), services.config.memory_frac
@@ -131,7 +131,7 @@ class LoaderFeed:
             policy=services.config.on_bad_sample,
             cap=services.config.bad_sample_cap,
             listener=self.listener,
-            auto_collation=loader._auto_collation,
+            auto_collation=collates(loader),
             program=services.config.program,
             launcher=services.config.launcher,
         )
@@ -158,8 +158,8 @@ class LoaderFeed:
             dataset=loader.dataset,
             collate_fn=loader.collate_fn,
             worker_init_fn=loader.worker_init_fn,
-            is_iterable=loader._dataset_kind == 1,
-            auto_collation=loader._auto_collation,
+            is_iterable=is_iterable(loader),
+            auto_collation=collates(loader),
             drop_last=loader.drop_last,
             declared_workers=loader.num_workers,
         )
@@ -179,7 +179,7 @@ class LoaderFeed:
 
     def _choose(self, loader: DataLoader[Any]) -> Choice:
         program = self.program_of(loader)
-        choice = tiers.choose(program, loader._index_sampler, wish=self.services.config.tier)
+        choice = tiers.choose(program, index_sampler_of(loader), wish=self.services.config.tier)
         if not choice.candidate:
             self.listener.opened(choice)
         elif program.declared_workers == 0:
@@ -278,7 +278,7 @@ class LoaderFeed:
             if self.choice is not None and self.choice.candidate:
                 engine.probing.start()
             engine.staff()
-            if not filled_next or draws_lazily(loader._index_sampler):
+            if not filled_next or draws_lazily(index_sampler_of(loader)):
                 crew.complete()
         except Exception:
             crew.close()
@@ -310,7 +310,7 @@ class LoaderFeed:
             listener=self.listener,
             effort=self.effort,
             lookahead=torchs_lookahead(loader),
-            num_free=0 if iteration.tier is Tier.PINNED else num_free(loader._index_sampler),
+            num_free=0 if iteration.tier is Tier.PINNED else num_free(index_sampler_of(loader)),
             in_order=loader.in_order or loader.num_workers == 0,
             first=first,
         )

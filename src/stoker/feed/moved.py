@@ -1,6 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-# (subclasses torch's private iterator)
+# (torch's private iterator, of which this is a subclass, is untyped)
 """Loaders that declare no workers: served in the training process, and moved to data workers where that is provable.
 
 Such a loader runs the user's code inside the training process, so anything the program does may matter to it and the
@@ -20,7 +19,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _DatasetKind
 
 from stoker.core.errors import DifferentResultError
 from stoker.core.mishaps import is_own
@@ -34,6 +32,7 @@ from stoker.feed.outcome import FailedItem, IterationEnd
 from stoker.feed.pack import digest, is_plain, pack
 from stoker.feed.probing import why_not_probed
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.torch_private import DatasetKind
 
 _TRIAL = "trial of a loader without workers"
 _STAYS = "its batches are made in the training process"
@@ -160,12 +159,12 @@ class UndeclaredIterator(FedIterator):
     def _begin_fetching(self, cursor: Cursor | None) -> Any:
         kind, auto = self._dataset_kind, self._auto_collation
         if not self._program.is_iterable:
-            return _DatasetKind.create_fetcher(kind, self._dataset, auto, self._collate_fn, self._drop_last)
+            return DatasetKind.create_fetcher(kind, self._dataset, auto, self._collate_fn, self._drop_last)
         state = get_state(torch.default_generator) if cursor is None or cursor.generator is None else cursor.generator
         self._order.note_stream(state)
         states = streams.save()
         set_state(torch.default_generator, state)
-        fetcher = _DatasetKind.create_fetcher(kind, self._dataset, auto, self._collate_fn, self._drop_last)
+        fetcher = DatasetKind.create_fetcher(kind, self._dataset, auto, self._collate_fn, self._drop_last)
         if cursor is not None:  # a stream can only be gone on with by reading it again from its start
             for _, work in self._order.stream_items(range(cursor.next_item)):
                 fetcher.fetch(work.indices)

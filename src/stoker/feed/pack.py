@@ -1,6 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
-# (torch's storage API is untyped, and nested tensors can only be rebuilt by a private function)
+# (torch's storage API is untyped)
 """Batches as a skeleton and buffers: one pickle pass that leaves the bytes of tensors and arrays out.
 
 Works for whatever pickles (dicts, named tuples, dataclasses, sparse tensors, user classes): the skeleton is a pickle
@@ -29,6 +28,7 @@ import torch
 
 from stoker.core.errors import WireError
 from stoker.feed.slots import ALIGN, SlotWriter, align
+from stoker.feed.torch_private import bytes_of, layout_of_nested, nested_view, parts_of_sparse
 
 _FOREIGN_ORDER = ">" if sys.byteorder == "little" else "<"
 _SMALL_ARRAY_BYTES = 512
@@ -103,16 +103,15 @@ class _Pickler(pickle.Pickler):
         if kind is torch.UntypedStorage and obj.device.type == "cpu":
             self.entries.append(_Entry(obj.data_ptr(), obj.nbytes(), obj))
             return _rebuild_storage, (len(self.entries) - 1, obj.nbytes())
-        if kind is torch.storage.TypedStorage and obj._untyped_storage.device.type == "cpu":
-            return _rebuild_typed_storage, (obj._untyped_storage, obj.dtype)
+        if kind is torch.storage.TypedStorage and bytes_of(obj).device.type == "cpu":
+            return _rebuild_typed_storage, (bytes_of(obj), obj.dtype)
         if kind is np.ndarray and obj.dtype.byteorder in _FOREIGN_ORDER:  # NumPy's own unpickling swaps these as well
             return obj.astype(obj.dtype.newbyteorder("=")).__reduce_ex__(5)
         return NotImplemented
 
     def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
         if tensor.is_nested:
-            sizes, strides = tensor._nested_tensor_size(), tensor._nested_tensor_strides()
-            return _rebuild_nested, (tensor.values(), sizes, strides, tensor._nested_tensor_storage_offsets())
+            return _rebuild_nested, (tensor.values(), *layout_of_nested(tensor))
         if tensor.is_quantized or tensor.is_neg() or tensor.is_conj() or (tensor.is_leaf and tensor.grad is not None):
             return NotImplemented  # through its storage, by torch's own reduction
         if tensor.requires_grad and not tensor.is_leaf:
@@ -137,7 +136,7 @@ _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bs
 
 def _reduce_sparse(tensor: torch.Tensor) -> Any:
     if tensor.layout is torch.sparse_coo:
-        return _rebuild_coo, (tensor._indices(), tensor._values(), tensor.shape, tensor.is_coalesced())
+        return _rebuild_coo, (*parts_of_sparse(tensor), tensor.shape, tensor.is_coalesced())
     by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
     compressed = tensor.crow_indices() if by_row else tensor.ccol_indices()
     plain = tensor.col_indices() if by_row else tensor.row_indices()
@@ -145,7 +144,7 @@ def _reduce_sparse(tensor: torch.Tensor) -> Any:
 
 
 def _rebuild_nested(buffer: torch.Tensor, sizes: Any, strides: Any, offsets: Any) -> torch.Tensor:
-    return torch._nested_view_from_buffer(buffer, sizes, strides, offsets)
+    return nested_view(buffer, sizes, strides, offsets)
 
 
 def _rebuild_coo(indices: torch.Tensor, values: torch.Tensor, shape: Any, coalesced: bool) -> torch.Tensor:

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# (torch's accelerator API is untyped)
 """Pinned host memory for ``pin_memory=True``: batches are copied one step ahead, in a thread, as torch does it.
 
 They are copies, not registered slots: torch's host allocator would not know when an asynchronous copy out of a slot
@@ -13,7 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch.utils.data import _utils as torch_data
+
+from stoker.feed.torch_private import pinning
 
 
 class Pinner:
@@ -39,7 +38,7 @@ class Pinner:
 
     def pin(self, batch: Any) -> Any:
         """The batch in pinned memory, made now."""
-        return torch_data.pin_memory.pin_memory(batch, self._device)
+        return pinning.pin_memory(batch, self._device)
 
     def submit(self, build: Callable[[], Any]) -> None:
         """Has the next batch built and pinned in the thread."""

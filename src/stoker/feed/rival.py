@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-# (drives torch's private iterators)
 """Torch's own iterator over a part of the program's order, for a comparison: its processes, its queues, its seeds.
 
 It is what the program would have without stoker, apart from where its indices come from and that it draws its base seed
@@ -15,10 +12,19 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 from stoker.feed.program import WorkItem
 from stoker.feed.stock import torchs_own
+from stoker.feed.torch_private import (
+    InProcessIterator,
+    WorkersIterator,
+    ask_for_batch,
+    begin_again,
+    collates,
+    copy_without_iterator,
+    end_workers,
+    num_asked_for,
+)
 
 
 class _Source:
@@ -55,7 +61,7 @@ class Rival:
         self._source = _Source()
         self._stand_in = _stand_in(loader, self._source, base_seed, pin_memory)
         self._workers = loader.num_workers
-        kind = _MultiProcessingDataLoaderIter if self._workers else _SingleProcessDataLoaderIter
+        kind = WorkersIterator if self._workers else InProcessIterator
         with torchs_own():
             self._iterator: Any = kind(self._stand_in)
 
@@ -63,13 +69,13 @@ class Rival:
         """Persistent workers go on with another iteration."""
         self._source.draw = lambda: None
         self._source.drawn.clear()
-        self._iterator._reset(self._stand_in)
+        begin_again(self._iterator, self._stand_in)
 
     def begin(self, draw: Callable[[], WorkItem | None]) -> None:
         """A round begins: ``draw`` gives its items, None at its end. Nothing is open."""
         self._source.draw = draw
         for _ in range(self._workers * (self._stand_in.prefetch_factor or 0)):
-            self._iterator._try_put_index()
+            ask_for_batch(self._iterator)
 
     def next(self) -> tuple[WorkItem, Any]:
         """The next item and its batch; raises ``StopIteration`` where there is none, and what making it raises."""
@@ -91,7 +97,7 @@ class Rival:
     @property
     def num_open(self) -> int:
         """Items drawn and not delivered."""
-        return self._iterator._send_idx - self._iterator._rcvd_idx if self._workers else 0
+        return num_asked_for(self._iterator) if self._workers else 0
 
     @property
     def num_workers(self) -> int:
@@ -101,15 +107,13 @@ class Rival:
     def close(self) -> None:
         """Ends its workers."""
         if self._workers:
-            self._iterator._shutdown_workers()
+            end_workers(self._iterator)
 
 
 def _stand_in(loader: DataLoader[Any], source: _Source, base_seed: int, pin_memory: bool) -> DataLoader[Any]:
     """The loader as it is, but for its sampler and its generator."""
-    found: DataLoader[Any] = object.__new__(type(loader))
-    sampler = "batch_sampler" if loader._auto_collation else "sampler"
+    sampler = "batch_sampler" if collates(loader) else "sampler"
     generator = torch.Generator()
     generator.manual_seed(base_seed)
-    own = {sampler: source, "generator": generator, "pin_memory": pin_memory}
-    vars(found).update({name: value for name, value in vars(loader).items() if name != "_iterator"} | own)
-    return found
+    own: dict[str, Any] = {sampler: source, "generator": generator, "pin_memory": pin_memory}
+    return copy_without_iterator(loader, **own)

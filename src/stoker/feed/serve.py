@@ -1,6 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-# (calls and returns torch's private iterators)
+# (torch's iterators are untyped)
 """Chooses the iterator for one ``iter(loader)``."""
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.errors import ResumeError, WorkerStartError
 from stoker.core.mishaps import is_own, reraise_from_handler
@@ -22,15 +20,16 @@ from stoker.feed.cursor import Cursor, check_fits, inner_sampler, own_generator,
 from stoker.feed.iterator import Pace
 from stoker.feed.loader import LoaderFeed
 from stoker.feed.program import Tier
+from stoker.feed.torch_private import BaseIterator, index_sampler_of, stock_get_iterator
 
 
 def serve(
     loader: DataLoader[Any],
     feed: LoaderFeed,
     pace: Pace,
-    stock: Callable[[], _BaseDataLoaderIter],
+    stock: Callable[[], BaseIterator],
     cursor: Cursor | None = None,
-) -> _BaseDataLoaderIter:
+) -> BaseIterator:
     """An iterator over ``loader`` in the tier that fits it.
 
     Args:
@@ -51,9 +50,9 @@ def _serve(
     loader: DataLoader[Any],
     feed: LoaderFeed,
     pace: Pace,
-    stock: Callable[[], _BaseDataLoaderIter],
+    stock: Callable[[], BaseIterator],
     cursor: Cursor | None,
-) -> _BaseDataLoaderIter:
+) -> BaseIterator:
     if cursor is not None:
         cursor = _prepare(loader, feed, cursor)
     if feed.choose(loader).tier is Tier.STOCK or (loader.num_workers == 0 and loader.timeout != 0):
@@ -84,21 +83,18 @@ def _tell(feed: LoaderFeed, error: Exception) -> None:
         feed.leave_to_torch("stoker failed to start its workers")
 
 
-_stock_get_iterator = DataLoader._get_iterator
-
-
 @functools.cache
 def _check() -> Callable[..., None]:
     """Calls from where torch checks the number of workers, as the warning names it."""
-    return standing_in(call, _stock_get_iterator, "check_worker_number_rationality()")
+    return standing_in(call, stock_get_iterator, "check_worker_number_rationality()")
 
 
 def _prepare(loader: DataLoader[Any], feed: LoaderFeed, cursor: Cursor) -> Cursor | None:
     """The cursor, where it is in the middle of an iteration; None where the next iteration follows."""
-    check_fits(loader._index_sampler, cursor)
+    check_fits(index_sampler_of(loader), cursor)
     if cursor.finished:
         feed.ordinal = cursor.iteration
-        generator = own_generator(inner_sampler(loader._index_sampler))
+        generator = own_generator(inner_sampler(index_sampler_of(loader)))
         if generator is not None and cursor.generator is not None:
             set_state(generator, cursor.generator)
         return None

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (torch's collate table and the user's objects are untyped)
 """The loop of one data worker: leases in, batches out.
 
 Runs in a process forked from a template, single-threaded, until it is told to stop or its socket closes. It owns the
@@ -22,7 +20,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch._utils import ExceptionWrapper
 
 from stoker.core.host import RunDelay
 from stoker.core.mishaps import trace_of
@@ -33,6 +30,7 @@ from stoker.feed.fetch import SampleError, ShardExhausted
 from stoker.feed.pack import Packed, pack, place
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.slots import FreshWriter, Mapping, SlotWriter
+from stoker.feed.torch_private import ExceptionWrapper
 from stoker.feed.wire import Channel, Frame, Kind, LeaseFlag, LeaseHeader, Place, ReadyHeader, unpack_lease
 
 _INLINE_SKELETON_BYTES = 1 << 15

@@ -1,6 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-# (subclasses torch's DataLoader, part of which is private)
+# (subclasses torch's DataLoader, which is typed in part)
 """stoker as a library: a drop-in ``DataLoader``, and one existing loader served.
 
 Under ``stoker run`` they belong to the run; else to a :class:`Serving` of this process, made at the first use with the
@@ -27,6 +26,13 @@ from stoker.feed import tiers
 from stoker.feed.cursor import STATE_FORMAT, Cursor, check_fits
 from stoker.feed.loader import LoaderFeed
 from stoker.feed.order import Bookmark, blank_cursor
+from stoker.feed.torch_private import (
+    end_workers,
+    forget_iterator,
+    index_sampler_of,
+    kept_iterator_of,
+    makes_iterators_as_torch,
+)
 from stoker.records import events
 from stoker.run import patch
 from stoker.run.loader_facts import LoaderExplanation, LoaderStats
@@ -114,10 +120,10 @@ class DataLoader(torch_data.DataLoader[_T]):
     def __iter__(self) -> Any:
         """The iterator, from a loaded state where there is one."""
         seat = _seat_of(self)
-        persistent: Any = getattr(self, "_iterator", None)
+        persistent = kept_iterator_of(self)
         if seat.pending is not None and persistent is not None:
-            persistent._shutdown_workers()
-            self._iterator = None
+            end_workers(persistent)
+            forget_iterator(self)
         iterator: Any = super().__iter__()
         seat.bookmark = getattr(iterator, "bookmark", None)
         return iterator
@@ -134,7 +140,7 @@ class DataLoader(torch_data.DataLoader[_T]):
         if seat.pending is not None:
             cursor = seat.pending
         else:
-            cursor = seat.bookmark.cursor() if seat.bookmark is not None else blank_cursor(self._index_sampler)
+            cursor = seat.bookmark.cursor() if seat.bookmark is not None else blank_cursor(index_sampler_of(self))
         return msgspec.to_builtins(cursor)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -144,7 +150,7 @@ class DataLoader(torch_data.DataLoader[_T]):
             ResumeError: ``state`` is not one of ``state_dict``, or of another loader.
         """
         cursor = read_state(state)
-        check_fits(self._index_sampler, cursor)
+        check_fits(index_sampler_of(self), cursor)
         seat = _seat_of(self)
         seat.pending, seat.bookmark, seat.unkept = cursor, None, ""
 
@@ -218,7 +224,7 @@ def explain(loader: torch_data.DataLoader[Any]) -> LoaderExplanation:
     choice = feed.choice if feed is not None else None
     if choice is None:
         program = LoaderFeed.program_of(loader)
-        choice = tiers.choose(program, loader._index_sampler, wish=serving.config.tier)
+        choice = tiers.choose(program, index_sampler_of(loader), wish=serving.config.tier)
     return LoaderExplanation(
         tier=choice.tier.value, reason=choice.reason, evidence=choice.evidence, settled=not choice.candidate
     )
@@ -246,12 +252,11 @@ def wrap(loader: _Loader) -> _Loader:
         raise TypeError(f"`loader` must be a torch DataLoader, got {type(loader).__name__}")
     if isinstance(loader, DataLoader):
         return loader
-    kind = type(loader)
-    if "_get_iterator" in vars(loader) or kind._get_iterator is not torch_data.DataLoader._get_iterator:
+    if not makes_iterators_as_torch(loader):
         raise TypeError(
-            f"`loader` must make its iterators as torch's DataLoader does, {kind.__name__} has a way of its own; "
-            "wrap a plain DataLoader over the same dataset instead"
+            f"`loader` must make its iterators as torch's DataLoader does, {type(loader).__name__} has a way of its "
+            "own; wrap a plain DataLoader over the same dataset instead"
         )
     patch.serve_one(loader, serving_of_process)
-    loader._iterator = None  # workers that persist from earlier iterations are torch's
+    forget_iterator(loader)  # workers that persist from earlier iterations are torch's
     return loader

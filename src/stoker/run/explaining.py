@@ -1,6 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-# (loaders and datasets are the user's; part of torch's DataLoader is private)
+# (loaders and datasets are the user's)
 """`stoker explain script.py`, inside the program: at the first ``iter(loader)`` says how each loader would be served.
 
 Every loader alive at that moment is looked at. Nothing is drawn from a sampler and no sample is made in the program's
@@ -31,6 +30,7 @@ from stoker.feed.order import Cursor, inner_sampler
 from stoker.feed.probe import NUM_SAMPLES, Evidence
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.tiers import Choice
+from stoker.feed.torch_private import collates, index_sampler_of
 from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader, unpack_lease
 from stoker.records import events
 from stoker.records.explanation import Explanation
@@ -97,7 +97,7 @@ class Explainer(Serving):
 
     def _choose(self, loader: DataLoader[Any]) -> Choice:
         program = LoaderFeed.program_of(loader)
-        choice = tiers.choose(program, loader._index_sampler, wish=self.config.tier)
+        choice = tiers.choose(program, index_sampler_of(loader), wish=self.config.tier)
         if choice.tier not in (Tier.ELASTIC, Tier.PINNED):
             return choice
         try:
@@ -136,9 +136,9 @@ class Explainer(Serving):
 
 def first_indices(loader: DataLoader[Any]) -> tuple[Any, Any, bool]:
     """Indices for a probe, not drawn from the sampler, another batch's, and whether the dataset has them for sure."""
-    if not loader._auto_collation:
+    if not collates(loader):
         return 0, 1, False
-    sampler = inner_sampler(loader._index_sampler)
+    sampler = inner_sampler(index_sampler_of(loader))
     count = min(NUM_SAMPLES, loader.batch_size or NUM_SAMPLES)
     indices, exact = _some_indices(loader, sampler, 2 * count)
     return indices[:count], indices[count:], exact

@@ -1,5 +1,4 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 # (replaces two methods of torch's DataLoader)
 """The methods of torch's DataLoader that are replaced while loaders are served.
 
@@ -16,14 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 from stoker.core.patching import Patches
 from stoker.feed.stock import is_torchs_own, torchs_own
+from stoker.feed.torch_private import GET_ITERATOR, InProcessIterator, WorkersIterator, stock_get_iterator
 from stoker.run.serving import Serving
 
-_ITERATORS = (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter)
-_stock_get_iterator = DataLoader._get_iterator
+_ITERATORS = (WorkersIterator, InProcessIterator)
 _stock_init = DataLoader.__init__
 _replaced = Patches("loaders are served")
 _remembered = Patches("where loaders are made is remembered")
@@ -37,7 +35,7 @@ def install(serving: Serving) -> None:
     """From now on ``serving`` makes the iterators of every DataLoader."""
     global _serving
     _serving = serving
-    _replaced.set(DataLoader, "_get_iterator", _get_iterator)
+    _replaced.set(DataLoader, GET_ITERATOR, _get_iterator)
     _remembered.set(DataLoader, "__init__", _init)
     for kind in _ITERATORS:
         _for_good.set(kind, "__new__", _new)
@@ -46,7 +44,7 @@ def install(serving: Serving) -> None:
 def serve_one(loader: DataLoader[Any], serving: Callable[[], Serving]) -> None:
     """From now on what ``serving`` returns makes the iterators of this loader; others are not touched."""
     _singles[loader] = serving
-    _replaced.set(DataLoader, "_get_iterator", _get_iterator)
+    _replaced.set(DataLoader, GET_ITERATOR, _get_iterator)
 
 
 def remove() -> None:
@@ -74,10 +72,10 @@ def serving_of(loader: DataLoader[Any]) -> Serving | None:
 def stock_iterator(loader: DataLoader[Any]) -> Any:
     """Torch's own iterator."""
     with torchs_own():
-        return _stock_get_iterator(loader)
+        return stock_get_iterator(loader)
 
 
-@functools.wraps(_stock_get_iterator)
+@functools.wraps(stock_get_iterator)
 def _get_iterator(self: DataLoader[Any]) -> Any:
     serving = serving_of(self)
     if serving is None or serving.settings.off:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.backends.local import LocalBackend
 from stoker.core import host
@@ -33,6 +32,7 @@ from stoker.feed.order import Cursor
 from stoker.feed.scaling import Decision
 from stoker.feed.serve import serve
 from stoker.feed.tiers import Choice
+from stoker.feed.torch_private import BaseIterator, is_iterable
 from stoker.records import events
 from stoker.records.versus import Pair
 from stoker.run.cutting import Cutting
@@ -236,8 +236,8 @@ class Serving:
                 found[1].drop()
 
     def iterate(
-        self, loader: DataLoader[Any], stock: Callable[[], _BaseDataLoaderIter], cursor: Cursor | None = None
-    ) -> _BaseDataLoaderIter:
+        self, loader: DataLoader[Any], stock: Callable[[], BaseIterator], cursor: Cursor | None = None
+    ) -> BaseIterator:
         """An iterator over a loader; torch's own in processes that this one forked."""
         if not self._owner.is_here:
             return stock()
@@ -375,7 +375,7 @@ class LoaderEvents:
 
 def length_of(loader: DataLoader[Any]) -> int | None:
     """Batches of an epoch, where the loader knows; the program sees no trace of the question."""
-    if loader._dataset_kind == 1:
+    if is_iterable(loader):
         return None  # asking would change what torch warns about
     try:
         return len(loader)

@@ -1,6 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-# (replaces a method of torch's private iterators)
+# (torch's iterators are untyped)
 """The marks that are always set: around ``next`` of torch's loaders and around optimizer steps. Microseconds a step."""
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import Any
 from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.forking import at_fork
 from stoker.core.patching import Patches
+from stoker.feed.torch_private import BaseIterator, dataset_of, num_workers_of
 from stoker.perf.verdict.marks import Kind, Mark
 from stoker.perf.verdict.timeline import CLOSURE, NEXT, OPTIMIZER
 from stoker.records.profile import LoaderFacts
@@ -74,9 +73,9 @@ class Watch:
         Args:
             others: iterators with a ``__next__`` of their own around torch's; the marks go around the whole of it.
         """
-        stock = {kind: kind.__next__ for kind in (_BaseDataLoaderIter, *others)}
+        stock = {kind: kind.__next__ for kind in (BaseIterator, *others)}
         for kind, real in stock.items():
-            self._patches.set(kind, "__next__", self._watched_next(real, others if kind is _BaseDataLoaderIter else ()))
+            self._patches.set(kind, "__next__", self._watched_next(real, others if kind is BaseIterator else ()))
         # Asking for the process's number at each mark would cost more than the mark.
         at_fork(self._leave)
         self._handles = [
@@ -116,9 +115,10 @@ class Watch:
                     batch = real_next(self)
             finally:
                 mark((_DELIVERED, perf_counter(), thread, 0, thread_time()))
-            found = loaders.get(id(self._dataset))
+            dataset = id(dataset_of(self))
+            found = loaders.get(dataset)
             if found is None:
-                loaders[id(self._dataset)] = found = watch._facts(self, batch)
+                loaders[dataset] = found = watch._facts(self, batch)
             found.batches += 1
             return batch
 
@@ -136,8 +136,8 @@ class Watch:
         return _Loader(
             LoaderFacts(
                 site=call_site(3),
-                dataset=type(iterator._dataset).__name__,
-                workers=int(getattr(iterator, "_num_workers", 0) or 0),
+                dataset=type(dataset_of(iterator)).__name__,
+                workers=num_workers_of(iterator),
                 batch_size=_samples_of(batch),
             )
         )
