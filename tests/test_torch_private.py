@@ -22,7 +22,7 @@ import stoker
 
 SOURCE = Path(stoker.__file__).parent
 DECLARING = sorted(SOURCE.rglob("torch_private.py"))
-CAPABILITIES = ("feed",)
+CAPABILITIES = ("feed", "graph")
 """Folders of which no other module may name a private symbol of torch."""
 BY_NAME = {"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller", "set", "import_module"}
 """What takes the name of an attribute or of a module."""
@@ -43,14 +43,15 @@ def is_there(name: str) -> bool:
     parts = name.split(".")
     found: Any = importlib.import_module(parts[0])
     for depth, part in enumerate(parts[1:], 2):
-        if not hasattr(found, part):
-            if isinstance(found, type) and depth == len(parts):
-                return is_set_by_methods(found, part)
+        if hasattr(found, part):
+            found = getattr(found, part)
+        elif isinstance(found, type):
+            return depth == len(parts) and is_set_by_methods(found, part)
+        else:
             try:
-                importlib.import_module(".".join(parts[:depth]))
+                found = importlib.import_module(".".join(parts[:depth]))
             except ImportError:
                 return False
-        found = getattr(found, part)
     return True
 
 
@@ -148,7 +149,7 @@ def test_a_name_that_is_gone_is_named() -> None:
 @pytest.mark.parametrize("module", DECLARING, ids=lambda path: path.parent.name)
 def test_what_a_module_uses_it_declares(module: Path) -> None:
     names = attributes(iter(declared(module)))
-    assert {name for _, name in used(module.read_text(), names)} <= names
+    assert attributes(name for _, name in used(module.read_text(), names)) <= names
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

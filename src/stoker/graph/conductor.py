@@ -1,4 +1,3 @@
-# pyright: reportPrivateUsage=false
 """All steps that are watched in a thread: one mode serves every loader, each with its own recording and cut.
 
 A step belongs to a batch and begins at the first call that touches it. Frameworks fetch ahead (one batch, or as many as
@@ -14,9 +13,8 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from stoker.graph.modes import Step, Watch
+from stoker.graph.torch_private import unseen
 
 MAX_WAITING = 16
 """Batches of one loader that may wait, unused, before the oldest is no longer watched for."""
@@ -122,7 +120,7 @@ class Conductor(threading.local):
 
     def _end(self, over: list[_Live], *, compiled: bool) -> None:
         self._live = [live for live in self._live if live not in over]
-        with torch._C.DisableTorchFunction():  # what ends a step looks at tensors too
+        with unseen():  # what ends a step looks at tensors too
             for live in over:
                 if live.learns and live.step.began:
                     self._learn(live)

@@ -1,5 +1,4 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 # (batches are whatever the loader makes)
 """The cut of one loader's steps, from the first recorded step to the verdict of the trial.
 
@@ -19,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from stoker.core.units import format_seconds
 from stoker.graph.attention import Attention
@@ -32,6 +30,7 @@ from stoker.graph.memory import Memory
 from stoker.graph.merge import Recording, merge, spread_state
 from stoker.graph.recorder import Recorder, Trace
 from stoker.graph.replay import Plan, Prepared, Stage, Step, step_of, with_drops
+from stoker.graph.torch_private import unseen
 from stoker.graph.trial import Arm, Trial
 from stoker.graph.verifier import Verifier
 
@@ -224,7 +223,7 @@ class Cutter:
         if self._sample:
             self._seed = seed()
         batch = self.batch_of(item)
-        with torch._C.DisableTorchFunction():
+        with unseen():
             self._guard(lambda: self._deliver(item, batch))
             self._conductor.resume()
         return batch

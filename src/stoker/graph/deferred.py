@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
-import torch.utils.dlpack
 
 from stoker.core.patching import Patches
 from stoker.graph.dataflow import Value
+from stoker.graph.torch_private import CAPSULE_PLACES, capsule_maker, make_wrapper, owners_of, unseen
 
 
 class Maker(Protocol):
@@ -48,8 +48,8 @@ class Deferred(torch.Tensor):
 
     @staticmethod
     def __new__(cls: Any, value: Value, maker: Maker) -> Deferred:  # noqa: D102
-        with torch._C.DisableTorchFunction():
-            self = torch.Tensor._make_wrapper_subclass(
+        with unseen():
+            self = make_wrapper(
                 cls, value.shape, strides=value.stride, dtype=getattr(torch, value.dtype), device=torch.device("cpu")
             )
         self._maker, self._number, self._real = maker, value.number, None
@@ -110,7 +110,7 @@ def realise(part: Any) -> Any:
 
 def become_real(deferred: Deferred) -> torch.Tensor:
     """The plain tensor of a deferred one: the same object wherever torch can swap its contents."""
-    with torch._C.DisableTorchFunction():
+    with unseen():
         real, maker, number = deferred._real, deferred._maker, deferred._number
         if real is None:
             real = maker.make(number)
@@ -142,7 +142,7 @@ def guard_capsules() -> None:
 
     Note: before the program's own imports, which may take the function itself.
     """
-    stock: Any = torch._C._to_dlpack
+    stock = capsule_maker()
     if getattr(stock, "__wrapped__", None) is not None:
         return
 
@@ -151,13 +151,12 @@ def guard_capsules() -> None:
         tensor.data_ptr()  # a call that modes see, and by which memory is handed out
         return stock(become_real(tensor) if type(tensor) is Deferred else tensor, *args, **kwargs)
 
-    for owner in (torch._C, torch.utils.dlpack, torch):
-        for name in ("_to_dlpack", "to_dlpack"):
-            if getattr(owner, name, None) is stock:
-                PATCHES.set(owner, name, to_dlpack)
+    for owner, name in CAPSULE_PLACES:
+        if getattr(owner, name, None) is stock:
+            PATCHES.set(owner, name, to_dlpack)
 
 
 def use_count(tensor: torch.Tensor) -> int:
     """Owners of a tensor, Python being one and autograd's graphs others."""
-    with torch._C.DisableTorchFunction():
-        return tensor._use_count()  # pyright: ignore[reportAttributeAccessIssue]
+    with unseen():
+        return owners_of(tensor)

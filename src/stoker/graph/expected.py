@@ -1,5 +1,4 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 # (torch's functions are untyped)
 """A cut made ready for the training process: each moved call as a comparison that costs little, and its stand-ins."""
 
@@ -13,7 +12,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.utils import _device
 
 from stoker.graph.arguments import Matcher, matcher
 from stoker.graph.dataflow import DICT, Argument, Cut, Form, Node
@@ -21,13 +19,13 @@ from stoker.graph.deferred import Deferred
 from stoker.graph.functions import find
 from stoker.graph.merge import Recording
 from stoker.graph.recorder import ambient
+from stoker.graph.torch_private import devices, is_any_autocast, owners_of, unseen
 
 _NO_BITS = (float, complex, np.generic)
 """Types of which equal values may differ in bits (zeros)."""
 
 # Asked at every call that is verified.
 _is_inference, _get_default_dtype = torch.is_inference_mode_enabled, torch.get_default_dtype
-_is_any_autocast = torch._C._is_any_autocast_enabled
 
 
 class Expected:
@@ -108,9 +106,9 @@ class Expected:
             return False
         if _is_inference():  # results are tensors of another kind; such calls are never recorded as stateless
             return False
-        if self._autocast or _is_any_autocast():
+        if self._autocast or is_any_autocast():
             return ambient() == self._ambient
-        return _get_default_dtype() is self._default and self._device == _device.CURRENT_DEVICE
+        return _get_default_dtype() is self._default and self._device == devices.CURRENT_DEVICE
 
     def _match_keywords(self, kwargs: dict[str, Any]) -> bool:
         if len(kwargs) != len(self._keywords):
@@ -190,7 +188,7 @@ class Substitution:
     def held(self) -> list[Deferred]:
         """Deferred tensors that the program refers to; they are the program's from now on."""
         entries = Counter(map(id, self.current))
-        with torch._C.DisableTorchFunction():
+        with unseen():
             found = [
                 number
                 for number, references, owners in _references(self._stand_ins)
@@ -202,7 +200,7 @@ class Substitution:
 def _references(table: dict[int, Any]) -> Iterator[tuple[int, int, int]]:
     """Number, references in Python, and owners in torch of each."""
     for number, tensor in table.items():
-        yield number, sys.getrefcount(tensor), tensor._use_count()
+        yield number, sys.getrefcount(tensor), owners_of(tensor)
 
 
 _UNHELD = next(_references({0: torch.empty(0)}))[1]

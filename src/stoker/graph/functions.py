@@ -272,16 +272,3 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):
         return None
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to, as far as torch counts; tensors of inference mode do not count."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def versions_of(tensors: list[torch.Tensor]) -> list[int]:
-    """As :func:`version_of`, for several."""
-    try:
-        return [tensor._version for tensor in tensors]
-    except RuntimeError:  # one of inference mode
-        return [version_of(tensor) for tensor in tensors]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker.graph.functions import version_of
+from stoker.graph.torch_private import version_of
 
 _MAX_LEAVES = 512
 _MAX_DEPTH = 8

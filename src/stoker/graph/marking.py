@@ -1,4 +1,3 @@
-# pyright: reportPrivateUsage=false
 """``@stoker.stateless``: a function of the program's own as one call that may move to data workers."""
 
 from __future__ import annotations
@@ -7,8 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-import torch
 from torch.overrides import handle_torch_function
+
+from stoker.graph.torch_private import count_function_modes
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -33,7 +33,7 @@ def stateless(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if torch._C._len_torch_function_stack() > 0:
+        if count_function_modes() > 0:
             return handle_torch_function(call, args, *args, **kwargs)
         return function(*args, **kwargs)
 

@@ -11,16 +11,13 @@ more, at the next module call, optimizer step or entry into compiled code.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-import torch
 from torch.overrides import TorchFunctionMode, handle_torch_function
-from torch.utils._device import DeviceContext
 
 from stoker.core.errors import BatchWrittenError
 from stoker.core.mishaps import reraise_from_handler
@@ -28,6 +25,16 @@ from stoker.core.places import call, calling_as
 from stoker.graph.deferred import PATCHES, guard_capsules, realise
 from stoker.graph.functions import Function
 from stoker.graph.recorder import Run
+from stoker.graph.torch_private import (
+    DeviceContext,
+    compiled_module,
+    context_of_compiled,
+    count_function_modes,
+    hooks_of_modules,
+    hooks_of_optimizers,
+    pop_function_mode,
+    push_function_mode,
+)
 
 
 class Step(Protocol):
@@ -172,12 +179,12 @@ class Watch(TorchFunctionMode):
     def _attach(self) -> None:
         guard_capsules()
         watch_compiled()
-        above = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+        above = [pop_function_mode() for _ in range(count_function_modes())]
         if above and _is_default_device(above[-1]):
-            torch._C._push_on_torch_function_stack(above.pop())
-        torch._C._push_on_torch_function_stack(self)
+            push_function_mode(above.pop())
+        push_function_mode(self)
         for mode in reversed(above):
-            torch._C._push_on_torch_function_stack(mode)
+            push_function_mode(mode)
         self._thread = threading.get_ident()
         _active.append(self)
 
@@ -186,10 +193,10 @@ class Watch(TorchFunctionMode):
         self._disarm()
         if self._thread != threading.get_ident():
             return
-        above = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+        above = [pop_function_mode() for _ in range(count_function_modes())]
         for mode in reversed(above):
             if mode is not self:
-                torch._C._push_on_torch_function_stack(mode)
+                push_function_mode(mode)
         if self in above:
             self._thread = 0
             _active.remove(self)
@@ -203,8 +210,8 @@ class Watch(TorchFunctionMode):
 
     def _use_safe_points(self) -> None:
         self._armed = True
-        _hooks_of_modules()[id(self)] = self._at_safe_point
-        _hooks_of_optimizers()[id(self)] = self._at_safe_point
+        hooks_of_modules()[id(self)] = self._at_safe_point
+        hooks_of_optimizers()[id(self)] = self._at_safe_point
 
     def _is_over(self) -> bool:
         begun = [step for step in self._steps if step.began]
@@ -213,8 +220,8 @@ class Watch(TorchFunctionMode):
     def _disarm(self) -> None:
         if self._armed:
             self._armed = False
-            _hooks_of_modules().pop(id(self), None)
-            _hooks_of_optimizers().pop(id(self), None)
+            hooks_of_modules().pop(id(self), None)
+            hooks_of_optimizers().pop(id(self), None)
 
     def _at_safe_point(self, *_: object) -> None:
         if self._inside or self._thread != threading.get_ident():
@@ -269,22 +276,13 @@ def _is_default_device(mode: object) -> bool:
 _active: list[Watch] = []
 
 
-def _hooks_of_modules() -> dict[int, Any]:
-    return torch.nn.modules.module._global_forward_pre_hooks
-
-
-def _hooks_of_optimizers() -> dict[int, Any]:
-    return importlib.import_module("torch.optim.optimizer")._global_optimizer_pre_hooks
-
-
 def watch_compiled() -> None:
     """Has every compiled callable announce itself, also those made before; once torch's compiler is loaded."""
-    compiler = sys.modules.get("torch._dynamo.eval_frame")
-    context: Any = getattr(compiler, "_TorchDynamoContext", None)
+    context = context_of_compiled()
     if context is None or isinstance(getattr(context, "enter_exit_hooks", None), property):
         return
     PATCHES.set(context, "enter_exit_hooks", property(_get_hooks, _set_hooks), adds=True)  # its objects have it
-    optimized: Any = compiler.OptimizedModule  # pyright: ignore[reportOptionalMemberAccess]
+    optimized = compiled_module()
     stock = optimized.__call__
 
     def announced(self: Any, *args: Any, **kwargs: Any) -> Any:

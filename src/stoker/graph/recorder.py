@@ -12,7 +12,6 @@ alive that the program drops.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import sys
 import time
@@ -23,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _device
 
 from stoker.core.sources import file_shown
 from stoker.graph.arguments import NotRecordable, copy_of, span_bytes, take_apart
@@ -42,12 +40,18 @@ from stoker.graph.functions import (
     simple_name,
     storage_of,
     takes_leaves,
-    version_of,
-    versions_of,
     writes_by_keyword,
 )
 from stoker.graph.leaves import is_changed, mark
 from stoker.graph.randomness import seeded
+from stoker.graph.torch_private import (
+    count_dispatch_modes,
+    devices,
+    identity_of,
+    inside_transform,
+    version_of,
+    versions_of,
+)
 
 MAX_CONSTANT_BYTES = 1 << 20
 """Larger tensors from outside the step are state: comparing them in every step would cost more than it saves."""
@@ -67,7 +71,7 @@ def ambient() -> Ambient:
     """What decides about results beside arguments: autocast on the CPU, its type, default type and device."""
     enabled = _is_autocast_enabled("cpu")  # asked at every call that is verified
     kind = torch.get_autocast_dtype("cpu") if enabled else _UNUSED
-    return enabled, kind, _get_default_dtype(), _device.CURRENT_DEVICE
+    return enabled, kind, _get_default_dtype(), devices.CURRENT_DEVICE
 
 
 _is_autocast_enabled, _get_default_dtype = torch.is_autocast_enabled, torch.get_default_dtype
@@ -312,7 +316,7 @@ class Recorder:
         made = [memory[n] for n in numbers]
         is_view = False
         for tensor, n in zip(tensors, known, strict=True):
-            if (memory[n] if n is not None else tensor.untyped_storage()._cdata) in made:
+            if (memory[n] if n is not None else identity_of(tensor.untyped_storage())) in made:
                 is_view = True
         self.trace.calls.append(
             Call(
@@ -342,9 +346,9 @@ class Recorder:
         always = _refusal_of(function, self._seed is not None)
         if always:
             return always
-        if torch._C._len_torch_dispatch_stack():
+        if count_dispatch_modes():
             return "a mode of the program sees the operations that it makes"
-        if _inside_transform() is not None:
+        if inside_transform() is not None:
             return "it runs inside a transform (vmap, grad)"
         if len(self.trace.calls) >= MAX_CALLS:
             return f"the step has more than {MAX_CALLS} calls"
@@ -360,7 +364,7 @@ class Recorder:
             raise NotRecordable("it uses a tensor that depends on parameters")
         if not is_plain(tensor):
             raise NotRecordable(f"it uses a {type(tensor).__name__} on {tensor.device} from outside the step")
-        if tensor.untyped_storage()._cdata in self._tainted:
+        if identity_of(tensor.untyped_storage()) in self._tainted:
             raise NotRecordable("it uses a tensor that the step has written to")
         if span_bytes(tensor) > MAX_CONSTANT_BYTES:
             raise NotRecordable("it uses a tensor above 1 MB from outside the step")
@@ -409,7 +413,7 @@ class Recorder:
 
     def _track(self, tensor: torch.Tensor, producer: int | None, position: int) -> int:
         """A plain tensor that is to be known again: half of what recording a call costs is spent here."""
-        number, reference, memory = len(self._refs), weakref.ref(tensor), tensor.untyped_storage()._cdata
+        number, reference, memory = len(self._refs), weakref.ref(tensor), identity_of(tensor.untyped_storage())
         shape, dtype = tuple(tensor.shape), _dtype_name(tensor.dtype)
         value = Value(number, producer, position, shape, tensor.stride(), dtype, "cpu", tensor.nbytes)
         self.trace.values.append(value)
@@ -443,7 +447,7 @@ class Recorder:
         storage = storage_of(tensor)
         if storage is None:
             return
-        key = storage._cdata
+        key = identity_of(storage)
         self._tainted[key] = storage
         for number in self._storages.pop(key, ()):
             alive = self._refs[number]()
@@ -569,10 +573,6 @@ def _program_file(module: str, path: str) -> str:
     if module == "torch" or module.startswith(("torch.", "stoker.")):
         return ""
     return file_shown(path)
-
-
-_functorch: Any = importlib.import_module("torch._C._functorch")
-_inside_transform: Callable[[], object] = _functorch.peek_interpreter_stack
 
 
 @functools.lru_cache(maxsize=4096)

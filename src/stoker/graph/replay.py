@@ -1,5 +1,4 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 # (torch's pinning is private and untyped)
 """Running the moved calls away from the program: in a data worker after collation, or for a deferred tensor.
 
@@ -22,6 +21,7 @@ from stoker.graph.functions import find
 from stoker.graph.leaves import is_changed, leaves_of, mark, signature_of
 from stoker.graph.randomness import seeded
 from stoker.graph.recorder import Ambient, Call, ambient
+from stoker.graph.torch_private import inside_transform, pin_memory, without_transforms
 
 Look = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Shape, strides and type of a tensor."""
@@ -71,10 +71,7 @@ class Prepared:
 
     def pin_memory(self) -> Prepared:
         """The same in page-locked memory, as torch pins batches."""
-        from torch.utils.data._utils.pin_memory import pin_memory
-
-        pin: Any = pin_memory
-        return Prepared(pin(self.batch), self.variant, tuple(map(pin, self.tensors)), self.failure)
+        return Prepared(pin_memory(self.batch), self.variant, tuple(map(pin_memory, self.tensors)), self.failure)
 
 
 @dataclass
@@ -188,9 +185,4 @@ def under(wanted: Ambient) -> Generator[None]:
 
 def outside_transforms() -> contextlib.AbstractContextManager[Any]:
     """No transform (vmap, grad) holds for what is made here: its result must be no wrapper of theirs."""
-    functorch: Any = torch._C
-    if functorch._functorch.peek_interpreter_stack() is None:
-        return contextlib.nullcontext()
-    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-
-    return temporarily_clear_interpreter_stack()
+    return contextlib.nullcontext() if inside_transform() is None else without_transforms()

@@ -26,8 +26,7 @@ from stoker.graph.numerics import numerics
 from stoker.graph.randomness import seeded
 from stoker.graph.recorder import Run
 from stoker.graph.replay import Prepared, outside_transforms, results_of, run_steps, step_of
-
-_count_dispatch_modes = torch._C._len_torch_dispatch_stack
+from stoker.graph.torch_private import count_dispatch_modes, identity_of, unseen, unseen_by_subclasses
 
 
 class _Lost:
@@ -112,7 +111,7 @@ class Verifier:
             if current is not None and expected.matches(args, kwargs, current):
                 inputs = expected.inputs if self._has_settled else expected.present
                 # A mode of the program that sees operations may have come since the step began.
-                if not (inputs and self._changed(inputs)) and not _count_dispatch_modes():
+                if not (inputs and self._changed(inputs)) and not count_dispatch_modes():
                     return self._advance(expected, current, function, args, kwargs, run)
                 self._stop()
         kind = effect(function)
@@ -125,7 +124,7 @@ class Verifier:
             return result
         if kind is Effect.METADATA:
             if Deferred in types:
-                with torch._C.DisableTorchFunctionSubclass():
+                with unseen_by_subclasses():
                     return function(*args, **kwargs)
             return run(function, args, kwargs)
         args, kwargs = self._real((args, kwargs))
@@ -173,7 +172,7 @@ class Verifier:
             self._current[number] = leaf
         self._made = dict(enumerate(self._leaves))
         other = self._changed(self._plan.leaf_inputs) or numerics() != self._plan.recording.numerics
-        if other or torch._C._len_torch_dispatch_stack():  # a mode of the program sees operations
+        if other or count_dispatch_modes():  # a mode of the program sees operations
             self._stop()
 
     def _release(self) -> None:
@@ -287,7 +286,7 @@ class Verifier:
                 "modes do not see (scripted or compiled) has written to the batch since; run with --cut off"
             )
         steps = [step_of(calls[k]) for k in sorted(needed)]
-        with torch._C.DisableTorchFunction(), torch.inference_mode(False), outside_transforms():
+        with unseen(), torch.inference_mode(False), outside_transforms():
             run_steps(steps, self._made, self._plan.recording.constants, self._seed)
             for made in [made for step in steps for made in step.outputs]:
                 self._has(made, self._made[made])
@@ -350,4 +349,4 @@ def _memory(tensor: Any) -> int | None:
     if type(tensor) is Deferred or not isinstance(tensor, torch.Tensor):
         return -1
     storage = storage_of(tensor)
-    return None if storage is None else storage._cdata
+    return None if storage is None else identity_of(storage)

@@ -12,6 +12,7 @@ from stoker.core.patching import patched
 from stoker.feed import streams
 from stoker.feed.arena import SlotArena
 from stoker.graph import modes
+from stoker.graph.torch_private import COMPILER
 from stoker.run import patch
 from stoker.run.profiling.watching import Watch
 from stoker.run.serving import Serving
@@ -27,7 +28,7 @@ def replace_all() -> dict[str, list[str]]:
     """
     patch.install(Serving(Settings(), []))
     with contextlib.suppress(Exception):  # which is torch's business, until the program compiles
-        importlib.import_module("torch._dynamo.eval_frame")
+        importlib.import_module(COMPILER)
     modes.watch_compiled()
     Watch(lambda *_: None).install()
     arena = SlotArena()
