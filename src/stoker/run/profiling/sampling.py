@@ -1,12 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 # (torch's profiler and global hooks are untyped)
 """Looks into a few consecutive steps: torch's profiler, and ranges around modules while it runs."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from stoker.perf.verdict.timeline import MODULE, STEP
 from stoker.run.profiling.trace import read_trace
+from stoker.run.torch_private import has_compiled
 
 
 class Sampler:
@@ -44,7 +43,7 @@ class Sampler:
             self.failure = f"torch's profiler could not be started: {' '.join(str(error).split())}"
             return
         self.active = True
-        if not _has_compiled():
+        if not has_compiled():
             # Compiled code is guarded by the hooks that were there: new ones would have it compiled again.
             self._ranges.install()
 
@@ -77,12 +76,6 @@ def mark_step() -> None:
     """Has the trace show that a step ends here."""
     with record_function(STEP):
         pass
-
-
-def _has_compiled() -> bool:
-    """Whether the program has compiled anything by now."""
-    utils: Any = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and bool(utils.counters["frames"])
 
 
 class ModuleRanges:

@@ -1,6 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportAttributeAccessIssue=false
-# (torch's profiler hands out untyped, private objects)
+# (torch's profiler hands out untyped objects)
 """What torch's profiler saw, as plain spans; the only module that knows how torch keeps it."""
 
 from __future__ import annotations
@@ -9,12 +8,10 @@ import functools
 from collections import defaultdict
 from typing import Any
 
-import torch
-from torch._C._autograd import DeviceType
-
 from stoker.perf.verdict.kernels import label_of_operator
 from stoker.perf.verdict.sampled import Kernel, Trace
 from stoker.perf.verdict.timeline import STEP, Span
+from stoker.run.torch_private import DeviceType, is_made_of_others
 
 
 def read_trace(events: list[Any]) -> Trace:
@@ -55,8 +52,6 @@ def _is_wrapper(name: str) -> bool:
     if not name.startswith("aten::"):
         return False
     try:
-        schema = torch._C._jit_get_schemas_for_operator(name)[0]
-        full = f"{name}.{schema.overload_name}" if schema.overload_name else name
-        return torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd")
+        return is_made_of_others(name)
     except (RuntimeError, IndexError, AttributeError):
         return False
