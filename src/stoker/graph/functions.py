@@ -18,6 +18,8 @@ from typing import Any, TypeGuard
 
 import torch
 
+from stoker.graph.torch_private import schema_of
+
 Function = Callable[..., Any]
 
 _METADATA = frozenset(
@@ -145,7 +147,7 @@ def effect(function: Function) -> Effect:
 
 def _is_mutable(function: Function) -> bool:
     """Whether an operator says of itself that it writes."""
-    return getattr(getattr(function, "_schema", None), "is_mutable", False) is True
+    return getattr(schema_of(function), "is_mutable", False) is True
 
 
 @functools.lru_cache(maxsize=4096)

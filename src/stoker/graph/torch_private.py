@@ -35,6 +35,7 @@ SYMBOLS = (
     ("torch._dynamo.eval_frame.OptimizedModule.__call__", "compiled modules announce themselves", "before 2.6"),
     ("torch._dynamo.eval_frame._TorchDynamoContext", "so does other compiled code", "before 2.6"),
     ("torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack", "computes outside transforms", "before 2.6"),
+    ("torch._ops.OpOverload._schema", "whether an operator says of itself that it writes", "before 2.6"),
     ("torch.Tensor._make_wrapper_subclass", "makes a stand-in for a tensor", "before 2.6"),
     ("torch.Tensor._use_count", "whether autograd holds a tensor too", "before 2.6"),
     ("torch.Tensor._version", "whether a tensor was written to", "before 2.6"),
@@ -105,6 +106,11 @@ def versions_of(tensors: list[torch.Tensor]) -> list[int]:
         return [tensor._version for tensor in tensors]
     except RuntimeError:  # one of inference mode
         return [version_of(tensor) for tensor in tensors]
+
+
+def schema_of(function: Callable[..., Any]) -> Any:
+    """What torch says of an operator; None for other functions."""
+    return getattr(function, "_schema", None)
 
 
 def hooks_of_modules() -> dict[int, Any]:

@@ -1,5 +1,4 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 """Which memory tensors live in, and how much of it is alive at each moment of a step.
 
 A buffer is one allocation: a number for each storage that was seen, never used twice although addresses are.
@@ -12,6 +11,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from stoker.perf.features.torch_private import identity_of
 
 Role = Literal["weight", "gradient", "state", "input", "buffer"]
 
@@ -39,7 +40,7 @@ class Buffers:
     def number(self, tensor: Tensor) -> int:
         """The buffer of a tensor."""
         storage = tensor.untyped_storage()
-        address = storage._cdata
+        address = identity_of(storage)
         found = self._numbers.get(address)
         return found if found is not None else self._add(storage, address)
 
@@ -56,7 +57,7 @@ class Buffers:
     def alias(self, twin: Tensor, of: Tensor) -> None:
         """Says that a tensor stands for the memory of another one."""
         storage = twin.untyped_storage()
-        address = storage._cdata
+        address = identity_of(storage)
         if address not in self._numbers:
             number = self._numbers[address] = self.number(of)
 

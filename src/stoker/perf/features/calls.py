@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import torch
 
+from stoker.perf.features.torch_private import schema_of
+
 Shortcut = Literal["same", "plain", "none"]
 _WRITERS = frozenset(("copy", "fill", "zero", "uniform", "normal", "bernoulli", "exponential", "random", "masked_fill"))
 _FACTORIES = frozenset(("empty", "zeros", "ones", "full", "rand", "randn"))
@@ -16,13 +18,13 @@ _PLAIN = frozenset(("_unsafe_view", "mm"))
 
 def base_name(func: Any) -> str:
     """``add`` of ``aten::add_.Tensor``; dunder and leading underscores stay."""
-    name = str(func._schema.name).rpartition("::")[2]
+    name = str(schema_of(func).name).rpartition("::")[2]
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
 def is_view(func: Any) -> bool:
     """Whether results share memory with arguments and nothing is written."""
-    returns = func._schema.returns
+    returns = schema_of(func).returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
@@ -39,7 +41,7 @@ def shortcut_of(func: Any) -> Shortcut:
 
     ``same``: what is written is all that comes of it; ``plain``: one new tensor, as torch's function for shapes says.
     """
-    schema = func._schema
+    schema = schema_of(func)
     name = base_name(func)
     first = schema.arguments[0].alias_info if schema.arguments else None
     if first is not None and first.is_write and len(schema.returns) <= 1 and str(schema.name).endswith("_"):

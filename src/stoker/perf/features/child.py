@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
+# pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
 # pyright: reportUnknownLambdaType=false
 """Runs a user's program up to its second optimizer step, in a process of its own, and writes what that step was.
 
@@ -21,11 +21,8 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.errors import StokerError
 from stoker.core.patching import Patches
@@ -35,6 +32,7 @@ from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.redirect import Redirect, redirected
 from stoker.perf.features.step import fake_of, prepare_optimizer
 from stoker.perf.features.summing import features_of
+from stoker.perf.features.torch_private import BaseIterator, FakeTensor, tree_leaves
 from stoker.perf.features.watch import Watch, first_size
 
 
@@ -77,7 +75,7 @@ class _Program:
         step: Any = __import__("importlib").import_module("torch.optim.optimizer")
         before = step.register_optimizer_step_pre_hook(lambda optimizer, *_: prepare_optimizer(optimizer, self.target))
         after = step.register_optimizer_step_post_hook(self._stepped)
-        load, init = _BaseDataLoaderIter.__next__, DataLoader.__init__
+        load, init = BaseIterator.__next__, DataLoader.__init__
 
         def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
             if isinstance(data, Tensor) and not isinstance(data, FakeTensor):
@@ -100,7 +98,7 @@ class _Program:
             (torch, "save", save),
             (nn.Parameter, "__new__", staticmethod(parameter)),
             (DataLoader, "__init__", loader),
-            (_BaseDataLoaderIter, "__next__", loaded),
+            (BaseIterator, "__next__", loaded),
         ]
         try:
             with Patches("a program is traced: loaders and parameters") as patches:

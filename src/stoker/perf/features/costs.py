@@ -1,5 +1,4 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 """What one call costs: its FLOPs, and how much of which tensors it reads and writes."""
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from stoker.perf.features.torch_private import indices_of, values_of
 
 
 class Touch(NamedTuple):
@@ -48,13 +49,13 @@ def all_of(tensors: Sequence[Tensor]) -> list[Touch]:
 
 
 def _sparse(tensor: Tensor) -> Touch:
-    values = tensor._values()
-    return Touch(values, values.numel() * values.element_size() + tensor._indices().numel() * 8)
+    values = values_of(tensor)
+    return Touch(values, values.numel() * values.element_size() + indices_of(tensor).numel() * 8)
 
 
 def elements(tensors: Sequence[Tensor]) -> int:
     """Elements of the largest; of sparse ones those of the rows that they have."""
-    return max((t.numel() if t.layout is torch.strided else t._values().numel() for t in tensors), default=0)
+    return max((t.numel() if t.layout is torch.strided else values_of(t).numel() for t in tensors), default=0)
 
 
 def simple(kind: str, flops_per_element: float = 0.0) -> Formula:

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 # pyright: reportUnknownLambdaType=false
 """Distributed programs in one process: a process group that sends nothing, and wrappers that are what they wrap.
 
@@ -18,20 +18,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from stoker.core.patching import Patches
+from stoker.perf.features.torch_private import (
+    APPLY,
+    INNER_OF_FSDP,
+    STATIC_GRAPH,
+    BatchNorm,
+    children_of,
+    fake_group,
+    tree_map_only,
+)
 
 Note = Callable[[str], None]
 Change = tuple[Any, str, Any]
-_INNER = ("module", "_fsdp_wrapped_module")
+_INNER = ("module", INNER_OF_FSDP)
 
 
 def wrapped(module: nn.Module) -> nn.Module | None:
     """What a wrapper of data parallelism holds; None for other modules."""
     if type(module).__name__ not in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"):
         return None
-    return next((module._modules[name] for name in _INNER if name in module._modules), None)
+    return next((children_of(module)[name] for name in _INNER if name in children_of(module)), None)
 
 
 def paths(root: nn.Module) -> Generator[tuple[str, nn.Module]]:
@@ -44,7 +52,7 @@ def paths(root: nn.Module) -> Generator[tuple[str, nn.Module]]:
         seen.add(id(module))
         yield path, module
         inner = wrapped(module)
-        for name, child in module._modules.items():
+        for name, child in children_of(module).items():
             if child is not None:
                 yield from walk(child, path if child is inner else f"{path}.{name}" if path else name)
 
@@ -73,12 +81,12 @@ def alone(note: Note) -> Generator[None]:
         (parallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs)),
         (parallel, "train", nn.Module.train),
         (parallel, "register_comm_hook", lambda *_: None),
-        (parallel, "_set_static_graph", lambda *_: None),
+        (parallel, STATIC_GRAPH, lambda *_: None),
         (parallel, "no_sync", lambda _: contextlib.nullcontext()),
         (parallel, "join", lambda *_, **__: contextlib.nullcontext()),
         (nn.DataParallel, "__init__", _replica_of("DataParallel", note)),
         (nn.DataParallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs)),
-        (nn.SyncBatchNorm, "forward", nn.modules.batchnorm._BatchNorm.forward),
+        (nn.SyncBatchNorm, "forward", BatchNorm.forward),
         *_fsdp(importlib.import_module("torch.distributed.fsdp"), note),
     ]
     try:
@@ -97,7 +105,7 @@ def _joined_by(note: Note) -> Callable[..., None]:
 
     @functools.wraps(original)
     def joined(*_: Any, world_size: int = -1, rank: int = -1, **__: Any) -> None:
-        fake: Any = importlib.import_module("torch.testing._internal.distributed.fake_pg")
+        fake = fake_group()
         size = world_size if world_size > 0 else int(os.environ["WORLD_SIZE"])
         at = rank if rank >= 0 else int(os.environ["RANK"])
         original("fake", store=fake.FakeStore(), world_size=size, rank=at)
@@ -151,7 +159,7 @@ def _fsdp(loaded: Any, note: Note) -> list[Change]:
         (first, "check_is_root", lambda _: True),
         (loaded, "fully_shard", shard),
     ]
-    plain = ("apply", "_apply", "named_parameters", "named_buffers")
+    plain = ("apply", APPLY, "named_parameters", "named_buffers")
     return [*changes, *((first, name, getattr(nn.Module, name)) for name in plain)]
 
 

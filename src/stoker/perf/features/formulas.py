@@ -18,6 +18,7 @@ from torch import Tensor
 from stoker.perf.features import cpu_kernels
 from stoker.perf.features.calls import base_name, is_view
 from stoker.perf.features.costs import Cost, Formula, Touch, all_of, elements, simple, touched
+from stoker.perf.features.torch_private import schema_of
 
 SOFTMAX_FLOPS = 5
 """An element: maximum, subtraction, exponential, sum, division."""
@@ -387,7 +388,7 @@ UNKNOWN = simple("unknown")
 def formula_of(func: Any) -> Formula:
     """The formula of a torch operation: by name, by torch's own tags, or that of the unknown."""
     name = base_name(func)
-    if str(func._schema.name).startswith(("c10d::", "_c10d_functional::")):
+    if str(schema_of(func).name).startswith(("c10d::", "_c10d_functional::")):
         return _exchange if name not in ("barrier", "wait_tensor", "monitored_barrier_") else free
     if name in FORMULAS:
         return FORMULAS[name]

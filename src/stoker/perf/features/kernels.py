@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
+# pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
 # pyright: reportIncompatibleMethodOverride=false
 # (torch's autograd functions are untyped)
 """Kernels that CUDA has and this CPU has not: fused attention, norms, recurrent layers and cells, both ways."""

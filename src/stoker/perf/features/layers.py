@@ -1,5 +1,4 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 """Whose parameters, gradients and activations are whose: sums over a step's weights, and shares of its modules."""
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.records import Layer, Weights
+from stoker.perf.features.torch_private import values_of
 from stoker.perf.features.watch import Watch
 
 
@@ -119,7 +119,7 @@ def _gradient_bytes(parameter: Tensor, used: Uses | None) -> int:
 
 def memory_of(tensor: Tensor) -> Tensor:
     """The tensor that holds the values."""
-    return tensor if tensor.layout is torch.strided else tensor._values()
+    return tensor if tensor.layout is torch.strided else values_of(tensor)
 
 
 def nbytes_of(tensor: Tensor) -> int:

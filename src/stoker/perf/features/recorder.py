@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
+# pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
 # (FakeTensorMode has no public name)
 """The dispatch mode under which a step runs: weights are fake, so nothing is computed; each call is kept with its cost.
 
@@ -14,15 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    in_kernel_invocation_manager,
-)
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from stoker.perf.features.buffers import Buffers
 from stoker.perf.features.calls import Shortcut, base_name, is_large, shortcut_of
@@ -32,10 +23,24 @@ from stoker.perf.features.formulas import UNKNOWN, formula_of
 from stoker.perf.features.places import Hints, in_constructor, place
 from stoker.perf.features.records import Phase
 from stoker.perf.features.sparse import RESULTS
+from stoker.perf.features.torch_private import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    TorchDispatchMode,
+    in_kernel_invocation_manager,
+    indices_of,
+    next_sequence,
+    running_node,
+    schema_of,
+    sequence_of,
+    tree_map_only,
+    values_of,
+)
 
 _CPU = torch.device("cpu")
 _DEVICE = torch.ops.prim.device.default
-_sequence: Any = torch._C._autograd._get_sequence_nr  # pyright: ignore[reportAttributeAccessIssue] (built in)
 _INDEXED = {"index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"}
 
 Access = tuple[int, tuple[Any, ...], float]
@@ -103,7 +108,7 @@ class Recorder(TorchDispatchMode):
         if self.recording:
             name, formula = self._formulas.get(func) or self._formula(func)
             outs = tensors_of(out if isinstance(out, (tuple, list)) else (out,))
-            if not outs and func._schema.is_mutable:
+            if not outs and schema_of(func).is_mutable:
                 outs = _mutated(func, args)
             cost = formula(args, ins, outs)
             if cost.kind:
@@ -125,21 +130,21 @@ class Recorder(TorchDispatchMode):
 
     def _number(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
-            for part in (tensor,) if tensor.layout is torch.strided else (tensor._values(), tensor._indices()):
+            for part in (tensor,) if tensor.layout is torch.strided else (values_of(tensor), indices_of(tensor)):
                 self.buffers.number(part)
 
     def record(self, name: str, cost: Cost, dtype: torch.dtype, where: str = "") -> None:
         """Keeps a call."""
         if not self.recording:
             return
-        node: Any = torch._C._current_autograd_node()
+        node = running_node()
         running = self.buffers.module
         if node is None or running:  # a forward inside of the backward pass: activations that are computed again
-            sequence = _sequence() - 1
+            sequence = next_sequence() - 1
             module = running
             self.modules.setdefault(sequence, running)
         else:
-            module = self.modules.get(node._sequence_nr(), 0)
+            module = self.modules.get(sequence_of(node), 0)
         call = Call(name, cost, self.phase, str(dtype)[6:], module, where)
         number = self.buffers.number
         for tensor, size in cost.reads:
@@ -157,7 +162,7 @@ class Recorder(TorchDispatchMode):
         if shortcut is None:
             shortcut = self._shortcuts[func] = shortcut_of(func)
         if shortcut == "same" and args and _all_fake(args[0]):
-            return args[0] if func._schema.returns else None
+            return args[0] if schema_of(func).returns else None
         if shortcut == "plain" and not kwargs and all(map(_is_plain, tensors_of(args))):
             with in_kernel_invocation_manager(self.fake):
                 found = func(*args)
@@ -272,7 +277,7 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 def _mutated(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
     """Arguments that are written by a call that returns nothing."""
-    arguments = func._schema.arguments
+    arguments = schema_of(func).arguments
     written = [a for a, s in zip(args, arguments, strict=False) if s.alias_info is not None and s.alias_info.is_write]
     return tensors_of(written)
 

@@ -18,14 +18,22 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from stoker.core.patching import Patches
 from stoker.perf.features.costs import simple, touched
 from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.stand_ins import StandIns
+from stoker.perf.features.torch_private import (
+    APPLY,
+    RUN_BACKWARD,
+    FakeTensor,
+    apply_to,
+    pack_padded,
+    pad_packed,
+    run_backward,
+    without_modes,
+)
 
 _HALF = (torch.float16, torch.bfloat16)
 _FP32 = [
@@ -67,7 +75,6 @@ class Redirect(TorchFunctionMode):
         """Whether a module's own tensors are being moved: no input."""
         self.moved_bytes = 0
         """Of what was copied to the accelerator, weights aside."""
-        variable: Any = torch._C._VariableFunctions
         self._handlers: dict[Any, Callable[..., Any]] = {
             Tensor.cuda: self._moved,
             Tensor.pin_memory: lambda x, *_, **__: x,
@@ -76,8 +83,8 @@ class Redirect(TorchFunctionMode):
             Tensor.numpy: self._array,
             Tensor.__array__: lambda x, dtype=None: self._array(x).astype(dtype, copy=False),
             **{getattr(owner, name): _is_sound(name) for owner in (torch, Tensor) for name in _SOUND},
-            variable._pack_padded_sequence: self._pack,
-            variable._pad_packed_sequence: self._unpack,
+            pack_padded: self._pack,
+            pad_packed: self._unpack,
         }
         if target == "cuda":
             self.stand_ins = StandIns(recorder)
@@ -116,7 +123,7 @@ class Redirect(TorchFunctionMode):
         if not isinstance(x, FakeTensor):
             return x.numpy(force=force)
         value = self._recorder.hints.scalar(x.dtype)
-        with _disable_current_modes():
+        with without_modes():
             return torch.full(x.shape, value, dtype=x.dtype).numpy()
 
     def _pack(self, x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
@@ -181,7 +188,7 @@ def _apply_of(redirect: Redirect) -> Callable[..., torch.nn.Module]:
 
     def apply(self: torch.nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> torch.nn.Module:
         for child in self.children() if recurse else ():
-            child._apply(fn)
+            apply_to(child, fn)
         before, redirect.applying = redirect.applying, True
         with torch.no_grad():
             for parameter in self._parameters.values():
@@ -209,10 +216,10 @@ def redirected(recorder: Recorder, redirect: Redirect) -> Generator[None]:
         (torch.cuda.amp, "autocast", _Autocast),
         (torch.amp, "GradScaler", _Scaler),
         (torch.cuda.amp, "GradScaler", _Scaler),
-        (torch.nn.Module, "_apply", _apply_of(redirect)),
+        (torch.nn.Module, APPLY, _apply_of(redirect)),
         (torch.nn.Module, "cuda", lambda self, *_: self),
         (torch, "compile", _compile_of(recorder)),
-        (torch.autograd, "_engine_run_backward", _backward_of(recorder)),
+        (torch.autograd, RUN_BACKWARD, _backward_of(recorder)),
     ]
     if redirect.stand_ins:
         changes += [(functional, name, value) for name, value in redirect.stand_ins.functional.items()]
@@ -236,7 +243,7 @@ def _compile_of(recorder: Recorder) -> Callable[..., Any]:
 
 
 def _backward_of(recorder: Recorder) -> Callable[..., Any]:
-    original: Any = torch.autograd._engine_run_backward
+    original = run_backward()
 
     def run(*args: Any, **kwargs: Any) -> Any:
         before, recorder.phase = recorder.phase, "backward"

@@ -1,5 +1,4 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 """Results with rows, where torch's own shape functions give sparse tensors without any.
 
 How many rows are left when equal ones are joined depends on values: all that were looked up are taken to differ.
@@ -12,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from stoker.perf.features.torch_private import num_stored
 
 
 def _made(like: Tensor, rows: int) -> Tensor:
@@ -33,12 +34,12 @@ def _bag_gradient(args: tuple[Any, ...]) -> Tensor | None:
 def _alike(args: tuple[Any, ...]) -> Tensor | None:
     """As many rows as the argument has."""
     x = args[0]
-    return _made(x, x._nnz()) if x.layout is torch.sparse_coo and x.sparse_dim() == 1 else None
+    return _made(x, num_stored(x)) if x.layout is torch.sparse_coo and x.sparse_dim() == 1 else None
 
 
 def _masked(args: tuple[Any, ...]) -> Tensor | None:
     """Rows of a dense tensor, those of the mask."""
-    return _made(args[0], args[1]._nnz()) if args[1].layout is torch.sparse_coo else None
+    return _made(args[0], num_stored(args[1])) if args[1].layout is torch.sparse_coo else None
 
 
 RESULTS: dict[str, Callable[[tuple[Any, ...]], Tensor | None]] = {

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportPrivateImportUsage=false
+# pyright: reportUnknownParameterType=false, reportPrivateImportUsage=false
 # pyright: reportUnknownLambdaType=false, reportAttributeAccessIssue=false
 """What torch's functions do on CUDA, where this CPU would take other kernels: one that is recorded instead of many."""
 
@@ -14,10 +14,9 @@ from torch import Tensor
 
 from stoker.perf.features.kernels import Attention, Cell, Recurrent, RmsNorm, attention_kernel
 from stoker.perf.features.recorder import Recorder
+from stoker.perf.features.torch_private import FUNCTIONS, NEURAL, attention_math
 
-_VARIABLE: Any = torch._C._VariableFunctions
 _SDPA: Any = functional.scaled_dot_product_attention
-_MATH: Any = _VARIABLE._scaled_dot_product_attention_math
 _DROPOUT: Any = functional.dropout
 _RMS_NORM: Any = functional.rms_norm
 
@@ -39,17 +38,17 @@ class StandIns:
         """By the name that ``torch.nn.functional`` has for it: its own functions call each other by name."""
         self.handlers: dict[Any, Callable[..., Any]] = {
             _SDPA: self._attention,
-            torch._C._nn.scaled_dot_product_attention: self._attention,
+            NEURAL.scaled_dot_product_attention: self._attention,
             _DROPOUT: self._dropout,
             torch.dropout: self._dropout,
             _RMS_NORM: self._rms_norm,
             torch.rms_norm: self._rms_norm,
-            _VARIABLE.lstm_cell: lambda *args: self._cell("lstm_cell", *args),
-            _VARIABLE.gru_cell: lambda *args: self._cell("gru_cell", *args),
+            FUNCTIONS.lstm_cell: lambda *args: self._cell("lstm_cell", *args),
+            FUNCTIONS.gru_cell: lambda *args: self._cell("gru_cell", *args),
         }
         """By torch's function."""
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-            self.handlers[getattr(_VARIABLE, name)] = lambda *args, _name=name: self._recurrent(_name, *args)
+            self.handlers[getattr(FUNCTIONS, name)] = lambda *args, _name=name: self._recurrent(_name, *args)
 
     def _attention(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
@@ -59,7 +58,9 @@ class StandIns:
         query, key, value = _cast(query, key, value)
         name = attention_kernel(query.dtype, (query.shape[-1], value.shape[-1]), masked=attn_mask is not None)
         if name == "math":
-            return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+            return attention_math(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )[0]
         return Attention.apply(query, key, value, attn_mask, is_causal, f"attention.{name}", self._record)
 
     def _dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
+# pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
 """Characterises one training step of a module, or of a function that makes a whole step, without computing it."""
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.records import StepFeatures, check_hints
 from stoker.perf.features.redirect import Redirect, redirected
 from stoker.perf.features.summing import features_of
+from stoker.perf.features.torch_private import (
+    FakeTensor,
+    before_compiling,
+    is_compiled_in_place,
+    tree_leaves,
+    tree_map_only,
+    undo_compiling_in_place,
+)
 from stoker.perf.features.watch import Watch
 
 Target = Literal["cuda", "cpu"]
@@ -91,10 +97,10 @@ def characterise(
 
 def uncompiled(found: Any) -> tuple[Any, bool]:
     """A module or function before ``torch.compile``, and whether that was there."""
-    inner = getattr(found, "_orig_mod", None) or getattr(found, "_torchdynamo_orig_callable", None)
+    inner = before_compiling(found)
     if inner is not None:
         return inner, True
-    in_place = isinstance(found, nn.Module) and any(each._compiled_call_impl is not None for each in found.modules())
+    in_place = isinstance(found, nn.Module) and any(map(is_compiled_in_place, found.modules()))
     return found, in_place
 
 
@@ -115,7 +121,7 @@ class _Step:
             given = self._make if isinstance(self._make, Optimizer) else None
             self.module, self.optimizer = copy.deepcopy((self._given, given))
             for each in self.module.modules():
-                each._compiled_call_impl = None
+                undo_compiling_in_place(each)
             if self._make is not None and not isinstance(self._make, Optimizer):
                 trainable = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
                 self.optimizer = self._make(trainable)

@@ -1,5 +1,4 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 """From the recorded calls of a step to its features."""
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
 
 from stoker.perf.features.fusion import fused
 from stoker.perf.features.layers import layers_of, memory_of, nbytes_of, uses_of, weights_of
 from stoker.perf.features.recorder import Call, Recorder
 from stoker.perf.features.records import Operation, StepFeatures, Unknown
+from stoker.perf.features.torch_private import tree_leaves
 from stoker.perf.features.watch import Watch
 
 

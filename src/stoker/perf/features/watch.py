@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
 
 from stoker.perf.features.distributed import paths
 from stoker.perf.features.places import outermost
 from stoker.perf.features.recorder import Recorder
+from stoker.perf.features.torch_private import FakeTensor, tree_leaves
 
 
 def first_size(tensors: Sequence[Tensor]) -> int:
