@@ -31,9 +31,8 @@ SETTERS = {"setattr", "delattr"}
 NO_PATCHES = {
     "cache/ledger.py": "a class of its own",
     "cli/cache/arguments.py": "argparse's way to return a value",
-    "feed/fetch.py": "`_worker_info`: torch's variable for what a data worker is",
+    "feed/torch_private.py": "`_worker_info`: torch's variable for what a data worker is",
     "feed/window.py": "counters of its own",
-    "feed/inline.py": "the same, in the training process while it makes a sample",
     "perf/features/distributed.py": "modules of the traced program, in a process of its own",
 }
 
