@@ -21,9 +21,9 @@ from torch import nn
 
 from benchmarks.arms import Program, arms
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
-from stoker.graph.conductor import Conductor
-from stoker.graph.cut import Prices
-from stoker.graph.cutter import RECORDED_STEPS, SKIPPED_BATCHES, Cutter, Verdict
+from stoker.graph.choice.cut import Prices
+from stoker.graph.cut_control import RECORDED_STEPS, SKIPPED_BATCHES, Cutter, Verdict
+from stoker.graph.watching.step_watcher import Conductor
 
 BAR = Bar(
     "cut_overhead",

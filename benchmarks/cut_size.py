@@ -13,7 +13,7 @@ from benchmarks.dataflows import Dataflow, drawn, enumerate_cuts
 from benchmarks.executed_cuts import programs, try_every_cut
 from benchmarks.harness import Bar, Options, Report, number, run
 from stoker.core.units import format_bytes, format_seconds
-from stoker.graph.cut import Prices, choose, value_of
+from stoker.graph.choice.cut import Prices, choose, value_of
 from stoker.graph.dataflow import Cut, Graph
 
 BAR = Bar(

@@ -21,13 +21,13 @@ from torch import nn
 
 from benchmarks.dataflows import enumerate_cuts
 from benchmarks.harness import no_collections
-from stoker.graph import staying
-from stoker.graph.conductor import Conductor
-from stoker.graph.cut import Prices, choose
-from stoker.graph.cutter import RECORDED_STEPS, SKIPPED_BATCHES, Cutter, Verdict, measure_bandwidth
+from stoker.graph.choice import reasons
+from stoker.graph.choice.cost_model import Ledger
+from stoker.graph.choice.cut import Prices, choose
+from stoker.graph.cut_control import RECORDED_STEPS, SKIPPED_BATCHES, Cutter, Verdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Graph
-from stoker.graph.ledger import Ledger
-from stoker.graph.replay import Prepared
+from stoker.graph.replay.stage import Prepared
+from stoker.graph.watching.step_watcher import Conductor
 
 Batch = tuple[torch.Tensor, ...]
 Body = Callable[[Batch], torch.Tensor]
@@ -130,7 +130,7 @@ class Run:
 def _cut_of(graph: Graph, moved: frozenset[int], prices: Prices) -> Cut:
     ledger = Ledger(graph, prices)
     boundary = ledger.sent(moved)
-    return Cut(moved, boundary, 1.0, 0.0, 0, staying.reasons(ledger, moved))
+    return Cut(moved, boundary, 1.0, 0.0, 0, reasons.reasons(ledger, moved))
 
 
 @dataclass(frozen=True)

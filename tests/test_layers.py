@@ -42,7 +42,7 @@ def test_the_layers_hold() -> None:
             "core.planted -> ",
         ),
         ("feed/planted.py", "from stoker.scale import planted_target\n", "stoker.feed.planted -> stoker.scale"),
-        ("feed/planted.py", "import stoker.graph.cut\n", "stoker.feed.planted -> stoker.graph.cut"),
+        ("feed/planted.py", "import stoker.graph.choice.cut\n", "stoker.feed.planted -> stoker.graph.choice.cut"),
         ("graph/planted.py", "import stoker.feed.scaling\n", "stoker.graph.planted -> stoker.feed.scaling"),
         ("perf/planted.py", "import stoker.perf.study.judging\n", "stoker.perf.planted -> stoker.perf.study.judging"),
         (
@@ -67,7 +67,7 @@ def test_the_layers_hold() -> None:
         ),
         ("perf/memory/planted.py", "import stoker.perf.planning.space\n", "- .memory -> .planning (1 import)"),
         ("ui/planted.py", "import stoker.cli.main\n", "stoker.ui.planted -> stoker.cli.main"),
-        ("ui/planted.py", "import stoker.graph.cut\n", "stoker.ui.planted -> stoker.graph.cut"),
+        ("ui/planted.py", "import stoker.graph.choice.cut\n", "stoker.ui.planted -> stoker.graph.choice.cut"),
         ("core/planted.py", "def late():\n    import torch\n    return torch\n", "stoker.core.planted -> torch"),
         # Through the package's own front door, which may import everything.
         ("core/planted.py", "import stoker\n", "stoker.core.planted -> stoker (l."),

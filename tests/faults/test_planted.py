@@ -21,7 +21,11 @@ from torch.utils.data import DataLoader
 
 from stoker.core import places
 from stoker.feed import memory, moved, objects, probe, probing, scaling, tiers, watch, window
-from stoker.graph import attention, conductor, cut, cutter, merge, recorder, verifier
+from stoker.graph import cut_control
+from stoker.graph.choice import cut
+from stoker.graph.recording import common_graph, recorder
+from stoker.graph.replay import verifier
+from stoker.graph.watching import attention, step_watcher
 from stoker.run import cutting, serving, steps
 from stoker.scale import budget, job
 from tests.faults.serve import served
@@ -29,8 +33,8 @@ from tests.faults.serve import served
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 MODULES = (
-    objects, tiers, probe, probing, memory, watch, window, scaling, budget, job, steps, cutting, cutter, conductor,
-    recorder, verifier, merge, cut, attention, places,
+    objects, tiers, probe, probing, memory, watch, window, scaling, budget, job, steps, cutting, cut_control,
+    step_watcher, recorder, verifier, common_graph, cut, attention, places,
 )  # fmt: skip
 CLASSES = (serving.LoaderEvents, moved.Trial)
 FALLBACKS = {
@@ -38,9 +42,10 @@ FALLBACKS = {
     "stoker.feed.tiers.left_to_torch", "stoker.feed.tiers.as_declared", "stoker.feed.tiers.Choice.__init__",
     "stoker.feed.scaling.Decision.__init__", "stoker.feed.probing.Probing.give_up",
     # What hands a batch on, and what keeps mistakes in.
-    "stoker.graph.cutter.Cutter.batch_of", *(f"stoker.run.cutting._Careful.{name}" for name in vars(cutting._Careful)),
+    "stoker.graph.cut_control.Cutter.batch_of",
+    *(f"stoker.run.cutting._Careful.{name}" for name in vars(cutting._Careful)),
     # Made with what serves all loaders: where that fails, nothing is served, as tests of the hook show.
-    "stoker.graph.conductor.Conductor.__init__", "stoker.run.cutting.Cutting.__init__",
+    "stoker.graph.watching.step_watcher.Conductor.__init__", "stoker.run.cutting.Cutting.__init__",
     "stoker.run.steps.StepClock.__init__", "stoker.scale.budget.CpuLedger.__init__",
 }  # fmt: skip
 

@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import torch
 
-from stoker.graph import staying
-from stoker.graph.conductor import Conductor
-from stoker.graph.cut import Prices
-from stoker.graph.cutter import Cutter, Verdict
+from stoker.graph.choice import reasons
+from stoker.graph.choice.cost_model import Ledger
+from stoker.graph.choice.cut import Prices
+from stoker.graph.cut_control import Cutter, Verdict
 from stoker.graph.dataflow import Cut, Graph
-from stoker.graph.ledger import Ledger
-from stoker.graph.replay import Prepared
+from stoker.graph.replay.stage import Prepared
+from stoker.graph.watching.step_watcher import Conductor
 
 FREE = Prices(bytes_per_s=1e15, tensor_s=0.0, verify_s=0.0, worker_s_price=0.0, min_saving_frac=0.0)
 STEPS = 16
@@ -89,7 +89,7 @@ def forced(graph: Graph, prices: Prices, wanted: Callable[[int], bool]) -> Cut:
     chosen = frozenset(moved)
     boundary = ledger.sent(chosen)
     size = sum(graph.values[value].size_bytes for value in boundary)
-    return Cut(chosen, boundary, 1.0, 0.0, size, staying.reasons(ledger, chosen))
+    return Cut(chosen, boundary, 1.0, 0.0, size, reasons.reasons(ledger, chosen))
 
 
 class Source:

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from tests.graph.test_step_watcher import OWNERS, follow
 from torch.utils.data import Sampler
 
-from stoker.graph.attention import Attention
-from stoker.graph.conductor import Conductor
-from stoker.graph.cutter import RECORDED_STEPS, SKIPPED_BATCHES, Cutter
+from stoker.graph.cut_control import RECORDED_STEPS, SKIPPED_BATCHES, Cutter
 from stoker.graph.leaves import leaves_of
-from stoker.graph.recorder import Recorder
+from stoker.graph.recording.recorder import Recorder
+from stoker.graph.watching.attention import Attention
+from stoker.graph.watching.step_watcher import Conductor
 from tests.faults.serve import loader_of, served
 from tests.graph.loop import FREE, Source, everything
-from tests.graph.test_conductor import OWNERS, follow
 from tests.graph.test_substitution import batches
 
 LONGEST = 1 << Attention.DOUBLINGS

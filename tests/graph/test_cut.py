@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.dataflows import FEW, Dataflow, drawn, enumerate_cuts
-from stoker.graph.cut import NO_TIME, Prices, choose, value_of
+from stoker.graph.choice.cut import NO_TIME, Prices, choose, value_of
 
 FAST = Prices(bytes_per_s=5e9)
 ANY_SAVING = replace(FAST, min_saving_frac=0.0)

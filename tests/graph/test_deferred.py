@@ -21,8 +21,8 @@ import torch.utils.checkpoint
 import torch.utils.dlpack
 from torch import nn
 
-from stoker.graph.deferred import Deferred
-from stoker.graph.modes import _active
+from stoker.graph.recording.deferred import Deferred
+from stoker.graph.watching.modes import _active
 from tests.graph.loop import FIRST_SUBSTITUTED, Source, everything, frozen
 
 pytestmark = pytest.mark.timeout(30)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.graph.modes import _active
+from stoker.graph.watching.modes import _active
 from tests.graph.loop import check, drawn, everything
 
 pytestmark = pytest.mark.timeout(120)

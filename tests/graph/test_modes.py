@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stoker.graph.modes import _active
+from stoker.graph.watching.modes import _active
 from tests.graph.loop import FIRST_SUBSTITUTED, Source, everything, frozen
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import fx
 
-from stoker.graph.cutter import Verdict
-from stoker.graph.module import to_module
+from stoker.graph.cut_control import Verdict
+from stoker.graph.replay.module import to_module
 from tests.graph.loop import check, frozen
 from tests.graph.test_substitution import batches, program
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from stoker.graph.conductor import Conductor
-from stoker.graph.cutter import MAX_VARIANTS
+from stoker.graph.cut_control import MAX_VARIANTS
+from stoker.graph.watching.step_watcher import Conductor
 from tests.graph.loop import Source, check, everything
 from tests.graph.test_substitution import batches, program
 

@@ -8,8 +8,8 @@ import weakref
 import torch
 
 from stoker.graph.dataflow import Argument, Form
-from stoker.graph.recorder import ambient
-from stoker.graph.replay import Step, run_steps, with_drops
+from stoker.graph.recording.recorder import ambient
+from stoker.graph.replay.stage import Step, run_steps, with_drops
 
 
 def step(path: str, inputs: tuple[int, ...], output: int) -> Step:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stoker.graph.modes import _active
+from stoker.graph.watching.modes import _active
 from tests.graph.loop import FIRST_SUBSTITUTED, STEPS, check, drawn, everything
 
 pytestmark = pytest.mark.timeout(30)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.graph.trial import Arm, Trial
+from stoker.graph.choice.trial import Arm, Trial
 
 
 def tried(on_s: float, off_s: float) -> tuple[Trial, int]:

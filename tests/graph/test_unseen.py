@@ -13,10 +13,10 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from stoker.core.errors import BatchWrittenError
-from stoker.graph.conductor import Conductor
-from stoker.graph.cutter import MAX_VARIANTS, Cutter
+from stoker.graph.cut_control import MAX_VARIANTS, Cutter
 from stoker.graph.functions import Effect, effect, rounds_by_threads
-from stoker.graph.memory import Memory
+from stoker.graph.loop_memory import Memory
+from stoker.graph.watching.step_watcher import Conductor
 from tests.graph.loop import FIRST_SUBSTITUTED, FREE, check
 from tests.graph.test_substitution import batches, program
 

@@ -15,7 +15,7 @@ from benchmarks.timed_program import Loop
 from stoker.feed.engine import Engine
 from stoker.feed.iterator import FedIterator
 from stoker.feed.order import Order
-from stoker.graph.cutter import Cutter
+from stoker.graph.cut_control import Cutter
 
 pytestmark = pytest.mark.integration
 

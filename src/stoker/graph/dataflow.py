@@ -1,8 +1,8 @@
 """The dataflow graph of one step's beginning: which calls were made on a batch, and what each depends on.
 
-Plain data without torch, so that what decides (:mod:`stoker.graph.cut`) and what draws can be tested alone. A graph
-lists, in program order, every call that touched the batch or something made from it. A node is *stateless* when it
-depends on nothing but the batch and proven constants; ``Node.state`` says why another one is not.
+Plain data without torch, so that what decides (:mod:`stoker.graph.choice.cut`) and what draws can be tested alone.
+A graph lists, in program order, every call that touched the batch or something made from it. A node is *stateless*
+when it depends on nothing but the batch and proven constants; ``Node.state`` says why another one is not.
 """
 
 from __future__ import annotations

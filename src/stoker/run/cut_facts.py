@@ -9,8 +9,8 @@ from typing import Any
 from torch.fx import GraphModule
 from torch.utils.data import DataLoader
 
-from stoker.graph.cutter import Verdict
-from stoker.graph.module import to_module
+from stoker.graph.cut_control import Verdict
+from stoker.graph.replay.module import to_module
 from stoker.records.events import CutChosen
 from stoker.run import patch
 from stoker.run.cutting import record_of

@@ -11,12 +11,12 @@ from stoker.core.mishaps import reraise_from_handler
 from stoker.feed.loader import LoaderFeed, StepCutter
 from stoker.feed.program import Tier
 from stoker.feed.window import Counters
-from stoker.graph.conductor import Conductor
-from stoker.graph.cut import Prices
-from stoker.graph.cutter import Cutter, Verdict, measure_bandwidth
+from stoker.graph.choice.cut import Prices
+from stoker.graph.cut_control import Cutter, Verdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Node
-from stoker.graph.deferred import PATCHES, guard_capsules
-from stoker.graph.memory import Memory
+from stoker.graph.loop_memory import Memory
+from stoker.graph.recording.deferred import PATCHES, guard_capsules
+from stoker.graph.watching.step_watcher import Conductor
 from stoker.records import events
 
 _FREE = Prices(bytes_per_s=1e15, tensor_s=0.0, verify_s=0.0, worker_s_price=0.0, min_saving_frac=0.0)

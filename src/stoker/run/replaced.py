@@ -11,8 +11,8 @@ from stoker.core.config import Settings
 from stoker.core.patching import patched
 from stoker.feed import streams
 from stoker.feed.arena import SlotArena
-from stoker.graph import modes
 from stoker.graph.torch_private import COMPILER
+from stoker.graph.watching import modes
 from stoker.run import patch
 from stoker.run.profiling.watching import Watch
 from stoker.run.serving import Serving

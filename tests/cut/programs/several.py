@@ -16,7 +16,7 @@ running = ""
 
 def count():
     """Looks into stoker, if it is there."""
-    verifier = sys.modules.get("stoker.graph.verifier")
+    verifier = sys.modules.get("stoker.graph.replay.verifier")
     if verifier is None:
         return
     begin, end = verifier.Verifier.__init__, verifier.Verifier.finish

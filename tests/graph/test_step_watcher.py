@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from stoker.graph.conductor import MAX_WAITING, Conductor
+from stoker.graph.watching.step_watcher import MAX_WAITING, Conductor
 
 
 class Follows:

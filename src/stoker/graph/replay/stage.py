@@ -20,7 +20,7 @@ from stoker.graph.dataflow import Argument, Form, Value
 from stoker.graph.functions import find
 from stoker.graph.leaves import is_changed, leaves_of, mark, signature_of
 from stoker.graph.randomness import seeded
-from stoker.graph.recorder import Ambient, Call, ambient
+from stoker.graph.recording.recorder import Ambient, Call, ambient
 from stoker.graph.torch_private import inside_transform, pin_memory, without_transforms
 
 Look = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]

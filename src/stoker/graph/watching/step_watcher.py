@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stoker.graph.modes import Step, Watch
 from stoker.graph.torch_private import unseen
+from stoker.graph.watching.modes import Step, Watch
 
 MAX_WAITING = 16
 """Batches of one loader that may wait, unused, before the oldest is no longer watched for."""

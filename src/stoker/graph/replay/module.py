@@ -12,8 +12,8 @@ from torch import fx
 
 from stoker.graph.dataflow import Argument, Form
 from stoker.graph.functions import find
-from stoker.graph.merge import Recording
-from stoker.graph.replay import results_of
+from stoker.graph.recording.common_graph import Recording
+from stoker.graph.replay.stage import results_of
 
 
 def to_module(recording: Recording, outputs: Iterable[int] | None = None) -> fx.GraphModule:

@@ -3,7 +3,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.graph.flow import SINK, SOURCE, Network
+from stoker.graph.choice.min_cut import SINK, SOURCE, Network
 
 VERTICES = 6
 EDGES = st.lists(

@@ -17,7 +17,7 @@ import torch
 from stoker.graph.arguments import differing, same_bits
 from stoker.graph.dataflow import Argument, Form, Graph, Node, Value
 from stoker.graph.numerics import Numerics, numerics
-from stoker.graph.recorder import Call, Trace, Use
+from stoker.graph.recording.recorder import Call, Trace, Use
 
 _LEAST_S, _COMPARE_S, _COMPARED_BYTES_PER_S = 1e-8, 2e-6, 1e10
 """No call costs less than the first; comparing two tensors bit by bit: fixed cost, and bytes a second (one core)."""

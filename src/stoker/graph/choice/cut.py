@@ -1,7 +1,7 @@
 """Chooses what data workers run of a recorded step: the cut that is predicted to save most, never the largest one.
 
 Owns the prices, the value of a cut and the exact choice. What the words mean for people (why a node stays) is in
-:mod:`stoker.graph.staying`; how the graph comes about and how the cut is run is not known here.
+:mod:`stoker.graph.choice.reasons`; how the graph comes about and how the cut is run is not known here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 
 from stoker.core.units import format_seconds
-from stoker.graph import staying
+from stoker.graph.choice import reasons
+from stoker.graph.choice.cost_model import Ledger, Prices
+from stoker.graph.choice.min_cut import SINK, SOURCE, Network
 from stoker.graph.dataflow import Cut, Graph
-from stoker.graph.flow import SINK, SOURCE, Network
-from stoker.graph.ledger import Ledger, Prices
 
 __all__ = ["NO_TIME", "Prices", "choose", "value_of"]
 
@@ -41,7 +41,7 @@ def choose(graph: Graph, prices: Prices) -> Cut:
         moved = frozenset[int]()
     words = f"is worth moving, but all such nodes save {format_seconds(saved_s)} a step"
     stayed = {
-        **staying.reasons(ledger, moved),
+        **reasons.reasons(ledger, moved),
         **dict.fromkeys(worth - moved, NO_TIME),
         **dict.fromkeys(few, f"{words}: the least to do it for is {format_seconds(least_s)}"),
     }

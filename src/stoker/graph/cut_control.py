@@ -20,19 +20,19 @@ from typing import Any, Literal
 import numpy as np
 
 from stoker.core.units import format_seconds
-from stoker.graph.attention import Attention
-from stoker.graph.conductor import Conductor
-from stoker.graph.cut import NO_TIME, Prices, choose
+from stoker.graph.choice.cut import NO_TIME, Prices, choose
+from stoker.graph.choice.trial import Arm, Trial
 from stoker.graph.dataflow import Argument, Cut, Form, Graph
-from stoker.graph.expected import NOTHING, Substitution
 from stoker.graph.leaves import leaves_of, signature_of
-from stoker.graph.memory import Memory
-from stoker.graph.merge import Recording, merge, spread_state
-from stoker.graph.recorder import Recorder, Trace
-from stoker.graph.replay import Plan, Prepared, Stage, Step, step_of, with_drops
+from stoker.graph.loop_memory import Memory
+from stoker.graph.recording.common_graph import Recording, merge, spread_state
+from stoker.graph.recording.recorder import Recorder, Trace
+from stoker.graph.replay.call_matcher import NOTHING, Substitution
+from stoker.graph.replay.stage import Plan, Prepared, Stage, Step, step_of, with_drops
+from stoker.graph.replay.verifier import Verifier
 from stoker.graph.torch_private import unseen
-from stoker.graph.trial import Arm, Trial
-from stoker.graph.verifier import Verifier
+from stoker.graph.watching.attention import Attention
+from stoker.graph.watching.step_watcher import Conductor
 
 SKIPPED_BATCHES = 2
 """Batches of a loader before recording: first steps allocate and warm up."""

@@ -22,9 +22,9 @@ from torch.overrides import TorchFunctionMode, handle_torch_function
 from stoker.core.errors import BatchWrittenError
 from stoker.core.mishaps import reraise_from_handler
 from stoker.core.places import call, calling_as
-from stoker.graph.deferred import PATCHES, guard_capsules, realise
 from stoker.graph.functions import Function
-from stoker.graph.recorder import Run
+from stoker.graph.recording.deferred import PATCHES, guard_capsules, realise
+from stoker.graph.recording.recorder import Run
 from stoker.graph.torch_private import (
     DeviceContext,
     compiled_module,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stoker.graph.merge import Recording
-from stoker.graph.recorder import Trace
-from stoker.graph.trial import Trial
+from stoker.graph.choice.trial import Trial
+from stoker.graph.recording.common_graph import Recording
+from stoker.graph.recording.recorder import Trace
 
 _MAX_REMEMBERED = 16
 """Recordings that one loop's memory holds, over all its loaders."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from stoker.core.units import format_bytes, format_seconds
-from stoker.graph.ledger import Ledger
+from stoker.graph.choice.cost_model import Ledger
 
 
 def reasons(ledger: Ledger, moved: Set[int]) -> dict[int, str]:

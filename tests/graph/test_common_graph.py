@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from stoker.graph.leaves import leaves_of, signature_of
-from stoker.graph.merge import Recording, merge
-from stoker.graph.modes import Watch
-from stoker.graph.recorder import Recorder, Trace
+from stoker.graph.recording.common_graph import Recording, merge
+from stoker.graph.recording.recorder import Recorder, Trace
+from stoker.graph.watching.modes import Watch
 
 
 def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:

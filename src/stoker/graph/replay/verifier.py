@@ -18,14 +18,14 @@ import torch
 
 from stoker.core.errors import BatchWrittenError
 from stoker.graph.arguments import copy_of, same_bits
-from stoker.graph.deferred import Deferred, become_real, deferred_in, realise
-from stoker.graph.expected import Expected, Substitution
 from stoker.graph.functions import Effect, Function, effect, simple_name, storage_of, writes_by_keyword
 from stoker.graph.leaves import is_changed, mark
 from stoker.graph.numerics import numerics
 from stoker.graph.randomness import seeded
-from stoker.graph.recorder import Run
-from stoker.graph.replay import Prepared, outside_transforms, results_of, run_steps, step_of
+from stoker.graph.recording.deferred import Deferred, become_real, deferred_in, realise
+from stoker.graph.recording.recorder import Run
+from stoker.graph.replay.call_matcher import Expected, Substitution
+from stoker.graph.replay.stage import Prepared, outside_transforms, results_of, run_steps, step_of
 from stoker.graph.torch_private import count_dispatch_modes, identity_of, unseen, unseen_by_subclasses
 
 

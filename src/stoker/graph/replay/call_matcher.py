@@ -15,10 +15,10 @@ import torch
 
 from stoker.graph.arguments import Matcher, matcher
 from stoker.graph.dataflow import DICT, Argument, Cut, Form, Node
-from stoker.graph.deferred import Deferred
 from stoker.graph.functions import find
-from stoker.graph.merge import Recording
-from stoker.graph.recorder import ambient
+from stoker.graph.recording.common_graph import Recording
+from stoker.graph.recording.deferred import Deferred
+from stoker.graph.recording.recorder import ambient
 from stoker.graph.torch_private import devices, is_any_autocast, owners_of, unseen
 
 _NO_BITS = (float, complex, np.generic)
