@@ -11,8 +11,8 @@ import sys
 import numpy as np
 
 from benchmarks.harness import Bar, Options, Report, number, run
+from stoker.perf.study.cross_validation import Judge
 from stoker.perf.study.holdout import Predicted
-from stoker.perf.study.judging import Judge
 from stoker.perf.study.workloads import mpt
 
 BAR = Bar(

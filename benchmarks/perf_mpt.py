@@ -15,7 +15,7 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.harness import Bar, Options, Report, number, run
-from stoker.perf.study.judging import Judge
+from stoker.perf.study.cross_validation import Judge
 from stoker.perf.study.scoreboard import Score, mpt_scores
 
 BAR = Bar(

@@ -25,7 +25,7 @@ from stoker.perf.communication.fabric import fabric_of
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.strategy import Machines, Strategy
-from stoker.perf.study.communication.boxes import exposed_s
+from stoker.perf.study.communication.fitted_fabrics import exposed_s
 from stoker.perf.study.communication.fitting import Predicted, held_out
 from stoker.perf.study.communication.scaling import Scaling, peculiarity, scalings
 from stoker.perf.study.decoders import decoder

@@ -44,7 +44,11 @@ def test_the_layers_hold() -> None:
         ("feed/planted.py", "from stoker.scale import planted_target\n", "stoker.feed.planted -> stoker.scale"),
         ("feed/planted.py", "import stoker.graph.choice.cut\n", "stoker.feed.planted -> stoker.graph.choice.cut"),
         ("graph/planted.py", "import stoker.feed.scaling\n", "stoker.graph.planted -> stoker.feed.scaling"),
-        ("perf/planted.py", "import stoker.perf.study.judging\n", "stoker.perf.planted -> stoker.perf.study.judging"),
+        (
+            "perf/planted.py",
+            "import stoker.perf.study.cross_validation\n",
+            "stoker.perf.planted -> stoker.perf.study.cross_validation",
+        ),
         (
             "cli/planted.py",
             "def late():\n    from stoker.perf.study.tables import rows\n    return rows\n",

@@ -33,7 +33,7 @@ NO_PATCHES = {
     "cli/cache/arguments.py": "argparse's way to return a value",
     "feed/torch_private.py": "`_worker_info`: torch's variable for what a data worker is",
     "feed/window.py": "counters of its own",
-    "perf/features/distributed.py": "modules of the traced program, in a process of its own",
+    "perf/features/tracing/distributed.py": "modules of the traced program, in a process of its own",
 }
 
 

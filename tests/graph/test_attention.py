@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.graph.test_step_watcher import OWNERS, follow
 from torch.utils.data import Sampler
 
 from stoker.graph.cut_control import RECORDED_STEPS, SKIPPED_BATCHES, Cutter
@@ -17,6 +16,7 @@ from stoker.graph.watching.attention import Attention
 from stoker.graph.watching.step_watcher import Conductor
 from tests.faults.serve import loader_of, served
 from tests.graph.loop import FREE, Source, everything
+from tests.graph.test_step_watcher import OWNERS, follow
 from tests.graph.test_substitution import batches
 
 LONGEST = 1 << Attention.DOUBLINGS

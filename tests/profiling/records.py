@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.perf.verdict.kernels import LABELS
+from stoker.perf.diagnosis.kernels import LABELS
 from stoker.records.profile import LoaderFacts, RankRecord, SampledStep, StepTimes, Usage
 
 

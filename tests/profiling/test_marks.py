@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.perf.verdict.marks import Kind, Mark, pace_of, steps_of
+from stoker.perf.diagnosis.marks import Kind, Mark, pace_of, steps_of
 
 A, D, B, E = Kind.ASKED, Kind.DELIVERED, Kind.STEPPING, Kind.STEPPED
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from stoker.perf import characterise
+from stoker.perf.diagnosis.rules import Context, judge
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.verdict.judging import Context, judge
 from stoker.records.profile import FEATURES_NAME, Profile
 from stoker.run.profiling.assembling import assemble
 from stoker.run.profiling.predicting import add_prediction, prophesy, trace, traceable

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.perf.verdict.judging import Context, judge
+from stoker.perf.diagnosis.rules import Context, judge
 from stoker.records.events import LoaderOpened, RunEnded
 from stoker.records.profile import Profile, read_profile
 from stoker.records.runlog import find_run, read_run

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.config import Settings
-from stoker.perf.verdict.breakdown import Breakdown, break_down
+from stoker.perf.diagnosis.breakdown import Breakdown, break_down
 from stoker.records.profile import RankRecord, rank_name, read_rank
 from stoker.run.active import Active
 from stoker.run.profiling.options import ProfileOptions

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.perf.verdict.kernels import LABELS, label_of_kernel, label_of_operator
-from stoker.perf.verdict.sampled import Kernel, Trace, analyse
-from stoker.perf.verdict.timeline import (
+from stoker.perf.diagnosis.kernels import LABELS, label_of_kernel, label_of_operator
+from stoker.perf.diagnosis.sampled import Kernel, Trace, analyse
+from stoker.perf.diagnosis.timeline import (
     CLOSURE,
     MODULE,
     NEXT,

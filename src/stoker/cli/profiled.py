@@ -15,7 +15,7 @@ import msgspec
 from stoker.cli.output import json_of
 from stoker.core.config import Settings
 from stoker.core.saying import say
-from stoker.perf.verdict.judging import Context, judge
+from stoker.perf.diagnosis.rules import Context, judge
 from stoker.records.profile import PROFILE_NAME, Profile, RankRecord, write_record
 from stoker.run.active import Active
 from stoker.run.environment import ACTIVE_ENV

@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from stoker.perf.features.accelerator import answering
 from stoker.perf.features.child import _Program
-from stoker.perf.features.distributed import alone
-from stoker.perf.features.redirect import redirected
+from stoker.perf.features.tracing.accelerator import answering
+from stoker.perf.features.tracing.distributed import alone
+from stoker.perf.features.tracing.redirect import redirected
 
 OWNERS: tuple[Any, ...] = (
     torch, torch.amp, torch.autograd, torch.cuda, torch.cuda.amp, torch.cuda.nvtx, torch.distributed, fsdp,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from stoker.perf.communication.spreading import is_measured
+from stoker.perf.communication.step_on_cluster import is_measured
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.planning.front import Limits
 from stoker.perf.planning.offers import Offer, Prices, only, without_prices

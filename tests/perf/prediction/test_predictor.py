@@ -20,7 +20,7 @@ from stoker.perf.prediction.calibrated import calibration
 from stoker.perf.prediction.intervals import interval
 from stoker.perf.prediction.predictor import Predictor, predict
 from stoker.perf.prediction.terms import Stack, unit_times
-from stoker.perf.prediction.work import work_of
+from stoker.perf.prediction.work_vector import work_of
 from stoker.perf.strategy import DataParallel, Machines, Strategy
 from tests.perf.communication.models import decoder
 from tests.perf.prediction.features import operation, product, step, training

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stoker.perf.catalogue import Gpu, catalogue, gpu
 from stoker.perf.prediction.calibrated import calibration
 from stoker.perf.prediction.terms import CARDS, GENERATIONS, LAUNCH_S, TERMS, Stack, unit_times, without
-from stoker.perf.prediction.work import AMOUNTS, work_of
+from stoker.perf.prediction.work_vector import AMOUNTS, work_of
 from stoker.perf.study.tables.traced import traced_programs
 from tests.perf.prediction.features import operation, product, training
 

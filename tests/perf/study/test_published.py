@@ -11,11 +11,11 @@ from stoker.perf.prediction.calibrated import PART_OF, calibration
 from stoker.perf.prediction.intervals import interval
 from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.prediction.terms import LAUNCH_S
-from stoker.perf.prediction.work import AMOUNTS
+from stoker.perf.prediction.work_vector import AMOUNTS
 from stoker.perf.strategy import Machines
 from stoker.perf.study.baseline import Baseline
 from stoker.perf.study.compiling import compiled
-from stoker.perf.study.judging import Judge, source
+from stoker.perf.study.cross_validation import Judge, source
 from stoker.perf.study.published import LOOSE, configurations, study
 from stoker.perf.study.tables.decoders import decoders
 from stoker.perf.study.tables.traced import traced_programs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.perf.communication.collectives import Group
 from stoker.perf.communication.cost import Cost
 from stoker.perf.communication.fabric import Fabric, fabric_of
-from stoker.perf.communication.spreading import Spread, refusal, spread
+from stoker.perf.communication.step_on_cluster import Spread, refusal, spread
 from stoker.perf.communication.times import StepTimes, layers_of
 
 __all__ = ["Cost", "Fabric", "Group", "Spread", "StepTimes", "fabric_of", "layers_of", "refusal", "spread"]

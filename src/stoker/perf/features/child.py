@@ -26,14 +26,14 @@ from torch.utils.data import DataLoader
 
 from stoker.core.errors import StokerError
 from stoker.core.patching import Patches
-from stoker.perf.features.accelerator import answering
-from stoker.perf.features.distributed import alone
-from stoker.perf.features.recorder import Recorder
-from stoker.perf.features.redirect import Redirect, redirected
 from stoker.perf.features.step import fake_of, prepare_optimizer
-from stoker.perf.features.summing import features_of
 from stoker.perf.features.torch_private import BaseIterator, FakeTensor, tree_leaves
-from stoker.perf.features.watch import Watch, first_size
+from stoker.perf.features.tracing.accelerator import answering
+from stoker.perf.features.tracing.distributed import alone
+from stoker.perf.features.tracing.recorder import Recorder
+from stoker.perf.features.tracing.redirect import Redirect, redirected
+from stoker.perf.features.tracing.summing import features_of
+from stoker.perf.features.tracing.watch import Watch, first_size
 
 
 class _Program:

@@ -14,10 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.records import StepFeatures, check_hints
-from stoker.perf.features.redirect import Redirect, redirected
-from stoker.perf.features.summing import features_of
 from stoker.perf.features.torch_private import (
     FakeTensor,
     before_compiling,
@@ -26,7 +23,10 @@ from stoker.perf.features.torch_private import (
     tree_map_only,
     undo_compiling_in_place,
 )
-from stoker.perf.features.watch import Watch
+from stoker.perf.features.tracing.recorder import Recorder
+from stoker.perf.features.tracing.redirect import Redirect, redirected
+from stoker.perf.features.tracing.summing import features_of
+from stoker.perf.features.tracing.watch import Watch
 
 Target = Literal["cuda", "cpu"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from stoker.perf.catalogue import Gpu
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.memory.held import Held
+from stoker.perf.memory.resident import Held
 from stoker.perf.strategy import Machines, Strategy
 
 CONTEXT_BYTES = 0.75e9

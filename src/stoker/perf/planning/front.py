@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stoker.perf.communication.spreading import is_measured
+from stoker.perf.communication.step_on_cluster import is_measured
 from stoker.perf.planning.pricing import TIERS, Plan
 
 TIE = 1.05

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from stoker.perf.communication.spreading import is_measured
+from stoker.perf.communication.step_on_cluster import is_measured
 from stoker.perf.planning.front import TIE, Limits
 from stoker.perf.planning.pricing import Job, Plan, Rejection, price
 from stoker.perf.planning.space import Candidate, Space, groups

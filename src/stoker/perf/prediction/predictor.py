@@ -10,7 +10,7 @@ import numpy as np
 
 from stoker.perf.calibration.fitting import Calibration
 from stoker.perf.catalogue import Gpu, gpu
-from stoker.perf.communication.spreading import Spread, refusal, spread
+from stoker.perf.communication.step_on_cluster import Spread, refusal, spread
 from stoker.perf.communication.times import StepTimes
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.prediction.anchor import CPU, Anchor
@@ -19,7 +19,7 @@ from stoker.perf.prediction.calibrated import calibration, columns
 from stoker.perf.prediction.intervals import distance_of, interval
 from stoker.perf.prediction.prediction import Prediction, Tier, refused
 from stoker.perf.prediction.terms import Stack, unit_times
-from stoker.perf.prediction.work import Array, work_of
+from stoker.perf.prediction.work_vector import Array, work_of
 from stoker.perf.strategy import Machines, Strategy
 
 _UNKNOWN = 0.05

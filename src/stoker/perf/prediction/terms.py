@@ -14,7 +14,7 @@ import numpy as np
 
 from stoker.perf.calibration.fitting import Calibration, Term
 from stoker.perf.catalogue import Gpu, catalogue
-from stoker.perf.prediction.work import AMOUNTS, Array
+from stoker.perf.prediction.work_vector import AMOUNTS, Array
 
 LAUNCH_S = 10e-6
 """A unit for the host's work for a kernel, and for a step of a recurrent layer; the coefficient says how many."""

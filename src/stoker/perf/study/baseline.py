@@ -9,9 +9,9 @@ import numpy as np
 from stoker.perf.calibration.fitting import Array
 from stoker.perf.catalogue import gpu
 from stoker.perf.prediction.terms import precision_of
-from stoker.perf.prediction.work import AMOUNTS, WIDTHS
+from stoker.perf.prediction.work_vector import AMOUNTS, WIDTHS
+from stoker.perf.study.cross_validation import Grouping, Judge, Pair, family
 from stoker.perf.study.holdout import Predicted
-from stoker.perf.study.judging import Grouping, Judge, Pair, family
 from stoker.perf.study.published import Configuration
 
 

@@ -12,8 +12,8 @@ from stoker.perf.catalogue import gpu
 from stoker.perf.prediction import calibrated
 from stoker.perf.prediction.intervals import FILE, SHARES, Distance, Interval, Table, key
 from stoker.perf.prediction.terms import GENERATIONS, older
+from stoker.perf.study.cross_validation import Judge
 from stoker.perf.study.holdout import quantiles
-from stoker.perf.study.judging import Judge
 
 
 def compiled(judge: Judge, distances: tuple[Distance, ...] = ("card", "generation", "specification")) -> Table:

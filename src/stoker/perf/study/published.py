@@ -16,7 +16,7 @@ from stoker.perf.communication.fabric import fabric_of
 from stoker.perf.communication.replicas import ddp
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.prediction.terms import TERMS, Stack, unit_times
-from stoker.perf.prediction.work import AMOUNTS, Array
+from stoker.perf.prediction.work_vector import AMOUNTS, Array
 from stoker.perf.study.communication.profiles import key_of as profile_key
 from stoker.perf.study.communication.profiles import profiles
 from stoker.perf.study.communication.scaling import group_in
@@ -86,7 +86,7 @@ class Configuration:
     def spread(self, alone_s: float) -> tuple[float, float, float]:
         """Likely, lowest and highest seconds on all its GPUs of a step that takes so long on one.
 
-        As :func:`~stoker.perf.communication.spreading.spread` has them, here from a profile of the layers.
+        As :func:`~stoker.perf.communication.step_on_cluster.spread` has them, here from a profile of the layers.
         """
         if self.gpus == 1:
             return alone_s, alone_s, alone_s

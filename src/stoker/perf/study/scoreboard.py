@@ -14,8 +14,8 @@ import numpy as np
 
 from stoker.perf.calibration.fitting import Array, Term
 from stoker.perf.study.baseline import Baseline
+from stoker.perf.study.cross_validation import Judge, source
 from stoker.perf.study.holdout import Mask, Predicted, Study
-from stoker.perf.study.judging import Judge, source
 from stoker.perf.study.published import LOOSE
 from stoker.perf.study.tables.rows import Published, published
 from stoker.perf.study.workloads import gpt, mpt

@@ -9,10 +9,10 @@ from statistics import fmean
 
 from stoker import __version__
 from stoker.perf.catalogue import catalogue
-from stoker.perf.verdict.breakdown import break_down, mean_of, typical
-from stoker.perf.verdict.kernels import LABELS
-from stoker.perf.verdict.sampled import Sampled, rescaled
-from stoker.perf.verdict.stragglers import find_stragglers, waited_s
+from stoker.perf.diagnosis.breakdown import break_down, mean_of, typical
+from stoker.perf.diagnosis.kernels import LABELS
+from stoker.perf.diagnosis.sampled import Sampled, rescaled
+from stoker.perf.diagnosis.stragglers import find_stragglers, waited_s
 from stoker.records.profile import Details, Profile, RankRecord
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stoker.core.errors import StokerError
 from stoker.perf import catalogue, machine
+from stoker.perf.diagnosis.residual import find_residual, modules_of
 from stoker.perf.features.program import characterise_program
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.perf.machine.prediction import predicted_lines
@@ -22,7 +23,6 @@ from stoker.perf.machine.speed import Speed
 from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import Machines
-from stoker.perf.verdict.residual import find_residual, modules_of
 from stoker.records.profile import FEATURES_NAME, Predicted, Profile
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules import module as registry
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from stoker.perf.verdict.timeline import MODULE, STEP
+from stoker.perf.diagnosis.timeline import MODULE, STEP
 from stoker.run.profiling.trace import read_trace
 from stoker.run.torch_private import has_compiled
 
@@ -67,7 +67,7 @@ class Sampler:
         self._profile = None
 
     def read(self) -> Any:
-        """What was seen, a :class:`~stoker.perf.verdict.sampled.Trace`; None where nothing was."""
+        """What was seen, a :class:`~stoker.perf.diagnosis.sampled.Trace`; None where nothing was."""
         results = getattr(getattr(self._profile, "profiler", None), "kineto_results", None)
         return read_trace(results.events()) if results is not None else None
 

@@ -20,8 +20,8 @@ from stoker.core import host
 from stoker.core.forking import Owner
 from stoker.core.saying import say
 from stoker.feed.iterator import FedIterator
-from stoker.perf.verdict.marks import steps_of
-from stoker.perf.verdict.sampled import Sampled, analyse
+from stoker.perf.diagnosis.marks import steps_of
+from stoker.perf.diagnosis.sampled import Sampled, analyse
 from stoker.records import events
 from stoker.records.profile import LoaderFacts, RankRecord, StepTimes, Usage, rank_name, write_record
 from stoker.records.runlog import RunLog

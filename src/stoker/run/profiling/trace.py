@@ -8,9 +8,9 @@ import functools
 from collections import defaultdict
 from typing import Any
 
-from stoker.perf.verdict.kernels import label_of_operator
-from stoker.perf.verdict.sampled import Kernel, Trace
-from stoker.perf.verdict.timeline import STEP, Span
+from stoker.perf.diagnosis.kernels import label_of_operator
+from stoker.perf.diagnosis.sampled import Kernel, Trace
+from stoker.perf.diagnosis.timeline import STEP, Span
 from stoker.run.torch_private import DeviceType, is_made_of_others
 
 

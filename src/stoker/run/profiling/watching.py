@@ -19,8 +19,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from stoker.core.forking import at_fork
 from stoker.core.patching import Patches
 from stoker.feed.torch_private import BaseIterator, dataset_of, num_workers_of
-from stoker.perf.verdict.marks import Kind, Mark
-from stoker.perf.verdict.timeline import CLOSURE, NEXT, OPTIMIZER
+from stoker.perf.diagnosis.marks import Kind, Mark
+from stoker.perf.diagnosis.timeline import CLOSURE, NEXT, OPTIMIZER
 from stoker.records.profile import LoaderFacts
 from stoker.run.serving import call_site
 

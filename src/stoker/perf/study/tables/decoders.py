@@ -15,7 +15,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     """One row of ``llm-foundry``.
 
     Attributes:
-        work: of one GPU and optimizer step, in the order of :data:`stoker.perf.prediction.work.AMOUNTS`: all
+        work: of one GPU and optimizer step, in the order of :data:`stoker.perf.prediction.work_vector.AMOUNTS`: all
             micro-batches, recomputation, and its share of the optimizer's.
         own_s: of the measured step, without exchange that is not hidden and without waiting for other GPUs.
     """

@@ -16,7 +16,7 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         work: amounts of one micro-batch and one optimizer step, in the order of
-            :data:`stoker.perf.prediction.work.AMOUNTS`.
+            :data:`stoker.perf.prediction.work_vector.AMOUNTS`.
         gradient_bytes: of all parameters.
         unknown: operations without a formula.
     """

@@ -16,7 +16,7 @@ import msgspec
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication import Spread, StepTimes, spread
 from stoker.perf.features.records import PHASES, StepFeatures
-from stoker.perf.prediction.work import Array, work_of
+from stoker.perf.prediction.work_vector import Array, work_of
 from stoker.perf.strategy import Machines, Strategy
 from stoker.perf.study.tables.decoders import FILE as DECODERS
 from stoker.perf.study.tables.decoders import Decoder

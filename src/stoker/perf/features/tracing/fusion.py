@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.perf.features.recorder import Call
+from stoker.perf.features.tracing.recorder import Call
 
 FUSIBLE = frozenset({"pointwise", "norm", "softmax", "reduction", "copy", "fill", "random"})
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker.perf.features.costs import Cost, Touch, attention_dims, causal_pairs, simple, touched
-from stoker.perf.features.formulas import NORM_FLOPS, RMS_NORM_BACKWARD
+from stoker.perf.features.operators.costs import Cost, Touch, attention_dims, causal_pairs, simple, touched
+from stoker.perf.features.operators.formulas import NORM_FLOPS, RMS_NORM_BACKWARD
 
 Record = Callable[[str, Cost, torch.dtype], None]
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stoker.perf.verdict.kernels import label_of_kernel
-from stoker.perf.verdict.timeline import STEP, Span, contexts, cut, flatten, modules_by_sequence, on_device, on_host
+from stoker.perf.diagnosis.kernels import label_of_kernel
+from stoker.perf.diagnosis.timeline import STEP, Span, contexts, cut, flatten, modules_by_sequence, on_device, on_host
 from stoker.records.profile import ModuleTime, OperatorTime, SampledStep
 
 NS = 1e-9

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.records import Layer, Weights
 from stoker.perf.features.torch_private import values_of
-from stoker.perf.features.watch import Watch
+from stoker.perf.features.tracing.recorder import Recorder
+from stoker.perf.features.tracing.watch import Watch
 
 
 @dataclass(slots=True)

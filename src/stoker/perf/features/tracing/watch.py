@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stoker.perf.features.distributed import paths
-from stoker.perf.features.places import outermost
-from stoker.perf.features.recorder import Recorder
 from stoker.perf.features.torch_private import FakeTensor, tree_leaves
+from stoker.perf.features.tracing.distributed import paths
+from stoker.perf.features.tracing.places import outermost
+from stoker.perf.features.tracing.recorder import Recorder
 
 
 def first_size(tensors: Sequence[Tensor]) -> int:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker.perf.features import cpu_kernels
-from stoker.perf.features.calls import base_name, is_view
-from stoker.perf.features.costs import Cost, Formula, Touch, all_of, elements, simple, touched
+from stoker.perf.features.operators import cpu_kernels
+from stoker.perf.features.operators.calls import base_name, is_view
+from stoker.perf.features.operators.costs import Cost, Formula, Touch, all_of, elements, simple, touched
 from stoker.perf.features.torch_private import schema_of
 
 SOFTMAX_FLOPS = 5

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from stoker.perf.verdict.kernels import LABELS
-from stoker.perf.verdict.marks import Pace, pace_of
+from stoker.perf.diagnosis.kernels import LABELS
+from stoker.perf.diagnosis.marks import Pace, pace_of
 from stoker.records.parts import PARTS
 from stoker.records.profile import RankRecord, SampledStep, StepTimes
 
@@ -17,7 +17,7 @@ class Breakdown(NamedTuple):
 
     Attributes:
         pace: of steps that nothing disturbed.
-        seconds: by label, of :data:`~stoker.perf.verdict.kernels.LABELS`; they sum to the pace.
+        seconds: by label, of :data:`~stoker.perf.diagnosis.kernels.LABELS`; they sum to the pace.
         hidden_s: of communication.
         own_s: of the step, without communication.
     """

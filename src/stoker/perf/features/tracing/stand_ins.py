@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from stoker.perf.features.kernels import Attention, Cell, Recurrent, RmsNorm, attention_kernel
-from stoker.perf.features.recorder import Recorder
+from stoker.perf.features.operators.kernels import Attention, Cell, Recurrent, RmsNorm, attention_kernel
 from stoker.perf.features.torch_private import FUNCTIONS, NEURAL, attention_math
+from stoker.perf.features.tracing.recorder import Recorder
 
 _SDPA: Any = functional.scaled_dot_product_attention
 _DROPOUT: Any = functional.dropout

@@ -2,7 +2,7 @@ import statistics
 
 import pytest
 
-from stoker.perf.study.communication.boxes import Fitted, exposed_s, fitted
+from stoker.perf.study.communication.fitted_fabrics import Fitted, exposed_s, fitted
 from stoker.perf.study.communication.fitting import fit, held_out, packed, without
 from stoker.perf.study.communication.profiles import profiles
 from stoker.perf.study.communication.scaling import peculiarity, scalings

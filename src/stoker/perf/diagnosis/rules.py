@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from stoker.core.units import format_seconds
+from stoker.perf.diagnosis.gains import NOT_BOUND, cores_of_others, gain_of, input_bounds
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
-from stoker.perf.verdict.gains import NOT_BOUND, cores_of_others, gain_of, input_bounds
 from stoker.records.profile import Action, Gain, Predicted, Profile, Verdict
 
 INPUT_LEVELS = (NOT_BOUND, 0.20)

@@ -21,9 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from stoker.core.patching import Patches
-from stoker.perf.features.costs import simple, touched
-from stoker.perf.features.recorder import Recorder
-from stoker.perf.features.stand_ins import StandIns
+from stoker.perf.features.operators.costs import simple, touched
 from stoker.perf.features.torch_private import (
     APPLY,
     RUN_BACKWARD,
@@ -34,6 +32,8 @@ from stoker.perf.features.torch_private import (
     run_backward,
     without_modes,
 )
+from stoker.perf.features.tracing.recorder import Recorder
+from stoker.perf.features.tracing.stand_ins import StandIns
 
 _HALF = (torch.float16, torch.bfloat16)
 _FP32 = [

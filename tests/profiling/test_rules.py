@@ -13,12 +13,12 @@ from msgspec import structs
 from stoker.cli.main import COMMANDS
 from stoker.core.errors import RunFolderError
 from stoker.perf.catalogue import catalogue
+from stoker.perf.diagnosis.breakdown import break_down, without_overhead
+from stoker.perf.diagnosis.gains import gain_of, input_bounds
+from stoker.perf.diagnosis.residual import find_residual, locate
+from stoker.perf.diagnosis.rules import INPUT_LEVELS, Context, judge, level
+from stoker.perf.diagnosis.stragglers import find_stragglers
 from stoker.perf.prediction.anchor import Anchor
-from stoker.perf.verdict.breakdown import break_down, without_overhead
-from stoker.perf.verdict.gains import gain_of, input_bounds
-from stoker.perf.verdict.judging import INPUT_LEVELS, Context, judge, level
-from stoker.perf.verdict.residual import find_residual, locate
-from stoker.perf.verdict.stragglers import find_stragglers
 from stoker.records.profile import (
     LoaderFacts,
     ModuleTime,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stoker.perf.communication import cutting
+from stoker.perf.communication import pipeline_stages
 from stoker.perf.communication.blocks import units_of
 from stoker.perf.communication.collectives import Group, all_reduce, send
 from stoker.perf.communication.cost import NOTHING, Cost
@@ -69,9 +69,9 @@ class Replica:
             raise ValueError(
                 f"`compute` must have times of the features' {len(self.layers)} layers, got {len(compute.forward_s)}"
             )
-        divided = cutting.split_layers(features) if strategy.tensor > 1 else frozenset[int]()
+        divided = pipeline_stages.split_layers(features) if strategy.tensor > 1 else frozenset[int]()
         self._share = [1.0 / strategy.tensor if place in divided else 1.0 for place in range(len(self.layers))]
-        loss = cutting.narrowed(features, strategy.tensor) if divided else 1.0
+        loss = pipeline_stages.narrowed(features, strategy.tensor) if divided else 1.0
         parts = [share * loss if share < 1 else 1.0 for share in self._share]
         forward = [seconds * part for seconds, part in zip(compute.forward_s, parts, strict=True)]
         again = [seconds * self._is_recomputed(layer) for seconds, layer in zip(forward, self.layers, strict=True)]
@@ -79,7 +79,7 @@ class Replica:
             seconds * part + repeated for seconds, part, repeated in zip(compute.backward_s, parts, again, strict=True)
         ]
         device = [sum(both) for both in zip(forward, backward, strict=True)]
-        self.stages = cutting.stages_of(self.layers, device, strategy.pipeline)
+        self.stages = pipeline_stages.stages_of(self.layers, device, strategy.pipeline)
         repeats = 1 + sum(again) / (sum(device) - sum(again)) if sum(again) else 1.0
         waits = self._stretched(device, compute, repeats)
         self.forward_s = tuple(seconds * wait for seconds, wait in zip(forward, waits, strict=True))
@@ -123,10 +123,10 @@ class Replica:
         strategy = self.layout.strategy
         if strategy.tensor == 1:
             return NOTHING
-        count, size = cutting.activations(self.features)
+        count, size = pipeline_stages.activations(self.features)
         passes = 3 if strategy.checkpointing else 2
         blocks = -(-count // strategy.pipeline)
-        return all_reduce(self.layout.tensor(), size).times(cutting.ALL_REDUCES * passes * blocks)
+        return all_reduce(self.layout.tensor(), size).times(pipeline_stages.ALL_REDUCES * passes * blocks)
 
     @property
     def sends(self) -> Cost:
@@ -138,7 +138,7 @@ class Replica:
         """What each stage exchanges with its other replicas."""
         return [self._shard(stage, by_unit=by_unit, has_tables=has_tables) for stage in self.stages]
 
-    def _shard(self, stage: cutting.Stage, *, by_unit: bool, has_tables: bool) -> Shard:
+    def _shard(self, stage: pipeline_stages.Stage, *, by_unit: bool, has_tables: bool) -> Shard:
         layers = self.layers[stage.start : stage.stop]
         share = self._share[stage.start : stage.stop]
         tables = [layer.embedding_gradient_bytes if has_tables else 0 for layer in layers]

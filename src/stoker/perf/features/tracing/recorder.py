@@ -15,14 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker.perf.features.buffers import Buffers
-from stoker.perf.features.calls import Shortcut, base_name, is_large, shortcut_of
-from stoker.perf.features.costs import Cost, Formula
-from stoker.perf.features.cpu_kernels import lstm_workspace_bytes
-from stoker.perf.features.formulas import UNKNOWN, formula_of
-from stoker.perf.features.places import Hints, in_constructor, place
+from stoker.perf.features.operators.calls import Shortcut, base_name, is_large, shortcut_of
+from stoker.perf.features.operators.costs import Cost, Formula
+from stoker.perf.features.operators.cpu_kernels import lstm_workspace_bytes
+from stoker.perf.features.operators.formulas import UNKNOWN, formula_of
+from stoker.perf.features.operators.sparse import RESULTS
 from stoker.perf.features.records import Phase
-from stoker.perf.features.sparse import RESULTS
 from stoker.perf.features.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -38,6 +36,8 @@ from stoker.perf.features.torch_private import (
     tree_map_only,
     values_of,
 )
+from stoker.perf.features.tracing.buffers import Buffers
+from stoker.perf.features.tracing.places import Hints, in_constructor, place
 
 _CPU = torch.device("cpu")
 _DEVICE = torch.ops.prim.device.default

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stoker.perf.communication.blocks import Unit, output_bytes, units_of
-from stoker.perf.communication.cutting import Stage, split_layers, stages_of
+from stoker.perf.communication.pipeline_stages import Stage, split_layers, stages_of
 from stoker.perf.communication.times import layers_of
 from stoker.perf.features.records import Layer, StepFeatures
 from stoker.perf.strategy import Strategy

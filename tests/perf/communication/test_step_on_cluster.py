@@ -7,8 +7,8 @@ from msgspec.structs import replace as changed
 
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication import StepTimes, fabric_of, refusal, spread
-from stoker.perf.communication.cutting import narrowed
-from stoker.perf.communication.spreading import is_measured
+from stoker.perf.communication.pipeline_stages import narrowed
+from stoker.perf.communication.step_on_cluster import is_measured
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.strategy import DataParallel, Machines, Strategy
 from tests.perf.communication.models import convnet, decoder

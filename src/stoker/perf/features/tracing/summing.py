@@ -9,12 +9,12 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stoker.perf.features.fusion import fused
-from stoker.perf.features.layers import layers_of, memory_of, nbytes_of, uses_of, weights_of
-from stoker.perf.features.recorder import Call, Recorder
 from stoker.perf.features.records import Operation, StepFeatures, Unknown
 from stoker.perf.features.torch_private import tree_leaves
-from stoker.perf.features.watch import Watch
+from stoker.perf.features.tracing.fusion import fused
+from stoker.perf.features.tracing.layers import layers_of, memory_of, nbytes_of, uses_of, weights_of
+from stoker.perf.features.tracing.recorder import Call, Recorder
+from stoker.perf.features.tracing.watch import Watch
 
 
 def features_of(

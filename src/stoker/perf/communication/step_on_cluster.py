@@ -12,8 +12,8 @@ from stoker.perf.communication import replicas
 from stoker.perf.communication.blocks import units_of
 from stoker.perf.communication.collectives import Group
 from stoker.perf.communication.cost import NOTHING, Basis
-from stoker.perf.communication.cut_replica import Layout, Replica
 from stoker.perf.communication.fabric import Fabric, fabric_of
+from stoker.perf.communication.replica_split import Layout, Replica
 from stoker.perf.communication.replicas import Exchange, Shard
 from stoker.perf.communication.servers import served
 from stoker.perf.communication.stragglers import Cluster, slowest

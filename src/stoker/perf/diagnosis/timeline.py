@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from stoker.perf.verdict.kernels import LABELS
+from stoker.perf.diagnosis.kernels import LABELS
 
 NEXT, STEP, OPTIMIZER, CLOSURE = "stoker::next", "stoker::step", "stoker::optimizer", "stoker::closure"
 """Names of the ranges that we put into the trace: waiting for a batch, the end of a step (an instant), an optimizer's

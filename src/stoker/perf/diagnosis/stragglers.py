@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from stoker.perf.verdict.kernels import LABELS
+from stoker.perf.diagnosis.kernels import LABELS
 from stoker.records.parts import PARTS
 from stoker.records.profile import RankRecord, SampledStep, Stragglers
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from stoker.perf.features.costs import Cost, Touch, all_of, attention_dims, causal_pairs, touched
+from stoker.perf.features.operators.costs import Cost, Touch, all_of, attention_dims, causal_pairs, touched
 
 _PAGE = 4096
 _LINE = 16

@@ -1,0 +1,1 @@
+"""What single operators compute and touch: FLOPs, bytes and kernels by formula."""
