@@ -29,7 +29,7 @@ SPECIAL = {
 }
 SETTERS = {"setattr", "delattr"}
 NO_PATCHES = {
-    "cache/ledger.py": "a class of its own",
+    "cache/reading/run_counters.py": "a class of its own",
     "cli/cache/arguments.py": "argparse's way to return a value",
     "feed/torch_private.py": "`_worker_info`: torch's variable for what a data worker is",
     "feed/window.py": "counters of its own",

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.cache.names import PAGE_BYTES
-from stoker.cache.planning import MAX_REQUEST_PAGES, bytes_of, requests_for, runs_of
-from stoker.cache.readahead import FIRST_PAGES, MAX_PAGES, TOTAL_PAGES, Window, share
+from stoker.cache.reading.readahead import FIRST_PAGES, MAX_PAGES, TOTAL_PAGES, Window, share
+from stoker.cache.reading.request_planning import MAX_REQUEST_PAGES, bytes_of, requests_for, runs_of
 
 
 def follow(reads: list[int], size: int) -> tuple[Window, list[int]]:

@@ -6,12 +6,12 @@ import datetime
 
 import pytest
 
-from stoker.cache.descriptions import Description
+from stoker.cache.object_metadata import Description
 from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule
-from stoker.cache.reading import kept_version
+from stoker.cache.reading.reader import kept_version
+from stoker.cache.reading.recent_writes import Writes
 from stoker.cache.rules import Rules
 from stoker.cache.versions import Strength, Version
-from stoker.cache.writes import Writes
 
 
 @pytest.mark.parametrize(("protocol", "path", "number"), [

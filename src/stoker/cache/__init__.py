@@ -12,8 +12,8 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stoker.cache.filesystem.routing import install, uninstall
-    from stoker.cache.folders import materialise
-    from stoker.cache.models import load_safetensors, stream_safetensors
+    from stoker.cache.models.folders import materialise
+    from stoker.cache.models.loading import load_safetensors, stream_safetensors
     from stoker.cache.policies import Freshness, Rule
     from stoker.cache.rule_settings import rules_of
 

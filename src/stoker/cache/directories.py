@@ -20,10 +20,10 @@ import xxhash
 from stoker.cache.cluster.ring import chunk_position
 from stoker.cache.names import ObjectName
 from stoker.cache.page_stores import page_store
-from stoker.cache.pages import Pages, Reads
 from stoker.cache.policies import Life, Rule
+from stoker.cache.protocols import Pages, Reads
 from stoker.cache.store.contents import Held
-from stoker.cache.store.index import Entry
+from stoker.cache.store.index.page_index import Entry
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Version
 from stoker.core.errors import CacheError, ConfigError

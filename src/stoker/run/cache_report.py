@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stoker.cache.filesystem.around import unroutable
-from stoker.cache.ledger import read_ledger
+from stoker.cache.filesystem.unrouted import unroutable
+from stoker.cache.reading.run_counters import read_ledger
 from stoker.core import saying
 from stoker.records.events import CacheUsed
 from stoker.run import cache_changes

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stoker.cache.counting import watch
 from stoker.cache.filesystem import routing
-from stoker.cache.ledger import Ledger, create_ledger
 from stoker.cache.page_stores import page_store
+from stoker.cache.reading.read_counters import watch
+from stoker.cache.reading.run_counters import Ledger, create_ledger
 from stoker.cache.rule_settings import CacheSettings, cache_settings, note_asked, rules_of, settled
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore

@@ -18,7 +18,7 @@ from stoker.cache.names import PAGE_BYTES
 from stoker.cache.page_stores import close_page_stores
 from stoker.cache.peer_clients import peer_client
 from stoker.cache.policies import Freshness, Rule
-from stoker.cache.reading import Reader
+from stoker.cache.reading.reader import Reader
 from stoker.cache.sources.opening import SourceHolder
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore

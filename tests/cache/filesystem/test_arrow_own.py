@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from stoker.cache.filesystem import around, arrow_own, routing
+from stoker.cache.filesystem import arrow_own, routing, unrouted
 from stoker.cache.page_stores import close_page_stores
 from stoker.cache.policies import Rule
 from tests.cache.s3_server import KEY, SECRET, S3Server
@@ -27,19 +27,19 @@ TABLE = pa.table({"x": list(range(10_000)), "y": [str(number) for number in rang
 def made(s3_server: S3Server, tmp_path: Path) -> Iterator[pafs.FileSystem]:
     """What a program makes that knows nothing of the cache, while S3 is routed."""
     routing.install(rules=(Rule(),), directory=tmp_path / "cache", limit_bytes=64 << 20)
-    around._made.clear()
+    unrouted._made.clear()
     host = s3_server.url.removeprefix("http://")
     yield pafs.S3FileSystem(
         access_key=KEY, secret_key=SECRET, endpoint_override=host, scheme="http", region="eu-west-1"
     )
     routing.uninstall()
-    around._made.clear()
+    unrouted._made.clear()
     close_page_stores(tmp_path / "cache")
 
 
 def named(name: str) -> list[str]:
     """Lines of the program that made something of a class, as the report has them."""
-    return [made for made in around.unroutable() if made.startswith(f"{name} (")]
+    return [made for made in unrouted.unroutable() if made.startswith(f"{name} (")]
 
 
 def gone(made: pafs.FileSystem, name: str, s3_server: S3Server) -> str:

@@ -120,7 +120,7 @@ def forked_while(lock: Any, work: Callable[[], bool]) -> int:
 
 
 def test_every_lock(make: Callable[..., StokerFileSystem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import stoker.cache.folders  # noqa: F401 - their locks as well
+    import stoker.cache.models.folders  # noqa: F401 - their locks as well
 
     monkeypatch.setitem(opening._KINDS, "file", ListedSource)
     filesystem = make("file", rules=(Rule(max_age_s=0.0),))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from stoker.cache.names import PAGE_BYTES
-from stoker.cache.planning import MAX_REQUEST_PAGES, PARALLEL
-from stoker.cache.readahead import TOTAL_PAGES
+from stoker.cache.reading.readahead import TOTAL_PAGES
+from stoker.cache.reading.request_planning import MAX_REQUEST_PAGES, PARALLEL
 from tests.cache.fault_server import FaultServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

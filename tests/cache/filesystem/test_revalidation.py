@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stoker.cache.policies import Rule
-from stoker.cache.reading import Reader
-from stoker.cache.revalidation import ASKED_SINGLY
+from stoker.cache.reading.reader import Reader
+from stoker.cache.reading.revalidation import ASKED_SINGLY
 from stoker.cache.sources.opening import SourceHolder, SourceSpec
 from stoker.cache.sources.s3 import S3Source
 from stoker.cache.store.layout import StoreSettings

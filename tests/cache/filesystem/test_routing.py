@@ -15,7 +15,7 @@ import fsspec
 import pytest
 import s3fs
 
-from stoker.cache.filesystem import around, routing
+from stoker.cache.filesystem import routing, unrouted
 from stoker.cache.filesystem.files import CachedFile
 from stoker.cache.filesystem.routed import Routed
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
@@ -122,10 +122,10 @@ def test_a_class_with_a_metaclass_of_its_own_is_routed_alike(routed: str) -> Non
     class Late(s3fs.S3FileSystem, metaclass=Meta):
         """Made after the routing was."""
 
-    around._made.clear()
+    unrouted._made.clear()
     assert not isinstance(Late(), Routed)
-    assert any("Late" in made for made in around.unroutable())
-    around._made.clear()
+    assert any("Late" in made for made in unrouted.unroutable())
+    unrouted._made.clear()
     routing.uninstall()
     assert not isinstance(HfFileSystem(skip_instance_cache=True), Routed)
     assert "routed_call" not in Meta.__call__.__qualname__
@@ -136,12 +136,12 @@ class OwnS3(s3fs.S3FileSystem):
 
 
 def test_a_class_of_the_programs_own_is_left_alone_and_named_with_its_line(routed: str) -> None:
-    around._made.clear()
+    unrouted._made.clear()
     filesystem, line = OwnS3(skip_instance_cache=True), sys._getframe().f_lineno
     assert filesystem.cat(routed) == DATA
     assert not hasattr(filesystem, "stoker")
-    assert f"{OwnS3.__module__}.OwnS3 (test_routing.py:{line})" in around.unroutable()
-    around._made.clear()
+    assert f"{OwnS3.__module__}.OwnS3 (test_routing.py:{line})" in unrouted.unroutable()
+    unrouted._made.clear()
 
 
 def test_awaited_reads_go_through_the_cache(routed: str, s3_plain: Any) -> None:
@@ -204,7 +204,7 @@ def test_child_interpreters_install_by_environment(routed: str) -> None:
 
 
 def test_what_cannot_be_routed_is_named() -> None:
-    assert around.unroutable(["boto3", "os", "polars"]).keys() == {"boto3", "polars"}
+    assert unrouted.unroutable(["boto3", "os", "polars"]).keys() == {"boto3", "polars"}
 
 
 def test_what_an_install_says_reaches_filesystems(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 from fsspec.config import conf
 from fsspec.implementations.memory import MemoryFileSystem
 
-from stoker.cache.fetching import Peers
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule
+from stoker.cache.reading.fetching import Peers
 from stoker.cache.versions import Version
 from tests.cache.fault_server import FaultServer
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stoker.cache.filesystem.files import CachedFile
 from stoker.cache.names import DESCRIPTION, PAGE_BYTES
 from stoker.cache.policies import Freshness, Rule
-from stoker.cache.reading import Reader
+from stoker.cache.reading.reader import Reader
 from stoker.cache.sources.opening import SourceHolder, SourceSpec
 from stoker.cache.sources.source import ObjectInfo
 from stoker.cache.store.layout import StoreSettings

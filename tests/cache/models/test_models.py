@@ -13,8 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import save, save_file
 
 import stoker.cache
-from stoker.cache import models
-from stoker.cache.filesystem.places import open_place
+from stoker.cache.filesystem.resolve_url import open_place
+from stoker.cache.models import loading
 from stoker.cache.page_stores import close_page_stores, page_store
 from stoker.cache.policies import Freshness, Rule
 from stoker.cache.rule_settings import CacheSettings
@@ -123,7 +123,7 @@ def test_damage_in_the_cache_is_read_again(memory: MemoryFileSystem, settings: C
 def test_a_file_that_is_replaced_meanwhile_is_never_mixed(
     memory: MemoryFileSystem, settings: CacheSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "_AHEAD_BYTES", 1 << 20)
+    monkeypatch.setattr(loading, "_AHEAD_BYTES", 1 << 20)
     old = torch.zeros(40, 1 << 20, dtype=torch.uint8)
     parts = {f"p{number:02d}": part.clone() for number, part in enumerate(old)}
     memory.pipe("/m.safetensors", save(parts))

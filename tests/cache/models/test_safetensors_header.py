@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from stoker.cache.safetensors_header import LENGTH_BYTES, header_length, parse_header
+from stoker.cache.models.safetensors_header import LENGTH_BYTES, header_length, parse_header
 from stoker.core.errors import ModelFileError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.ledger import create_ledger
+from stoker.cache.reading.run_counters import create_ledger
 from stoker.run.cache_changes import MOST_TOLD, Teller, forget
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.ledger import Ledger, Totals, create_ledger, read_ledger
+from stoker.cache.reading.run_counters import Ledger, Totals, create_ledger, read_ledger
 
 
 @pytest.fixture

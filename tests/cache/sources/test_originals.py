@@ -7,7 +7,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry, known_implementations
 
-from stoker.cache.sources import originals
+from stoker.cache.sources import fsspec_registry
 
 
 class Own(MemoryFileSystem):
@@ -21,44 +21,44 @@ Own.__module__ = "stoker.test"  # as those that are routed
 def stock() -> Any:
     known = dict(known_implementations)
     yield known
-    originals.restore()
+    fsspec_registry.restore()
     _registry.pop("webhdfs", None)
     assert known_implementations == known
 
 
 def replace() -> Any:
-    assert originals.replace("webhdfs", "fsspec.implementations.memory.MemoryFileSystem", lambda: Own)
+    assert fsspec_registry.replace("webhdfs", "fsspec.implementations.memory.MemoryFileSystem", lambda: Own)
     return known_implementations["webhdfs"]
 
 
 def test_a_class_that_is_not_imported_yet(stock: Any) -> None:
     replace()
     assert fsspec.get_filesystem_class("webhdfs") is MemoryFileSystem
-    assert originals.filesystem_class("webhdfs").__name__ == "WebHDFS"
-    originals.restore()
+    assert fsspec_registry.filesystem_class("webhdfs").__name__ == "WebHDFS"
+    fsspec_registry.restore()
     assert known_implementations["webhdfs"] is stock["webhdfs"]
 
 
 def test_what_fsspec_imported_by_our_path_goes_with_it() -> None:
     replace()
     fsspec.register_implementation("webhdfs", Own, clobber=True)  # as fsspec does with the first use
-    originals.restore()
+    fsspec_registry.restore()
     assert "webhdfs" not in _registry
 
 
 def test_a_class_that_is_in_use() -> None:
     before = fsspec.get_filesystem_class("memory")
-    assert originals.replace("memory", "not.used", lambda: Own)
+    assert fsspec_registry.replace("memory", "not.used", lambda: Own)
     assert fsspec.get_filesystem_class("memory") is Own
-    assert originals.filesystem_class("memory") is before
-    originals.restore()
+    assert fsspec_registry.filesystem_class("memory") is before
+    fsspec_registry.restore()
     assert fsspec.get_filesystem_class("memory") is before
 
 
 def test_what_the_program_registered_meanwhile_stays(caplog: pytest.LogCaptureFixture) -> None:
     ours, theirs = replace(), {"class": "program.Own", "err": ""}
     known_implementations["webhdfs"] = theirs
-    originals.restore()
+    fsspec_registry.restore()
     assert known_implementations["webhdfs"] is theirs
     assert "fsspec.registry['webhdfs']" in caplog.text
     known_implementations["webhdfs"] = ours  # the program has gone, and so does ours at the next chance

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache.store import checksums
-from stoker.cache.store.checksums import BLOCK_BYTES, SUM_BYTES, copy_verified, is_intact, sums_bytes, sums_of
+from stoker.cache.store.files import checksums
+from stoker.cache.store.files.checksums import BLOCK_BYTES, SUM_BYTES, copy_verified, is_intact, sums_bytes, sums_of
 
 SIZES = [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES, 3 * BLOCK_BYTES + 77]
 

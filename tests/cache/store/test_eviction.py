@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 import xxhash
 
-from stoker.cache.store.clock import NUM_CELLS, ReadClock
-from stoker.cache.store.eviction import HOLLOW_FRAC, FileState, choose
 from stoker.cache.store.layout import Policy
+from stoker.cache.store.reclaim.epoch_clock import NUM_CELLS, ReadClock
+from stoker.cache.store.reclaim.eviction import HOLLOW_FRAC, FileState, choose
 
 
 @dataclass

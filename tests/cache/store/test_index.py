@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker.cache.store.index import Entry, Index, pack_slot, unpack_slot
-from stoker.cache.store.index_file import SLOT_BYTES
+from stoker.cache.store.index.index_file import SLOT_BYTES
+from stoker.cache.store.index.page_index import Entry, Index, pack_slot, unpack_slot
 
 
 def entry_of(i: int, segment: int = 1) -> Entry:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.cache.names import PAGE_BYTES, ObjectName
-from stoker.cache.store.checksums import BLOCK_BYTES
+from stoker.cache.store.block_sum_cache import LONGEST_BYTES, PIECE_BYTES
+from stoker.cache.store.files.checksums import BLOCK_BYTES
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
-from stoker.cache.store.pieces import LONGEST_BYTES, PIECE_BYTES
 from stoker.cache.versions import Strength, Version
 
 NAME = ObjectName("memory", "bucket/key")

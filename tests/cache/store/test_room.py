@@ -12,9 +12,7 @@ import pytest
 
 from stoker.cache.names import ObjectName
 from stoker.cache.policies import Life, Rule
-from stoker.cache.store import room, writing
-from stoker.cache.store.checksums import sums_of
-from stoker.cache.store.eviction import Choice, choose
+from stoker.cache.store.files.checksums import sums_of
 from stoker.cache.store.layout import (
     Policy,
     StoreSettings,
@@ -24,6 +22,9 @@ from stoker.cache.store.layout import (
     noted_policy,
 )
 from stoker.cache.store.page_store import PageStore
+from stoker.cache.store.reclaim import space
+from stoker.cache.store.reclaim.eviction import Choice, choose
+from stoker.cache.store.writing import segment_writer
 from stoker.cache.versions import Strength, Version
 
 LIMIT = 4 << 20
@@ -129,7 +130,7 @@ def test_a_page_that_will_be_refused_is_not_even_summed(tmp_path: Path, monkeypa
     clock = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: clock)
     summed: list[int] = []
-    monkeypatch.setattr(writing, "sums_of", lambda view: summed.append(len(view)) or sums_of(view))
+    monkeypatch.setattr(segment_writer, "sums_of", lambda view: summed.append(len(view)) or sums_of(view))
     with PageStore(tmp_path, settings("epoch")) as store:
         i = 0
         while put(store, i):
@@ -163,7 +164,7 @@ def test_a_thread_that_is_kept_waiting_while_it_asks_asks_again_soon(
         i = 0
         while put(store, i):
             i += 1
-        monkeypatch.setattr(room, "choose", stalling)
+        monkeypatch.setattr(space, "choose", stalling)
         deadline = time.monotonic() + 0.5
         while len(asked) < 2 and time.monotonic() < deadline:
             assert not put(store, i)

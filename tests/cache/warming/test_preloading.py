@@ -7,8 +7,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.names import PAGE_BYTES
 from stoker.cache.policies import Freshness, Rule
-from stoker.cache.preloading import Warming, list_items
-from stoker.cache.warming import Account
+from stoker.cache.warm.preloading import Warming, list_items
+from stoker.cache.warm.warm_plan import Account
 from tests.cache.s3_server import S3Server
 
 Make = Callable[..., StokerFileSystem]

@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.cache.names import PAGE_BYTES
-from stoker.cache.planning import MAX_REQUEST_PAGES
-from stoker.cache.warming import (
+from stoker.cache.reading.request_planning import MAX_REQUEST_PAGES
+from stoker.cache.warm.warm_plan import (
     MOST_FAILURES_KEPT,
     Account,
     Item,

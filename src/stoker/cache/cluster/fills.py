@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from stoker.cache.cluster.frames import MAX_DESCRIPTION_BYTES, Reason
 from stoker.cache.cluster.ports import Mount
-from stoker.cache.descriptions import Description
 from stoker.cache.names import ObjectName, span_of
-from stoker.cache.pages import Pages
+from stoker.cache.object_metadata import Description
 from stoker.cache.policies import Life, Rule
+from stoker.cache.protocols import Pages
 from stoker.cache.rules import Rules
 from stoker.cache.versions import Version
 from stoker.core.errors import SourceChangedError

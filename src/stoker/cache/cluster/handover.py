@@ -17,7 +17,7 @@ from stoker.cache.cluster.frames import Flag, fits
 from stoker.cache.cluster.ring import CHUNK_PAGES, Ring
 from stoker.cache.cluster.stream import State
 from stoker.cache.names import DESCRIPTION, ObjectName
-from stoker.cache.pages import Pages
+from stoker.cache.protocols import Pages
 from stoker.cache.versions import Version
 
 _THREADS = 4

@@ -25,7 +25,7 @@ from stoker.cache.cluster.frames import (
 from stoker.cache.cluster.heat import TOLD_S, Chunk, Heat
 from stoker.cache.cluster.ring import CHUNK_PAGES
 from stoker.cache.names import PAGE_BYTES, ObjectName
-from stoker.cache.pages import Pages
+from stoker.cache.protocols import Pages
 
 HEAD_BYTES = DATA_HEAD.size
 _KEPT = 256

@@ -39,8 +39,8 @@ from stoker.cache.cluster.security import EVERYONE, Grant
 from stoker.cache.cluster.serving import Serving
 from stoker.cache.cluster.tls import Certificate, accepted, worker_context
 from stoker.cache.names import ObjectName, span_of
-from stoker.cache.pages import Pages
 from stoker.cache.policies import Rule
+from stoker.cache.protocols import Pages
 from stoker.cache.versions import Version
 from stoker.core.errors import ConfigError, WireError
 

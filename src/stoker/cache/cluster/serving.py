@@ -40,7 +40,7 @@ from stoker.cache.cluster.ports import Mount
 from stoker.cache.cluster.ring import CHUNK_PAGES
 from stoker.cache.cluster.security import Grant, may_read
 from stoker.cache.names import PAGE_BYTES, ObjectName
-from stoker.cache.pages import Pages
+from stoker.cache.protocols import Pages
 from stoker.cache.versions import Version
 
 SMALL_BYTES = 64 << 10

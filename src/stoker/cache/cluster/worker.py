@@ -22,7 +22,7 @@ from stoker.cache.cluster.membership import replace_file
 from stoker.cache.cluster.ports import Mount
 from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
 from stoker.cache.cluster.server import DRAIN_S, Server, ServerSettings
-from stoker.cache.pages import Pages
+from stoker.cache.protocols import Pages
 from stoker.cache.sources.opening import SourceSpec, open_source
 
 SWITCH_S = 0.0001

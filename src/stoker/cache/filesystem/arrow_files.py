@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.cache.fetching import Snapshot
 from stoker.cache.filesystem.files import CachedFile
 from stoker.cache.filesystem.parquet_ahead import Chunk, chunks_of, touched, wanted
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.names import pages_of
+from stoker.cache.reading.fetching import Snapshot
 from stoker.core.forking import ForkedLock
 
 _MAGIC = b"PAR1"

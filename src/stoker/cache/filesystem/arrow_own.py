@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from stoker.cache.filesystem.around import note_made
+from stoker.cache.filesystem.unrouted import note_made
 
 CLASSES: dict[str, Any] = {
     name: vars(pafs)[name]

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from fsspec.spec import _Cached
 
-from stoker.cache.filesystem.around import note_made
 from stoker.cache.filesystem.routed import Routed, routed_class
-from stoker.cache.sources.originals import filesystem_class, is_building
+from stoker.cache.filesystem.unrouted import note_made
+from stoker.cache.sources.fsspec_registry import filesystem_class, is_building
 from stoker.core.patching import Patches
 
 _base: Any = _Cached

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from stoker.cache.fetching import Snapshot, pool
 from stoker.cache.names import PAGE_BYTES
-from stoker.cache.planning import PARALLEL, requests_for
-from stoker.cache.readahead import Window, share
-from stoker.cache.reading import Reader, filled
-from stoker.cache.store.large_object import LargePages
-from stoker.cache.store.pieces import PIECE_BYTES
+from stoker.cache.reading.fetching import Snapshot, pool
+from stoker.cache.reading.readahead import Window, share
+from stoker.cache.reading.reader import Reader, filled
+from stoker.cache.reading.request_planning import PARALLEL, requests_for
+from stoker.cache.store.block_sum_cache import PIECE_BYTES
+from stoker.cache.store.writing.large_object import LargePages
 from stoker.core.errors import SourceChangedError
 from stoker.core.forking import ForkedLock, Owner
 

@@ -19,7 +19,7 @@ from fsspec.spec import AbstractFileSystem
 from stoker.cache.filesystem.options import unnamed
 from stoker.cache.filesystem.routing_settings import installed
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
-from stoker.cache.sources.originals import filesystem_class
+from stoker.cache.sources.fsspec_registry import filesystem_class
 
 _NOT_OF_THE_STORE = ("asynchronous", "loop", "skip_instance_cache", "use_listings_cache")
 _READS = ("cat_file", "cat", "cat_ranges", "exists", "isfile", "isdir")

@@ -18,7 +18,7 @@ from stoker.cache.filesystem import by_class
 from stoker.cache.filesystem.routed import routed_class
 from stoker.cache.filesystem.routing_settings import Routing, installed, put_in_force
 from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
-from stoker.cache.sources import originals
+from stoker.cache.sources import fsspec_registry
 from stoker.cache.store.layout import default_directory
 from stoker.core.config import CACHE_TIMEOUT_S
 
@@ -86,7 +86,7 @@ def uninstall() -> None:
         return
     put_in_force(None)
     os.environ.pop(INSTALL_VARIABLE, None)
-    originals.restore()
+    fsspec_registry.restore()
     routed_class.cache_clear()
     by_class.uninstall()
     if (arrow := sys.modules.get("stoker.cache.filesystem.arrow")) is not None:
@@ -98,7 +98,7 @@ def _install(routing: Routing) -> None:
     put_in_force(routing)
     os.environ[INSTALL_VARIABLE] = routing.encode()
     for protocol in routing.protocols:
-        originals.replace(protocol, f"{__name__}.routed_{protocol}", lambda name=protocol: routed_class(name))
+        fsspec_registry.replace(protocol, f"{__name__}.routed_{protocol}", lambda name=protocol: routed_class(name))
     by_class.install(routing.protocols)
     if importlib.util.find_spec("pyarrow") is not None:
         from stoker.cache.filesystem import arrow

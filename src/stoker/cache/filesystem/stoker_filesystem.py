@@ -25,9 +25,9 @@ from stoker.cache.filesystem.options import check_options
 from stoker.cache.filesystem.writing import SpooledWrite, WritingCompressed, WritingFile, WritingText
 from stoker.cache.page_stores import page_store
 from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
-from stoker.cache.reading import Reader
+from stoker.cache.reading.reader import Reader
+from stoker.cache.sources.fsspec_registry import filesystem_class
 from stoker.cache.sources.opening import SourceHolder, SourceSpec
-from stoker.cache.sources.originals import filesystem_class
 from stoker.core.config import CACHE_TIMEOUT_S
 
 _SCHEME = "stoker://"

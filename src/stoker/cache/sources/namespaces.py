@@ -14,7 +14,7 @@ from typing import Any
 from fsspec.config import apply_config
 
 from stoker.cache.names import namespace_of
-from stoker.cache.sources.originals import filesystem_class
+from stoker.cache.sources.fsspec_registry import filesystem_class
 from stoker.core.forking import per_process
 
 ALIASES = {"s3a": "s3", "local": "file", "gcs": "gs", "https": "http"}

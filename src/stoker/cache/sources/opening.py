@@ -13,12 +13,12 @@ from typing import Any
 
 import fsspec.asyn
 
+from stoker.cache.sources.fsspec_registry import building, filesystem_class
 from stoker.cache.sources.generic import GenericSource
 from stoker.cache.sources.http import HttpSource
 from stoker.cache.sources.local import LocalSource
 from stoker.cache.sources.memory import MemorySource
 from stoker.cache.sources.namespaces import ALIASES, namespace_for
-from stoker.cache.sources.originals import building, filesystem_class
 from stoker.cache.sources.s3 import S3Source
 from stoker.cache.sources.source import Source
 from stoker.core.forking import at_fork, per_process

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from stoker.cache.names import ObjectName, pages_of, span_of
-from stoker.cache.store.index import Entry, Index
-from stoker.cache.store.large import LARGE_INDEX, has_page, head_of
-from stoker.cache.store.maps import Mapped
-from stoker.cache.store.segments import listing
-from stoker.cache.store.table import Kind, Row, State, Table
+from stoker.cache.store.files.maps import Mapped
+from stoker.cache.store.files.segments import listing
+from stoker.cache.store.files.table import Kind, Row, State, Table
+from stoker.cache.store.index.page_index import Entry, Index
+from stoker.cache.store.writing.large_files import LARGE_INDEX, has_page, head_of
 from stoker.cache.versions import Version
 
 

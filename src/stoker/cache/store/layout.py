@@ -46,7 +46,7 @@ class StoreSettings:
     Attributes:
         limit_bytes: most bytes that it takes on disk; None: what was last noted (:func:`note_limit_bytes`), else the
             smaller of 50 GB and a fifth of the free space.
-        policy: which segments go first (:mod:`stoker.cache.store.eviction`); None: what was last noted
+        policy: which segments go first (:mod:`stoker.cache.store.reclaim.eviction`); None: what was last noted
             (:func:`note_policy`), else ``epoch``.
         verify: checksums are compared at every read, or when this process first reads a block.
         keep_free_frac: of the disk, that stays free whatever the limit says.

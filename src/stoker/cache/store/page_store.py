@@ -15,23 +15,23 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest
 
 from stoker.cache.names import DESCRIPTION, ObjectName
-from stoker.cache.pages import Reads
 from stoker.cache.policies import Life
-from stoker.cache.store.checksums import Bytes
+from stoker.cache.protocols import Reads
+from stoker.cache.store.block_sum_cache import LONGEST_BYTES, Pieces
+from stoker.cache.store.components import Parts
 from stoker.cache.store.contents import Held
-from stoker.cache.store.index import TICK_S, Entry
-from stoker.cache.store.large import is_large, locate_page
-from stoker.cache.store.large_object import LargeObject, LargePages
+from stoker.cache.store.files.checksums import Bytes
+from stoker.cache.store.files.maps import Mapped
+from stoker.cache.store.files.records import locate
+from stoker.cache.store.files.table import CHANGES_CELL, Kind
+from stoker.cache.store.index.page_index import TICK_S, Entry
 from stoker.cache.store.layout import StoreSettings
-from stoker.cache.store.maps import Mapped
-from stoker.cache.store.parts import Parts
-from stoker.cache.store.pieces import LONGEST_BYTES, Pieces
-from stoker.cache.store.pulse import Count
-from stoker.cache.store.records import locate
-from stoker.cache.store.refusals import Shelf
-from stoker.cache.store.table import CHANGES_CELL, Kind
-from stoker.cache.store.upkeep import Pages, StoreStats, Upkeep, VerifyReport
-from stoker.cache.store.writing import NewPage, forget
+from stoker.cache.store.maintenance import Pages, StoreStats, Upkeep, VerifyReport
+from stoker.cache.store.reclaim.access_log import Count
+from stoker.cache.store.reclaim.admission import Shelf
+from stoker.cache.store.writing.large_files import is_large, locate_page
+from stoker.cache.store.writing.large_object import LargeObject, LargePages
+from stoker.cache.store.writing.segment_writer import NewPage, forget
 from stoker.cache.versions import Version
 
 _BRIEFLY_S = 0.05

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stoker.cache.filesystem.places import checked_url
+from stoker.cache.filesystem.resolve_url import checked_url
 from stoker.cache.page_stores import page_store
 from stoker.cache.rule_settings import CacheSettings, cache_settings, note_asked, settled
 from stoker.cache.store.page_store import PageStore

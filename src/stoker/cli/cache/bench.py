@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from stoker.cache.filesystem.places import open_place
+from stoker.cache.filesystem.resolve_url import open_place
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cli.arguments import whole
 from stoker.cli.cache.arguments import checked, parser, print_json, settings_of, show, size_of, stdout_style

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stoker.cache.filesystem.places import open_place
-from stoker.cache.looking import Look, endpoint_of, folder_prefix, look, url_of_name
+from stoker.cache.filesystem.resolve_url import open_place
+from stoker.cache.inspection import Look, endpoint_of, folder_prefix, look, url_of_name
 from stoker.cache.names import DESCRIPTION, ObjectName
 from stoker.cache.policies import DEFAULT_RULES, Life
 from stoker.cache.rule_settings import CacheSettings, write_rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from stoker.cache.looking import next_read
+from stoker.cache.inspection import next_read
 from stoker.cli.cache.arguments import (
     add_cluster,
     checked,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from stoker.cache.filesystem.places import open_place
-from stoker.cache.looking import folder_prefix
+from stoker.cache.filesystem.resolve_url import open_place
+from stoker.cache.inspection import folder_prefix
 from stoker.cache.names import ObjectName
 from stoker.cache.rule_settings import CacheSettings
+from stoker.cache.store.maintenance import Pages
 from stoker.cache.store.page_store import PageStore
-from stoker.cache.store.upkeep import Pages
 from stoker.cli.arguments import Parser
 from stoker.cli.cache.arguments import checked, open_existing, parser, print_json, settings_of, show, stdout_style
 from stoker.core.errors import ConfigError

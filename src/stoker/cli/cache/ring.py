@@ -9,8 +9,8 @@ from stoker._version import __version__
 from stoker.cache.cluster.client import PeerClient
 from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, RingRecord
 from stoker.cache.names import ObjectName
-from stoker.cache.pages import Reads
 from stoker.cache.peer_clients import peer_client
+from stoker.cache.protocols import Reads
 from stoker.cache.rule_settings import CacheSettings
 from stoker.cli.cache.arguments import directory_of, print_json, show, stdout_style
 from stoker.core.errors import MembershipError

@@ -7,11 +7,11 @@ import time
 from dataclasses import asdict
 from typing import NamedTuple
 
-from stoker.cache.looking import url_of_name
+from stoker.cache.inspection import url_of_name
 from stoker.cache.names import PAGE_BYTES
-from stoker.cache.pages import Reads
+from stoker.cache.protocols import Reads
+from stoker.cache.store.maintenance import StoreStats
 from stoker.cache.store.page_store import PageStore
-from stoker.cache.store.upkeep import StoreStats
 from stoker.cli.cache.arguments import (
     add_cluster,
     directory_of,

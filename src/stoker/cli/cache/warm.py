@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from stoker.cache.filesystem.places import open_place, plain_url
+from stoker.cache.filesystem.resolve_url import open_place, plain_url
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.peer_clients import peer_client
-from stoker.cache.preloading import JOBS, Listing, Warming, list_items
-from stoker.cache.reading import Reader
-from stoker.cache.replicating import TIMEOUT_S, Replicating
+from stoker.cache.reading.reader import Reader
 from stoker.cache.rule_settings import CacheSettings
-from stoker.cache.warming import Account, Item, Tally, has_magic, manifest_urls
+from stoker.cache.warm.preloading import JOBS, Listing, Warming, list_items
+from stoker.cache.warm.replicating import TIMEOUT_S, Replicating
+from stoker.cache.warm.warm_plan import Account, Item, Tally, has_magic, manifest_urls
 from stoker.cli.arguments import Parser, whole
 from stoker.cli.cache.arguments import (
     add_cluster,

@@ -1,0 +1,101 @@
+"""Folders of a store as local ones, for programs that open files by their path only (``from_pretrained``)."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from stoker.cache.filesystem.resolve_url import open_place, settings_in_use
+from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.reading.whole_object import WholeObject
+from stoker.cache.rule_settings import CacheSettings
+from stoker.cache.warm.preloading import list_items
+from stoker.core.errors import ModelFileError
+from stoker.core.forking import ForkedLock, Owner
+from stoker.core.progress import ProgressLine
+
+_FOLDER_MODE, _FILE_MODE = 0o500, 0o400
+
+_kept: list[WholeObject] = []
+"""What folders of this process lead into; the cache does not give these files up meanwhile."""
+_made: list[tuple[Owner, Path]] = []
+_lock = ForkedLock()
+
+
+def materialise(
+    url: str,
+    *,
+    progress: bool | None = None,
+    settings: CacheSettings | None = None,
+    options: dict[str, Any] | None = None,
+) -> Path:
+    """A local, read-only folder with what is below a URL, as long as this process lives.
+
+    Large files are links to files of the cache: they take no second place on the disk, processes that map them share
+    their memory, and they stay while this process lives, evicted or not. Small ones are copies.
+
+    Args:
+        url: of a folder, ``s3://bucket/models/llama``.
+        progress: shows a bar on standard error; None does on a terminal.
+        settings: of the cache; None for those that are installed, else as ``stoker config show`` has them.
+        options: for the store's filesystem.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ModelFileError: a name would lead out of the folder.
+        SourceChangedError: a file was replaced while it was read.
+    """
+    filesystem, path = open_place(url, settings or settings_in_use(), options)
+    listing = list_items(filesystem, path, is_pattern=False)
+    root = Path(tempfile.mkdtemp(prefix=f"{path.rstrip('/').rpartition('/')[2][:40]}-"))
+    with _lock:
+        if not _made:
+            atexit.register(_remove)
+        _made.append((Owner(), root))
+    total = sum(item.size for item in listing.items)
+    quiet = progress is False or (progress is None and not sys.stderr.isatty())
+    with ProgressLine("materialising", total, sys.stderr, quiet=quiet) as line:
+
+        def report(num_bytes: int, moved: bool) -> None:
+            line.advance(num_bytes, moved=moved)
+
+        for item in listing.items:
+            _place(filesystem, item.path, _target(root, path, item.path), report)
+    for folder, _, _ in os.walk(root):
+        os.chmod(folder, _FOLDER_MODE)
+    return root
+
+
+def _target(root: Path, base: str, path: str) -> Path:
+    """Where a file goes; names of a store may hold anything."""
+    relative = path[len(base) :].lstrip("/") if path.startswith(base) else path
+    target = root / (relative or path.rpartition("/")[2])
+    if ".." in target.relative_to(root).parts:
+        raise ModelFileError(f"`{path}` must not lead out of its folder", path=path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def _place(filesystem: StokerFileSystem, path: str, target: Path, report: Any) -> None:
+    with WholeObject(filesystem.pages, filesystem.reader, path, report) as whole:
+        whole.begin()
+        data = whole.wait(0, whole.size)
+        if whole.is_shared and whole.large is not None:
+            target.symlink_to(whole.large.path)
+            _kept.append(whole)
+            return
+        target.write_bytes(data)
+        target.chmod(_FILE_MODE)
+
+
+def _remove() -> None:
+    for owner, root in _made:
+        if owner.is_here:
+            for folder, _, _ in os.walk(root):
+                os.chmod(folder, 0o700)
+            shutil.rmtree(root, ignore_errors=True)

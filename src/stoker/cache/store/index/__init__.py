@@ -1,0 +1,1 @@
+"""Where each page is: a hash table in a mapped file."""

@@ -1,0 +1,1 @@
+"""Making room: what was read when, which files go, and what is refused meanwhile."""

@@ -1,0 +1,177 @@
+"""Which files go when room is needed. Pure: the files and the clock of reads go in, a choice comes out.
+
+``epoch`` (the default) is for training: every page is read once per epoch, in another order each time. Whatever is
+evicted for a page that comes in would be read sooner than that page is read again, so a full cache admits nothing while
+its pages are in use. A file goes when none of its pages was read for two epochs, when its group has been left, when
+much of it is dead, or when nobody read it for ``max_idle_s``. The others admit every page, for serving. Copies of what
+other workers keep go before anything else, under every policy.
+
+Source: never evicting within an epoch: Mohan et al. 2021 (CoorDL, "MinIO"); SIEVE: Zhang et al. 2024; S3-FIFO: Yang et
+al. 2023. All choose whole files here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from stoker.cache.store.layout import Policy
+from stoker.cache.store.reclaim.epoch_clock import ReadClock
+
+HOLLOW_FRAC = 0.4
+"""Of a file that is dead, from which on the rest goes with it: reading that again costs less than the room is worth."""
+_SMALL_FRAC = 0.1
+"""Part of the cache in which S3-FIFO tries new files."""
+
+
+class FileState(NamedTuple):
+    """A segment or large object that may go.
+
+    Attributes:
+        row: of the table.
+        number: of the file; later ones are higher.
+        group: of its pages.
+        allocated: bytes that become free.
+        live_pages: pages that have not been replaced.
+        last_read: when it was read or written last (reads of the clock).
+        idle_s: since then (seconds).
+        reads: of its pages so far.
+        passed: when the policy spared it last (reads of the clock; 0: never).
+        is_copy: whether another worker keeps its pages.
+        dead_frac: of what was written, that has been replaced or dropped since.
+    """
+
+    row: int
+    number: int
+    group: int
+    allocated: int
+    live_pages: int
+    last_read: int
+    idle_s: float
+    reads: int
+    passed: int
+    is_copy: bool = False
+    dead_frac: float = 0.0
+
+
+class Choice(NamedTuple):
+    """What goes, in this order, and what was spared on the way (its ``passed`` is to be set to now)."""
+
+    victims: list[FileState]
+    spared: list[FileState]
+
+
+def choose(
+    policy: Policy, files: Sequence[FileState], clock: ReadClock, need_bytes: int, max_idle_s: float, *,
+    force: bool, for_copy: bool = False,
+) -> Choice:  # fmt: skip
+    """Which files are to go for so many bytes; less than that where the policy keeps the rest.
+
+    Args:
+        policy: which order.
+        files: that may go.
+        clock: of reads.
+        need_bytes: that are to become free.
+        max_idle_s: after which every policy lets a file go.
+        force: files go although they are in use, the one that was read longest ago first (for pinned pages).
+        for_copy: the room is for copies themselves: those that are here go only as the policy says.
+    """
+    gone = [file for file in files if not file.live_pages or file.idle_s > max_idle_s]
+    rest = [file for file in files if file.live_pages and file.idle_s <= max_idle_s]
+    if not for_copy:
+        gone += sorted((file for file in rest if file.is_copy), key=_by_last_read)
+        rest = [file for file in rest if not file.is_copy]
+    still_needed = need_bytes - sum(file.allocated for file in gone)
+    if still_needed <= 0:
+        return Choice(_until(gone, need_bytes), [])
+    choice = _POLICIES[policy](rest, clock, still_needed)
+    if force and sum(file.allocated for file in choice.victims) < still_needed:
+        choice = _lru(rest, clock, still_needed)
+    return Choice(gone + choice.victims, choice.spared)
+
+
+def _until(files: Sequence[FileState], need_bytes: int) -> list[FileState]:
+    """The first files that are enough together."""
+    taken: list[FileState] = []
+    for file in files:
+        if need_bytes <= 0:
+            break
+        taken.append(file)
+        need_bytes -= file.allocated
+    return taken
+
+
+def _by_last_read(file: FileState) -> tuple[int, int]:
+    return file.last_read, file.number
+
+
+def _epoch(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Choice:
+    left = {group: clock.left_since(group) for group in {file.group for file in files}}
+    unread = clock.two_epochs_ago
+    stale: list[FileState] = []
+    hollow: list[FileState] = []
+    for file in files:
+        left_at = left[file.group]
+        if file.last_read < unread or (left_at is not None and file.last_read <= left_at):
+            stale.append(file)
+        elif file.dead_frac >= HOLLOW_FRAC:
+            # What changes at its source leaves dead pages behind, and would fill the cache with them in the end.
+            hollow.append(file)
+    hollow.sort(key=lambda file: -file.dead_frac)
+    return Choice(_until(sorted(stale, key=_by_last_read) + hollow, need_bytes), [])
+
+
+def _lru(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Choice:
+    return Choice(_until(sorted(files, key=_by_last_read), need_bytes), [])
+
+
+def _sieve(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Choice:
+    """The hand goes from old to new, spares what was read since it passed last, and takes what was not."""
+    spared: dict[int, FileState] = {}
+    victims: list[FileState] = []
+    for file in sorted(files, key=lambda file: (file.passed, file.number)):
+        if need_bytes <= 0:
+            return Choice(victims, list(spared.values()))
+        if file.reads and file.last_read > file.passed:
+            spared[file.row] = file
+        else:
+            victims.append(file)
+            need_bytes -= file.allocated
+    # All that is left was read: the hand has gone round once, and takes the oldest.
+    again = _until(sorted(spared.values(), key=lambda file: (file.passed, file.number)), need_bytes)
+    return Choice(victims + again, [file for file in spared.values() if file not in again])
+
+
+def _s3fifo(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Choice:
+    """New files are on trial in a small queue; those that were read go on to the main one, and round again."""
+    small = sorted((file for file in files if not file.passed), key=lambda file: file.number)
+    main = sorted((file for file in files if file.passed), key=lambda file: (file.passed, file.number))
+    bound = _SMALL_FRAC * sum(file.allocated for file in files)
+    small_bytes = sum(file.allocated for file in small)
+    victims: list[FileState] = []
+    spared: list[FileState] = []
+    while need_bytes > 0 and (small or main):
+        if small and (small_bytes > bound or not main):
+            file = small.pop(0)
+            small_bytes -= file.allocated
+            kept = file.reads > file.live_pages
+        else:
+            file = main.pop(0)
+            kept = file.last_read > file.passed
+        if kept:
+            spared.append(file)
+        else:
+            victims.append(file)
+            need_bytes -= file.allocated
+    if need_bytes > 0:
+        again = _until(sorted(spared, key=_by_last_read), need_bytes)
+        victims, spared = victims + again, [file for file in spared if file not in again]
+    return Choice(victims, spared)
+
+
+_POLICIES: dict[Policy, Callable[[Sequence[FileState], ReadClock, int], Choice]] = {
+    "epoch": _epoch,
+    "lru": _lru,
+    "sieve": _sieve,
+    "s3fifo": _s3fifo,
+}

@@ -1,0 +1,1 @@
+"""Adding pages: to segments, or to the file of a large object."""
