@@ -24,7 +24,7 @@ from stoker.core.config import Settings
 from stoker.feed.loader import LoaderFeed
 from stoker.records import events
 from stoker.records.runlog import RunLog
-from stoker.run.serving import Serving
+from stoker.run.loaders.serving import Serving
 from stoker.ui.live import LiveLine
 
 BAR = Bar("measuring_overhead", "cost of measuring, as a share of an emulated step", headline=("overhead_percent",))

@@ -13,20 +13,20 @@ from stoker._version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stoker.graph.marking import stateless
-    from stoker.run.cut_facts import cut
-    from stoker.run.drop_in import DataLoader, explain, stats, wrap
     from stoker.run.feeding import feeding
+    from stoker.run.loaders.cut_facts import cut
+    from stoker.run.loaders.library import DataLoader, explain, stats, wrap
 
 __all__ = ["DataLoader", "__version__", "cut", "explain", "feeding", "stateless", "stats", "wrap"]
 
 _HOMES = {
-    "DataLoader": "stoker.run.drop_in",
-    "cut": "stoker.run.cut_facts",
-    "explain": "stoker.run.drop_in",
+    "DataLoader": "stoker.run.loaders.library",
+    "cut": "stoker.run.loaders.cut_facts",
+    "explain": "stoker.run.loaders.library",
     "feeding": "stoker.run.feeding",
     "stateless": "stoker.graph.marking",
-    "stats": "stoker.run.drop_in",
-    "wrap": "stoker.run.drop_in",
+    "stats": "stoker.run.loaders.library",
+    "wrap": "stoker.run.loaders.library",
 }
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli import doctor
-from stoker.cli.check import Check
-from stoker.cli.doctor_of_settings import check_settings
+from stoker.cli.doctor import main
+from stoker.cli.doctor.check import Check
+from stoker.cli.doctor.settings import check_settings
 from stoker.cli.main import main as stoker
 from stoker.core.host import Host, read_host
 
@@ -57,11 +57,11 @@ def test_it_fails_in_lines_that_say_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "check", "status", "remedy"),
     [
-        ({"cores": 1.0}, doctor.check_cores, "warn", "2 cores"),
-        ({"memory_available_bytes": 1 << 20}, doctor.check_memory, "warn", "STOKER_SLOT_MEMORY"),
-        ({"shm_free_bytes": 64 << 20}, doctor.check_shm, "warn", "--shm-size"),
-        ({"open_files": 256}, doctor.check_open_files, "warn", "ulimit -n 65536"),
-        ({"open_files": 64, "open_files_max": 64}, doctor.check_open_files, "fail", "raising the hard limit"),
+        ({"cores": 1.0}, main.check_cores, "warn", "2 cores"),
+        ({"memory_available_bytes": 1 << 20}, main.check_memory, "warn", "STOKER_SLOT_MEMORY"),
+        ({"shm_free_bytes": 64 << 20}, main.check_shm, "warn", "--shm-size"),
+        ({"open_files": 256}, main.check_open_files, "warn", "ulimit -n 65536"),
+        ({"open_files": 64, "open_files_max": 64}, main.check_open_files, "fail", "raising the hard limit"),
     ],
 )
 def test_each_shortage_has_its_remedy(change: dict[str, object], check: object, status: str, remedy: str) -> None:
@@ -74,7 +74,7 @@ def test_each_shortage_has_its_remedy(change: dict[str, object], check: object, 
 
 
 def statuses(probe: dict[str, object] | str, *, gpu_driver: bool = False, host: Host = HEALTHY) -> dict[str, str]:
-    return {check.name: check.status for check in doctor.check_torch(probe, host, gpu_driver=gpu_driver)}
+    return {check.name: check.status for check in main.check_torch(probe, host, gpu_driver=gpu_driver)}
 
 
 def test_torch() -> None:
@@ -87,16 +87,16 @@ def test_torch() -> None:
 
 
 def test_names_that_are_replaced() -> None:
-    *_, listed = doctor.check_torch(TORCH, HEALTHY, gpu_driver=False)
+    *_, listed = main.check_torch(TORCH, HEALTHY, gpu_driver=False)
     assert listed.details == ("a purpose: torch.save",)
-    *_, gone = doctor.check_torch(TORCH | {"replaced": "AttributeError: `torch.save`"}, HEALTHY, gpu_driver=False)
+    *_, gone = main.check_torch(TORCH | {"replaced": "AttributeError: `torch.save`"}, HEALTHY, gpu_driver=False)
     assert (gone.status, "`torch.save`" in gone.found, "constraints.txt" in gone.remedy) == ("fail", True, True)
 
 
 def test_torch_that_is_missing_or_broken() -> None:
-    (missing,) = doctor.check_torch("ModuleNotFoundError: No module named 'torch'", HEALTHY, gpu_driver=False)
+    (missing,) = main.check_torch("ModuleNotFoundError: No module named 'torch'", HEALTHY, gpu_driver=False)
     assert (missing.status, "stoker[torch]" in missing.remedy) == ("fail", True)
-    (broken,) = doctor.check_torch("OSError: libcudart.so.13: cannot open", HEALTHY, gpu_driver=False)
+    (broken,) = main.check_torch("OSError: libcudart.so.13: cannot open", HEALTHY, gpu_driver=False)
     assert (broken.status, "import torch" in broken.remedy) == ("fail", True)
 
 
@@ -104,14 +104,14 @@ def test_the_probe_reports_why_python_failed(tmp_path: Path) -> None:
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\necho 'ImportError: libfoo.so: not found' >&2\nexit 1\n")
     fake.chmod(0o755)
-    assert doctor.probe_torch(str(fake)) == "ImportError: libfoo.so: not found"
+    assert main.probe_torch(str(fake)) == "ImportError: libfoo.so: not found"
 
 
 @pytest.mark.parametrize(
     ("version", "status"), [((3, 10), "fail"), ((3, 11), "ok"), ((3, 14), "ok"), ((3, 15), "warn")]
 )
 def test_python(version: tuple[int, int], status: str) -> None:
-    assert doctor.check_python(version).status == status
+    assert main.check_python(version).status == status
 
 
 def found_by_name() -> dict[str, Check]:

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 
 from stoker.core.config import Settings
 from stoker.records import events
-from stoker.run import patch
-from stoker.run.serving import Serving
+from stoker.run.loaders import patch
+from stoker.run.loaders.serving import Serving
 from tests.faults.harness import name_of
 
 # Templates forked from here collect garbage at their start: not over all that the tests have imported.

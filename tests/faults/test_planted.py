@@ -26,7 +26,7 @@ from stoker.graph.choice import cut
 from stoker.graph.recording import common_graph, recorder
 from stoker.graph.replay import verifier
 from stoker.graph.watching import attention, step_watcher
-from stoker.run import cutting, serving, steps
+from stoker.run.loaders import cutting, serving, steps
 from stoker.scale import budget, job
 from tests.faults.serve import served
 
@@ -43,10 +43,10 @@ FALLBACKS = {
     "stoker.feed.scaling.Decision.__init__", "stoker.feed.probing.Probing.give_up",
     # What hands a batch on, and what keeps mistakes in.
     "stoker.graph.cut_control.Cutter.batch_of",
-    *(f"stoker.run.cutting._Careful.{name}" for name in vars(cutting._Careful)),
+    *(f"stoker.run.loaders.cutting._Careful.{name}" for name in vars(cutting._Careful)),
     # Made with what serves all loaders: where that fails, nothing is served, as tests of the hook show.
-    "stoker.graph.watching.step_watcher.Conductor.__init__", "stoker.run.cutting.Cutting.__init__",
-    "stoker.run.steps.StepClock.__init__", "stoker.scale.budget.CpuLedger.__init__",
+    "stoker.graph.watching.step_watcher.Conductor.__init__", "stoker.run.loaders.cutting.Cutting.__init__",
+    "stoker.run.loaders.steps.StepClock.__init__", "stoker.scale.budget.CpuLedger.__init__",
 }  # fmt: skip
 
 

@@ -25,8 +25,8 @@ from torch.utils.data import (
 from stoker.core.config import Settings
 from stoker.feed.iterator import FedIterator
 from stoker.feed.order import Cursor
-from stoker.run import patch
-from stoker.run.serving import Serving
+from stoker.run.loaders import patch
+from stoker.run.loaders.serving import Serving
 from tests.faults.data import Numbers, PrivateRng, Shards
 from tests.faults.harness import workers_below
 

@@ -14,8 +14,8 @@ from stoker.core.config import Settings
 from stoker.core.errors import DifferentResultError
 from stoker.feed import moved
 from stoker.records import events
-from stoker.run import patch
-from stoker.run.serving import Serving
+from stoker.run.loaders import patch
+from stoker.run.loaders.serving import Serving
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 

@@ -30,8 +30,8 @@ from stoker.feed.cursor import Cursor, inner_sampler, own_generator
 from stoker.feed.order import Order, blank_cursor, draws_lazily, num_free
 from stoker.feed.program import WorkItem
 from stoker.records import events
-from stoker.run import patch
-from stoker.run.serving import Serving
+from stoker.run.loaders import patch
+from stoker.run.loaders.serving import Serving
 
 N = 23
 DATA = list(range(N))

@@ -13,7 +13,7 @@ from stoker.perf import characterise
 from stoker.perf.diagnosis.rules import Context, judge
 from stoker.perf.features.records import StepFeatures
 from stoker.records.profile import FEATURES_NAME, Profile
-from stoker.run.profiling.assembling import assemble
+from stoker.run.profiling.merge_ranks import assemble
 from stoker.run.profiling.predicting import add_prediction, prophesy, trace, traceable
 from tests.profiling.records import record
 

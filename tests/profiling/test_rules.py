@@ -29,7 +29,7 @@ from stoker.records.profile import (
     Usage,
     write_record,
 )
-from stoker.run.profiling.assembling import assemble, gpu_named
+from stoker.run.profiling.merge_ranks import assemble, gpu_named
 from stoker.ui.profile_text import render_profile
 from stoker.ui.report_text import Style
 from tests.perf.planning.toys import features

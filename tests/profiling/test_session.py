@@ -20,9 +20,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from stoker.core.config import Settings
 from stoker.perf.diagnosis.breakdown import Breakdown, break_down
 from stoker.records.profile import RankRecord, rank_name, read_rank
-from stoker.run.active import Active
 from stoker.run.profiling.options import ProfileOptions
 from stoker.run.profiling.session import ProfileSession, flush_files
+from stoker.run.run_context import Active
 
 REST_S = 0.01
 

@@ -17,7 +17,7 @@ import stoker
 from stoker.cli import run as cli_run
 from stoker.core.config import Settings
 from stoker.run import launch
-from stoker.run.active import Active
+from stoker.run.run_context import Active
 
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCE = str(Path(stoker.__file__).parents[1])

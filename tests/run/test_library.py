@@ -21,7 +21,7 @@ from torch.utils.data import Dataset, DistributedSampler, IterableDataset, Sampl
 
 import stoker
 from stoker.core.errors import ConfigError, ResumeError
-from stoker.run import patch
+from stoker.run.loaders import patch
 
 SOURCE = str(Path(stoker.__file__).parents[1])
 pytestmark = pytest.mark.integration

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.feed.window import Counters
-from stoker.run.steps import Delivery, StepClock
+from stoker.run.loaders.steps import Delivery, StepClock
 
 
 class Program:

@@ -32,10 +32,10 @@ _HOMES = {
     "Freshness": "policies",
     "Rule": "policies",
     "install": "filesystem.routing",
-    "load_safetensors": "models",
-    "materialise": "folders",
+    "load_safetensors": "models.loading",
+    "materialise": "models.folders",
     "rules_of": "rule_settings",
-    "stream_safetensors": "models",
+    "stream_safetensors": "models.loading",
     "uninstall": "filesystem.routing",
 }
 
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> object:
 
     for package in ("fsspec", "xxhash"):
         require(package, extra="cache")
-    if _HOMES[name] == "models":
+    if _HOMES[name] == "models.loading":
         require("torch", extra="torch")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value

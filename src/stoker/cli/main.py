@@ -42,7 +42,7 @@ COMMANDS = (
     Command("plan", "stoker.cli.plan", "say which GPUs, how many and which strategy keep a budget and a deadline"),
     Command("perf", "stoker.cli.perf.main", "predict where time goes: of a program's step, of a fleet of jobs"),
     Command("config", "stoker.cli.config_show", "show the settings and where each comes from"),
-    Command("doctor", "stoker.cli.doctor", "check this machine: memory, descriptors, cores, torch"),
+    Command("doctor", "stoker.cli.doctor.main", "check this machine: memory, descriptors, cores, torch"),
 )
 
 

@@ -17,13 +17,13 @@ from stoker.core.config import Settings
 from stoker.core.saying import say
 from stoker.perf.diagnosis.rules import Context, judge
 from stoker.records.profile import PROFILE_NAME, Profile, RankRecord, write_record
-from stoker.run.active import Active
 from stoker.run.environment import ACTIVE_ENV
 from stoker.run.launch import command_of
 from stoker.run.profiling import predicting
-from stoker.run.profiling.assembling import assemble
 from stoker.run.profiling.launching import clear, end_like, read_ranks, run_program, wait_for
+from stoker.run.profiling.merge_ranks import assemble
 from stoker.run.profiling.options import ProfileOptions
+from stoker.run.run_context import Active
 from stoker.ui.profile_text import render_profile
 from stoker.ui.terminal import style_for
 

@@ -34,11 +34,11 @@ from stoker.feed.torch_private import collates, index_sampler_of
 from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader, unpack_lease
 from stoker.records import events
 from stoker.records.explanation import Explanation
-from stoker.run import patch
-from stoker.run.active import Active
-from stoker.run.ending import await_end
-from stoker.run.place import find_place
-from stoker.run.serving import Serving, call_site, length_of
+from stoker.run.hard_exit import await_end
+from stoker.run.loaders import patch
+from stoker.run.loaders.serving import Serving, call_site, length_of
+from stoker.run.rank import find_place
+from stoker.run.run_context import Active
 
 
 class Explainer(Serving):

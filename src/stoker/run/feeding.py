@@ -17,12 +17,12 @@ from stoker.core.config_sources import resolve
 from stoker.core.sources import own_program
 from stoker.records import events
 from stoker.records.runlog import Run, RunLog
-from stoker.run import patch
-from stoker.run.drop_in import log_event
+from stoker.run.event_buffer import Memory
 from stoker.run.header import describe_run
-from stoker.run.memory import Memory
-from stoker.run.place import find_place
-from stoker.run.serving import Serving
+from stoker.run.loaders import patch
+from stoker.run.loaders.library import log_event
+from stoker.run.loaders.serving import Serving
+from stoker.run.rank import find_place
 from stoker.ui.report_text import render_text
 from stoker.ui.summary import summarise
 

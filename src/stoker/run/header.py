@@ -17,7 +17,7 @@ from stoker.core import host
 from stoker.core.config import Settings
 from stoker.core.texts import escaped
 from stoker.records.events import RunHeader
-from stoker.run.place import Place
+from stoker.run.rank import Place
 
 
 def describe_run(

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stoker.run.active import Active as Active
+    from stoker.run.run_context import Active as Active
 
 _LOADERS = "torch.utils.data"
 _TARGETS = ("torch", _LOADERS)
@@ -75,7 +75,7 @@ def _fire() -> None:
     _finder.remove()
     try:
         from stoker.run import modes
-        from stoker.run.active import Active
+        from stoker.run.run_context import Active
 
         modes.install(Active.from_environment())
     except Exception as error:  # the program runs on without us, whatever went wrong
@@ -115,7 +115,7 @@ def _command(orig_argv: Sequence[str]) -> str:
 def __getattr__(name: str) -> object:
     """``hook.Active``, imported on first use: its dataclass costs more than this whole module."""
     if name == "Active":
-        from stoker.run.active import Active
+        from stoker.run.run_context import Active
 
         return Active
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

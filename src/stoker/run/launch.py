@@ -19,8 +19,8 @@ from stoker.core.config import Settings
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
 from stoker.core.replay import launcher_of
-from stoker.run.active import Active
 from stoker.run.environment import ACTIVE_ENV, CACHE_ENV
+from stoker.run.run_context import Active
 
 SITE_DIR = str(Path(__file__).resolve().parent / "site")
 """Holds the ``sitecustomize`` that arms the hook; goes to the front of ``PYTHONPATH``."""
@@ -77,9 +77,9 @@ def command_of(
         environ = served_environment(environ, active)
         if settings.cache != "off":
             require_cache()
-            from stoker.run import caching
+            from stoker.run.caching import session
 
-            environ |= caching.environment(settings, run_id)
+            environ |= session.environment(settings, run_id)
     else:
         environ = off_environment(environ)
     return [sys.executable, *interpreter_flags(sys.orig_argv), *program], environ

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.run.active import Active
+from stoker.run.run_context import Active
 from stoker.run.session import Session
 
 _session: Session | None = None

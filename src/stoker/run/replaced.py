@@ -13,9 +13,9 @@ from stoker.feed import streams
 from stoker.feed.arena import SlotArena
 from stoker.graph.torch_private import COMPILER
 from stoker.graph.watching import modes
-from stoker.run import patch
-from stoker.run.profiling.watching import Watch
-from stoker.run.serving import Serving
+from stoker.run.loaders import patch
+from stoker.run.loaders.serving import Serving
+from stoker.run.profiling.step_marks import Watch
 
 
 def replace_all() -> dict[str, list[str]]:

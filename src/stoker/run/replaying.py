@@ -29,10 +29,10 @@ from stoker.feed.order import Cursor
 from stoker.feed.pack import digest
 from stoker.feed.program import Program
 from stoker.feed.quarantine import path_of
-from stoker.run import patch
-from stoker.run.active import Active
-from stoker.run.ending import end_program
-from stoker.run.serving import Serving, call_site
+from stoker.run.hard_exit import end_program
+from stoker.run.loaders import patch
+from stoker.run.loaders.serving import Serving, call_site
+from stoker.run.run_context import Active
 
 _MAX_LINES = 40
 """Lines about one sample."""

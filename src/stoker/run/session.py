@@ -17,13 +17,13 @@ from stoker.core.mishaps import line_of
 from stoker.core.saying import say
 from stoker.records import events
 from stoker.records.runlog import Run, RunLog, has_records, read_run
-from stoker.run import patch
-from stoker.run.active import Active
 from stoker.run.environment import CACHE_ENV
+from stoker.run.event_buffer import Memory
 from stoker.run.header import describe_run
-from stoker.run.memory import Memory
-from stoker.run.place import find_place
-from stoker.run.serving import Serving
+from stoker.run.loaders import patch
+from stoker.run.loaders.serving import Serving
+from stoker.run.rank import find_place
+from stoker.run.run_context import Active
 from stoker.ui.live import LiveLine
 from stoker.ui.report_text import render_text
 from stoker.ui.summary import summarise
@@ -120,13 +120,13 @@ class Session:
         """Records what came from the data cache, where the run uses it; it has a word of its own otherwise."""
         if CACHE_ENV in os.environ:
             # Imported here: most runs do without.
-            from stoker.run import cache_report
+            from stoker.run.caching import report
 
-            record = cache_report.used(self.serving.now_s())
+            record = report.used(self.serving.now_s())
             if record is not None:
                 self.serving.emit(record)
             if self.is_to_report:
-                cache_report.end()
+                report.end()
 
     def _speaks_for_program(self) -> bool:
         """Whether silence about this process would leave a person without a word on the whole program."""

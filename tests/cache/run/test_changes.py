@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stoker.cache.reading.run_counters import create_ledger
-from stoker.run.cache_changes import MOST_TOLD, Teller, forget
+from stoker.run.caching.changes import MOST_TOLD, Teller, forget
 
 
 def test_each_path_is_named_once_by_all_processes_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ from torch.nn.modules import module as registry
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from stoker.perf.diagnosis.timeline import MODULE, STEP
+from stoker.run.profiling.torch_private import has_compiled
 from stoker.run.profiling.trace import read_trace
-from stoker.run.torch_private import has_compiled
 
 
 class Sampler:

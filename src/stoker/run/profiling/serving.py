@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.records import events
 from stoker.records.profile import LoaderFacts
-from stoker.run.active import Active
+from stoker.run.run_context import Active
 from stoker.run.session import Session
 
 

@@ -25,16 +25,16 @@ from stoker.perf.diagnosis.sampled import Sampled, analyse
 from stoker.records import events
 from stoker.records.profile import LoaderFacts, RankRecord, StepTimes, Usage, rank_name, write_record
 from stoker.records.runlog import RunLog
-from stoker.run.active import Active
-from stoker.run.ending import await_end
+from stoker.run.hard_exit import await_end
 from stoker.run.header import describe_run
-from stoker.run.place import find_place
 from stoker.run.profiling.options import ProfileOptions
 from stoker.run.profiling.sampling import Sampler, mark_step
 from stoker.run.profiling.schedule import Do, Schedule
 from stoker.run.profiling.serving import Serving
+from stoker.run.profiling.step_marks import Watch
 from stoker.run.profiling.usage import read_usage, used_between
-from stoker.run.profiling.watching import Watch
+from stoker.run.rank import find_place
+from stoker.run.run_context import Active
 from stoker.scale.budget import rank_cores
 
 

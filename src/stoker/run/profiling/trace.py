@@ -11,7 +11,7 @@ from typing import Any
 from stoker.perf.diagnosis.kernels import label_of_operator
 from stoker.perf.diagnosis.sampled import Kernel, Trace
 from stoker.perf.diagnosis.timeline import STEP, Span
-from stoker.run.torch_private import DeviceType, is_made_of_others
+from stoker.run.profiling.torch_private import DeviceType, is_made_of_others
 
 
 def read_trace(events: list[Any]) -> Trace:

@@ -21,7 +21,7 @@ if os.environ.get("STOKER_ACTIVE"):
 
 if os.environ.get("STOKER_CACHE_RUN") or os.environ.get("STOKER_CACHE_INSTALL"):
     try:
-        from stoker.run import cache_hook
+        from stoker.run.caching import hook as cache_hook
 
         cache_hook.arm()
     except Exception:  # as above

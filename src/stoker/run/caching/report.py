@@ -14,7 +14,7 @@ from stoker.cache.filesystem.unrouted import unroutable
 from stoker.cache.reading.run_counters import read_ledger
 from stoker.core import saying
 from stoker.records.events import CacheUsed
-from stoker.run import cache_changes
+from stoker.run.caching import changes
 from stoker.run.environment import CACHE_ENV
 from stoker.ui.cache_text import write_cache_used
 
@@ -34,7 +34,7 @@ def used(t_s: float = 0.0) -> CacheUsed | None:
         totals = read_ledger(Path(told["ledger"]))
     except OSError:
         return None
-    around = {*unroutable(), *cache_changes.around(Path(told["ledger"]))}
+    around = {*unroutable(), *changes.around(Path(told["ledger"]))}
     if not totals.asked_bytes and not totals.fetched_bytes and not around:
         return None
     return CacheUsed(
@@ -49,7 +49,7 @@ def end() -> None:
     """The run has reported."""
     told = _told()
     if told is not None:
-        cache_changes.forget(Path(told["ledger"]))
+        changes.forget(Path(told["ledger"]))
         with contextlib.suppress(OSError):
             os.unlink(told["ledger"])
 

@@ -42,9 +42,9 @@ def _fire(just_executed: str) -> None:
     text, _watch = os.environ.get(CACHE_ENV, ""), None
     try:
         if text:
-            from stoker.run import caching
+            from stoker.run.caching import session
 
-            caching.install(text)
+            session.install(text)
         else:
             # The program called `stoker.cache.install()` in the process that started this one.
             from stoker.cache.filesystem import routing
@@ -58,9 +58,9 @@ def _report() -> None:
     """Says what came of it, where no report of the run does, in the process that `stoker run` became."""
     if f'"pid": {os.getpid()},' in os.environ.get(CACHE_ENV, ""):
         try:
-            from stoker.run import cache_report
+            from stoker.run.caching import report
 
-            cache_report.say()
+            report.say()
         except Exception as error:
             _complain("say what was cached", error)
 

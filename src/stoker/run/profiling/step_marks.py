@@ -22,7 +22,7 @@ from stoker.feed.torch_private import BaseIterator, dataset_of, num_workers_of
 from stoker.perf.diagnosis.marks import Kind, Mark
 from stoker.perf.diagnosis.timeline import CLOSURE, NEXT, OPTIMIZER
 from stoker.records.profile import LoaderFacts
-from stoker.run.serving import call_site
+from stoker.run.loaders.serving import call_site
 
 ENOUGH_BATCHES = 40
 """Batches without an optimizer step after which batches count as steps; accumulation over more is rare."""

@@ -15,8 +15,8 @@ from typing import TypedDict
 
 from stoker._version import __version__
 from stoker.cli.arguments import Parser
-from stoker.cli.check import Check
-from stoker.cli.doctor_of_settings import check_settings
+from stoker.cli.doctor.check import Check
+from stoker.cli.doctor.settings import check_settings
 from stoker.core.host import Host, read_host
 from stoker.core.units import format_bytes
 

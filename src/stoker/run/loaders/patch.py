@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from stoker.core.patching import Patches
 from stoker.feed.stock import is_torchs_own, torchs_own
 from stoker.feed.torch_private import GET_ITERATOR, InProcessIterator, WorkersIterator, stock_get_iterator
-from stoker.run.serving import Serving
+from stoker.run.loaders.serving import Serving
 
 _ITERATORS = (WorkersIterator, InProcessIterator)
 _stock_init = DataLoader.__init__

@@ -24,7 +24,7 @@ from stoker.cache.store.page_store import PageStore
 from stoker.core.config import Settings
 from stoker.core.errors import CacheBusyError, CacheUnwritableError
 from stoker.core.saying import say
-from stoker.run.cache_changes import Teller
+from stoker.run.caching.changes import Teller
 from stoker.run.environment import CACHE_ENV
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from stoker.cli.check import Check
+from stoker.cli.doctor.check import Check
 from stoker.core.config import Settings
 from stoker.core.config_sources import Resolved, resolve
 from stoker.core.errors import StokerError
@@ -67,9 +67,9 @@ def _check_cache(settings: Settings) -> Check:
     def ask() -> None:
         require_cache()
         # Imported here: it needs the packages of an extra.
-        from stoker.run import caching
+        from stoker.run.caching import session
 
-        caching.usable(settings)
+        session.usable(settings)
 
     where = "the user's own directory" if settings.cache == "on" else settings.cache
     return _refusal("cache", ask, f"reads go through {where}")

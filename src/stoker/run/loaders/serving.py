@@ -35,9 +35,9 @@ from stoker.feed.tiers import Choice
 from stoker.feed.torch_private import BaseIterator, is_iterable
 from stoker.records import events
 from stoker.records.versus import Pair
-from stoker.run.cutting import Cutting
-from stoker.run.place import Place, find_place
-from stoker.run.steps import NOTHING_DELIVERED, Delivery, StepClock
+from stoker.run.loaders.cutting import Cutting
+from stoker.run.loaders.steps import NOTHING_DELIVERED, Delivery, StepClock
+from stoker.run.rank import Place, find_place
 from stoker.scale.budget import CpuLedger, rank_bytes, rank_cores
 from stoker.scale.job import JobAutoscaler
 from stoker.scale.limits import JobScalingConfig

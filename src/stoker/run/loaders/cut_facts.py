@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader
 from stoker.graph.cut_control import Verdict
 from stoker.graph.replay.module import to_module
 from stoker.records.events import CutChosen
-from stoker.run import patch
-from stoker.run.cutting import record_of
-from stoker.run.drop_in import serving_of_process, wrap
-from stoker.run.serving import Serving
+from stoker.run.loaders import patch
+from stoker.run.loaders.cutting import record_of
+from stoker.run.loaders.library import serving_of_process, wrap
+from stoker.run.loaders.serving import Serving
 from stoker.ui.graph_svg import render_svg
 from stoker.ui.graph_text import render_graph
 

@@ -34,9 +34,9 @@ from stoker.feed.torch_private import (
     makes_iterators_as_torch,
 )
 from stoker.records import events
-from stoker.run import patch
-from stoker.run.loader_facts import LoaderExplanation, LoaderStats
-from stoker.run.serving import Serving, call_site
+from stoker.run.loaders import patch
+from stoker.run.loaders.facts import LoaderExplanation, LoaderStats
+from stoker.run.loaders.serving import Serving, call_site
 
 _T = TypeVar("_T", covariant=True)
 _logger = logging.getLogger("stoker")

@@ -1,0 +1,1 @@
+"""`stoker doctor`: the checks of this machine and of the settings."""
