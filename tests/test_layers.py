@@ -62,6 +62,9 @@ def test_the_layers_hold() -> None:
             "- .communication -> .prediction (1 import)",
         ),
         ("core/planted.py", "import stoker.records.events\n", "stoker.core.planted -> stoker.records.events"),
+        ("wire/planted.py", "import stoker.feed.wire\n", "stoker.wire.planted -> stoker.feed.wire"),
+        ("wire/planted.py", "import stoker.records.events\n", "stoker.wire.planted -> stoker.records.events"),
+        ("core/planted.py", "import stoker.wire.sockets\n", "stoker.core.planted -> stoker.wire.sockets"),
         ("ui/planted.py", "import stoker.cache.policies\n", "stoker.ui.planted -> stoker.cache.policies"),
         ("ui/planted.py", "import stoker.perf.catalogue\n", "stoker.ui.planted -> stoker.perf.catalogue"),
         (
@@ -87,8 +90,8 @@ def test_a_planted_import_is_found(copy: Path, module: str, source: str, link: s
     assert link in done.stdout
 
 
-def test_core_scale_ui_and_cli_work_without_torch() -> None:
-    folders = [ROOT / "src/stoker" / name for name in ("core", "scale", "ui", "cli")]
+def test_what_needs_no_torch_works_without_it() -> None:
+    folders = [ROOT / "src/stoker" / name for name in ("core", "records", "wire", "scale", "ui", "cli")]
     modules = [
         ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
         for folder in folders

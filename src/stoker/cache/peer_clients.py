@@ -10,10 +10,10 @@ from stoker.cache.cluster.client_settings import ClientSettings
 from stoker.cache.cluster.joining import open_membership
 from stoker.cache.cluster.links import machine_id
 from stoker.cache.cluster.membership import Membership
-from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
 from stoker.core.config import CACHE_TIMEOUT_S
 from stoker.core.errors import ConfigError
 from stoker.core.forking import ForkedLock
+from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets
 
 SECRET_FILE = "secret"
 """Beside the pages: the secret that is used where no other file is named, if it is there."""

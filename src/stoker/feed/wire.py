@@ -1,38 +1,29 @@
 """Messages between the training process and one data worker: a typed fixed header, a small body, raw bytes behind it.
 
-Owns framing and field layout. Does not own what a body means to torch (``pack``) nor the processes (``crew``). The
-bytes run over a socketpair between processes of one user that inherited it, so bodies may hold pickles; frames are
-still checked, since a dying worker can leave half of one.
+Owns what is said. Does not own what a body means to torch (``pack``) nor the processes (``crew``). The bytes run over a
+socketpair between processes of one user that inherited it, so bodies may hold pickles; frames are still checked, since
+a dying worker can leave half of one.
 """
 
 from __future__ import annotations
 
-import array
 import enum
-import os
-import select
 import socket
 import struct
-from collections import deque
 from dataclasses import dataclass
 
 from stoker.core.errors import WireError
+from stoker.wire.framing import Frame as FrameOf
+from stoker.wire.framing import Framing
+from stoker.wire.polled import PolledChannel
 
-MAGIC = 0x5354
-VERSION = 1
 MAX_BODY_BYTES = 1 << 36
 """A frame longer than this (64 GiB) is taken for garbage, not for a batch."""
 
-_FRAME = struct.Struct("<HBBBxxxQ")  # magic, version, kind, number of descriptors, padding, body length
-FRAME_BYTES = _FRAME.size
 _LEASE = struct.Struct("<QIiiI")  # seq, generation, ring, slot, flags
 _READY = struct.Struct("<QIiiBxxxQQddddQId")
 # seq, generation, ring, slot, place, payload and skeleton bytes, wall_s, cpu_s, idle_s, stamp, private bytes,
 # check, stall_s
-_MAX_FDS = 16
-_FDS_BYTES = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
-_RECEIVE_BYTES = 1 << 18
-"""Room for what arrives at once, kept by each channel: fresh memory of that size costs 25 us a message."""
 
 
 class Kind(enum.IntEnum):
@@ -107,16 +98,20 @@ class LeaseFlag(enum.IntFlag):
     """Send no descriptor: the training process has hardly any left to receive it with."""
 
 
+FRAMING = Framing(
+    "<HBBBxxxQ", 0x5354, 1, Kind, MAX_BODY_BYTES, note_first=True, hints=("", "; all processes must run one stoker")
+)
+Frame = FrameOf[Kind]
+
+
+class Channel(PolledChannel[Kind]):
+    """One end of the socketpair: a worker waits for its peer (``blocking``), the training process never does."""
+
+    def __init__(self, sock: socket.socket, *, blocking: bool) -> None:
+        super().__init__(sock, FRAMING, blocking=blocking)
+
+
 # Not frozen: that would triple what it costs to make one, of which there are several for each batch.
-@dataclass(slots=True)
-class Frame:
-    """One message: kind, body and the descriptors that came with it."""
-
-    kind: Kind
-    body: bytes
-    fds: tuple[int, ...] = ()
-
-
 @dataclass(slots=True)
 class LeaseHeader:
     """Fixed part of a LEASE; the pickled index batch follows."""
@@ -194,174 +189,3 @@ def unpack_ready(body: bytes) -> tuple[ReadyHeader, memoryview]:
             f"{header.skeleton_bytes + inline}"
         )
     return header, rest
-
-
-def encode(kind: Kind, body: bytes = b"", num_fds: int = 0) -> bytes:
-    """One frame as bytes; ``num_fds`` descriptors must be sent together with its first byte."""
-    return _FRAME.pack(MAGIC, VERSION, kind, num_fds, len(body)) + body
-
-
-class Decoder:
-    """Turns a byte stream (in pieces of any size) and its descriptors into frames."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-        self._fds: deque[int] = deque()
-
-    def feed(self, data: bytes | memoryview, fds: tuple[int, ...] = ()) -> list[Frame]:
-        """The frames completed by ``data``; raises :class:`WireError` at the first malformed one."""
-        self._fds.extend(fds)
-        if self._bytes:
-            self._bytes += data
-            frames, used = self._parse(self._bytes)
-            del self._bytes[:used]
-        else:  # as a rule whole frames arrive: they are not collected first
-            frames, used = self._parse(data)
-            self._bytes += data[used:]
-        return frames
-
-    def _parse(self, data: bytes | bytearray | memoryview) -> tuple[list[Frame], int]:
-        """The whole frames at the head of ``data``, and how many bytes they are."""
-        frames: list[Frame] = []
-        start, size = 0, len(data)
-        while size - start >= FRAME_BYTES:
-            magic, version, kind, num_fds, length = _FRAME.unpack_from(data, start)
-            self._check(magic, version, length)
-            end = start + FRAME_BYTES + length
-            if end > size:
-                break
-            frames.append(self._frame(kind, num_fds, bytes(memoryview(data)[start + FRAME_BYTES : end])))
-            start = end
-        return frames, start
-
-    @staticmethod
-    def _check(magic: int, version: int, length: int) -> None:
-        if magic != MAGIC:
-            raise WireError(f"`frame` must begin with {MAGIC:#06x}, got {magic:#06x}")
-        if version != VERSION:
-            raise WireError(f"`frame` must have version {VERSION}, got {version}; all processes must run one stoker")
-        if length > MAX_BODY_BYTES:
-            raise WireError(f"`frame` length must be at most {MAX_BODY_BYTES}, got {length}")
-
-    def _frame(self, kind: int, num_fds: int, body: bytes) -> Frame:
-        if num_fds > len(self._fds):
-            raise WireError(f"`frame` announces {num_fds} descriptors, {len(self._fds)} came")
-        try:
-            return Frame(Kind(kind), body, tuple(self._fds.popleft() for _ in range(num_fds)) if num_fds else ())
-        except ValueError:
-            raise WireError(f"`frame` kind {kind} is unknown") from None
-
-    def close(self) -> list[int]:
-        """Descriptors received but not yet handed out; the caller closes them."""
-        left = list(self._fds)
-        self._fds.clear()
-        return left
-
-
-class Channel:
-    """One end of a socketpair: sends frames without ever blocking on a full peer, receives whole frames.
-
-    Args:
-        sock: a connected ``AF_UNIX`` stream socket; owned by the channel from here on.
-        blocking: a worker waits for its peer (True); the training process never does (False): what the socket does
-            not take at once is kept and sent by later calls of :meth:`flush`.
-    """
-
-    def __init__(self, sock: socket.socket, *, blocking: bool) -> None:
-        self.sock = sock
-        self.sock.setblocking(blocking)
-        self._blocking = blocking
-        self._decoder = Decoder()
-        self._in = memoryview(bytearray(_RECEIVE_BYTES))
-        self._out: deque[tuple[bytes | memoryview, tuple[int, ...]]] = deque()
-        self._held = b""
-
-    def fileno(self) -> int:
-        """Descriptor to poll."""
-        return self.sock.fileno()
-
-    @property
-    def unsent(self) -> bool:
-        """Whether bytes wait for the peer to read, or for the frame that they go with."""
-        return bool(self._out or self._held)
-
-    def hold(self, kind: Kind, body: bytes = b"") -> None:
-        """Keeps one frame until the next is sent or :meth:`flush` is called: the peer is woken once for both."""
-        self._held += encode(kind, body)
-
-    def send(self, kind: Kind, body: bytes = b"", fds: tuple[int, ...] = (), tail: memoryview | None = None) -> None:
-        """Queues one frame (``tail`` continues the body without a copy) and sends what the socket takes.
-
-        ``fds`` are duplicated by the kernel when sent; with a non-blocking channel the caller keeps them open until
-        :attr:`unsent` is False. Raises ``OSError`` when the peer is gone.
-        """
-        length = len(body) + (len(tail) if tail is not None else 0)
-        held, self._held = self._held, b""
-        self._out.append((held + _FRAME.pack(MAGIC, VERSION, kind, len(fds), length) + body, fds))
-        if tail is not None and len(tail):
-            self._out.append((tail, ()))
-        self.flush()
-
-    def flush(self) -> None:
-        """Sends queued bytes until all are sent or the socket is full."""
-        if self._held:
-            self._out.append((self._held, ()))
-            self._held = b""
-        while self._out:
-            data, fds = self._out[0]
-            try:
-                if fds:
-                    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
-                    sent = self.sock.sendmsg([data], ancillary)
-                else:
-                    sent = self.sock.send(data)
-            except (BlockingIOError, InterruptedError):
-                return
-            if sent == len(data):
-                self._out.popleft()
-            else:
-                self._out[0] = (memoryview(data)[sent:], ())
-
-    def receive(self, *, wait: bool = True) -> list[Frame] | None:
-        """Frames that have arrived; None when the peer is gone.
-
-        A blocking channel waits for at least some bytes, unless told not to ``wait``.
-        """
-        flags = socket.MSG_CMSG_CLOEXEC if wait else socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
-        try:
-            size, ancillary, _, _ = self.sock.recvmsg_into([self._in], _FDS_BYTES, flags)
-        except (BlockingIOError, InterruptedError):
-            return []
-        except ConnectionError:
-            return None
-        if not size:
-            return None
-        return self._decoder.feed(self._in[:size], _descriptors_in(ancillary) if ancillary else ())
-
-    def await_frames(self, timeout_s: float) -> None:
-        """Returns when there is something to receive, or the peer is gone, or the time is up."""
-        poller = select.poll()
-        poller.register(self.sock, select.POLLIN)
-        poller.poll(timeout_s * 1e3)
-
-    def abandon(self) -> None:
-        """Closes this process's copy (in a forked child), without the destructor closing the number once more."""
-        fd = self.sock.detach()
-        if fd >= 0:
-            os.close(fd)
-
-    def close(self) -> None:
-        """Closes the socket and every descriptor that nobody took."""
-        for fd in self._decoder.close():
-            os.close(fd)
-        self._out.clear()
-        self._held = b""
-        self.sock.close()
-
-
-def _descriptors_in(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, ...]:
-    fds = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return tuple(fds)

@@ -1,4 +1,4 @@
-"""One connection between nodes: sockets made and dialled, and frames received from and sent to them.
+"""Frames received and sent one after another by who waits for them, with bounds for how long.
 
 A receiver takes what has arrived into one small buffer, so that a short answer costs one call of the kernel; of a long
 payload only the first bytes pass through it, the rest goes straight to where the caller wants it.
@@ -6,38 +6,41 @@ payload only the first bytes pass through it, the rest goes straight to where th
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Generic
 
-from stoker.cache.cluster.frames import HEADER_BYTES, Frame, Header, decode_body, decode_header, encode
-from stoker.cache.cluster.joining import check_address
-from stoker.core.errors import PeerLostError, WireError
+from stoker.core.errors import PeerLostError
+from stoker.wire.framing import Framing, Header, K
+from stoker.wire.sockets import shut
 
 BUFFER_BYTES = 16 << 10
 """Holds a header and a page of 4 KiB, or a request of hundreds of ranges, as it arrives."""
-_BACKLOG = 256
-_TIMEVAL = struct.Struct("ll")
-_USER_TIMEOUT_MS = 30_000
+TIMEVAL = struct.Struct("ll")
+"""How the kernel takes a time-out: seconds and microseconds, 0 for none."""
 _SLOWEST_BYTES_PER_S = 1e6
 """Of an answer; the store is asked rather than waiting for less."""
 
 
-class Channel:
+class BlockingChannel(Generic[K]):
     """Frames over a connected stream socket, which it owns. For one thread at a time.
 
     Args:
         sock: connected, blocking.
+        framing: of the protocol.
         timeout_s: longest silence, receiving and sending; 0 for no bound.
     """
 
-    def __init__(self, sock: socket.socket, timeout_s: float) -> None:
+    def __init__(self, sock: socket.socket, framing: Framing[K], timeout_s: float) -> None:
         self.sock = sock
-        self.epoch = 0
+        self._framing = framing
+        self._header_bytes = framing.num_bytes
+        self._pending: Callable[[], int] | None = getattr(sock, "pending", None)
+        self.note = 0
+        """Of the last header."""
         self.received = bytearray(BUFFER_BYTES)
         self._view = memoryview(self.received)
         self._start: int = 0
@@ -70,12 +73,12 @@ class Channel:
     @property
     def direct(self) -> bool:
         """Whether what the kernel says of the socket is all there is: nothing is decrypted on the way."""
-        return type(self.sock) is socket.socket
+        return self._pending is None
 
     @property
     def buffered(self) -> bool:
-        """Whether bytes were received that no frame has used yet."""
-        return self._end > self._start
+        """Whether bytes were received that no frame has used yet, and that a poll does not show."""
+        return self._end > self._start or (self._pending is not None and self._pending() > 0)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether something is there to receive within ``timeout_s`` (None: however long it takes)."""
@@ -116,10 +119,6 @@ class Channel:
             self.into(target)
         return True
 
-    def send(self, frame: Frame, epoch: int = 0) -> None:
-        """Sends one frame; raises :class:`PeerLostError`."""
-        self.send_all(encode(frame, epoch))
-
     def send_all(self, data: bytes | memoryview) -> None:
         """Sends bytes; raises :class:`PeerLostError`."""
         try:
@@ -151,18 +150,18 @@ class Channel:
         except OSError as error:
             raise _lost("take", error) from None
 
-    def header(self) -> Header | None:
+    def header(self) -> Header[K] | None:
         """The header of the next frame; None when the other side has closed between frames.
 
         Raises:
             PeerLostError: it closed in the midst of one, or was silent for too long.
             WireError: what came is no frame.
         """
-        if self._end - self._start < HEADER_BYTES and not self._collect(HEADER_BYTES):
+        if self._end - self._start < self._header_bytes and not self._collect(self._header_bytes):
             return None
-        header = decode_header(self.received, self._start, self._end)
-        self._start += HEADER_BYTES
-        self.epoch = header.epoch
+        header = self._framing.header(self.received, self._start, self._end)
+        self._start += self._header_bytes
+        self.note = header.note
         return header
 
     def behind(self, prefix: bytes, length: int) -> int:
@@ -192,16 +191,16 @@ class Channel:
             raise _lost("send", error) from None
         return self._end > 0
 
-    def whole_frame(self) -> tuple[Header, memoryview] | None:
+    def whole_frame(self) -> tuple[Header[K], memoryview] | None:
         """The next frame if all of it is there, without taking it; the body is valid until something is received.
 
         Raises:
             WireError: what came is no frame.
         """
-        first = self._start + HEADER_BYTES
+        first = self._start + self._header_bytes
         if first > self._end:
             return None
-        header = decode_header(self.received, self._start, self._end)
+        header = self._framing.header(self.received, self._start, self._end)
         last = first + header.length
         return (header, self._view[first:last]) if last <= self._end else None
 
@@ -235,15 +234,6 @@ class Channel:
         target = bytearray(length)
         self.into(memoryview(target))
         return bytes(target)
-
-    def frame(self, max_bytes: int) -> Frame:
-        """The next frame, whole; one that is longer is malformed."""
-        header = self.header()
-        if header is None:
-            raise PeerLostError("`peer` closed the connection")
-        if header.length > max_bytes:
-            raise WireError(f"`{header.kind.name}` frame must be at most {max_bytes} bytes here, got {header.length}")
-        return decode_body(header.kind, self.body(header.length))
 
     def into(self, target: memoryview) -> None:
         """Fills ``target`` with the next bytes; raises :class:`PeerLostError` when they do not come."""
@@ -306,75 +296,11 @@ class Channel:
         self.sock.close()
 
 
-def shut(sock: socket.socket) -> None:
-    """Ends what a socket does; whoever waits for it notices."""
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it is closed already
-
-
 def _timeval(seconds: float) -> bytes:
-    return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
+    return TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
 
 
 def _lost(verb: str, error: OSError) -> PeerLostError:
     if isinstance(error, BlockingIOError):
         return PeerLostError(f"`peer` did not {verb} anything for too long", silent=True)
     return PeerLostError(f"`peer` is gone: {error.strerror or type(error).__name__}")
-
-
-def dial(address: str, timeout_s: float) -> socket.socket:
-    """A socket connected to ``tcp://host:port`` or ``unix:///path``; raises :class:`PeerLostError`."""
-    try:
-        host, port = check_address(address)
-        if address.startswith("unix:"):
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            try:
-                sock.settimeout(timeout_s)
-                sock.connect(host)
-            except BaseException:
-                sock.close()
-                raise
-            return sock
-        return socket.create_connection((host, port), timeout=timeout_s)
-    except (OSError, ValueError) as error:  # a ring record may name anything
-        raise PeerLostError(f"`{address}` does not accept a connection: {error}", address=address) from None
-
-
-def listen(address: str) -> socket.socket:
-    """A listening socket on ``tcp://host:port`` (port 0 for a free one) or ``unix:///path`` (mode 0600)."""
-    host, port = check_address(address)
-    if not address.startswith("unix:"):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=False)
-    path = Path(host)
-    # Bound under another name and renamed: nobody connects before the mode is right, and a dead worker's is replaced.
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        beside.unlink(missing_ok=True)
-        sock.bind(str(beside))
-        os.chmod(beside, 0o600)
-        sock.listen(_BACKLOG)
-        os.replace(beside, path)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def address_of(sock: socket.socket, asked: str) -> str:
-    """Where a listening socket can be dialled, with the port that it was given."""
-    if asked.startswith("unix:"):
-        return asked
-    host = check_address(asked)[0]
-    return f"tcp://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
-
-
-def keep_watch(sock: socket.socket) -> None:
-    """Lets the kernel end an accepted connection whose other side has vanished."""
-    if sock.family != socket.AF_UNIX:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)

@@ -1,4 +1,4 @@
-"""Who may read what: shared secrets, the proof of knowing one, the user behind a Unix socket, and grants.
+"""Secrets that two sides share, and the proof of knowing one.
 
 A secret authenticates both sides and never travels; it does not encrypt. Secrets stay out of logs, reprs and errors.
 """
@@ -10,20 +10,19 @@ import hmac
 import os
 import re
 import secrets as random_bytes
-import socket
 import stat
-import struct
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from stoker.core.errors import ConfigError
 
 DEFAULT_IDENTITY = "default"
 MIN_SECRET_BYTES = 16
+NONCE_BYTES = 32
+PROOF_BYTES = 32
 _MAX_FILE_BYTES = 64 << 10
 _IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: struct ucred
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,69 +99,31 @@ def create_secret(path: Path) -> None:
 
 
 def new_nonce() -> bytes:
-    """32 bytes that were never used before."""
-    return random_bytes.token_bytes(32)
-
-
-def prove(secret: bytes, role: str, identity: str, client_nonce: bytes, worker_nonce: bytes) -> bytes:
-    """The proof of knowing a secret.
-
-    Args:
-        secret: shared.
-        role: ``client`` or ``worker``, so that neither can send the other's proof back.
-        identity: that the client named.
-        client_nonce: fresh, 32 bytes.
-        worker_nonce: fresh, 32 bytes.
-    """
-    text = f"stoker cache 1|{role}|{len(identity)}|{identity}|".encode("utf-8", "surrogateescape")
-    return hmac.digest(secret, text + client_nonce + worker_nonce, hashlib.sha256)
-
-
-def proves(proof: bytes, secret: bytes, role: str, identity: str, client_nonce: bytes, worker_nonce: bytes) -> bool:
-    """Whether a proof is that of the secret; takes the same time whatever the proof."""
-    return hmac.compare_digest(proof, prove(secret, role, identity, client_nonce, worker_nonce))
-
-
-def user_of(sock: socket.socket) -> int:
-    """The user id of the process at the other end of a Unix socket, as the kernel recorded it at connect."""
-    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return _CREDENTIALS.unpack(data)[1]
+    """Bytes that were never used before."""
+    return random_bytes.token_bytes(NONCE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
-    """A permission to read.
+class Exchange:
+    """What both sides of a new connection prove a secret over, so that a proof is good for it alone.
 
     Attributes:
-        identity: that may; ``uid:1000`` for a user on a Unix socket, ``*`` for everyone who was authenticated.
-        mount: a mount's namespace, or ``*``.
-        prefix: of the paths; a whole part of a path (``bucket/train`` does not grant ``bucket/training``).
+        purpose: the protocol that follows; a secret may serve several.
+        identity: that the client named.
+        client_nonce: fresh.
+        worker_nonce: fresh.
     """
 
+    purpose: str
     identity: str
-    mount: str = "*"
-    prefix: str = ""
+    client_nonce: bytes
+    worker_nonce: bytes
 
-    def allows(self, identity: str, mount: str, path: str) -> bool:
-        """Whether this grant lets the identity read the path."""
-        return (
-            self.identity in ("*", identity)
-            and self.mount in ("*", mount)
-            and under(path, self.prefix)
-            and ".." not in path.split("/")
-        )
+    def proof(self, secret: bytes, role: Literal["client", "worker"]) -> bytes:
+        """The proof of knowing a secret; the role keeps either side from sending the other's proof back."""
+        text = f"{self.purpose}|{role}|{len(self.identity)}|{self.identity}|".encode("utf-8", "surrogateescape")
+        return hmac.digest(secret, text + self.client_nonce + self.worker_nonce, hashlib.sha256)
 
-
-EVERYONE = (Grant("*"),)
-"""All that is mounted, to all who are authenticated."""
-
-
-def may_read(grants: Iterable[Grant], identity: str, mount: str, path: str) -> bool:
-    """Whether any grant lets the identity read the path; what nothing grants is denied."""
-    return any(grant.allows(identity, mount, path) for grant in grants)
-
-
-def under(path: str, prefix: str) -> bool:
-    """Whether a path is a prefix or lies under it, by whole parts; everything lies under the empty one."""
-    prefix = prefix.rstrip("/")
-    return not prefix or path == prefix or path.startswith(prefix + "/")
+    def proves(self, proof: bytes, secret: bytes | None, role: Literal["client", "worker"]) -> bool:
+        """Whether a proof is that of the secret; None takes as long, so that time does not tell which names exist."""
+        return hmac.compare_digest(proof, self.proof(secret or new_nonce(), role)) and secret is not None

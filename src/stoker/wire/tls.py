@@ -1,11 +1,12 @@
-"""TLS on TCP connections between nodes: certificates from files, and a socket that behaves as plain ones do here.
+"""TLS on TCP connections: certificates from files, and a socket that behaves as plain ones do here.
 
-The secret says who may connect, with TLS or without; TLS keeps pages from being read on the way, and shows clients that
+The secret says who may connect, with TLS or without; TLS keeps data from being read on the way, and shows clients that
 a worker is the one whose name they dialled. Unix sockets are never encrypted.
 """
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import ssl
@@ -13,11 +14,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from stoker.cache.cluster.channel import Channel
-from stoker.cache.cluster.frames import MAGIC, Reason, Refused
 from stoker.core.errors import ConfigError, PeerLostError, PeerRefusedError
+from stoker.wire.blocking import TIMEVAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,6 @@ class Certificate:
     key: Path | None = None
 
 
-_PLAIN = MAGIC.to_bytes(2, "little")
-"""How a client begins that does not encrypt."""
-_MAX_BYTES = 4096
-
-
 class TlsSocket(ssl.SSLSocket):
     """An encrypted socket whose calls wait, end and fail as those of a plain one with the kernel's own time-outs."""
 
@@ -45,12 +40,25 @@ class TlsSocket(ssl.SSLSocket):
     """Silence after which receiving raises ``BlockingIOError``."""
     send_s: float | None = None
 
+    def setsockopt(self, level: int, option: int, value: Any, *more: Any) -> None:
+        """Sets an option; the kernel's time-outs are kept here, since it would see encrypted bytes come and go."""
+        if level != socket.SOL_SOCKET or option not in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            return super().setsockopt(level, option, value, *more)
+        seconds, micros = TIMEVAL.unpack(value)
+        bound_s = seconds + micros / 1e6 or None
+        if option == socket.SO_RCVTIMEO:
+            self.receive_s = bound_s
+        else:
+            self.send_s = bound_s
+
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         """Receives what is there, or what comes first; fewer bytes than were asked for, whatever ``flags`` say."""
         self.settimeout(0.0 if flags & socket.MSG_DONTWAIT else self.receive_s)
         try:
             return super().recv_into(buffer, nbytes or None)
-        except (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except ssl.SSLError as error:
+            raise _as_plain(error) from None
+        except TimeoutError:
             raise BlockingIOError("nothing was received") from None
 
     def send(self, data: Any, flags: int = 0) -> int:
@@ -58,7 +66,9 @@ class TlsSocket(ssl.SSLSocket):
         self.settimeout(0.0 if flags & socket.MSG_DONTWAIT else self.send_s)
         try:
             return super().send(data)
-        except (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except ssl.SSLError as error:
+            raise _as_plain(error) from None
+        except TimeoutError:
             raise BlockingIOError("nothing was taken") from None
 
     def sendall(self, data: Any, flags: int = 0) -> None:
@@ -78,28 +88,10 @@ class TlsSocket(ssl.SSLSocket):
         socket.socket.shutdown(self, how)
 
 
-class TlsChannel(Channel):
-    """A connection whose frames are encrypted."""
-
-    def bound(self, receive_s: float, send_s: float) -> None:
-        """Sets the longest silences."""
-        self._timeout_s = receive_s
-        self.tick(receive_s)
-        self._tls.send_s = send_s or None
-
-    def tick(self, tick_s: float) -> None:
-        """Sets after how much silence receiving looks up."""
-        self._tick_s = tick_s
-        self._tls.receive_s = tick_s or None
-
-    @property
-    def buffered(self) -> bool:
-        """Whether bytes are there that a poll does not show."""
-        return super().buffered or self._tls.pending() > 0
-
-    @property
-    def _tls(self) -> TlsSocket:
-        return cast(TlsSocket, self.sock)
+def _as_plain(error: ssl.SSLError) -> OSError:
+    if isinstance(error, (ssl.SSLWantReadError, ssl.SSLWantWriteError)):
+        return BlockingIOError("not without waiting")
+    return ConnectionAbortedError(errno.ECONNABORTED, _words(error))
 
 
 def worker_context(certificate: Certificate) -> ssl.SSLContext:
@@ -126,15 +118,15 @@ def client_context(ca: Path) -> ssl.SSLContext:
     return context
 
 
-def dialled(sock: socket.socket, address: str, host: str, context: ssl.SSLContext, timeout_s: float) -> TlsChannel:
-    """A channel over a connection that we made.
+def dialled(sock: socket.socket, address: str, host: str, context: ssl.SSLContext, timeout_s: float) -> TlsSocket:
+    """An encrypted socket over a connection that we made.
 
     Args:
         sock: connected; is closed if this fails.
         address: of the worker, for errors.
         host: of it, which its certificate must name.
         context: see :func:`client_context`.
-        timeout_s: for the handshake, and the longest silence afterwards.
+        timeout_s: for the handshake.
 
     Raises:
         PeerRefusedError: the worker's certificate is not one that we trust, or it speaks no TLS.
@@ -155,31 +147,26 @@ def dialled(sock: socket.socket, address: str, host: str, context: ssl.SSLContex
         raise PeerLostError(f"`{address}` ends the handshake: {_words(error)}", address=address) from None
 
 
-def accepted(plain: Channel, context: ssl.SSLContext, timeout_s: float) -> TlsChannel:
-    """A channel over a connection that a client made.
+def accepted(sock: socket.socket, context: ssl.SSLContext, timeout_s: float) -> TlsSocket:
+    """An encrypted socket over a connection that a client made.
 
     Args:
-        plain: over it, from which nothing was received; it is closed.
+        sock: of which nothing was received; it is closed if this fails.
         context: see :func:`worker_context`.
-        timeout_s: for the handshake, and the longest silence afterwards.
+        timeout_s: for the handshake.
 
     Raises:
-        PeerRefusedError: the client does not encrypt; it has been told.
         PeerLostError: there was no handshake that we understand.
     """
-    if plain.wait(timeout_s) and plain.sock.recv(len(_PLAIN), socket.MSG_PEEK) == _PLAIN:
-        plain.frame(_MAX_BYTES)
-        plain.send(Refused(Reason.NOT_AUTHENTICATED, "this worker speaks TLS alone; name its authority with tls-ca"))
-        raise PeerRefusedError("`client` does not encrypt")
     try:
-        return _shaken(plain.sock, context, timeout_s)
+        return _shaken(sock, context, timeout_s)
     except OSError as error:
         raise PeerLostError(f"`client` does not end its handshake: {_words(error)}") from None
 
 
 def _shaken(
     sock: socket.socket, context: ssl.SSLContext, timeout_s: float, server_hostname: str | None = None
-) -> TlsChannel:
+) -> TlsSocket:
     context.sslsocket_class = TlsSocket
     with sock:  # it is empty once it is wrapped
         wrapped = context.wrap_socket(
@@ -187,10 +174,11 @@ def _shaken(
         )
     try:
         _shake(wrapped, time.monotonic() + timeout_s)
-        return TlsChannel(wrapped, timeout_s)
     except BaseException:
         wrapped.close()
         raise
+    assert isinstance(wrapped, TlsSocket)
+    return wrapped
 
 
 def _shake(sock: ssl.SSLSocket, deadline: float) -> None:

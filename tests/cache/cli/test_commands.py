@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
 from stoker.cache.page_stores import close_page_stores
 from stoker.cli.main import main as stoker
+from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets
 
 Run = Callable[..., tuple[int, str, str]]
 

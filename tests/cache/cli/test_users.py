@@ -11,10 +11,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from stoker.cache.cluster import security
 from stoker.cache.cluster.greeting import Identity
 from stoker.cache.page_stores import close_page_stores
 from stoker.cli.main import main as stoker
+from stoker.wire import sockets
 
 pytestmark = [
     pytest.mark.integration,
@@ -101,6 +101,6 @@ def test_a_socket_tells_users_apart(place: Path) -> None:
         assert as_nobody(connect, place / "said")[0] == 0
         connection, _ = listener.accept()
         with connection:
-            assert security.user_of(connection) == NOBODY
+            assert sockets.user_of(connection) == NOBODY
             assert not Identity(secrets=None).trusts(connection)
             assert Identity(secrets=None, users=frozenset({NOBODY})).trusts(connection)

@@ -10,6 +10,7 @@ import pytest
 from tests.cache.cluster.etcd_server import BINARY, MISSING, EtcdServer
 from tests.cache.cluster.nodes import Nodes
 from tests.cache.cluster.started import Started
+from tests.wire.certificates import certificates as certificates
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from stoker.cache.cluster import security
 from stoker.cache.cluster.client import PeerClient
 from stoker.cache.cluster.client_settings import ClientSettings
 from stoker.cache.names import ObjectName
 from stoker.cache.sources.opening import open_source
 from stoker.cache.versions import Version
+from stoker.wire import secrets
 from tests.cache.cluster.etcd_server import free_port, stop_process
 from tests.cache.cluster.worker_program import FILES, Plan, main
 
@@ -34,7 +34,7 @@ class Nodes:
         self.folder = folder
         self.reads = folder / "reads"
         self.secret_file = folder / "secret"
-        security.create_secret(self.secret_file)
+        secrets.create_secret(self.secret_file)
         self.processes: dict[str, ForkServerProcess] = {}
         self._told: dict[str, Connection] = {}
         self.plans: dict[str, Plan] = {}

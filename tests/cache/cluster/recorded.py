@@ -7,10 +7,10 @@ from stoker.cache.cluster.frames import (
     Challenge,
     Data,
     Flag,
-    Frame,
     Hello,
     Hot,
     Kind,
+    Message,
     Miss,
     Object,
     Proof,
@@ -25,7 +25,7 @@ from stoker.cache.versions import Strength, Version
 
 EPOCH = 9
 VERSION = Version(Strength.ETAG, '"abc"', 5000)
-RECORDED: list[tuple[str, Frame]] = [
+RECORDED: list[tuple[str, Message]] = [
     (
         "435301012a000000090000000000000083a86964656e74697479a764656661756c74a46e6f6465a0a770726f63657373a934"
         "3731312d30306666",

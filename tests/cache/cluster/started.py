@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stoker.cache.cluster.client import PeerClient
 from stoker.cache.cluster.client_settings import ClientSettings
-from stoker.cache.cluster.security import create_secret
+from stoker.wire.secrets import create_secret
 from tests.cache.cluster.etcd_server import free_port
 
 

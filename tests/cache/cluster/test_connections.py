@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker.cache.cluster.channel import Channel, dial
 from stoker.cache.cluster.frames import Blob, Data, Kind, Range, Read, Refused, encode
 from stoker.cache.cluster.greeting import Identity, greet
 from stoker.cache.cluster.joining import open_membership
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.cluster.ports import Mount
 from stoker.cache.cluster.server import Server, ServerSettings
 from stoker.cache.names import PAGE_BYTES, ObjectName
@@ -22,6 +22,7 @@ from stoker.cache.sources.opening import open_source
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Version
+from stoker.wire.sockets import dial
 from tests.cache.cluster.worker_program import FILES
 
 pytestmark = pytest.mark.integration
@@ -50,8 +51,8 @@ class Worker:
         path.write_bytes(self.data)
         return ObjectName(FILES.namespace, str(path)), open_source(FILES).info(str(path)).version
 
-    def connect(self) -> Channel:
-        channel = Channel(dial(f"unix://{self.path}", 10.0), 10.0)
+    def connect(self) -> NodeChannel:
+        channel = NodeChannel(dial(f"unix://{self.path}", 10.0), 10.0)
         greet(channel, Identity(), 0)
         return channel
 
@@ -59,17 +60,17 @@ class Worker:
         asked = tuple(Range(start, length) for start, length in ranges)
         return encode(Read(self.name.namespace, self.name.path, self.version, asked))
 
-    def read(self, channel: Channel, start: int, length: int) -> bytes:
+    def read(self, channel: NodeChannel, start: int, length: int) -> bytes:
         channel.send_all(self.asking((start, length)))
         return received(channel, length)
 
 
-def received(channel: Channel, length: int) -> bytes:
+def received(channel: NodeChannel, length: int) -> bytes:
     """The bytes of one range, in whatever frames they come."""
     got = bytearray(length)
     left = length
     while left:
-        frame = channel.frame(FRAME_BYTES)
+        frame = channel.message(FRAME_BYTES)
         if isinstance(frame, Data):
             got[frame.offset : frame.offset + len(frame.payload)] = frame.payload
             left -= len(frame.payload)
@@ -131,10 +132,10 @@ def test_what_cannot_be_answered_at_once_is_answered_by_a_thread_and_small_hits_
     channel = worker.connect()
     for _ in range(2):
         channel.send(Blob(Kind.PING))
-        assert channel.frame(4096) == Blob(Kind.PONG)
+        assert channel.message(4096) == Blob(Kind.PONG)
         assert worker.read(channel, 5, 100) == worker.data[5:105]
         channel.send_all(worker.asking((0, 10), (2 * PAGE_BYTES - 5, 10), (7, 0)))
-        frames = [channel.frame(FRAME_BYTES) for _ in range(4)]
+        frames = [channel.message(FRAME_BYTES) for _ in range(4)]
         assert [len(frame.payload) for frame in frames if isinstance(frame, Data)] == [10, 5, 5, 0]
     channel.close()
 
@@ -143,7 +144,7 @@ def test_garbage_ends_its_connection_alone(worker: Worker) -> None:
     broken, other = worker.connect(), worker.connect()
     assert worker.read(broken, 0, 4096) == worker.data[:4096]
     broken.send_all(b"\xff" * 64)
-    assert isinstance(broken.frame(4096), Refused)
+    assert isinstance(broken.message(4096), Refused)
     assert broken.header() is None
     assert worker.read(other, 0, 4096) == worker.data[:4096]
     broken.close()

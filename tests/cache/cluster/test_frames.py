@@ -13,10 +13,10 @@ from stoker.cache.cluster.frames import (
     Challenge,
     Data,
     Flag,
-    Frame,
     Hello,
     Hot,
     Kind,
+    Message,
     Miss,
     Object,
     Proof,
@@ -34,7 +34,7 @@ TEXT = st.text(max_size=40)
 NAME = st.binary(max_size=60).map(lambda data: data.decode("utf-8", "surrogateescape"))
 VERSIONS = st.builds(Version, st.sampled_from(Strength), NAME, st.integers(0, 2**63))
 RANGES = st.lists(st.builds(Range, st.integers(0, 2**62), st.integers(0, 1 << 20)), max_size=8).map(tuple)
-FRAMES: st.SearchStrategy[Frame] = st.one_of(
+FRAMES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Hello, TEXT, TEXT, TEXT),
     st.builds(Challenge, st.binary(min_size=32, max_size=32), st.booleans()),
     st.builds(Proof, st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32)),
@@ -61,18 +61,18 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
 
 
 @given(FRAMES, st.integers(0, 2**64 - 1))
-def test_what_is_written_is_read(frame: Frame, epoch: int) -> None:
+def test_what_is_written_is_read(frame: Message, epoch: int) -> None:
     data = frames.encode(frame, epoch)
-    header = frames.decode_header(data)
+    header = frames.FRAMING.header(data)
     assert header.length == len(data) - HEADER_BYTES
-    assert header.epoch == epoch
+    assert header.note == epoch
     assert frames.decode_body(header.kind, data[HEADER_BYTES:]) == frame
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_header_or_a_wire_error(data: bytes) -> None:
     try:
-        header = frames.decode_header(data)
+        header = frames.FRAMING.header(data)
     except WireError:
         return
     assert header.length <= frames.DATA_BYTES + frames.MAX_PAYLOAD_BYTES
@@ -89,13 +89,13 @@ def test_any_body_gives_a_frame_or_a_wire_error(kind: Kind, body: bytes) -> None
 
 
 @given(FRAMES, st.data())
-def test_damaged_frames_give_a_frame_or_a_wire_error(frame: Frame, data: st.DataObject) -> None:
+def test_damaged_frames_give_a_frame_or_a_wire_error(frame: Message, data: st.DataObject) -> None:
     encoded = bytearray(frames.encode(frame))
     for _ in range(data.draw(st.integers(1, 4))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     del encoded[data.draw(st.integers(0, len(encoded))) :]
     try:
-        header = frames.decode_header(encoded)
+        header = frames.FRAMING.header(encoded)
         frames.decode_body(header.kind, bytes(encoded[HEADER_BYTES:]))
     except WireError:
         return
@@ -115,7 +115,7 @@ def test_a_head_and_its_payload_are_a_data_frame() -> None:
         Blob(Kind.RING, b"x" * (frames.MAX_RING_BYTES + 1)),
     ],
 )
-def test_frames_that_no_receiver_takes_are_not_written(frame: Frame) -> None:
+def test_frames_that_no_receiver_takes_are_not_written(frame: Message) -> None:
     with pytest.raises(ValueError, match=r"must be at most|are bounded"):
         frames.encode(frame)
 
@@ -131,8 +131,8 @@ def test_requests_for_too_much_are_malformed(ranges: tuple[Range, ...]) -> None:
 
 
 def test_lengths_are_bounded_before_anything_is_received() -> None:
-    huge = frames.HEADER.pack(frames.MAGIC, frames.PROTOCOL, Kind.READ, 1 << 31, 0)
+    huge = frames.FRAMING.pack(Kind.READ, 1 << 31)
     with pytest.raises(WireError, match="at most"):
-        frames.decode_header(huge)
+        frames.FRAMING.header(huge)
     with pytest.raises(WireError, match="cache worker's port"):
-        frames.decode_header(b"HTTP/1.1 400 Bad Request")
+        frames.FRAMING.header(b"HTTP/1.1 400 Bad Request")

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.cluster.channel import Channel, dial
 from stoker.cache.cluster.greeting import Identity, greet, receive
 from stoker.cache.cluster.neighbours import Neighbours
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Strength, Version
+from stoker.wire.sockets import dial
 from tests.cache.cluster.nodes import Nodes, fetch, ranges_of
 
 pytestmark = pytest.mark.integration
@@ -81,7 +82,7 @@ def _ask_as_nobody(path: Path, told: Connection) -> None:
     os.setgid(NOBODY)
     os.setuid(NOBODY)
     with dial(f"unix:///proc/self/cwd/{path.name}", 5.0) as sock:
-        welcome = greet(Channel(sock, 5.0), Identity(users=frozenset({0})), 0)
+        welcome = greet(NodeChannel(sock, 5.0), Identity(users=frozenset({0})), 0)
     told.send(welcome.roots)
 
 
@@ -100,7 +101,7 @@ def test_another_user_is_not_told_where_pages_are(nodes: Nodes) -> None:
     finally:
         process.join(10)
     with dial(f"unix://{node}", 5.0) as sock:
-        assert greet(Channel(sock, 5.0), Identity(), 0).roots == (nodes.plans[node].directory,)
+        assert greet(NodeChannel(sock, 5.0), Identity(), 0).roots == (nodes.plans[node].directory,)
 
 
 def test_only_stores_of_this_user_are_opened(tmp_path: Path) -> None:
@@ -139,6 +140,6 @@ def test_only_stores_of_this_user_are_opened(tmp_path: Path) -> None:
 def test_a_worker_with_strange_directories_can_be_connected_to(roots: tuple[str, ...], told: tuple[str, ...]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, ThreadPoolExecutor(1) as beside:
-        future = beside.submit(receive, Channel(theirs, 5.0), Identity(), 1, False, 0, roots)
-        assert greet(Channel(ours, 5.0), Identity(), 0).roots == told
+        future = beside.submit(receive, NodeChannel(theirs, 5.0), Identity(), 1, False, 0, roots)
+        assert greet(NodeChannel(ours, 5.0), Identity(), 0).roots == told
         assert future.result(5.0).identity == f"uid:{os.geteuid()}"

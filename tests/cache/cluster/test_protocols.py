@@ -9,37 +9,37 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stoker.cache.cluster import frames
-from stoker.cache.cluster.channel import Channel
-from stoker.cache.cluster.frames import HEADER_BYTES, Frame, Hello, Proof, Welcome
+from stoker.cache.cluster.frames import HEADER_BYTES, Hello, Message, Proof, Welcome
 from stoker.cache.cluster.greeting import Identity, greet, receive
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.core.errors import PeerRefusedError
 from tests.cache.cluster.recorded import EPOCH, RECORDED
 
 IDENTITY = Identity(node="a:7070")
 
 
-def recorded(kind: type[Frame]) -> bytes:
+def recorded(kind: type[Message]) -> bytes:
     return next(bytes.fromhex(text) for text, frame in RECORDED if isinstance(frame, kind))
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Channel, Channel]]:
+def ends() -> Iterator[tuple[NodeChannel, NodeChannel]]:
     """Of one connection over a Unix socket, where no secret is needed."""
     one, other = socket.socketpair()
     with one, other:
-        yield Channel(one, 5.0), Channel(other, 5.0)
+        yield NodeChannel(one, 5.0), NodeChannel(other, 5.0)
 
 
 @pytest.mark.parametrize(("text", "frame"), RECORDED, ids=lambda value: type(value).__name__)
-def test_what_was_recorded_is_read(text: str, frame: Frame) -> None:
+def test_what_was_recorded_is_read(text: str, frame: Message) -> None:
     data = bytes.fromhex(text)
-    header = frames.decode_header(data)
-    assert (header.length, header.epoch) == (len(data) - HEADER_BYTES, EPOCH)
+    header = frames.FRAMING.header(data)
+    assert (header.length, header.note) == (len(data) - HEADER_BYTES, EPOCH)
     assert frames.decode_body(header.kind, data[HEADER_BYTES:]) == frame
 
 
 @pytest.mark.parametrize(("text", "frame"), RECORDED, ids=lambda value: type(value).__name__)
-def test_what_is_sent_now_is_what_was_recorded(text: str, frame: Frame) -> None:
+def test_what_is_sent_now_is_what_was_recorded(text: str, frame: Message) -> None:
     """But for the greeting, whose fields have names: more of them say more, and are passed over by who is older."""
     now = frames.encode(frame, EPOCH)
     if not isinstance(frame, Hello | Welcome):
@@ -47,20 +47,20 @@ def test_what_is_sent_now_is_what_was_recorded(text: str, frame: Frame) -> None:
     assert now[:4] == bytes.fromhex(text)[:4]
 
 
-def test_a_client_of_the_first_release_is_let_in(ends: tuple[Channel, Channel]) -> None:
+def test_a_client_of_the_first_release_is_let_in(ends: tuple[NodeChannel, NodeChannel]) -> None:
     client, worker = ends
     with ThreadPoolExecutor(1) as pool:
         received = pool.submit(receive, worker, IDENTITY, 1, False, EPOCH)
         client.send_all(recorded(Hello))
-        assert isinstance(client.frame(4096), frames.Challenge)
+        assert isinstance(client.message(4096), frames.Challenge)
         client.send_all(recorded(Proof))
-        welcome = client.frame(4096)
+        welcome = client.message(4096)
         assert isinstance(welcome, Welcome)
         assert (welcome.node, welcome.protocol) == ("a:7070", 1)
         assert received.result().process == "4711-00ff"
 
 
-def test_a_worker_of_the_first_release_is_understood(ends: tuple[Channel, Channel]) -> None:
+def test_a_worker_of_the_first_release_is_understood(ends: tuple[NodeChannel, NodeChannel]) -> None:
     client, worker = ends
     worker.send_all(recorded(frames.Challenge) + recorded(Welcome))
     welcome = greet(client, IDENTITY, EPOCH)
@@ -75,17 +75,19 @@ def test_the_newest_protocol_that_both_know(oldest: int, newest: int, expected: 
     assert frames.agreed(oldest, newest) == expected
 
 
-def test_a_client_that_knows_no_protocol_of_ours_is_told_what_to_do(ends: tuple[Channel, Channel]) -> None:
+def test_a_client_that_knows_no_protocol_of_ours_is_told_what_to_do(ends: tuple[NodeChannel, NodeChannel]) -> None:
     client, worker = ends
     client.send(Hello("default", oldest=98, newest=99))
     with pytest.raises(PeerRefusedError, match="speaks the cache's protocols 98 to 99"):
         receive(worker, IDENTITY, 1, False, EPOCH)
-    refused = client.frame(4096)
+    refused = client.message(4096)
     assert isinstance(refused, frames.Refused)
     assert "start the older one anew with the version of the other" in refused.text
 
 
-def test_a_worker_that_goes_on_in_a_protocol_that_we_do_not_know_is_left_alone(ends: tuple[Channel, Channel]) -> None:
+def test_a_worker_that_goes_on_in_a_protocol_that_we_do_not_know_is_left_alone(
+    ends: tuple[NodeChannel, NodeChannel],
+) -> None:
     client, worker = ends
     worker.send_all(recorded(frames.Challenge) + frames.encode(Welcome(bytes(32), "a:7070", 1, protocol=99)))
     with pytest.raises(PeerRefusedError, match=r"`peer` speaks the cache's protocols 99 to 99.*start the older one"):

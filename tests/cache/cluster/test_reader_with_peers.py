@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from stoker.cache.cluster.ring import Member, RingRecord
-from stoker.cache.cluster.security import create_secret
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.names import PAGE_BYTES
 from stoker.cache.page_stores import close_page_stores
@@ -23,6 +22,7 @@ from stoker.cache.sources.opening import SourceHolder
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
 from stoker.core.errors import ConfigError
+from stoker.wire.secrets import create_secret
 from tests.cache.cluster.nodes import Nodes
 from tests.cache.cluster.worker_program import FILES
 

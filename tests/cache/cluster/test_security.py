@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import threading
 from collections.abc import Callable
@@ -11,18 +10,18 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from stoker.cache.cluster import frames, security
-from stoker.cache.cluster.channel import Channel
+from stoker.cache.cluster import frames
 from stoker.cache.cluster.frames import Blob, Hello, Kind, Read, Refused, Welcome
+from stoker.cache.cluster.grants import Grant, may_read, under
 from stoker.cache.cluster.greeting import Identity, greet, receive
-from stoker.cache.cluster.security import Grant, Secrets, load_secrets, may_read, under
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.page_stores import close_page_stores
 from stoker.cache.policies import Rule
-from stoker.core.errors import ClusterError, ConfigError, PeerLostError, PeerRefusedError, WireError
+from stoker.core.errors import ClusterError, PeerLostError, PeerRefusedError, WireError
+from stoker.wire import secrets
+from stoker.wire.secrets import Secrets, load_secrets
 from tests.cache.cluster.nodes import Nodes, fetch
 
 SECRET = b"0123456789abcdef"
@@ -33,52 +32,6 @@ def secret_file(path: Path, text: str = "0123456789abcdef\n", mode: int = 0o600)
     path.write_text(text)
     path.chmod(mode)
     return path
-
-
-def test_secrets_are_read_and_never_shown(tmp_path: Path) -> None:
-    path = secret_file(tmp_path / "secret", "# keys\n0123456789abcdef\n\nguest fedcba9876543210\n")
-    secrets = load_secrets(path)
-    assert secrets.of("default") == SECRET
-    assert secrets.of("guest") == b"fedcba9876543210"
-    assert secrets.of("other") is None
-    assert "0123" not in repr(secrets)
-    with pytest.raises(TypeError, match="not pickled"):
-        pickle.dumps(secrets)
-
-
-def test_a_new_secret_is_for_its_user_alone(tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    security.create_secret(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert len(load_secrets(path).of("default") or b"") == 64
-    with pytest.raises(FileExistsError):
-        security.create_secret(path)
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])
-def test_secrets_that_others_may_read_are_refused(tmp_path: Path, mode: int) -> None:
-    with pytest.raises(ConfigError, match="chmod 600"):
-        load_secrets(secret_file(tmp_path / "secret", mode=mode))
-
-
-@pytest.mark.parametrize("text", ["", "short\n", "a b 0123456789abcdef\n", "bad/name 0123456789abcdef\n", "x" * 70000])
-def test_files_without_usable_secrets_are_refused_and_not_quoted(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match="secret") as caught:
-        load_secrets(secret_file(tmp_path / "secret", text))
-    assert "0123456789" not in str(caught.value)
-    with pytest.raises(ConfigError, match="must hold the cluster's secret"):
-        load_secrets(tmp_path / "none")
-
-
-@given(st.binary(min_size=16, max_size=40), st.text(max_size=10), st.binary(min_size=32, max_size=32))
-def test_a_proof_is_of_one_secret_role_name_and_nonce(secret: bytes, identity: str, nonce: bytes) -> None:
-    other = bytes(32)
-    proof = security.prove(secret, "client", identity, nonce, other)
-    assert security.proves(proof, secret, "client", identity, nonce, other)
-    assert not security.proves(proof, secret, "worker", identity, nonce, other)
-    assert not security.proves(proof, secret, "client", identity + "x", nonce, other)
-    assert not security.proves(proof, secret + b"x", "client", identity, nonce, other)
-    assert nonce == other or not security.proves(proof, secret, "client", identity, other, nonce)
 
 
 @pytest.mark.parametrize(
@@ -116,13 +69,13 @@ def greeted(client: Identity, worker: Identity) -> tuple[Welcome | Exception, He
         outcome: list[Hello | Exception] = []
 
         def serve() -> None:
-            channel = Channel(listener.accept()[0], 5.0)
+            channel = NodeChannel(listener.accept()[0], 5.0)
             outcome.append(_outcome(lambda: receive(channel, worker, 3, False, 1)))
             channel.close()
 
         thread = threading.Thread(target=serve)
         thread.start()
-        channel = Channel(socket.create_connection(listener.getsockname()), 5.0)
+        channel = NodeChannel(socket.create_connection(listener.getsockname()), 5.0)
         answer: Welcome | Exception = _outcome(lambda: greet(channel, client, 1))
         channel.close()
         thread.join()
@@ -161,16 +114,16 @@ def test_an_impostor_that_lets_everyone_in_is_refused_by_the_client() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def impersonate() -> None:
-            channel = Channel(listener.accept()[0], 5.0)
-            channel.frame(4096)
+            channel = NodeChannel(listener.accept()[0], 5.0)
+            channel.message(4096)
             channel.send(frames.Challenge(bytes(32), False))
-            channel.frame(4096)
+            channel.message(4096)
             channel.send(Welcome(bytes(32), "w", 1))
             channel.close()
 
         thread = threading.Thread(target=impersonate)
         thread.start()
-        channel = Channel(socket.create_connection(listener.getsockname()), 5.0)
+        channel = NodeChannel(socket.create_connection(listener.getsockname()), 5.0)
         with pytest.raises(PeerRefusedError, match="does not know the secret"):
             greet(channel, identity(SECRET), 0)
         channel.close()
@@ -179,17 +132,16 @@ def test_an_impostor_that_lets_everyone_in_is_refused_by_the_client() -> None:
 
 def test_a_byte_now_and_then_does_not_keep_a_thread() -> None:
     client, worker = socket.socketpair()
-    channel = Channel(worker, 5.0)
+    channel = NodeChannel(worker, 5.0)
     channel.deadline = 0.0  # long past
     with client, pytest.raises(PeerLostError, match="took too long"):
         receive(channel, identity(SECRET), 0, False, 0)
     channel.close()
 
 
-def test_the_kernel_names_the_user_behind_a_unix_socket() -> None:
+def test_users_of_a_unix_socket_are_trusted() -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other:
-        assert security.user_of(one) == os.geteuid()
         assert identity(None).trusts(one)
 
 
@@ -199,13 +151,13 @@ def test_strangers_and_garbage_cost_a_worker_nothing(nodes: Nodes) -> None:
     name, version, data = nodes.file("object", 5000)
     (node,) = nodes.plans
     host, _, port = node.rpartition(":")
-    huge = frames.HEADER.pack(frames.MAGIC, frames.PROTOCOL, Kind.DATA, 1 << 24, 0)
+    huge = frames.FRAMING.pack(Kind.DATA, 1 << 24)
     for text in (b"GET / HTTP/1.1\r\n\r\n" + b"x" * 40, huge, os.urandom(100), frames.encode(Read("m", "p", None, ()))):
-        channel = Channel(socket.create_connection((host, int(port))), 5.0)
+        channel = NodeChannel(socket.create_connection((host, int(port))), 5.0)
         channel.send_parts((text,))
         assert _ends(channel)
     stranger = nodes.folder / "other-secret"
-    security.create_secret(stranger)
+    secrets.create_secret(stranger)
     assert fetch(nodes.client(client.settings.join, secret_file=stranger), name, version, [(0, 10)])[0] == [False]
     assert fetch(client, name, version, [(0, 5000)]) == ([True], [data])
     status = client.status(node)
@@ -219,17 +171,17 @@ def test_malformed_requests_of_a_known_client_end_its_connection(nodes: Nodes) -
     nodes.start_static(1)
     (node,) = nodes.plans
     host, _, port = node.rpartition(":")
-    for text in (frames.encode(Blob(Kind.RING)), frames.HEADER.pack(frames.MAGIC, 1, Kind.READ, 5, 0) + b"12345"):
-        channel = Channel(socket.create_connection((host, int(port))), 5.0)
+    for text in (frames.encode(Blob(Kind.RING)), frames.FRAMING.pack(Kind.READ, 5) + b"12345"):
+        channel = NodeChannel(socket.create_connection((host, int(port))), 5.0)
         greet(channel, Identity(secrets=load_secrets(nodes.secret_file)), 0)
         channel.send_parts((text,))
-        frame = channel.frame(4096)
+        frame = channel.message(4096)
         assert isinstance(frame, Refused)
         assert frame.reason is frames.Reason.MALFORMED
         assert _ends(channel)
 
 
-def _ends(channel: Channel) -> bool:
+def _ends(channel: NodeChannel) -> bool:
     """Whether the worker closes, with or without a word."""
     try:
         while (header := channel.header()) is not None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.cache.cluster import frames
-from stoker.cache.cluster.channel import Channel
-from stoker.cache.cluster.frames import Blob, Data, Frame, Kind, Miss, Range, Reason, Refused
+from stoker.cache.cluster.frames import Blob, Data, Kind, Message, Miss, Range, Reason, Refused
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.cluster.ring import Member
 from stoker.cache.cluster.serving import pieces_of
 from stoker.cache.cluster.stream import CHUNK_BYTES, Agreed, Part, State, Stream, parts_of
@@ -28,7 +28,7 @@ def stream_of(sock: socket.socket, version: Version | None = VERSION) -> tuple[S
     parts = list(parts_of(RANGES, buffers))
     agreed = Agreed(None if version is None else version.digest)
     member = Member(id="w", addresses=("unix:///none",))
-    stream = Stream(member, Channel(sock, 5.0), False, ObjectName("s3||", "b/k"), version, parts, agreed)
+    stream = Stream(member, NodeChannel(sock, 5.0), False, ObjectName("s3||", "b/k"), version, parts, agreed)
     stream.ask(1)
     return stream, parts
 
@@ -46,7 +46,7 @@ DATA = st.builds(
 WHOLE = st.sampled_from(
     [data_frame(number, 0, end - start, VERSION.digest) for number, (start, end) in enumerate(RANGES)]
 )
-ANSWERS: st.SearchStrategy[Frame] = st.one_of(
+ANSWERS: st.SearchStrategy[Message] = st.one_of(
     WHOLE,
     WHOLE,
     DATA,
@@ -58,7 +58,7 @@ ANSWERS: st.SearchStrategy[Frame] = st.one_of(
 
 @given(st.lists(ANSWERS, max_size=8), st.binary(max_size=60), st.sampled_from([VERSION, None]))
 def test_whatever_a_worker_answers_bytes_are_right_or_none(
-    answers: list[Frame], rest: bytes, version: Version | None
+    answers: list[Message], rest: bytes, version: Version | None
 ) -> None:
     client, worker = socket.socketpair()
     with worker:

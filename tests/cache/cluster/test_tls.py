@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 import json
-import shutil
-import socket
 import ssl
-import subprocess
-import threading
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from stoker.cache.cluster.channel import Channel
-from stoker.cache.cluster.tls import Certificate, accepted, client_context, dialled, worker_context
 from stoker.cache.names import PAGE_BYTES, ObjectName
-from stoker.core.errors import ConfigError, PeerLostError, PeerRefusedError
+from stoker.core.errors import ConfigError
+from stoker.wire.tls import client_context
 from tests.cache.cluster.etcd_server import free_port
 from tests.cache.cluster.nodes import fetch
 from tests.cache.cluster.started import Started
 from tests.cache.cluster.worker_program import FILES
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(60),
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl"),
-]
-
-
-def certificate(folder: Path, name: str, host: str = "127.0.0.1") -> Path:
-    """A certificate that vouches for itself, with its key in one file."""
-    path = folder / f"{name}.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-days", "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName=IP:{host}"),
-            *("-keyout", str(path), "-out", str(folder / f"{name}.crt")),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    with path.open("ab") as file:
-        file.write((folder / f"{name}.crt").read_bytes())
-    return path
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("certificates")
-    return {
-        "right": certificate(folder, "right"),
-        "wrong": certificate(folder, "wrong"),
-        "elsewhere": certificate(folder, "elsewhere", "127.0.0.9"),
-    }
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
 
 def test_workers_programs_and_the_door_speak_tls(
@@ -127,61 +91,3 @@ def test_options_that_do_not_go_together_are_refused(
     )
     with pytest.raises(ConfigError, match="`tls-ca` must be certificates in PEM"):
         client_context(Path(__file__))
-
-
-@pytest.mark.parametrize(
-    ("shown", "trusted", "match"),
-    [("right", "wrong", "does not vouch for"), ("elsewhere", "elsewhere", "IP address mismatch")],
-)
-def test_a_handshake_that_fails_names_the_reason(
-    certificates: dict[str, Path], shown: str, trusted: str, match: str
-) -> None:
-    ours, theirs = socket.socketpair()
-    context = worker_context(Certificate(cert=certificates[shown]))
-    refused: list[Exception] = []
-
-    def accept() -> None:
-        try:
-            accepted(Channel(theirs, 10.0), context, 10.0)
-        except PeerLostError as error:
-            refused.append(error)
-
-    worker = threading.Thread(target=accept)
-    worker.start()
-    with pytest.raises(PeerRefusedError, match=match):
-        dialled(ours, "tcp://127.0.0.1:1", "127.0.0.1", client_context(certificates[trusted]), 10.0)
-    worker.join()
-    assert len(refused) == 1
-
-
-def test_silence_and_ends_are_those_of_a_plain_connection(certificates: dict[str, Path]) -> None:
-    ours, theirs = socket.socketpair()
-    context = worker_context(Certificate(cert=certificates["right"]))
-    channels: list[Channel] = []
-    worker = threading.Thread(target=lambda: channels.append(accepted(Channel(theirs, 10.0), context, 10.0)))
-    worker.start()
-    client = dialled(ours, "tcp://127.0.0.1:1", "127.0.0.1", client_context(certificates["right"]), 0.05)
-    worker.join()
-    (served,) = channels
-    with pytest.raises(PeerLostError, match="did not send anything for too long"):
-        client.body(20_000)
-    assert not client.wait(0.01)
-    client.bound(10.0, 10.0)
-    data = bytes(range(256)) * 1000
-    sender = threading.Thread(target=served.send_parts, args=([data[:100], memoryview(data)[100:]],))
-    sender.start()
-    assert client.body(30) == data[:30]
-    assert client.buffered
-    target = bytearray(len(data) - 30)
-    client.into(memoryview(target))
-    sender.join()
-    assert bytes(target) == data[30:]
-    assert not client.buffered
-    assert not client.arrived()
-    assert served.send_now(b"now") == 3
-    assert client.wait(10.0)
-    assert client.arrived()
-    assert client.body(3) == b"now"
-    served.close()
-    assert client.header() is None
-    client.close()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from stoker.cache.cluster.grants import EVERYONE, Grant
 from stoker.cache.cluster.ports import Described, Mount
-from stoker.cache.cluster.security import EVERYONE, Grant
 from stoker.cache.cluster.server import Server, ServerSettings
 from stoker.cache.cluster.worker import WorkerSettings, run_worker
 from stoker.cache.sources.opening import SourceSpec, open_source

@@ -16,8 +16,8 @@ import pytest
 
 from stoker.cache.cluster.client import PeerClient
 from stoker.cache.cluster.client_settings import ClientSettings
-from stoker.cache.cluster.security import create_secret
 from stoker.cache.store.layout import StoreSettings
+from stoker.wire.secrets import create_secret
 from tests.cache.cluster.etcd_server import free_port
 from tests.cache.s3_server import KEY, SECRET, S3Server
 

@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker.cache.cluster.budget import StoreBudget
-from stoker.cache.cluster.channel import Channel
 from stoker.cache.cluster.client_settings import ClientCounts, ClientSettings
 from stoker.cache.cluster.frames import (
     MAX_RING_BYTES,
     Blob,
     Flag,
-    Frame,
-    Header,
     Kind,
+    Message,
     Object,
     Reason,
     Stat,
@@ -37,16 +35,18 @@ from stoker.cache.cluster.known_ring import KnownRing
 from stoker.cache.cluster.lanes import Lane, Lanes
 from stoker.cache.cluster.links import Links
 from stoker.cache.cluster.membership import Membership
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, RingRecord, decode_record
-from stoker.cache.cluster.security import load_secrets
 from stoker.cache.cluster.stream import CHUNK_BYTES, Agreed, Part, State, Stream, parts_of
 from stoker.cache.cluster.streams import Gathering
-from stoker.cache.cluster.tls import client_context
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import ClusterError, ConfigError, PeerRefusedError, WireError
 from stoker.core.forking import ForkedLock, at_fork
 from stoker.core.saying import say
+from stoker.wire.framing import Header
+from stoker.wire.secrets import load_secrets
+from stoker.wire.tls import client_context
 
 REFUSED_S = 60.0
 """How long a worker that does not serve a mount is not asked for it again."""
@@ -206,8 +206,8 @@ class PeerClient:
         return lane
 
     def _fetch_on(
-        self, known: KnownRing, name: ObjectName, version: Version, part: Part, member: Member, channel: Channel,
-        header: Header | None,
+        self, known: KnownRing, name: ObjectName, version: Version, part: Part, member: Member, channel: NodeChannel,
+        header: Header[Kind] | None,
     ) -> bool | None:  # fmt: skip
         """Goes on with a request whose answer is slow, or of more than one frame; None if another must be asked."""
         agreed = Agreed(version.digest)
@@ -467,34 +467,34 @@ class PeerClient:
         for member, channel in gathering.finished:
             self._done(self._known, member, channel)
 
-    def _done(self, known: KnownRing | None, member: Member, channel: Channel) -> None:
+    def _done(self, known: KnownRing | None, member: Member, channel: NodeChannel) -> None:
         """An answer was received to its end: the connection is kept, and a newer ring learned."""
-        if channel.epoch > (known.ring.record.epoch if known is not None else 0):
+        if channel.note > (known.ring.record.epoch if known is not None else 0):
             self._learn_ring(member, channel)
         else:
             self._links.give(member, channel)
 
-    def _learn_ring(self, member: Member, channel: Channel) -> None:
+    def _learn_ring(self, member: Member, channel: NodeChannel) -> None:
         """Asks a worker that has just answered for the ring that it knows."""
         try:
             channel.send(Blob(Kind.ASK_RING))
-            frame = channel.frame(MAX_RING_BYTES)
+            frame = channel.message(MAX_RING_BYTES)
             if isinstance(frame, Blob) and frame.kind is Kind.RING:
                 self._membership.learn(decode_record(frame.body, f"ring of {member.id}"))
             self._links.give(member, channel)
         except (ClusterError, WireError):
             channel.close()  # the next answer tells of the epoch again
 
-    def _question(self, member: Member, question: Frame) -> Frame | None:
+    def _question(self, member: Member, question: Message) -> Message | None:
         """A worker's answer to a short question; None if it is lost."""
         for fresh in (False, True):
             channel, was_kept = None, False
             try:
                 channel, was_kept = self._links.take(member, 0, fresh=fresh)
                 channel.send(question)
-                frame: Frame = Blob(Kind.FETCHING)
+                frame: Message = Blob(Kind.FETCHING)
                 while isinstance(frame, Blob) and frame.kind is Kind.FETCHING:
-                    frame = channel.frame(MAX_RING_BYTES)
+                    frame = channel.message(MAX_RING_BYTES)
             except (ClusterError, WireError):
                 if channel is not None:
                     channel.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.cache.cluster.security import DEFAULT_IDENTITY
+from stoker.wire.secrets import DEFAULT_IDENTITY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stoker.cache.cluster.channel import Channel
 from stoker.cache.cluster.frames import (
     HEADER_BYTES,
     MAX_BODY_BYTES,
@@ -28,6 +27,7 @@ from stoker.cache.cluster.frames import (
     decode_body,
 )
 from stoker.cache.cluster.hits import HEAD_BYTES, Recent
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.cluster.serving import SMALL_BYTES, Counts, Outgoing, Serving
 from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
 
@@ -55,7 +55,7 @@ class Connection:
         rest: of an answer that it did not take at once.
     """
 
-    channel: Channel
+    channel: NodeChannel
     hello: Hello | None = None
     epoch: int = 0
     busy: bool = True
@@ -83,11 +83,11 @@ class Host(Protocol):
         """Of the ring that is known."""
         ...
 
-    def secured(self, channel: Channel) -> Channel:
+    def secured(self, channel: NodeChannel) -> NodeChannel:
         """A new connection's channel, encrypted if it is one of those that are."""
         ...
 
-    def greet(self, channel: Channel) -> Hello:
+    def greet(self, channel: NodeChannel) -> Hello:
         """Lets a client in, or raises."""
         ...
 
@@ -145,7 +145,7 @@ class Connections:
         self._poll.close()
         os.close(self._wake)
 
-    def begin(self, channel: Channel) -> None:
+    def begin(self, channel: NodeChannel) -> None:
         """Takes a new connection."""
         connection = Connection(channel)
         with self._lock:
@@ -229,7 +229,7 @@ class Connections:
         request = decode_body(Kind.READ, body)
         if not isinstance(request, Read):
             return None
-        connection.epoch = connection.recent.asked_epoch = header.epoch
+        connection.epoch = connection.recent.asked_epoch = header.note
         self._out.epoch = epoch
         if not self._serving.at_once(self._out, request, connection.identity, connection.counts, connection.recent):
             return None
@@ -279,7 +279,7 @@ class Connections:
                 self._ended.add(connection.counts)
         connection.channel.close()
 
-    def _complain(self, channel: Channel, text: str) -> None:
+    def _complain(self, channel: NodeChannel, text: str) -> None:
         try:
             channel.send(Refused(Reason.MALFORMED, text))
         except PeerLostError:
@@ -298,8 +298,8 @@ class Connections:
             header = channel.header()
             if header is None:
                 return False
-            connection.epoch, connection.busy, connection.used_at = header.epoch, True, time.monotonic()
-            connection.recent.asked_epoch = header.epoch
+            connection.epoch, connection.busy, connection.used_at = header.note, True, time.monotonic()
+            connection.recent.asked_epoch = header.note
             if header.kind not in _CLIENT_KINDS or header.length > MAX_BODY_BYTES:
                 raise WireError(f"`{header.kind.name}` frame of {header.length} bytes is no request")
             body = channel.body(header.length)

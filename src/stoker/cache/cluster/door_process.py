@@ -13,9 +13,9 @@ from pathlib import Path
 from stoker.cache.cluster.client import PeerClient
 from stoker.cache.cluster.client_settings import ClientSettings
 from stoker.cache.cluster.http_door import Door, DoorMount, DoorSettings
-from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
-from stoker.cache.cluster.tls import Certificate
 from stoker.core.errors import ConfigError
+from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets
+from stoker.wire.tls import Certificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

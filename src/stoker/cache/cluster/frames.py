@@ -16,6 +16,8 @@ import msgspec
 
 from stoker.cache.versions import Strength, Version
 from stoker.core.errors import WireError
+from stoker.wire.framing import Framing
+from stoker.wire.secrets import NONCE_BYTES, PROOF_BYTES
 
 MAGIC = 0x5343
 PROTOCOL = 1
@@ -32,18 +34,15 @@ MAX_RANGE_BYTES = 64 << 20
 MAX_PATH_BYTES = 4096
 MAX_TEXT_BYTES = 1024
 MAX_DESCRIPTION_BYTES = 64 << 10
-NONCE_BYTES = 32
-PROOF_BYTES = 32
 
-HEADER = struct.Struct("<HBBIQ")  # magic, protocol, kind, length of what follows, ring epoch of the sender
+_HEADER = "<HBBIQ"  # magic, protocol, kind, length of what follows, ring epoch of the sender
 DATA = struct.Struct("<IIQQ")  # range number, offset in the range, version digest, object size; payload follows
-DATA_HEAD = struct.Struct(HEADER.format + DATA.format[1:])
+DATA_HEAD = struct.Struct(_HEADER + DATA.format[1:])
 """Header and fields of a DATA frame, packed at once."""
 _READ = struct.Struct("<BBHHHIQ")  # flags, strength, mount, path and token bytes, number of ranges, object size
 RANGE = struct.Struct("<QI")  # start, length
 _OBJECT = struct.Struct("<BQdHI")  # strength, size, age, bytes of token and description
 _MISS = struct.Struct("<IB")
-HEADER_BYTES = HEADER.size
 DATA_BYTES = DATA.size
 
 
@@ -108,14 +107,6 @@ class Reason(enum.IntEnum):
     BUSY = 9
     """Too many connections or requests."""
     DRAINING = 10
-
-
-class Header(NamedTuple):
-    """The fixed part of every frame."""
-
-    kind: Kind
-    length: int
-    epoch: int
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -244,7 +235,7 @@ class Blob(NamedTuple):
     body: bytes = b""
 
 
-Frame = Hello | Challenge | Proof | Welcome | Refused | Read | Data | Miss | Hot | Stat | Object | Blob
+Message = Hello | Challenge | Proof | Welcome | Refused | Read | Data | Miss | Hot | Stat | Object | Blob
 
 _BLOBS = frozenset({Kind.RING, Kind.STATUS, Kind.ASK_RING, Kind.ASK_STATUS, Kind.PING, Kind.PONG, Kind.FETCHING})
 _FILLED = frozenset({Kind.RING, Kind.STATUS})
@@ -257,8 +248,13 @@ _KINDS: dict[type[object], Kind] = {
     Hello: Kind.HELLO, Challenge: Kind.CHALLENGE, Proof: Kind.PROOF, Welcome: Kind.WELCOME, Refused: Kind.REFUSED,
     Read: Kind.READ, Data: Kind.DATA, Miss: Kind.MISS, Hot: Kind.HOT, Stat: Kind.STAT, Object: Kind.OBJECT,
 }  # fmt: skip
-_LIMITS = {Kind.DATA: DATA_BYTES + MAX_PAYLOAD_BYTES, Kind.RING: MAX_RING_BYTES, Kind.STATUS: MAX_RING_BYTES}
-_BY_NUMBER = {int(kind): kind for kind in Kind}
+FRAMING = Framing(
+    _HEADER, MAGIC, PROTOCOL, Kind, MAX_BODY_BYTES,
+    {Kind.DATA: DATA_BYTES + MAX_PAYLOAD_BYTES, Kind.RING: MAX_RING_BYTES, Kind.STATUS: MAX_RING_BYTES},
+    hints=("; is this a cache worker's port?", "; run one version of stoker everywhere"),
+)  # fmt: skip
+"""The note of each header is the epoch of the ring that the sender knows."""
+HEADER_BYTES = FRAMING.num_bytes
 
 
 def agreed(oldest: int, newest: int) -> int | None:
@@ -272,7 +268,7 @@ def agreed(oldest: int, newest: int) -> int | None:
     return both if both >= max(oldest, OLDEST_PROTOCOL) else None
 
 
-def encode(frame: Frame, epoch: int = 0) -> bytes:
+def encode(frame: Message, epoch: int = 0) -> bytes:
     """A frame as bytes; page bytes are copied, see :func:`data_head` for the way around.
 
     Raises:
@@ -280,9 +276,9 @@ def encode(frame: Frame, epoch: int = 0) -> bytes:
     """
     kind = frame.kind if isinstance(frame, Blob) else _KINDS[type(frame)]
     body = _body(frame)
-    if len(body) > _LIMITS.get(kind, MAX_BODY_BYTES):
-        raise ValueError(f"`{kind.name}` frame must be at most {_LIMITS.get(kind, MAX_BODY_BYTES)} bytes: {len(body)}")
-    return HEADER.pack(MAGIC, PROTOCOL, kind, len(body), epoch) + body
+    if len(body) > FRAMING.limit(kind):
+        raise ValueError(f"`{kind.name}` frame must be at most {FRAMING.limit(kind)} bytes: {len(body)}")
+    return FRAMING.pack(kind, len(body), epoch) + body
 
 
 def data_head(number: int, offset: int, digest: int, object_size: int, length: int, epoch: int) -> bytes:
@@ -290,27 +286,7 @@ def data_head(number: int, offset: int, digest: int, object_size: int, length: i
     return DATA_HEAD.pack(MAGIC, PROTOCOL, 32, DATA_BYTES + length, epoch, number, offset, digest, object_size)
 
 
-def decode_header(data: bytes | bytearray, start: int = 0, end: int | None = None) -> Header:
-    """The header at ``start`` of data that ends at ``end``; raises :class:`WireError` for anything else."""
-    length = (len(data) if end is None else end) - start
-    if length < HEADER_BYTES:
-        raise WireError(f"`frame` header must be {HEADER_BYTES} bytes, got {length}")
-    magic, protocol, number, length, epoch = HEADER.unpack_from(data, start)
-    kind = _BY_NUMBER.get(number)
-    if magic == MAGIC and protocol == PROTOCOL and length <= MAX_BODY_BYTES and kind is not None:
-        return Header(kind, length, epoch)
-    if magic != MAGIC:
-        raise WireError(f"`frame` must begin with {MAGIC:#06x}, got {magic:#06x}; is this a cache worker's port?")
-    if protocol != PROTOCOL:
-        raise WireError(f"`frame` must have protocol {PROTOCOL}, got {protocol}; run one version of stoker everywhere")
-    if kind is None:
-        raise WireError(f"`frame` kind {number} is unknown")
-    if length > _LIMITS.get(kind, MAX_BODY_BYTES):
-        raise WireError(f"`{kind.name}` frame must be at most {_LIMITS.get(kind, MAX_BODY_BYTES)} bytes, got {length}")
-    return Header(kind, length, epoch)
-
-
-def decode_body(kind: Kind, body: bytes | memoryview) -> Frame:
+def decode_body(kind: Kind, body: bytes | memoryview) -> Message:
     """The frame of a body; raises :class:`WireError` for anything that :func:`encode` does not write."""
     try:
         if kind in _BLOBS:
@@ -324,7 +300,7 @@ def decode_body(kind: Kind, body: bytes | memoryview) -> Frame:
         raise WireError(f"`{kind.name}` frame of {len(body)} bytes is malformed: {error}") from None
 
 
-def _struct(kind: Kind, body: bytes | memoryview) -> Frame:
+def _struct(kind: Kind, body: bytes | memoryview) -> Message:
     frame = _STRUCTS[kind].decode(body)
     if isinstance(frame, (Challenge, Proof)) and len(frame.nonce) != NONCE_BYTES:
         raise WireError(f"`nonce` must be {NONCE_BYTES} bytes, got {len(frame.nonce)}")
@@ -333,7 +309,7 @@ def _struct(kind: Kind, body: bytes | memoryview) -> Frame:
     return frame
 
 
-def _body(frame: Frame) -> bytes:
+def _body(frame: Message) -> bytes:
     match frame:
         case Hello() | Challenge() | Proof() | Welcome():
             return msgspec.msgpack.encode(frame)

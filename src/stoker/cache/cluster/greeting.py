@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stoker._version import __version__
-from stoker.cache.cluster import frames, security
-from stoker.cache.cluster.channel import Channel
-from stoker.cache.cluster.frames import PROOF_BYTES, Challenge, Hello, Proof, Reason, Refused, Welcome
-from stoker.cache.cluster.security import Secrets
+from stoker.cache.cluster import frames
+from stoker.cache.cluster.frames import MAGIC, Challenge, Hello, Proof, Reason, Refused, Welcome
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
+from stoker.wire.secrets import DEFAULT_IDENTITY, PROOF_BYTES, Exchange, Secrets, new_nonce
+from stoker.wire.sockets import user_of
+from stoker.wire.tls import accepted
 
+_PURPOSE = "stoker cache 1"
+_PLAIN = MAGIC.to_bytes(2, "little")
+"""How a client begins that does not encrypt."""
 _MAX_BYTES = 4096
 """Of a frame before the other side is known."""
 _Greeting = TypeVar("_Greeting", Hello, Challenge, Proof, Welcome)
@@ -34,7 +40,7 @@ class Identity:
         users: whose Unix sockets are trusted besides this user's and root's.
     """
 
-    name: str = security.DEFAULT_IDENTITY
+    name: str = DEFAULT_IDENTITY
     secrets: Secrets | None = None
     node: str = ""
     process: str = ""
@@ -42,10 +48,10 @@ class Identity:
 
     def trusts(self, sock: socket.socket) -> bool:
         """Whether the process behind a Unix socket is one of the trusted users'."""
-        return security.user_of(sock) in self.users | {os.geteuid(), 0}
+        return user_of(sock) in self.users | {os.geteuid(), 0}
 
 
-def greet(channel: Channel, identity: Identity, epoch: int) -> Welcome:
+def greet(channel: NodeChannel, identity: Identity, epoch: int) -> Welcome:
     """The client's part.
 
     Raises:
@@ -62,12 +68,11 @@ def greet(channel: Channel, identity: Identity, epoch: int) -> Welcome:
     hello = Hello(identity.name, identity.node, identity.process, frames.OLDEST_PROTOCOL, frames.PROTOCOL)
     channel.send(hello, epoch)
     challenge = _expect(channel, Challenge)
-    nonce = security.new_nonce()
-    words = (identity.name, nonce, challenge.nonce)
-    proof = bytes(PROOF_BYTES) if secret is None else security.prove(secret, "client", *words)
-    channel.send(Proof(nonce, proof), epoch)
+    exchange = Exchange(_PURPOSE, identity.name, new_nonce(), challenge.nonce)
+    proof = bytes(PROOF_BYTES) if secret is None else exchange.proof(secret, "client")
+    channel.send(Proof(exchange.client_nonce, proof), epoch)
     welcome = _expect(channel, Welcome)
-    if secret is not None and not security.proves(welcome.proof, secret, "worker", *words):
+    if secret is not None and not exchange.proves(welcome.proof, secret, "worker"):
         raise PeerRefusedError("`peer` does not know the secret; it is not one of this cluster's workers")
     if frames.agreed(welcome.protocol, welcome.protocol) is None:
         raise PeerRefusedError(f"`peer` {_speaks(welcome.protocol, welcome.protocol)}")
@@ -75,7 +80,7 @@ def greet(channel: Channel, identity: Identity, epoch: int) -> Welcome:
 
 
 def receive(
-    channel: Channel, identity: Identity, clients: int, draining: bool, epoch: int, roots: tuple[str, ...] = ()
+    channel: NodeChannel, identity: Identity, clients: int, draining: bool, epoch: int, roots: tuple[str, ...] = ()
 ) -> Hello:
     """The worker's part; the name that it returns is proven (``uid:N`` on a Unix socket).
 
@@ -99,21 +104,37 @@ def receive(
     local = channel.sock.family == socket.AF_UNIX
     if local and not identity.trusts(channel.sock):
         raise _refuse(channel, "this Unix socket serves the worker's own user")
-    nonce = security.new_nonce()
+    nonce = new_nonce()
     channel.send(Challenge(nonce, not local), epoch)
     proof = _expect(channel, Proof)
-    # An unknown name is compared with a secret as well, so that time does not tell which names there are.
-    known = None if identity.secrets is None else identity.secrets.of(hello.identity)
-    secret = known or security.new_nonce()
-    words = (hello.identity, proof.nonce, nonce)
-    if not local and not (security.proves(proof.proof, secret, "client", *words) and known):
+    secret = None if identity.secrets is None else identity.secrets.of(hello.identity)
+    exchange = Exchange(_PURPOSE, hello.identity, proof.nonce, nonce)
+    if not local and not exchange.proves(proof.proof, secret, "client"):
         raise _refuse(channel, f"identity {hello.identity!r} is unknown or its secret is another")
-    own = bytes(PROOF_BYTES) if local else security.prove(secret, "worker", *words)
-    user = security.user_of(channel.sock) if local else None
+    own = bytes(PROOF_BYTES) if local or secret is None else exchange.proof(secret, "worker")
+    user = user_of(channel.sock) if local else None
     told = _tellable(roots) if user == os.geteuid() else ()
     channel.send(Welcome(own, identity.node, clients, draining, told, protocol), epoch)
     name = hello.identity if user is None else f"uid:{user}"
     return Hello(name, hello.node, hello.process)
+
+
+def encrypted(plain: NodeChannel, context: ssl.SSLContext, timeout_s: float) -> NodeChannel:
+    """A new connection over TLS; a client that does not encrypt is told so, in the clear.
+
+    Args:
+        plain: of which nothing was received; it is closed.
+        context: of the worker.
+        timeout_s: for the handshake, and the longest silence afterwards.
+
+    Raises:
+        PeerRefusedError: the client does not encrypt.
+        PeerLostError: there was no handshake that we understand.
+    """
+    if plain.wait(timeout_s) and plain.sock.recv(len(_PLAIN), socket.MSG_PEEK) == _PLAIN:
+        plain.message(_MAX_BYTES)
+        raise _refuse(plain, "this worker speaks TLS alone; name its authority with tls-ca")
+    return NodeChannel(accepted(plain.sock, context, timeout_s), timeout_s)
 
 
 def _tellable(roots: tuple[str, ...]) -> tuple[str, ...]:
@@ -122,8 +143,8 @@ def _tellable(roots: tuple[str, ...]) -> tuple[str, ...]:
     return told if sum(len(root.encode()) for root in told) <= _MAX_BYTES // 2 else ()
 
 
-def _expect(channel: Channel, kind: type[_Greeting]) -> _Greeting:
-    frame = channel.frame(_MAX_BYTES)
+def _expect(channel: NodeChannel, kind: type[_Greeting]) -> _Greeting:
+    frame = channel.message(_MAX_BYTES)
     if isinstance(frame, Refused):
         raise PeerRefusedError(f"`peer` refused: {frame.text}", reason=int(frame.reason))
     if not isinstance(frame, kind):
@@ -140,7 +161,7 @@ def _speaks(oldest: int, newest: int) -> str:
     )
 
 
-def _refuse(channel: Channel, text: str, reason: Reason = Reason.NOT_AUTHENTICATED) -> PeerRefusedError:
+def _refuse(channel: NodeChannel, text: str, reason: Reason = Reason.NOT_AUTHENTICATED) -> PeerRefusedError:
     try:
         channel.send(Refused(reason, text))
     except PeerLostError:

@@ -12,9 +12,7 @@ from typing import Any
 
 from stoker.cache.cluster.frames import (
     DATA_HEAD,
-    HEADER,
-    MAGIC,
-    PROTOCOL,
+    FRAMING,
     RANGE,
     Flag,
     Kind,
@@ -71,7 +69,7 @@ class Recent:
             return
         self.head = read_head(request.mount, request.path, request.version, 1, request.flags)
         length = len(self.head) + RANGE.size
-        self.prefix = HEADER.pack(MAGIC, PROTOCOL, int(Kind.READ), length, self.asked_epoch) + self.head
+        self.prefix = FRAMING.pack(Kind.READ, length, self.asked_epoch) + self.head
         self.name, self.size = ObjectName(request.mount, request.path), request.version.size
         self.digest, self.counts = request.version.digest, not request.flags
         self.heads.clear()

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from stoker.cache.cluster.frames import Object
-from stoker.cache.cluster.tls import Certificate, worker_context
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Strength, Version
 from stoker.core.errors import ConfigError
+from stoker.wire.tls import Certificate, worker_context
 
 MIN_TOKEN_BYTES = 16
 _TIMEOUT_S = 30.0

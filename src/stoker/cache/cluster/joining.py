@@ -10,6 +10,7 @@ from stoker.cache.cluster.etcd_membership import EtcdMembership
 from stoker.cache.cluster.membership import FileMembership, Membership, StaticMembership
 from stoker.cache.cluster.ring import Member
 from stoker.core.errors import ConfigError
+from stoker.wire.sockets import check_address
 
 _FORMS = "static:a:7070,b:7070, file:///ring.json or etcd://h1:2379,h2:2379/cluster"
 _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -51,13 +52,3 @@ def _member(entry: str) -> Member:
         return Member(id=address, addresses=(url,), weight=float(weight) if star else 1.0)
     except ValueError as error:
         raise ConfigError(f"`--join` must be {_FORMS}, got {entry!r}: {error}") from None
-
-
-def check_address(url: str) -> tuple[str, int]:
-    """Host and port of ``tcp://host:port``, or path and 0 of ``unix:///path``; ``ValueError`` for anything else."""
-    if url.startswith("unix:///"):
-        return url.removeprefix("unix://"), 0
-    host, _, port = url.removeprefix("tcp://").rpartition(":")
-    if not url.startswith("tcp://") or not host or not port.isdigit() or not 0 <= int(port) < 65536:
-        raise ValueError(f"`{url}` must be tcp://host:port or unix:///path")
-    return host.strip("[]"), int(port)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from stoker.cache.cluster.channel import Channel
-from stoker.cache.cluster.frames import HEADER, MAGIC, PROTOCOL, RANGE, Flag, Kind, data_head, read_head
+from stoker.cache.cluster.frames import FRAMING, RANGE, Flag, Kind, data_head, read_head
 from stoker.cache.cluster.hedging import Hedging, Recent
 from stoker.cache.cluster.links import Idle
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.cluster.ring import Member, RingRecord
 from stoker.cache.cluster.stream import CHUNK_BYTES
 from stoker.cache.names import ObjectName
@@ -51,9 +51,11 @@ class Lane:
     def __post_init__(self) -> None:
         head = read_head(self.name.namespace, self.name.path, self.version, 1, self.flags)
         length = len(head) + RANGE.size
-        self.asking = HEADER.pack(MAGIC, PROTOCOL, int(Kind.READ), length, self.record.epoch) + head
+        self.asking = FRAMING.pack(Kind.READ, length, self.record.epoch) + head
 
-    def ask(self, channel: Channel, start: int, target: memoryview, timeout_s: float, hedging: Hedging) -> float | None:
+    def ask(
+        self, channel: NodeChannel, start: int, target: memoryview, timeout_s: float, hedging: Hedging
+    ) -> float | None:
         """Asks for a range and waits as long as is usual; when all of it had come, in one frame (monotonic clock).
 
         None leaves what has come in the channel.

@@ -17,15 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from stoker.cache.cluster.breaker import Breaker
-from stoker.cache.cluster.channel import Channel, dial
 from stoker.cache.cluster.frames import Blob, Kind, Reason
 from stoker.cache.cluster.greeting import Identity, greet
-from stoker.cache.cluster.joining import check_address
 from stoker.cache.cluster.neighbours import Neighbours
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.cluster.ring import Member
-from stoker.cache.cluster.tls import dialled
 from stoker.core.errors import ClusterError, PeerLostError, WireError
 from stoker.core.forking import at_fork
+from stoker.wire.sockets import check_address, dial
+from stoker.wire.tls import dialled
 
 KEPT_PER_WORKER = 16
 """Idle connections; more than the threads that a program reads with are of no use."""
@@ -46,7 +46,7 @@ def machine_id() -> str:
         return ""
 
 
-class Idle(list["tuple[Channel, float]"]):
+class Idle(list["tuple[NodeChannel, float]"]):
     """Kept connections to one worker, and when each was last used; adding and taking are atomic.
 
     Attributes:
@@ -119,7 +119,7 @@ class Links:
         with self._lock:
             return self._idle.setdefault(member_id, Idle())
 
-    def take(self, member: Member, epoch: int, *, fresh: bool = False) -> tuple[Channel, bool]:
+    def take(self, member: Member, epoch: int, *, fresh: bool = False) -> tuple[NodeChannel, bool]:
         """A connection for one request, and whether it was used before.
 
         Args:
@@ -144,7 +144,7 @@ class Links:
             channel.close()
         return self._connect(member, epoch), False
 
-    def give(self, member: Member, channel: Channel) -> None:
+    def give(self, member: Member, channel: NodeChannel) -> None:
         """Keeps a connection whose last answer was received to its end."""
         with self._lock:
             kept = self._idle.setdefault(member.id, Idle())
@@ -192,7 +192,7 @@ class Links:
         if prober is not None:
             prober.join(timeout=3 * self._timeout_s)
 
-    def _connect(self, member: Member, epoch: int) -> Channel:
+    def _connect(self, member: Member, epoch: int) -> NodeChannel:
         error: ClusterError = PeerLostError(f"`{member.id}` has no address", member=member.id)
         for address in sorted(member.addresses, reverse=True):  # unix: before tcp:
             if address.startswith("unix:") and member.machine not in ("", self._machine):
@@ -216,12 +216,11 @@ class Links:
             tell, self.tell = self.tell, None
             tell(error.args[0])
 
-    def _greeted(self, address: str, epoch: int) -> Channel:
+    def _greeted(self, address: str, epoch: int) -> NodeChannel:
         sock = dial(address, self._timeout_s)
-        if self._tls is None or address.startswith("unix:"):
-            channel = Channel(sock, self._timeout_s)
-        else:
-            channel = dialled(sock, address, check_address(address)[0], self._tls, self._timeout_s)
+        if self._tls is not None and not address.startswith("unix:"):
+            sock = dialled(sock, address, check_address(address)[0], self._tls, self._timeout_s)
+        channel = NodeChannel(sock, self._timeout_s)
         try:
             welcome = greet(channel, self.identity, epoch)
             self._clients = welcome.clients, time.monotonic()
@@ -269,7 +268,7 @@ class Links:
         if channel is not None:
             try:
                 channel.send(Blob(Kind.PING))
-                answered = channel.frame(_PONG_BYTES) == Blob(Kind.PONG)
+                answered = channel.message(_PONG_BYTES) == Blob(Kind.PONG)
             except (ClusterError, WireError):
                 answered = False
             if answered:

@@ -21,28 +21,28 @@ from typing import Any
 import msgspec
 
 from stoker._version import __version__
-from stoker.cache.cluster import channel as channels
-from stoker.cache.cluster.channel import Channel
 from stoker.cache.cluster.client import PeerClient
 from stoker.cache.cluster.connections import GREETING_S, Connection, Connections
 from stoker.cache.cluster.fills import FETCH_THREADS, Fills, NotServed
 from stoker.cache.cluster.frames import Blob, Flag, Hello, Kind, Read, Reason
-from stoker.cache.cluster.greeting import Identity, receive
+from stoker.cache.cluster.grants import EVERYONE, Grant
+from stoker.cache.cluster.greeting import Identity, encrypted, receive
 from stoker.cache.cluster.handover import Handover
 from stoker.cache.cluster.heat import HOT_PER_S, Heat
 from stoker.cache.cluster.links import machine_id
 from stoker.cache.cluster.membership import Membership
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.cluster.ports import Mount
 from stoker.cache.cluster.rates import STEP_S, Done, Lately
 from stoker.cache.cluster.ring import MAX_WEIGHT, Member, Ring, RingRecord
-from stoker.cache.cluster.security import EVERYONE, Grant
 from stoker.cache.cluster.serving import Serving
-from stoker.cache.cluster.tls import Certificate, accepted, worker_context
 from stoker.cache.names import ObjectName, span_of
 from stoker.cache.policies import Rule
 from stoker.cache.protocols import Pages
 from stoker.cache.versions import Version
 from stoker.core.errors import ConfigError, WireError
+from stoker.wire import sockets
+from stoker.wire.tls import Certificate, worker_context
 
 DRAIN_S = 25.0
 """Below the 30 s that Kubernetes and systemd commonly grant."""
@@ -89,7 +89,7 @@ class ServerSettings:
         if not 0.0 < self.weight <= MAX_WEIGHT:
             raise ValueError(f"`weight` must be above 0 and at most {MAX_WEIGHT:g}, got {self.weight:g}")
         for address in (*self.listen, *self.advertise):
-            host, _ = channels.check_address(address)
+            host, _ = sockets.check_address(address)
             if host in ("0.0.0.0", "::") and not self.advertise:
                 raise ValueError(f"`listen` on {address} needs `advertise`: others cannot connect to a wildcard")
 
@@ -155,11 +155,11 @@ class Server:
         """
         try:
             self._connections.start()
-            self._listeners = [channels.listen(address) for address in self.settings.listen]
-            paths = [channels.check_address(one)[0] for one in self.settings.listen if one.startswith("unix:")]
+            self._listeners = [sockets.listen(address) for address in self.settings.listen]
+            paths = [sockets.check_address(one)[0] for one in self.settings.listen if one.startswith("unix:")]
             self._paths = {path: os.stat(path).st_ino for path in paths}
             bound = zip(self._listeners, self.settings.listen, strict=True)
-            self.addresses = tuple(channels.address_of(sock, asked) for sock, asked in bound)
+            self.addresses = tuple(sockets.address_of(sock, asked) for sock, asked in bound)
             for sock in self._listeners:
                 thread = threading.Thread(target=self._accept, args=(sock,), name="stoker-accept", daemon=True)
                 thread.start()
@@ -206,7 +206,7 @@ class Server:
         """Ends listening and all connections."""
         self._closing.set()
         for sock in self._listeners:
-            channels.shut(sock)
+            sockets.shut(sock)
             sock.close()
         for path, inode in self._paths.items():
             _unlink(path, inode)
@@ -318,16 +318,16 @@ class Server:
             if len(self._connections) >= self.settings.max_connections:
                 sock.close()
                 continue
-            channels.keep_watch(sock)
-            self._connections.begin(Channel(sock, GREETING_S))
+            sockets.keep_watch(sock)
+            self._connections.begin(NodeChannel(sock, GREETING_S))
 
-    def secured(self, channel: Channel) -> Channel:
+    def secured(self, channel: NodeChannel) -> NodeChannel:
         """A new connection's channel, encrypted if it is one of those that are."""
         if self._tls is None or channel.sock.family == socket.AF_UNIX:
             return channel
-        return accepted(channel, self._tls, GREETING_S)
+        return encrypted(channel, self._tls, GREETING_S)
 
-    def greet(self, channel: Channel) -> Hello:
+    def greet(self, channel: NodeChannel) -> Hello:
         """Lets a client in, or raises."""
         clients = self._connections.num_clients()
         return receive(channel, self._identity, clients, self.draining, self.epoch, self._pages.roots)

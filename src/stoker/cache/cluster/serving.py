@@ -14,16 +14,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from stoker.cache.cluster.channel import Channel
 from stoker.cache.cluster.fills import Fills, NotServed
 from stoker.cache.cluster.frames import (
     DATA_HEAD,
     RANGE,
     Blob,
     Flag,
-    Frame,
     Hot,
     Kind,
+    Message,
     Miss,
     Object,
     Range,
@@ -34,11 +33,12 @@ from stoker.cache.cluster.frames import (
     data_head,
     encode,
 )
+from stoker.cache.cluster.grants import Grant, may_read
 from stoker.cache.cluster.heat import Heat
 from stoker.cache.cluster.hits import Hits, Recent
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.cluster.ports import Mount
 from stoker.cache.cluster.ring import CHUNK_PAGES
-from stoker.cache.cluster.security import Grant, may_read
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.protocols import Pages
 from stoker.cache.versions import Version
@@ -103,7 +103,7 @@ class Outgoing:
         channel: to the client; None where :meth:`taken` is sent by others, and at most a flush is queued.
     """
 
-    def __init__(self, channel: Channel | None) -> None:
+    def __init__(self, channel: NodeChannel | None) -> None:
         self._channel = channel
         self._parts: list[bytes | memoryview] = []
         self._size = 0
@@ -146,7 +146,7 @@ class Outgoing:
         if self._size >= _FLUSH_BYTES or len(self._parts) >= _MAX_PARTS:
             self.flush()
 
-    def frame(self, frame: Frame) -> None:
+    def frame(self, frame: Message) -> None:
         """Queues a short frame."""
         self.add(encode(frame, self.epoch))
 

@@ -9,14 +9,12 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stoker.cache.cluster.channel import Channel
 from stoker.cache.cluster.frames import (
     DATA,
     DATA_BYTES,
     MAX_BODY_BYTES,
     MAX_RANGE_BYTES,
     Flag,
-    Header,
     Hot,
     Kind,
     Miss,
@@ -27,10 +25,12 @@ from stoker.cache.cluster.frames import (
     decode_body,
     encode,
 )
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.cluster.ring import CHUNK_PAGES, Member
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
+from stoker.wire.framing import Header
 
 MAX_BATCH = 1024
 CHUNK_BYTES = CHUNK_PAGES * PAGE_BYTES
@@ -141,7 +141,7 @@ class Stream:
     """
 
     member: Member
-    channel: Channel
+    channel: NodeChannel
     was_kept: bool
     name: ObjectName
     version: Version | None
@@ -190,7 +190,7 @@ class Stream:
         """The only part was asked for by other means."""
         self.epoch, self._asked, self._batch, self._waiting = epoch, 1, self.parts, {id(self.parts[0])}
 
-    def take(self, header: Header) -> bool:
+    def take(self, header: Header[Kind]) -> bool:
         """Receives the rest of a frame whose header has come."""
         self.heard = True
         if header.kind is Kind.DATA:
@@ -225,12 +225,12 @@ class Stream:
             part.took(offset, size)
         return part
 
-    def _hot(self, header: Header) -> None:
+    def _hot(self, header: Header[Kind]) -> None:
         frame = decode_body(header.kind, self.channel.body(header.length))
         if isinstance(frame, Hot):
             self.agreed.hot.append((self._part(frame.number).page, frame.copies))
 
-    def _missed(self, header: Header) -> Part:
+    def _missed(self, header: Header[Kind]) -> Part:
         if header.length > MAX_BODY_BYTES:
             raise WireError(f"`{header.kind.name}` is no answer to a read")
         frame = decode_body(header.kind, self.channel.body(header.length))

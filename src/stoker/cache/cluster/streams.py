@@ -5,14 +5,15 @@ from __future__ import annotations
 import select
 import time
 
-from stoker.cache.cluster.channel import Channel
-from stoker.cache.cluster.frames import Flag, Header, Reason
+from stoker.cache.cluster.frames import Flag, Kind, Reason
 from stoker.cache.cluster.links import Links
+from stoker.cache.cluster.node_channel import NodeChannel
 from stoker.cache.cluster.ring import Member
 from stoker.cache.cluster.stream import Agreed, Part, State, Stream
 from stoker.cache.names import ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import ClusterError, PeerLostError, PeerRefusedError, WireError
+from stoker.wire.framing import Header
 
 
 class Gathering:
@@ -31,7 +32,7 @@ class Gathering:
         self._slow: Stream | None = None
         self._hedge: Stream | None = None
         self.failures: list[tuple[Member, Exception]] = []
-        self.finished: list[tuple[Member, Channel]] = []
+        self.finished: list[tuple[Member, NodeChannel]] = []
 
     def open(
         self, member: Member, parts: list[Part], name: ObjectName, version: Version | None, agreed: Agreed,
@@ -67,7 +68,7 @@ class Gathering:
             replica, copies, slow.name, slow.version, Agreed(slow.agreed.digest), Flag.ONLY_IF_CACHED
         )
 
-    def step(self, stream: Stream, header: Header | None = None) -> None:
+    def step(self, stream: Stream, header: Header[Kind] | None = None) -> None:
         """Receives one frame (of which the header may have come), and all that have come with it."""
         try:
             done = stream.step() if header is None else stream.take(header)

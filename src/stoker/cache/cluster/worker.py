@@ -20,10 +20,10 @@ from stoker.cache.cluster.greeting import Identity
 from stoker.cache.cluster.joining import open_membership
 from stoker.cache.cluster.membership import replace_file
 from stoker.cache.cluster.ports import Mount
-from stoker.cache.cluster.security import DEFAULT_IDENTITY, load_secrets
 from stoker.cache.cluster.server import DRAIN_S, Server, ServerSettings
 from stoker.cache.protocols import Pages
 from stoker.cache.sources.opening import SourceSpec, open_source
+from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets
 
 SWITCH_S = 0.0001
 """How long a computing thread may keep the interpreter lock from one that serves a hit (Python's default is 5 ms).

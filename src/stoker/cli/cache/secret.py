@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stoker.cache.cluster.security import create_secret
 from stoker.cli.arguments import Parser
 from stoker.cli.cache.arguments import show
 from stoker.core.errors import ConfigError
+from stoker.wire.secrets import create_secret
 
 
 def main(argv: list[str]) -> int:

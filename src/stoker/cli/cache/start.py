@@ -12,9 +12,7 @@ from stoker.cache.cluster.client_settings import ClientSettings
 from stoker.cache.cluster.door_process import DoorPlan, door_process
 from stoker.cache.cluster.http_door import DoorMount
 from stoker.cache.cluster.ring import MAX_WEIGHT
-from stoker.cache.cluster.security import create_secret
 from stoker.cache.cluster.server import Server, ServerSettings
-from stoker.cache.cluster.tls import Certificate
 from stoker.cache.cluster.worker import WorkerSettings, node_of, open_mounts, run_worker
 from stoker.cache.directories import Directories, open_directories
 from stoker.cache.policies import Rule
@@ -26,6 +24,8 @@ from stoker.cli.cache.mounts import Mounted, grants_of, mounts_of
 from stoker.core.errors import CacheError, ConfigError
 from stoker.core.units import format_bytes
 from stoker.ui.figures import write_plural
+from stoker.wire.secrets import create_secret
+from stoker.wire.tls import Certificate
 
 _EPILOG = """\
 A worker reads stores only for its own mounts, with credentials of its own environment; clients never send any.
