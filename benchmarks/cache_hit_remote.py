@@ -31,9 +31,9 @@ from xxhash import xxh3_64_digest
 
 from benchmarks.caching import MIB, scratch, seconds, write_objects
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
-from stoker.cache.cluster.client import ClientSettings, PeerClient
-from stoker.cache.cluster.server import Server, ServerSettings
-from stoker.cache.cluster.worker import WorkerSettings, open_mounts, run_worker
+from stoker.cache.cluster.client.client import ClientSettings, PeerClient
+from stoker.cache.cluster.server.server import Server, ServerSettings
+from stoker.cache.cluster.server.worker import WorkerSettings, open_mounts, run_worker
 from stoker.cache.names import ObjectName
 from stoker.cache.sources.opening import SourceSpec, open_source
 from stoker.cache.store.layout import StoreSettings

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache.cluster import frames as nodes
+from stoker.cache.cluster.messages import frames as nodes
 from stoker.core.errors import PeerLostError, WireError
 from stoker.feed import wire as workers
 from stoker.wire.blocking import BlockingChannel

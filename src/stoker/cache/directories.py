@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import xxhash
 
-from stoker.cache.cluster.ring import chunk_position
+from stoker.cache.cluster.membership.ring import chunk_position
 from stoker.cache.names import ObjectName
 from stoker.cache.page_stores import page_store
 from stoker.cache.policies import Life, Rule

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.client_settings import ClientSettings
-from stoker.cache.cluster.joining import open_membership
-from stoker.cache.cluster.links import machine_id
-from stoker.cache.cluster.membership import Membership
+from stoker.cache.cluster.client.client import PeerClient
+from stoker.cache.cluster.client.client_settings import ClientSettings
+from stoker.cache.cluster.client.connection_pool import machine_id
+from stoker.cache.cluster.membership.joining import open_membership
+from stoker.cache.cluster.membership.membership import Membership
 from stoker.core.config import CACHE_TIMEOUT_S
 from stoker.core.errors import ConfigError
 from stoker.core.forking import ForkedLock

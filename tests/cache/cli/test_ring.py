@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stoker._version import __version__
-from stoker.cache.cluster.ring import Member
+from stoker.cache.cluster.membership.ring import Member
 from stoker.cli.cache import ring
 from stoker.cli.cache.ring import Node, render_ring
 from stoker.ui.report_text import Style

@@ -11,7 +11,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from stoker.cache.cluster.greeting import Identity
+from stoker.cache.cluster.messages.handshake import Identity
 from stoker.cache.page_stores import close_page_stores
 from stoker.cli.main import main as stoker
 from stoker.wire import sockets

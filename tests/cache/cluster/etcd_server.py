@@ -9,7 +9,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from stoker.cache.cluster.etcd import Etcd
+from stoker.cache.cluster.membership.etcd import Etcd
 from stoker.core.errors import MembershipError
 from tests.waiting import await_that
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.client_settings import ClientSettings
+from stoker.cache.cluster.client.client import PeerClient
+from stoker.cache.cluster.client.client_settings import ClientSettings
 from stoker.cache.names import ObjectName
 from stoker.cache.sources.opening import open_source
 from stoker.cache.versions import Version

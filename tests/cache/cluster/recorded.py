@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.cache.cluster.frames import (
+from stoker.cache.cluster.messages.frames import (
     Blob,
     Challenge,
     Data,

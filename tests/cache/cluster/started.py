@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.client_settings import ClientSettings
+from stoker.cache.cluster.client.client import PeerClient
+from stoker.cache.cluster.client.client_settings import ClientSettings
 from stoker.wire.secrets import create_secret
 from tests.cache.cluster.etcd_server import free_port
 

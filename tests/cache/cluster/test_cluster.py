@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.cluster.client import PeerClient
+from stoker.cache.cluster.client.client import PeerClient
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Strength, Version
 from tests.cache.cluster.nodes import Nodes, fetch, ranges_of

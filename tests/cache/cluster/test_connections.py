@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker.cache.cluster.frames import Blob, Data, Kind, Range, Read, Refused, encode
-from stoker.cache.cluster.greeting import Identity, greet
-from stoker.cache.cluster.joining import open_membership
-from stoker.cache.cluster.node_channel import NodeChannel
-from stoker.cache.cluster.ports import Mount
-from stoker.cache.cluster.server import Server, ServerSettings
+from stoker.cache.cluster.membership.joining import open_membership
+from stoker.cache.cluster.messages.frames import Blob, Data, Kind, Range, Read, Refused, encode
+from stoker.cache.cluster.messages.handshake import Identity, greet
+from stoker.cache.cluster.messages.node_channel import NodeChannel
+from stoker.cache.cluster.server.protocols import Mount
+from stoker.cache.cluster.server.server import Server, ServerSettings
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.sources.opening import open_source
 from stoker.cache.store.layout import StoreSettings

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache.cluster.breaker import LAST_PROBE_S, Breaker
-from stoker.cache.cluster.budget import StoreBudget, TokenBucket
-from stoker.cache.cluster.heat import Announced, Heat
-from stoker.cache.cluster.hedging import HEDGED_FRAC, SHORTEST_S, Hedging, size_class
+from stoker.cache.cluster.client.breaker import LAST_PROBE_S, Breaker
+from stoker.cache.cluster.client.budget import StoreBudget, TokenBucket
+from stoker.cache.cluster.client.hedging import HEDGED_FRAC, SHORTEST_S, Hedging, size_class
+from stoker.cache.cluster.membership.hot_chunks import Announced, Heat
 from stoker.cache.names import ObjectName
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.cluster import etcd_membership
-from stoker.cache.cluster.etcd import Etcd
-from stoker.cache.cluster.etcd_membership import EtcdMembership
-from stoker.cache.cluster.ring import Member, RingRecord
+from stoker.cache.cluster.membership import etcd_membership
+from stoker.cache.cluster.membership.etcd import Etcd
+from stoker.cache.cluster.membership.etcd_membership import EtcdMembership
+from stoker.cache.cluster.membership.ring import Member, RingRecord
 from stoker.core.errors import MembershipError
 from tests.cache.cluster.etcd_server import EtcdServer
 from tests.waiting import await_that

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from stoker.cache.cluster.client import PeerClient
+from stoker.cache.cluster.client.client import PeerClient
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
 from tests.cache.cluster.etcd_server import EtcdServer, free_port

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache.cluster import frames
-from stoker.cache.cluster.frames import (
+from stoker.cache.cluster.messages import frames
+from stoker.cache.cluster.messages.frames import (
     HEADER_BYTES,
     Blob,
     Challenge,

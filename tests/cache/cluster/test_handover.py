@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.frames import Flag
-from stoker.cache.cluster.ring import Ring
-from stoker.cache.cluster.stream import State
+from stoker.cache.cluster.client.client import PeerClient
+from stoker.cache.cluster.client.range_request import State
+from stoker.cache.cluster.membership.ring import Ring
+from stoker.cache.cluster.messages.frames import Flag
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.policies import Life, Rule
 from stoker.cache.store.layout import StoreSettings

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache.cluster.http_door import Door, DoorMount, DoorSettings, metrics_of, range_of
+from stoker.cache.cluster.server.http_door import Door, DoorMount, DoorSettings, metrics_of, range_of
 from stoker.core.errors import ConfigError
 from tests.cache.cluster.nodes import Nodes
 from tests.cache.cluster.worker_program import FILES

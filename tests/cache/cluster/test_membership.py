@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.cluster.joining import check_address, open_membership
-from stoker.cache.cluster.membership import FileMembership, KnownRecord
-from stoker.cache.cluster.ring import Member, RingRecord
+from stoker.cache.cluster.membership.joining import check_address, open_membership
+from stoker.cache.cluster.membership.membership import FileMembership, KnownRecord
+from stoker.cache.cluster.membership.ring import Member, RingRecord
 from stoker.core.errors import ConfigError, MembershipError
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.cluster.greeting import Identity, greet, receive
-from stoker.cache.cluster.neighbours import Neighbours
-from stoker.cache.cluster.node_channel import NodeChannel
+from stoker.cache.cluster.client.same_host import SameHost
+from stoker.cache.cluster.messages.handshake import Identity, greet, receive
+from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
@@ -105,7 +105,7 @@ def test_another_user_is_not_told_where_pages_are(nodes: Nodes) -> None:
 
 
 def test_only_stores_of_this_user_are_opened(tmp_path: Path) -> None:
-    neighbours = Neighbours()
+    neighbours = SameHost()
     with PageStore(tmp_path / "own", SETTINGS) as pages:
         version = Version(Strength.ETAG, "one", 10)
         (tmp_path / "empty").mkdir()
@@ -114,7 +114,7 @@ def test_only_stores_of_this_user_are_opened(tmp_path: Path) -> None:
         assert list((tmp_path / "empty").iterdir()) == []
         if os.geteuid() == 0:
             os.chown(pages.layout.root, NOBODY, NOBODY)
-            other = Neighbours()
+            other = SameHost()
             other.told([str(pages.layout.root)])
             assert not other.stores
             os.chown(pages.layout.root, 0, 0)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stoker.cache.cluster.client import PeerClient
+from stoker.cache.cluster.client.client import PeerClient
 from stoker.cache.names import ObjectName
 from stoker.cache.versions import Version
 from tests.cache.cluster.etcd_server import free_port

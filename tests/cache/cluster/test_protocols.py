@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stoker.cache.cluster import frames
-from stoker.cache.cluster.frames import HEADER_BYTES, Hello, Message, Proof, Welcome
-from stoker.cache.cluster.greeting import Identity, greet, receive
-from stoker.cache.cluster.node_channel import NodeChannel
+from stoker.cache.cluster.messages import frames
+from stoker.cache.cluster.messages.frames import HEADER_BYTES, Hello, Message, Proof, Welcome
+from stoker.cache.cluster.messages.handshake import Identity, greet, receive
+from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.core.errors import PeerRefusedError
 from tests.cache.cluster.recorded import EPOCH, RECORDED
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from stoker.cache.cluster.rates import WINDOW_S, Done, Lately
+from stoker.cache.cluster.server.recent_rates import WINDOW_S, Done, RecentRates
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.sources.opening import open_source
 from tests.cache.cluster.nodes import Nodes, fetch
@@ -19,7 +19,7 @@ SHOWN = ("hits", "sent", "from stores", "from nodes")
 
 
 def test_rates_are_of_the_window_whatever_was_before() -> None:
-    lately = Lately()
+    lately = RecentRates()
     for second in range(100):
         busy = min(second, 50)  # 1 MB a second, and nothing any more after 50 seconds
         lately.note(float(second), Done(3 * busy, busy, busy * 1_000_000, 0, 0))
@@ -32,8 +32,8 @@ def test_rates_are_of_the_window_whatever_was_before() -> None:
 
 
 def test_the_first_answer_of_a_worker_divides_by_no_time() -> None:
-    assert Lately().rates(7.0, Done(1, 1, 5, 5, 5))["sent_bytes_per_s"] == 0.0
-    lately = Lately()
+    assert RecentRates().rates(7.0, Done(1, 1, 5, 5, 5))["sent_bytes_per_s"] == 0.0
+    lately = RecentRates()
     lately.note(7.0, Done(0, 0, 0, 0, 0))
     assert lately.rates(7.0, Done(1, 1, 5, 5, 5))["fetched_bytes_per_s"] == 0.0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stoker.cache.cluster.ring import Member, RingRecord
+from stoker.cache.cluster.membership.ring import Member, RingRecord
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.names import PAGE_BYTES
 from stoker.cache.page_stores import close_page_stores

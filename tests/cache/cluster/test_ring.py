@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache.cluster.ring import CHUNK_PAGES, HASH, Member, Ring, RingRecord, decode_record, newest
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, HASH, Member, Ring, RingRecord, decode_record, newest
 from stoker.cache.names import ObjectName
 from stoker.core.errors import MembershipError
 

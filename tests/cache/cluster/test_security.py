@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import pytest
 
-from stoker.cache.cluster import frames
-from stoker.cache.cluster.frames import Blob, Hello, Kind, Read, Refused, Welcome
-from stoker.cache.cluster.grants import Grant, may_read, under
-from stoker.cache.cluster.greeting import Identity, greet, receive
-from stoker.cache.cluster.node_channel import NodeChannel
+from stoker.cache.cluster.messages import frames
+from stoker.cache.cluster.messages.frames import Blob, Hello, Kind, Read, Refused, Welcome
+from stoker.cache.cluster.messages.handshake import Identity, greet, receive
+from stoker.cache.cluster.messages.node_channel import NodeChannel
+from stoker.cache.cluster.server.grants import Grant, may_read, under
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.page_stores import close_page_stores
 from stoker.cache.policies import Rule

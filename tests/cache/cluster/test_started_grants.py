@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.client_settings import ClientSettings
+from stoker.cache.cluster.client.client import PeerClient
+from stoker.cache.cluster.client.client_settings import ClientSettings
 from stoker.cache.names import ObjectName
 from stoker.cli.cache.mounts import grants_of, mounts_of
 from stoker.core.errors import ConfigError

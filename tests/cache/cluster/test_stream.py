@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache.cluster import frames
-from stoker.cache.cluster.frames import Blob, Data, Kind, Message, Miss, Range, Reason, Refused
-from stoker.cache.cluster.node_channel import NodeChannel
-from stoker.cache.cluster.ring import Member
-from stoker.cache.cluster.serving import pieces_of
-from stoker.cache.cluster.stream import CHUNK_BYTES, Agreed, Part, State, Stream, parts_of
+from stoker.cache.cluster.client.range_request import CHUNK_BYTES, Agreed, Part, RangeRequest, State, parts_of
+from stoker.cache.cluster.membership.ring import Member
+from stoker.cache.cluster.messages import frames
+from stoker.cache.cluster.messages.frames import Blob, Data, Kind, Message, Miss, Range, Reason, Refused
+from stoker.cache.cluster.messages.node_channel import NodeChannel
+from stoker.cache.cluster.server.serving import pieces_of
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Strength, Version
 from stoker.core.errors import ClusterError, PeerLostError, WireError
@@ -23,12 +23,12 @@ VERSION = Version(Strength.ETAG, "v1", len(OBJECT))
 RANGES = [(0, 100), (500, 800), (1000, 1024)]
 
 
-def stream_of(sock: socket.socket, version: Version | None = VERSION) -> tuple[Stream, list[Part]]:
+def stream_of(sock: socket.socket, version: Version | None = VERSION) -> tuple[RangeRequest, list[Part]]:
     buffers = [memoryview(bytearray(end - start)) for start, end in RANGES]
     parts = list(parts_of(RANGES, buffers))
     agreed = Agreed(None if version is None else version.digest)
     member = Member(id="w", addresses=("unix:///none",))
-    stream = Stream(member, NodeChannel(sock, 5.0), False, ObjectName("s3||", "b/k"), version, parts, agreed)
+    stream = RangeRequest(member, NodeChannel(sock, 5.0), False, ObjectName("s3||", "b/k"), version, parts, agreed)
     stream.ask(1)
     return stream, parts
 

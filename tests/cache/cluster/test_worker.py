@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.cluster.client_settings import ClientSettings
-from stoker.cache.cluster.greeting import Identity
-from stoker.cache.cluster.membership import StaticMembership
-from stoker.cache.cluster.ring import Member
-from stoker.cache.cluster.server import Server, ServerSettings
-from stoker.cache.cluster.worker import node_of
+from stoker.cache.cluster.client.client_settings import ClientSettings
+from stoker.cache.cluster.membership.membership import StaticMembership
+from stoker.cache.cluster.membership.ring import Member
+from stoker.cache.cluster.messages.handshake import Identity
+from stoker.cache.cluster.server.server import Server, ServerSettings
+from stoker.cache.cluster.server.worker import node_of
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
 from stoker.core.errors import ConfigError

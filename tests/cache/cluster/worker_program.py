@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cache.cluster.grants import EVERYONE, Grant
-from stoker.cache.cluster.ports import Described, Mount
-from stoker.cache.cluster.server import Server, ServerSettings
-from stoker.cache.cluster.worker import WorkerSettings, run_worker
+from stoker.cache.cluster.server.grants import EVERYONE, Grant
+from stoker.cache.cluster.server.protocols import Described, Mount
+from stoker.cache.cluster.server.server import Server, ServerSettings
+from stoker.cache.cluster.server.worker import WorkerSettings, run_worker
 from stoker.cache.sources.opening import SourceSpec, open_source
 from stoker.cache.sources.source import Source
 from stoker.cache.store.layout import StoreSettings

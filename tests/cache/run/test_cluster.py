@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.client_settings import ClientSettings
+from stoker.cache.cluster.client.client import PeerClient
+from stoker.cache.cluster.client.client_settings import ClientSettings
 from stoker.cache.store.layout import StoreSettings
 from stoker.wire.secrets import create_secret
 from tests.cache.cluster.etcd_server import free_port

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.frames import Flag, Reason, fits
-from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring
-from stoker.cache.cluster.stream import State
+from stoker.cache.cluster.client.client import PeerClient
+from stoker.cache.cluster.client.range_request import State
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, Member, Ring
+from stoker.cache.cluster.messages.frames import Flag, Reason, fits
 from stoker.cache.names import ObjectName
 from stoker.cache.reading.reader import Reader, kept_version
 from stoker.cache.versions import Version

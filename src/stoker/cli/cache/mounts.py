@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from stoker.cache.cluster.grants import Grant
+from stoker.cache.cluster.server.grants import Grant
 from stoker.cache.sources.opening import SourceSpec
 from stoker.core.errors import ConfigError
 from stoker.wire.secrets import DEFAULT_IDENTITY

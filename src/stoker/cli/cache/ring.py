@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from stoker._version import __version__
-from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, RingRecord
+from stoker.cache.cluster.client.client import PeerClient
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, Member, Ring, RingRecord
 from stoker.cache.names import ObjectName
 from stoker.cache.peer_clients import peer_client
 from stoker.cache.protocols import Reads

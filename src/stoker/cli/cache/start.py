@@ -8,12 +8,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from stoker.cache.cluster.client_settings import ClientSettings
-from stoker.cache.cluster.door_process import DoorPlan, door_process
-from stoker.cache.cluster.http_door import DoorMount
-from stoker.cache.cluster.ring import MAX_WEIGHT
-from stoker.cache.cluster.server import Server, ServerSettings
-from stoker.cache.cluster.worker import WorkerSettings, node_of, open_mounts, run_worker
+from stoker.cache.cluster.client.client_settings import ClientSettings
+from stoker.cache.cluster.membership.ring import MAX_WEIGHT
+from stoker.cache.cluster.server.http_door import DoorMount
+from stoker.cache.cluster.server.http_sidecar import DoorPlan, door_process
+from stoker.cache.cluster.server.server import Server, ServerSettings
+from stoker.cache.cluster.server.worker import WorkerSettings, node_of, open_mounts, run_worker
 from stoker.cache.directories import Directories, open_directories
 from stoker.cache.policies import Rule
 from stoker.cache.rule_settings import note_asked

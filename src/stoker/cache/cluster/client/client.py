@@ -14,9 +14,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stoker.cache.cluster.budget import StoreBudget
-from stoker.cache.cluster.client_settings import ClientCounts, ClientSettings
-from stoker.cache.cluster.frames import (
+from stoker.cache.cluster.client.budget import StoreBudget
+from stoker.cache.cluster.client.client_settings import ClientCounts, ClientSettings
+from stoker.cache.cluster.client.connection_pool import ConnectionPool
+from stoker.cache.cluster.client.gather import Gathering
+from stoker.cache.cluster.client.hedging import Hedging
+from stoker.cache.cluster.client.lanes import Lane, Lanes
+from stoker.cache.cluster.client.owner_cache import OwnerCache
+from stoker.cache.cluster.client.range_request import CHUNK_BYTES, Agreed, Part, RangeRequest, State, parts_of
+from stoker.cache.cluster.membership.hot_chunks import Announced
+from stoker.cache.cluster.membership.joining import open_membership
+from stoker.cache.cluster.membership.membership import Membership
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, Member, Ring, RingRecord, decode_record
+from stoker.cache.cluster.messages.frames import (
     MAX_RING_BYTES,
     Blob,
     Flag,
@@ -27,18 +37,8 @@ from stoker.cache.cluster.frames import (
     Stat,
     fits,
 )
-from stoker.cache.cluster.greeting import Identity
-from stoker.cache.cluster.heat import Announced
-from stoker.cache.cluster.hedging import Hedging
-from stoker.cache.cluster.joining import open_membership
-from stoker.cache.cluster.known_ring import KnownRing
-from stoker.cache.cluster.lanes import Lane, Lanes
-from stoker.cache.cluster.links import Links
-from stoker.cache.cluster.membership import Membership
-from stoker.cache.cluster.node_channel import NodeChannel
-from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring, RingRecord, decode_record
-from stoker.cache.cluster.stream import CHUNK_BYTES, Agreed, Part, State, Stream, parts_of
-from stoker.cache.cluster.streams import Gathering
+from stoker.cache.cluster.messages.handshake import Identity
+from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import ClusterError, ConfigError, PeerRefusedError, WireError
@@ -77,13 +77,13 @@ class PeerClient:
         secrets = None if settings.secret_file is None else load_secrets(settings.secret_file)
         identity = Identity(settings.identity, secrets, node)
         tls = None if settings.tls_ca is None else client_context(settings.tls_ca)
-        self._links = Links(identity, settings.timeout_s, self._membership.refresh, tls, mapped=settings.mapped)
+        self._pool = ConnectionPool(identity, settings.timeout_s, self._membership.refresh, tls, mapped=settings.mapped)
         at_fork(self._membership.forked)
         self._hedging = Hedging()
         self._budget = StoreBudget(settings.store_per_s, settings.isolated_per_s, settings.wait_s)
         self._budget_lock = ForkedLock()
         self._announced = Announced()
-        self._known: KnownRing | None = None
+        self._known: OwnerCache | None = None
         self._lanes = Lanes()
         self._refused: dict[tuple[str, str], float] = {}
         self._picklable = membership is None
@@ -105,9 +105,9 @@ class PeerClient:
             ranges: start and end in the object.
             into: a buffer for each, writable, of the range's length; undefined where the result is False.
         """
-        if version is None or not self._links.neighbours.stores:
+        if version is None or not self._pool.same_host.stores:
             return self._fetch(name, version, ranges, into)
-        came = self._links.neighbours.read(name, version, ranges, into)
+        came = self._pool.same_host.read(name, version, ranges, into)
         left = [number for number, is_here in enumerate(came) if not is_here]
         self.counts.ranges += len(came) - len(left)
         self.counts.mapped += len(came) - len(left)
@@ -200,20 +200,20 @@ class PeerClient:
             return None
         member, flags = owners[0], self._flags(known, name, page, owners[0])
         record = known.ring.record
-        lane = Lane(name, version, start // CHUNK_BYTES, member, flags, record, self._links.idle(member.id))
+        lane = Lane(name, version, start // CHUNK_BYTES, member, flags, record, self._pool.idle(member.id))
         if member is known.owners_of(name, page)[0] and not self._announced:
             self._lanes.keep(lane)
         return lane
 
     def _fetch_on(
-        self, known: KnownRing, name: ObjectName, version: Version, part: Part, member: Member, channel: NodeChannel,
+        self, known: OwnerCache, name: ObjectName, version: Version, part: Part, member: Member, channel: NodeChannel,
         header: Header[Kind] | None,
     ) -> bool | None:  # fmt: skip
         """Goes on with a request whose answer is slow, or of more than one frame; None if another must be asked."""
         agreed = Agreed(version.digest)
-        stream = Stream(member, channel, True, name, version, [part], agreed)
+        stream = RangeRequest(member, channel, True, name, version, [part], agreed)
         stream.asked(known.ring.record.epoch)
-        gathering = Gathering(self._links, self.settings.timeout_s, known.ring.record.epoch)
+        gathering = Gathering(self._pool, self.settings.timeout_s, known.ring.record.epoch)
         gathering.adopt(stream)
         started = time.monotonic()
         if header is None:
@@ -255,7 +255,7 @@ class PeerClient:
         flags: Flag = Flag.ONLY_IF_CACHED,
     ) -> bool:  # fmt: skip
         """Asks one worker, as a rule for what it holds; for a worker that takes over from another."""
-        if not self._links.usable(member.id):
+        if not self._pool.usable(member.id):
             return False
         part = Part(0, start, target)
         self._ask(member, [part], name, version, Agreed(version.digest), flags)
@@ -263,7 +263,7 @@ class PeerClient:
 
     def fault(self, member_id: str) -> str:
         """What went wrong when a worker was last connected to; empty for nothing."""
-        return str(self._links.faults.get(member_id, ""))
+        return str(self._pool.faults.get(member_id, ""))
 
     def check(self) -> None:
         """Connects to a worker, to find out now rather than by reads that none of them will have us.
@@ -275,7 +275,7 @@ class PeerClient:
         known = self._current()
         for member in () if known is None else list(known.ring.members.values())[:_CHECKED]:
             try:
-                channel, _ = self._links.take(member, 0)
+                channel, _ = self._pool.take(member, 0)
             except PeerRefusedError as error:
                 raise ConfigError(
                     f"the cache's workers refuse: {error}; see --cache-secret-file, --cache-tls-ca"
@@ -284,7 +284,7 @@ class PeerClient:
                 raise ConfigError(f"`{member.id}` must be a cache worker, and answers otherwise: {error}") from None
             except ClusterError:
                 continue
-            return self._links.give(member, channel)
+            return self._pool.give(member, channel)
 
     def tell_refusals(self) -> None:
         """Has a program's user told, once, if workers answer and refuse: its reads alone would not show it."""
@@ -295,7 +295,7 @@ class PeerClient:
                 f"itself: {why}; see secret_file and tls_ca, or --cache-secret-file and --cache-tls-ca"
             )
 
-        self._links.tell = tell
+        self._pool.tell = tell
 
     def hold(
         self, member: Member, name: ObjectName, version: Version, pages: Sequence[int], flags: Flag = Flag.NONE
@@ -321,11 +321,11 @@ class PeerClient:
 
     def usable(self, member_id: str) -> bool:
         """Whether a worker answers, as far as is known."""
-        return self._links.usable(member_id)
+        return self._pool.usable(member_id)
 
     def keep_only(self, member_ids: set[str]) -> None:
         """Forgets workers that left the ring."""
-        self._links.keep_only(member_ids)
+        self._pool.keep_only(member_ids)
 
     @property
     def record(self) -> RingRecord | None:
@@ -346,33 +346,31 @@ class PeerClient:
     def lost(self) -> list[str]:
         """Ids of the workers that are left alone now."""
         known = self._current()
-        return [] if known is None else [one for one in known.ring.members if not self._links.usable(one)]
+        return [] if known is None else [one for one in known.ring.members if not self._pool.usable(one)]
 
     def close(self) -> None:
         """Closes connections and ends threads."""
-        self._links.close()
-        self._links.neighbours.close()
+        self._pool.close()
+        self._pool.same_host.close()
         if self._picklable:
             self._membership.close()
 
-    def _current(self) -> KnownRing | None:
+    def _current(self) -> OwnerCache | None:
         """The ring of the newest record; built once for each."""
         record = self._membership.record()
         known = self._known
         if record is None:
-            self._links.isolated()
+            self._pool.isolated()
             return None
         if known is None or known.ring.record is not record:
-            known = self._known = KnownRing(Ring(record))
-            self._links.keep_only(set(known.ring.members))
+            known = self._known = OwnerCache(Ring(record))
+            self._pool.keep_only(set(known.ring.members))
         return known
 
-    def _candidates(self, known: KnownRing, name: ObjectName, page: int, size: int = 0) -> list[Member]:
+    def _candidates(self, known: OwnerCache, name: ObjectName, page: int, size: int = 0) -> list[Member]:
         """Workers that may be asked for a page: the owner first, or one that holds a copy of what is hot."""
         found = [
-            member
-            for member in known.owners_of(name, page)
-            if member.id != self._node and self._links.usable(member.id)
+            member for member in known.owners_of(name, page) if member.id != self._node and self._pool.usable(member.id)
         ]
         if self._announced and found:
             chunk = name, page // CHUNK_PAGES
@@ -382,10 +380,10 @@ class PeerClient:
             found.insert(0, found.pop(chosen))
         return found
 
-    def _flags(self, known: KnownRing, name: ObjectName, page: int, member: Member) -> Flag:
+    def _flags(self, known: OwnerCache, name: ObjectName, page: int, member: Member) -> Flag:
         """Of a request to a member: whether it is asked as a holder of a copy."""
         owner = known.owners_of(name, page)[0]
-        return Flag.COPY if self._announced and member is not owner and self._links.usable(owner.id) else Flag.NONE
+        return Flag.COPY if self._announced and member is not owner and self._pool.usable(owner.id) else Flag.NONE
 
     def _note_hot(self, name: ObjectName, agreed: Agreed) -> None:
         if not agreed.hot or self._known is None or len(self._known.ring.members) < 2:
@@ -394,7 +392,7 @@ class PeerClient:
         for page, copies in agreed.hot:
             self._announced.tell((name, page // CHUNK_PAGES), copies, time.monotonic())
 
-    def _assign(self, known: KnownRing, name: ObjectName, parts: Sequence[Part]) -> list[_Group]:
+    def _assign(self, known: OwnerCache, name: ObjectName, parts: Sequence[Part]) -> list[_Group]:
         groups: dict[tuple[str, Flag], _Group] = {}
         for part in parts:
             candidates = self._candidates(known, name, part.page, len(part.target))
@@ -411,14 +409,14 @@ class PeerClient:
         return bool(self._refused) and self._refused.get((member.id, name.namespace), 0.0) > time.monotonic()
 
     def _round(
-        self, known: KnownRing, groups: list[_Group], name: ObjectName, version: Version | None, agreed: Agreed
+        self, known: OwnerCache, groups: list[_Group], name: ObjectName, version: Version | None, agreed: Agreed
     ) -> None:
         """Asks each group's worker for its parts; what stays open was asked of a worker that is lost."""
         if len(groups) == 1:
             (group,) = groups
             self._ask(group.member, group.parts, name, version, agreed, group.flags, known)
             return
-        gathering = Gathering(self._links, self.settings.timeout_s, known.ring.record.epoch)
+        gathering = Gathering(self._pool, self.settings.timeout_s, known.ring.record.epoch)
         for group in groups:
             gathering.open(group.member, group.parts, name, version, agreed, group.flags)
         gathering.run()
@@ -426,11 +424,11 @@ class PeerClient:
 
     def _ask(
         self, member: Member, parts: list[Part], name: ObjectName, version: Version | None, agreed: Agreed,
-        flags: Flag, known: KnownRing | None = None,
+        flags: Flag, known: OwnerCache | None = None,
     ) -> None:  # fmt: skip
         """Asks one worker, and a replica if it is slow."""
         epoch = 0 if known is None else known.ring.record.epoch
-        gathering = Gathering(self._links, self.settings.timeout_s, epoch)
+        gathering = Gathering(self._pool, self.settings.timeout_s, epoch)
         stream = gathering.open(member, parts, name, version, agreed, flags)
         if stream is not None:
             size = sum(len(part.target) for part in parts)
@@ -448,7 +446,7 @@ class PeerClient:
             gathering.run()
         self._settle(gathering, name)
 
-    def _hedge(self, gathering: Gathering, known: KnownRing, slow: Stream) -> None:
+    def _hedge(self, gathering: Gathering, known: OwnerCache, slow: RangeRequest) -> None:
         """Asks the next worker for what it holds of the same parts, if the budget allows."""
         page = slow.parts[0].page
         replicas = [one for one in self._candidates(known, slow.name, page) if one.id != slow.member.id]
@@ -467,12 +465,12 @@ class PeerClient:
         for member, channel in gathering.finished:
             self._done(self._known, member, channel)
 
-    def _done(self, known: KnownRing | None, member: Member, channel: NodeChannel) -> None:
+    def _done(self, known: OwnerCache | None, member: Member, channel: NodeChannel) -> None:
         """An answer was received to its end: the connection is kept, and a newer ring learned."""
         if channel.note > (known.ring.record.epoch if known is not None else 0):
             self._learn_ring(member, channel)
         else:
-            self._links.give(member, channel)
+            self._pool.give(member, channel)
 
     def _learn_ring(self, member: Member, channel: NodeChannel) -> None:
         """Asks a worker that has just answered for the ring that it knows."""
@@ -481,7 +479,7 @@ class PeerClient:
             frame = channel.message(MAX_RING_BYTES)
             if isinstance(frame, Blob) and frame.kind is Kind.RING:
                 self._membership.learn(decode_record(frame.body, f"ring of {member.id}"))
-            self._links.give(member, channel)
+            self._pool.give(member, channel)
         except (ClusterError, WireError):
             channel.close()  # the next answer tells of the epoch again
 
@@ -490,7 +488,7 @@ class PeerClient:
         for fresh in (False, True):
             channel, was_kept = None, False
             try:
-                channel, was_kept = self._links.take(member, 0, fresh=fresh)
+                channel, was_kept = self._pool.take(member, 0, fresh=fresh)
                 channel.send(question)
                 frame: Message = Blob(Kind.FETCHING)
                 while isinstance(frame, Blob) and frame.kind is Kind.FETCHING:
@@ -501,9 +499,9 @@ class PeerClient:
                 if not was_kept:
                     break
             else:
-                self._links.give(member, channel)
+                self._pool.give(member, channel)
                 return frame
-        self._links.fail(member)
+        self._pool.fail(member)
         return None
 
     def _account(self, came: list[bool], parts: Sequence[Part]) -> None:
@@ -515,9 +513,9 @@ class PeerClient:
         self.counts.missed += len(came) - served - lost
         if not lost:
             return
-        self._links.isolated()
+        self._pool.isolated()
         with self._budget_lock:
-            self._budget.share(self._links.num_clients())
+            self._budget.share(self._pool.num_clients())
             wait_s = self._budget.spend(lost, time.monotonic())
         self.counts.waited_s += wait_s
         if wait_s > 0.0:

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from stoker.cache.cluster.breaker import Breaker
-from stoker.cache.cluster.frames import Blob, Kind, Reason
-from stoker.cache.cluster.greeting import Identity, greet
-from stoker.cache.cluster.neighbours import Neighbours
-from stoker.cache.cluster.node_channel import NodeChannel
-from stoker.cache.cluster.ring import Member
+from stoker.cache.cluster.client.breaker import Breaker
+from stoker.cache.cluster.client.same_host import SameHost
+from stoker.cache.cluster.membership.ring import Member
+from stoker.cache.cluster.messages.frames import Blob, Kind, Reason
+from stoker.cache.cluster.messages.handshake import Identity, greet
+from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.core.errors import ClusterError, PeerLostError, WireError
 from stoker.core.forking import at_fork
 from stoker.wire.sockets import check_address, dial
@@ -56,7 +56,7 @@ class Idle(list["tuple[NodeChannel, float]"]):
     holds = True
 
 
-class Links:
+class ConnectionPool:
     """Connections to the workers of one cluster.
 
     Args:
@@ -77,7 +77,7 @@ class Links:
         self._refresh = refresh
         self._machine = machine_id()
         self._mapped = mapped
-        self.neighbours = Neighbours()
+        self.same_host = SameHost()
         self.tell: Callable[[str], object] | None = None
         """Is told once why workers answer and will not have us; forked children have been told with their parent."""
         self._clients: tuple[int, float] | None = None
@@ -225,7 +225,7 @@ class Links:
             welcome = greet(channel, self.identity, epoch)
             self._clients = welcome.clients, time.monotonic()
             if self._mapped and sock.family == socket.AF_UNIX:
-                self.neighbours.told(welcome.roots)
+                self.same_host.told(welcome.roots)
         except BaseException:
             channel.close()
             raise

@@ -5,11 +5,11 @@ from __future__ import annotations
 import select
 import time
 
-from stoker.cache.cluster.frames import Flag, Kind, Reason
-from stoker.cache.cluster.links import Links
-from stoker.cache.cluster.node_channel import NodeChannel
-from stoker.cache.cluster.ring import Member
-from stoker.cache.cluster.stream import Agreed, Part, State, Stream
+from stoker.cache.cluster.client.connection_pool import ConnectionPool
+from stoker.cache.cluster.client.range_request import Agreed, Part, RangeRequest, State
+from stoker.cache.cluster.membership.ring import Member
+from stoker.cache.cluster.messages.frames import Flag, Kind, Reason
+from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.cache.names import ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import ClusterError, PeerLostError, PeerRefusedError, WireError
@@ -24,28 +24,28 @@ class Gathering:
         finished: connections whose answers were received to the end.
     """
 
-    def __init__(self, links: Links, timeout_s: float, epoch: int) -> None:
-        self._links = links
+    def __init__(self, pool: ConnectionPool, timeout_s: float, epoch: int) -> None:
+        self._pool = pool
         self._timeout_s = timeout_s
         self._epoch = epoch
-        self._streams: list[Stream] = []
-        self._slow: Stream | None = None
-        self._hedge: Stream | None = None
+        self._streams: list[RangeRequest] = []
+        self._slow: RangeRequest | None = None
+        self._hedge: RangeRequest | None = None
         self.failures: list[tuple[Member, Exception]] = []
         self.finished: list[tuple[Member, NodeChannel]] = []
 
     def open(
         self, member: Member, parts: list[Part], name: ObjectName, version: Version | None, agreed: Agreed,
         flags: Flag = Flag.NONE, *, fresh: bool = False,
-    ) -> Stream | None:  # fmt: skip
+    ) -> RangeRequest | None:  # fmt: skip
         """Asks a worker for parts; None if it cannot be asked."""
         try:
-            channel, was_kept = self._links.take(member, self._epoch, fresh=fresh)
+            channel, was_kept = self._pool.take(member, self._epoch, fresh=fresh)
         except (ClusterError, WireError) as error:
-            self._links.fail(member)
+            self._pool.fail(member)
             self.failures.append((member, error))
             return None
-        stream = Stream(member, channel, was_kept, name, version, parts, agreed, flags)
+        stream = RangeRequest(member, channel, was_kept, name, version, parts, agreed, flags)
         try:
             stream.ask(self._epoch)
         except PeerLostError as error:
@@ -53,11 +53,11 @@ class Gathering:
         self._streams.append(stream)
         return stream
 
-    def adopt(self, stream: Stream) -> None:
+    def adopt(self, stream: RangeRequest) -> None:
         """Takes over a stream whose request was sent already."""
         self._streams.append(stream)
 
-    def hedge(self, slow: Stream, replica: Member) -> None:
+    def hedge(self, slow: RangeRequest, replica: Member) -> None:
         """Asks a replica for the same parts, into memory of their own, in a race with the slow worker."""
         copies = [Part(number, part.start, memoryview(bytearray(len(part.target)))) for number, part in _open(slow)]
         # A version that the caller did not name may not be settled by a replica that knows an older one.
@@ -68,7 +68,7 @@ class Gathering:
             replica, copies, slow.name, slow.version, Agreed(slow.agreed.digest), Flag.ONLY_IF_CACHED
         )
 
-    def step(self, stream: Stream, header: Header[Kind] | None = None) -> None:
+    def step(self, stream: RangeRequest, header: Header[Kind] | None = None) -> None:
         """Receives one frame (of which the header may have come), and all that have come with it."""
         try:
             done = stream.step() if header is None else stream.take(header)
@@ -105,7 +105,7 @@ class Gathering:
                     self._drop(stream)
                     self._failed(stream, PeerLostError(f"`{stream.member.id}` is silent", silent=True))
 
-    def _failed(self, stream: Stream, error: Exception) -> Stream | None:
+    def _failed(self, stream: RangeRequest, error: Exception) -> RangeRequest | None:
         """A worker did not answer; one whose kept connection was just stale is asked once more over a fresh one."""
         stream.channel.close()
         if stream is self._hedge:
@@ -122,11 +122,11 @@ class Gathering:
         if stream.was_kept and not stream.heard and not _is_silence(error) and stream is not self._hedge:
             left = [part for part in stream.parts if part.state is State.OPEN]
             return self.open(stream.member, left, stream.name, stream.version, stream.agreed, stream.flags, fresh=True)
-        self._links.fail(stream.member)
+        self._pool.fail(stream.member)
         self.failures.append((stream.member, error))
         return None
 
-    def _end_race(self, winner: Stream) -> None:
+    def _end_race(self, winner: RangeRequest) -> None:
         """The first whole answer counts; the other's connection is closed, since its answer is still under way."""
         slow, hedge = self._slow, self._hedge
         if slow is None or hedge is None or winner not in (slow, hedge):
@@ -145,11 +145,11 @@ class Gathering:
             self._drop(loser)
             loser.channel.close()
 
-    def _drop(self, stream: Stream) -> None:
+    def _drop(self, stream: RangeRequest) -> None:
         self._streams = [one for one in self._streams if one is not stream]
 
 
-def _open(stream: Stream) -> list[tuple[int, Part]]:
+def _open(stream: RangeRequest) -> list[tuple[int, Part]]:
     return [(number, part) for number, part in enumerate(stream.parts) if part.state is State.OPEN]
 
 

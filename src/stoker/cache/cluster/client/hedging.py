@@ -20,7 +20,7 @@ _BURST = 5.0
 
 
 @dataclass(slots=True)
-class Recent:
+class Durations:
     """The last durations of one owner and size class."""
 
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -51,17 +51,17 @@ class Hedging:
     """Says after how many seconds of silence to hedge, and whether the budget allows it."""
 
     def __init__(self) -> None:
-        self._recent: dict[tuple[str, int], Recent] = {}
+        self._recent: dict[tuple[str, int], Durations] = {}
         self._tokens = 0.0
         self.requests = 0
         self.hedges = 0
 
-    def of(self, owner: str, size_bytes: int) -> Recent:
+    def of(self, owner: str, size_bytes: int) -> Durations:
         """What was seen of this owner for requests of about this size."""
         key = (owner, size_class(size_bytes))
         recent = self._recent.get(key)
         if recent is None:
-            recent = self._recent[key] = Recent()
+            recent = self._recent[key] = Durations()
         return recent
 
     def count(self) -> None:

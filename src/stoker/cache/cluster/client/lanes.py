@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from stoker.cache.cluster.frames import FRAMING, RANGE, Flag, Kind, data_head, read_head
-from stoker.cache.cluster.hedging import Hedging, Recent
-from stoker.cache.cluster.links import Idle
-from stoker.cache.cluster.node_channel import NodeChannel
-from stoker.cache.cluster.ring import Member, RingRecord
-from stoker.cache.cluster.stream import CHUNK_BYTES
+from stoker.cache.cluster.client.connection_pool import Idle
+from stoker.cache.cluster.client.hedging import Durations, Hedging
+from stoker.cache.cluster.client.range_request import CHUNK_BYTES
+from stoker.cache.cluster.membership.ring import Member, RingRecord
+from stoker.cache.cluster.messages.frames import FRAMING, RANGE, Flag, Kind, data_head, read_head
+from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.cache.names import ObjectName
 from stoker.cache.versions import Version
 
@@ -46,7 +46,7 @@ class Lane:
     record: RingRecord
     idle: Idle
     asking: bytes = b""
-    expected: dict[int, tuple[bytes, Recent]] = field(default_factory=dict[int, tuple[bytes, Recent]])
+    expected: dict[int, tuple[bytes, Durations]] = field(default_factory=dict[int, tuple[bytes, Durations]])
 
     def __post_init__(self) -> None:
         head = read_head(self.name.namespace, self.name.path, self.version, 1, self.flags)
@@ -77,7 +77,7 @@ class Lane:
         recent.add(answered_at - started)
         return answered_at
 
-    def _expect(self, size: int, hedging: Hedging) -> tuple[bytes, Recent]:
+    def _expect(self, size: int, hedging: Hedging) -> tuple[bytes, Durations]:
         if len(self.expected) >= _SIZES_KEPT:
             self.expected.clear()
         head = data_head(0, 0, self.version.digest, self.version.size, size, self.record.epoch)

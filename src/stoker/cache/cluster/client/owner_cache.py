@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stoker.cache.cluster.heat import MOST_COPIES
-from stoker.cache.cluster.ring import CHUNK_PAGES, Member, Ring
+from stoker.cache.cluster.membership.hot_chunks import MOST_COPIES
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, Member, Ring
 from stoker.cache.names import ObjectName
 
 _OWNERS_KEPT = 4096
@@ -14,7 +14,7 @@ _COUNT = MOST_COPIES + 2
 
 
 @dataclass(slots=True)
-class KnownRing:
+class OwnerCache:
     """Remembers owners as long as the ring holds.
 
     Attributes:

@@ -9,7 +9,8 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stoker.cache.cluster.frames import (
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, Member
+from stoker.cache.cluster.messages.frames import (
     DATA,
     DATA_BYTES,
     MAX_BODY_BYTES,
@@ -25,8 +26,7 @@ from stoker.cache.cluster.frames import (
     decode_body,
     encode,
 )
-from stoker.cache.cluster.node_channel import NodeChannel
-from stoker.cache.cluster.ring import CHUNK_PAGES, Member
+from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
@@ -126,7 +126,7 @@ class Agreed:
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
+class RangeRequest:
     """The parts asked of one worker.
 
     Attributes:

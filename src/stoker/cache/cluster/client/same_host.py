@@ -22,7 +22,7 @@ from stoker.core.forking import ForkedLock
 MAX_ROOTS = 64
 
 
-class Neighbours:
+class SameHost:
     """The page stores of such workers, opened when they are first told of. Safe for threads and forked children.
 
     Attributes:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cache.cluster.etcd import Etcd, Item, Watch
-from stoker.cache.cluster.membership import KnownRecord
-from stoker.cache.cluster.ring import Member, RingRecord, decode_member, decode_record
+from stoker.cache.cluster.membership.etcd import Etcd, Item, Watch
+from stoker.cache.cluster.membership.membership import KnownRecord
+from stoker.cache.cluster.membership.ring import Member, RingRecord, decode_member, decode_record
 from stoker.core.errors import MembershipError
 
 ALIVE_TTL_S = (10, 15)

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from stoker.cache.cluster.etcd_membership import EtcdMembership
-from stoker.cache.cluster.membership import FileMembership, Membership, StaticMembership
-from stoker.cache.cluster.ring import Member
+from stoker.cache.cluster.membership.etcd_membership import EtcdMembership
+from stoker.cache.cluster.membership.membership import FileMembership, Membership, StaticMembership
+from stoker.cache.cluster.membership.ring import Member
 from stoker.core.errors import ConfigError
 from stoker.wire.sockets import check_address
 

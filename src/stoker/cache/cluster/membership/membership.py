@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Protocol
 
-from stoker.cache.cluster.ring import Member, RingRecord, decode_record, newest
+from stoker.cache.cluster.membership.ring import Member, RingRecord, decode_record, newest
 from stoker.core.errors import MembershipError
 
 POLL_S = 1.0

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stoker._version import __version__
-from stoker.cache.cluster import frames
-from stoker.cache.cluster.frames import MAGIC, Challenge, Hello, Proof, Reason, Refused, Welcome
-from stoker.cache.cluster.node_channel import NodeChannel
+from stoker.cache.cluster.messages import frames
+from stoker.cache.cluster.messages.frames import MAGIC, Challenge, Hello, Proof, Reason, Refused, Welcome
+from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
 from stoker.wire.secrets import DEFAULT_IDENTITY, PROOF_BYTES, Exchange, Secrets, new_nonce
 from stoker.wire.sockets import user_of

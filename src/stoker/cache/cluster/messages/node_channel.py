@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from stoker.cache.cluster.frames import FRAMING, Kind, Message, decode_body, encode
+from stoker.cache.cluster.messages.frames import FRAMING, Kind, Message, decode_body, encode
 from stoker.core.errors import PeerLostError, WireError
 from stoker.wire.blocking import BlockingChannel
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from stoker.cache.cluster.frames import MAX_DESCRIPTION_BYTES, Reason
-from stoker.cache.cluster.ports import Mount
+from stoker.cache.cluster.messages.frames import MAX_DESCRIPTION_BYTES, Reason
+from stoker.cache.cluster.server.protocols import Mount
+from stoker.cache.object_metadata import Description
 from stoker.cache.names import ObjectName, span_of
 from stoker.cache.object_metadata import Description
 from stoker.cache.policies import Life, Rule

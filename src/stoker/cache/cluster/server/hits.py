@@ -10,7 +10,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from stoker.cache.cluster.frames import (
+from stoker.cache.cluster.membership.hot_chunks import TOLD_S, Chunk, Heat
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES
+from stoker.cache.cluster.messages.frames import (
     DATA_HEAD,
     FRAMING,
     RANGE,
@@ -20,8 +22,6 @@ from stoker.cache.cluster.frames import (
     data_head,
     read_head,
 )
-from stoker.cache.cluster.heat import TOLD_S, Chunk, Heat
-from stoker.cache.cluster.ring import CHUNK_PAGES
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.protocols import Pages
 
@@ -33,7 +33,7 @@ _COUNTED = 8
 
 
 @dataclass(slots=True)
-class Recent:
+class LastAsked:
     """The object that a connection asked for last, as far as it may be asked for again.
 
     Attributes:
@@ -98,7 +98,7 @@ class Hits:
         self._pages = pages
         self._heat = heat
 
-    def small(self, recent: Recent, start: int, length: int, epoch: int, room: memoryview) -> memoryview | None:
+    def small(self, recent: LastAsked, start: int, length: int, epoch: int, room: memoryview) -> memoryview | None:
         """The answer to a request for a range of the recent object, in ``room``; None if it takes more than that.
 
         Args:
@@ -127,7 +127,7 @@ class Hits:
         answer[:HEAD_BYTES] = head
         return answer
 
-    def place(self, recent: Recent, page: int) -> tuple[bytes, Any] | None:
+    def place(self, recent: LastAsked, page: int) -> tuple[bytes, Any] | None:
         """Key of a page and where it is; None if it is not held in the version that was asked for, or there is news."""
         recent.until_counted -= 1
         if recent.until_counted <= 0:

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from stoker.cache.cluster.frames import Object
+from stoker.cache.cluster.messages.frames import Object
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Strength, Version
 from stoker.core.errors import ConfigError

@@ -10,9 +10,9 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.client_settings import ClientSettings
-from stoker.cache.cluster.http_door import Door, DoorMount, DoorSettings
+from stoker.cache.cluster.client.client import PeerClient
+from stoker.cache.cluster.client.client_settings import ClientSettings
+from stoker.cache.cluster.server.http_door import Door, DoorMount, DoorSettings
 from stoker.core.errors import ConfigError
 from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets
 from stoker.wire.tls import Certificate

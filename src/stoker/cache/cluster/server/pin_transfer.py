@@ -12,10 +12,10 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.frames import Flag, fits
-from stoker.cache.cluster.ring import CHUNK_PAGES, Ring
-from stoker.cache.cluster.stream import State
+from stoker.cache.cluster.client.client import PeerClient
+from stoker.cache.cluster.client.range_request import State
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, Ring
+from stoker.cache.cluster.messages.frames import Flag, fits
 from stoker.cache.names import DESCRIPTION, ObjectName
 from stoker.cache.protocols import Pages
 from stoker.cache.versions import Version
@@ -38,7 +38,7 @@ class _Batch(NamedTuple):
     pages: list[int]
 
 
-class Handover:
+class PinTransfer:
     """Hands pinned pages to their next owners, in threads of its own.
 
     Args:

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stoker.cache.cluster.frames import (
+from stoker.cache.cluster.messages.frames import (
     HEADER_BYTES,
     MAX_BODY_BYTES,
     RANGE,
@@ -26,9 +26,9 @@ from stoker.cache.cluster.frames import (
     Stat,
     decode_body,
 )
-from stoker.cache.cluster.hits import HEAD_BYTES, Recent
-from stoker.cache.cluster.node_channel import NodeChannel
-from stoker.cache.cluster.serving import SMALL_BYTES, Counts, Outgoing, Serving
+from stoker.cache.cluster.messages.node_channel import NodeChannel
+from stoker.cache.cluster.server.hits import HEAD_BYTES, LastAsked
+from stoker.cache.cluster.server.serving import SMALL_BYTES, Counts, Outgoing, Serving
 from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
 
 GREETING_S = 5.0
@@ -61,7 +61,7 @@ class Connection:
     busy: bool = True
     used_at: float = 0.0
     counts: Counts = field(default_factory=Counts)
-    recent: Recent = field(default_factory=Recent)
+    recent: LastAsked = field(default_factory=LastAsked)
     rest: bytes = b""
 
     @property
@@ -100,7 +100,7 @@ class Host(Protocol):
         ...
 
 
-class Connections:
+class Reactor:
     """All connections of a server.
 
     Args:

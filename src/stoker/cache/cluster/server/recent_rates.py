@@ -29,7 +29,7 @@ class Done(NamedTuple):
     moved_bytes: int
 
 
-class Lately:
+class RecentRates:
     """Samples of the last :data:`WINDOW_S` seconds."""
 
     def __init__(self) -> None:

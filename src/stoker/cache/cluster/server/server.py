@@ -1,6 +1,6 @@
 """A worker's server: listens and lets clients in until it drains.
 
-Owns listening sockets and what this worker knows of the ring. Who waits for requests is in ``connections``, what is
+Owns listening sockets and what this worker knows of the ring. Who waits for requests is in ``reactor``, what is
 answered in ``serving``, what is fetched in ``fills``.
 
 Note: fetches run in other threads of the same process. While a thread of Python computes (TLS, parsing a listing), a
@@ -21,21 +21,21 @@ from typing import Any
 import msgspec
 
 from stoker._version import __version__
-from stoker.cache.cluster.client import PeerClient
-from stoker.cache.cluster.connections import GREETING_S, Connection, Connections
-from stoker.cache.cluster.fills import FETCH_THREADS, Fills, NotServed
-from stoker.cache.cluster.frames import Blob, Flag, Hello, Kind, Read, Reason
-from stoker.cache.cluster.grants import EVERYONE, Grant
-from stoker.cache.cluster.greeting import Identity, encrypted, receive
-from stoker.cache.cluster.handover import Handover
-from stoker.cache.cluster.heat import HOT_PER_S, Heat
-from stoker.cache.cluster.links import machine_id
-from stoker.cache.cluster.membership import Membership
-from stoker.cache.cluster.node_channel import NodeChannel
-from stoker.cache.cluster.ports import Mount
-from stoker.cache.cluster.rates import STEP_S, Done, Lately
-from stoker.cache.cluster.ring import MAX_WEIGHT, Member, Ring, RingRecord
-from stoker.cache.cluster.serving import Serving
+from stoker.cache.cluster.client.client import PeerClient
+from stoker.cache.cluster.client.connection_pool import machine_id
+from stoker.cache.cluster.membership.hot_chunks import HOT_PER_S, Heat
+from stoker.cache.cluster.membership.membership import Membership
+from stoker.cache.cluster.membership.ring import MAX_WEIGHT, Member, Ring, RingRecord
+from stoker.cache.cluster.messages.frames import Blob, Flag, Hello, Kind, Read, Reason
+from stoker.cache.cluster.messages.handshake import Identity, encrypted, receive
+from stoker.cache.cluster.messages.node_channel import NodeChannel
+from stoker.cache.cluster.server.fills import FETCH_THREADS, Fills, NotServed
+from stoker.cache.cluster.server.grants import EVERYONE, Grant
+from stoker.cache.cluster.server.pin_transfer import PinTransfer
+from stoker.cache.cluster.server.protocols import Mount
+from stoker.cache.cluster.server.reactor import GREETING_S, Connection, Reactor
+from stoker.cache.cluster.server.recent_rates import STEP_S, Done, RecentRates
+from stoker.cache.cluster.server.serving import Serving
 from stoker.cache.names import ObjectName, span_of
 from stoker.cache.policies import Rule
 from stoker.cache.protocols import Pages
@@ -132,15 +132,15 @@ class Server:
         self._serving = Serving(pages, self._fills, mounts, settings.grants, Heat(settings.hot_per_s))
         self._mounts = tuple(mounts)
         self._lock = threading.Lock()
-        self._connections = Connections(self, self._serving)
+        self._connections = Reactor(self, self._serving)
         self._listeners: list[socket.socket] = []
         self._paths: dict[str, int] = {}
         """Of Unix sockets, and the inode of each: a newer worker may have put its own in place."""
         self._threads: list[threading.Thread] = []
         self._ring = Ring(RingRecord(epoch=0, members=()))
         self._earlier: deque[tuple[Ring, float]] = deque(maxlen=_EARLIER)
-        self._handover: Handover | None = None
-        self._lately = Lately()
+        self._handover: PinTransfer | None = None
+        self._lately = RecentRates()
         self._closing = threading.Event()
         self._started_at = time.time()
         self.addresses: tuple[str, ...] = ()
@@ -189,7 +189,7 @@ class Server:
         if self._peers is not None and record is not None:
             ring = Ring(record)
             namespaces = [mount.namespace for mount in self._mounts]
-            self._handover = Handover(self._pages, self._peers, ring, self.settings.node, namespaces)
+            self._handover = PinTransfer(self._pages, self._peers, ring, self.settings.node, namespaces)
             self._handover.start()
             handed = self._handover.wait(deadline)
         while (waiting := self._unaware()) and time.monotonic() < deadline:

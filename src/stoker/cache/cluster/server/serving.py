@@ -14,8 +14,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from stoker.cache.cluster.fills import Fills, NotServed
-from stoker.cache.cluster.frames import (
+from stoker.cache.cluster.membership.hot_chunks import Heat
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES
+from stoker.cache.cluster.messages.frames import (
     DATA_HEAD,
     RANGE,
     Blob,
@@ -33,12 +34,11 @@ from stoker.cache.cluster.frames import (
     data_head,
     encode,
 )
-from stoker.cache.cluster.grants import Grant, may_read
-from stoker.cache.cluster.heat import Heat
-from stoker.cache.cluster.hits import Hits, Recent
-from stoker.cache.cluster.node_channel import NodeChannel
-from stoker.cache.cluster.ports import Mount
-from stoker.cache.cluster.ring import CHUNK_PAGES
+from stoker.cache.cluster.messages.node_channel import NodeChannel
+from stoker.cache.cluster.server.fills import Fills, NotServed
+from stoker.cache.cluster.server.grants import Grant, may_read
+from stoker.cache.cluster.server.hits import Hits, LastAsked
+from stoker.cache.cluster.server.protocols import Mount
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.protocols import Pages
 from stoker.cache.versions import Version
@@ -180,7 +180,7 @@ class Serving:
         self._mounts = {mount.namespace: mount for mount in mounts}
         self._grants = tuple(grants)
 
-    def again(self, out: Outgoing, body: bytes, recent: Recent, counts: Counts) -> bool:
+    def again(self, out: Outgoing, body: bytes, recent: LastAsked, counts: Counts) -> bool:
         """Sends a range within one page of the object that was asked for last; False if it takes more than that."""
         at = len(recent.head)
         if len(body) != at + RANGE.size or not at or not body.startswith(recent.head):
@@ -203,7 +203,7 @@ class Serving:
         counts.hit(length)
         return True
 
-    def at_once(self, out: Outgoing, request: Read, identity: str, counts: Counts, recent: Recent) -> bool:
+    def at_once(self, out: Outgoing, request: Read, identity: str, counts: Counts, recent: LastAsked) -> bool:
         """Queues the answer to a small request of which all is held; False, with nothing queued, if it takes more."""
         mount, version = self._mounts.get(request.mount), request.version
         if mount is None or version is None or request.flags & Flag.PIN or len(request.ranges) > _FEW:
@@ -228,7 +228,7 @@ class Serving:
         return True
 
     def read(
-        self, out: Outgoing, request: Read, identity: str, counts: Counts, recent: Recent, *, filling: bool
+        self, out: Outgoing, request: Read, identity: str, counts: Counts, recent: LastAsked, *, filling: bool
     ) -> None:
         """Sends the ranges of a request.
 
@@ -257,7 +257,7 @@ class Serving:
         recent.note(request)
         return out.flush()
 
-    def _announce(self, out: Outgoing, request: Read, recent: Recent) -> None:
+    def _announce(self, out: Outgoing, request: Read, recent: LastAsked) -> None:
         """Tells the client of hot chunks, each once in a while."""
         name, now = ObjectName(request.mount, request.path), time.monotonic()
         for number, asked in enumerate(request.ranges):

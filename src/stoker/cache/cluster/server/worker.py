@@ -14,13 +14,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from stoker.cache.cluster.client import PeerClient, for_node
-from stoker.cache.cluster.client_settings import ClientSettings
-from stoker.cache.cluster.greeting import Identity
-from stoker.cache.cluster.joining import open_membership
-from stoker.cache.cluster.membership import replace_file
-from stoker.cache.cluster.ports import Mount
-from stoker.cache.cluster.server import DRAIN_S, Server, ServerSettings
+from stoker.cache.cluster.client.client import PeerClient, for_node
+from stoker.cache.cluster.client.client_settings import ClientSettings
+from stoker.cache.cluster.membership.joining import open_membership
+from stoker.cache.cluster.membership.membership import replace_file
+from stoker.cache.cluster.messages.handshake import Identity
+from stoker.cache.cluster.server.protocols import Mount
+from stoker.cache.cluster.server.server import DRAIN_S, Server, ServerSettings
 from stoker.cache.protocols import Pages
 from stoker.cache.sources.opening import SourceSpec, open_source
 from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets
