@@ -55,6 +55,26 @@ def test_the_layers_hold() -> None:
             "stoker.cli.planted -> stoker.perf.study.tables.rows",
         ),
         ("perf/planning/planted.py", "import torch\n", "stoker.perf.planning.planted -> torch"),
+        (
+            "cache/filesystem/planted.py",
+            "import stoker.cache.store.index_file\n",
+            "stoker.cache.filesystem.planted -> stoker.cache.store.index_file",
+        ),
+        (
+            "cache/cluster/server/planted.py",
+            "def late():\n    from stoker.cache.store import locks\n    return locks\n",
+            "stoker.cache.cluster.server.planted -> stoker.cache.store.locks",
+        ),
+        (
+            "cache/planted.py",
+            "from stoker.cache.cluster.client.connection_pool import ConnectionPool\n",
+            "stoker.cache.planted -> stoker.cache.cluster.client.connection_pool",
+        ),
+        (
+            "run/planted.py",
+            "import stoker.cache.cluster.messages.frames\n",
+            "stoker.run.planted -> stoker.cache.cluster.messages.frames",
+        ),
         # Circles, also by what is imported for types alone.
         (
             "perf/communication/planted.py",
