@@ -57,8 +57,8 @@ def test_the_layers_hold() -> None:
         ("perf/planning/planted.py", "import torch\n", "stoker.perf.planning.planted -> torch"),
         (
             "cache/filesystem/planted.py",
-            "import stoker.cache.store.index_file\n",
-            "stoker.cache.filesystem.planted -> stoker.cache.store.index_file",
+            "import stoker.cache.store.index.index_file\n",
+            "stoker.cache.filesystem.planted -> stoker.cache.store.index.index_file",
         ),
         (
             "cache/cluster/server/planted.py",

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from stoker.cache.cluster.messages.frames import MAX_DESCRIPTION_BYTES, Reason
 from stoker.cache.cluster.server.protocols import Mount
-from stoker.cache.object_metadata import Description
 from stoker.cache.names import ObjectName, span_of
 from stoker.cache.object_metadata import Description
 from stoker.cache.policies import Life, Rule
