@@ -1,9 +1,11 @@
 """The layers hold, and the check that says so can fail."""
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,13 @@ def test_the_layers_hold() -> None:
             "import stoker.cache.cluster.messages.frames\n",
             "stoker.run.planted -> stoker.cache.cluster.messages.frames",
         ),
+        (
+            "cache/planted.py",
+            "def late():\n    import fsspec.core\n    return fsspec\n",
+            "stoker.cache.planted -> fsspec",
+        ),
+        ("cache/filesystem/planted.py", "import pyarrow.fs\n", "stoker.cache.filesystem.planted -> pyarrow"),
+        ("records/planted.py", "import xxhash\n", "stoker.records.planted -> xxhash"),
         # Circles, also by what is imported for types alone.
         (
             "perf/communication/planted.py",
@@ -108,6 +117,33 @@ def test_a_planted_import_is_found(copy: Path, module: str, source: str, link: s
     done = lint_imports(copy)
     assert done.returncode == 1, done.stdout + done.stderr
     assert link in done.stdout
+
+
+OUTSIDE = {"msgspec", "numpy", "torch", "fsspec", "pyarrow", "xxhash"}
+"""All that the package imports: the first two are required; contracts say where the others may be, or may not."""
+
+
+def imported_from_outside(package: Path) -> dict[str, set[str]]:
+    """Libraries that are not Python's, and the modules that import them."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"stoker"}:
+                found[name].add(path.relative_to(package).as_posix())
+    return found
+
+
+def test_nothing_else_is_imported_from_outside(copy: Path) -> None:
+    found = imported_from_outside(copy / "src/stoker")
+    assert found.pop("sitecustomize") == {"run/site/sitecustomize.py"}  # the one that it hides
+    assert set(found) == OUTSIDE
+    (copy / "src/stoker/ui/planted.py").write_text("def late():\n    from matplotlib import pyplot\n")
+    assert imported_from_outside(copy / "src/stoker")["matplotlib"] == {"ui/planted.py"}
 
 
 def test_what_needs_no_torch_works_without_it() -> None:
