@@ -240,7 +240,8 @@ class TestConnections:
     def test_what_has_come_is_taken_and_the_rest_waited_for(
         self, spoken: Spoken, choices: list[int], first: int, large: bool
     ) -> None:
-        stream = chosen(spoken, choices) * (20 if large else 1)  # more than is received at once
+        stream = chosen(spoken, choices) * (40 if large else 1)  # more than is received at once
+        first *= 5 if large else 1
         ours, theirs = socket.socketpair()
         channel = BlockingChannel(ours, spoken.framing, 5.0)
         got: list[tuple[Header[Any], bytes]] = []
