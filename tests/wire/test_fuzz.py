@@ -20,7 +20,7 @@ from stoker.cache.cluster.messages import frames as nodes
 from stoker.core.errors import PeerLostError, WireError
 from stoker.feed import wire as workers
 from stoker.wire.blocking import BlockingChannel
-from stoker.wire.framing import Decoder, Frame, Framing, Header, Placing
+from stoker.wire.framing import Frame, FrameDecoder, FrameHeader, Framing, Placing
 from stoker.wire.polled import PolledChannel
 from tests.cache.cluster.recorded import RECORDED
 from tests.wire import protocols
@@ -83,7 +83,7 @@ def chosen(spoken: Spoken, choices: list[int], damage: list[tuple[int, int]] = [
     return bytes(stream)
 
 
-def frames_of(spoken: Spoken, stream: bytes) -> list[tuple[Header[Any], bytes]]:
+def frames_of(spoken: Spoken, stream: bytes) -> list[tuple[FrameHeader[Any], bytes]]:
     """The frames of a whole stream, taken apart by hand."""
     found, at = [], 0
     while at < len(stream):
@@ -103,7 +103,7 @@ def understood(spoken: Spoken, kind: Any, body: bytes) -> bool:
     return True
 
 
-def received(channel: BlockingChannel[Any]) -> list[tuple[Header[Any], bytes]]:
+def received(channel: BlockingChannel[Any]) -> list[tuple[FrameHeader[Any], bytes]]:
     """All frames until the other side has closed, or breaks off."""
     found = []
     try:
@@ -154,7 +154,7 @@ class TestDecoder:
     def test_frames_survive_any_splitting(self, choices: list[int], places: list[int]) -> None:
         spoken = SPOKEN["workers"]
         stream = chosen(spoken, choices)
-        decoder = Decoder(spoken.framing)
+        decoder = FrameDecoder(spoken.framing)
         got = [frame for piece in cut(stream, places) for frame in decoder.feed(piece)]
         assert got == [Frame(header.kind, body) for header, body in frames_of(spoken, stream)]
         assert len(decoder.feed(spoken.samples[0])) == 1  # nothing is left over
@@ -164,7 +164,7 @@ class TestDecoder:
     def test_damage_brings_frames_or_a_wire_error(
         self, spoken: Spoken, choices: list[int], damage: list[tuple[int, int]], places: list[int], more: bytes
     ) -> None:
-        decoder = Decoder(spoken.framing)
+        decoder = FrameDecoder(spoken.framing)
         try:
             for piece in cut(chosen(spoken, choices, damage) + more, places):
                 for frame in decoder.feed(piece):
@@ -178,7 +178,7 @@ class TestDecoder:
     ) -> None:
         slots = [bytearray(b"\xaa" * (room + 8)) for _ in range(10)]
 
-        def find(header: Header[protocols.Kind], start: bytes) -> tuple[int, memoryview] | None:
+        def find(header: FrameHeader[protocols.Kind], start: bytes) -> tuple[int, memoryview] | None:
             slot, skeleton = HEAD.unpack_from(start)
             size = header.length - HEAD.size - skeleton
             if size > room:
@@ -189,7 +189,7 @@ class TestDecoder:
         heads = (protocols.FRAMING.pack(protocols.Kind.PLACED, len(body) + len(payload)) for body, payload in bodies)
         stream = b"".join(head + body + payload for head, (body, payload) in zip(heads, bodies, strict=True))
         fitting = list(itertools.takewhile(lambda one: len(one[1]) <= room, bodies))
-        decoder = Decoder(protocols.FRAMING, Placing(HEAD.size, find))
+        decoder = FrameDecoder(protocols.FRAMING, Placing(HEAD.size, find))
         got: list[tuple[bytes, bytes]] = []
         try:
             for piece in cut(stream, places):
@@ -210,7 +210,7 @@ class TestDecoder:
         stream = bytearray((protocols.FRAMING.pack(protocols.Kind.PLACED, 101) + b"\1" + bytes(100)) * 3)
         for at, value in damage:
             stream[at % len(stream)] = value
-        decoder = Decoder(protocols.FRAMING, placing)
+        decoder = FrameDecoder(protocols.FRAMING, placing)
         try:
             for piece in cut(bytes(stream), places):
                 decoder.feed(piece)
@@ -219,7 +219,7 @@ class TestDecoder:
         assert slot[100:] == b"\xaa" * 8
 
 
-def _straight(decoder: Decoder[protocols.Kind], piece: bytes) -> Iterator[Frame[protocols.Kind]]:
+def _straight(decoder: FrameDecoder[protocols.Kind], piece: bytes) -> Iterator[Frame[protocols.Kind]]:
     """As a socket receives: into the place where there is one."""
     while piece:
         target = decoder.target
@@ -244,7 +244,7 @@ class TestConnections:
         first *= 5 if large else 1
         ours, theirs = socket.socketpair()
         channel = BlockingChannel(ours, spoken.framing, 5.0)
-        got: list[tuple[Header[Any], bytes]] = []
+        got: list[tuple[FrameHeader[Any], bytes]] = []
         theirs.sendall(stream[:first])
         channel.arrived()
         while (whole := channel.whole_frame()) is not None:

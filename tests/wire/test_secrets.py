@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.errors import ConfigError
-from stoker.wire.secrets import Exchange, create_secret, load_secrets
+from stoker.wire.secrets import SecretExchange, create_secret, load_secrets
 from stoker.wire.sockets import user_of
 
 SECRET = b"0123456789abcdef"
@@ -63,7 +63,7 @@ def test_files_without_usable_secrets_are_refused_and_not_quoted(tmp_path: Path,
 
 @given(st.binary(min_size=16, max_size=40), st.text(max_size=10), st.binary(min_size=32, max_size=32))
 def test_a_proof_is_of_one_secret_purpose_role_name_and_nonce(secret: bytes, identity: str, nonce: bytes) -> None:
-    exchange = Exchange("test 1", identity, nonce, bytes(32))
+    exchange = SecretExchange("test 1", identity, nonce, bytes(32))
     proof = exchange.proof(secret, "client")
     assert exchange.proves(proof, secret, "client")
     assert not exchange.proves(proof, None, "client")
@@ -71,13 +71,13 @@ def test_a_proof_is_of_one_secret_purpose_role_name_and_nonce(secret: bytes, ide
     assert not exchange.proves(proof, secret + b"x", "client")
     assert not replace(exchange, identity=identity + "x").proves(proof, secret, "client")
     assert not replace(exchange, purpose="test 2").proves(proof, secret, "client")
-    swapped = Exchange("test 1", identity, bytes(32), nonce)
+    swapped = SecretExchange("test 1", identity, bytes(32), nonce)
     assert nonce == bytes(32) or not swapped.proves(proof, secret, "client")
 
 
 def test_the_cache_proves_what_it_always_did() -> None:
     """Workers of the first release compare it with what they compute."""
-    exchange = Exchange("stoker cache 1", "default", bytes(range(32)), bytes(range(32, 64)))
+    exchange = SecretExchange("stoker cache 1", "default", bytes(range(32)), bytes(range(32, 64)))
     text = b"stoker cache 1|client|7|default|" + bytes(range(64))
     assert exchange.proof(SECRET, "client") == hmac.digest(SECRET, text, "sha256")
 

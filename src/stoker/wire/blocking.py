@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic
 
 from stoker.core.errors import PeerLostError
-from stoker.wire.framing import Framing, Header, K
+from stoker.wire.framing import FrameHeader, Framing, K
 from stoker.wire.sockets import shut
 
 BUFFER_BYTES = 16 << 10
@@ -150,7 +150,7 @@ class BlockingChannel(Generic[K]):
         except OSError as error:
             raise _lost("take", error) from None
 
-    def header(self) -> Header[K] | None:
+    def header(self) -> FrameHeader[K] | None:
         """The header of the next frame; None when the other side has closed between frames.
 
         Raises:
@@ -191,7 +191,7 @@ class BlockingChannel(Generic[K]):
             raise _lost("send", error) from None
         return self._end > 0
 
-    def whole_frame(self) -> tuple[Header[K], memoryview] | None:
+    def whole_frame(self) -> tuple[FrameHeader[K], memoryview] | None:
         """The next frame if all of it is there, without taking it; the body is valid until something is received.
 
         Raises:

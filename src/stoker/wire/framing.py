@@ -19,7 +19,7 @@ K = TypeVar("K", bound=enum.IntEnum)
 
 
 # Structs of msgspec: each is made in C, for every frame.
-class Header(msgspec.Struct, Generic[K], frozen=True):
+class FrameHeader(msgspec.Struct, Generic[K], frozen=True):
     """The fixed part of a frame.
 
     Attributes:
@@ -66,7 +66,7 @@ class Framing(Generic[K]):
         """The longest body of a kind (bytes)."""
         return self._kinds[kind][1]
 
-    def header(self, data: bytes | bytearray | memoryview, start: int = 0, end: int | None = None) -> Header[K]:
+    def header(self, data: bytes | bytearray | memoryview, start: int = 0, end: int | None = None) -> FrameHeader[K]:
         """The header at ``start`` of data that ends at ``end``; raises :class:`WireError` for anything else."""
         size = (len(data) if end is None else end) - start
         if size < self.num_bytes:
@@ -76,7 +76,7 @@ class Framing(Generic[K]):
             length, note = note, length
         known = self._kinds.get(number)
         if magic == self.magic and protocol == self.protocol and known is not None and length <= known[1]:
-            return Header(known[0], length, note)
+            return FrameHeader(known[0], length, note)
         if magic != self.magic:
             raise WireError(f"`frame` must begin with {self.magic:#06x}, got {magic:#06x}{self._hints[0]}")
         if protocol != self.protocol:
@@ -106,10 +106,10 @@ class Placing(NamedTuple, Generic[K]):
     """
 
     head_bytes: int
-    find: Callable[[Header[K], bytes], tuple[int, memoryview] | None]
+    find: Callable[[FrameHeader[K], bytes], tuple[int, memoryview] | None]
 
 
-class Decoder(Generic[K]):
+class FrameDecoder(Generic[K]):
     """Turns a byte stream (in pieces of any size) and its descriptors into frames; the note counts descriptors.
 
     Args:
@@ -170,7 +170,7 @@ class Decoder(Generic[K]):
             start = end
         return frames, start
 
-    def _place(self, header: Header[K], data: bytes | bytearray | memoryview, first: int) -> int | None:
+    def _place(self, header: FrameHeader[K], data: bytes | bytearray | memoryview, first: int) -> int | None:
         """Where what is placed begins, from now on :attr:`target`; None if nothing is, or not yet."""
         assert self._placing is not None
         head_bytes = min(self._placing.head_bytes, header.length)
@@ -190,7 +190,7 @@ class Decoder(Generic[K]):
         self._placed.payload = self.target = target
         return first + offset
 
-    def _frame(self, header: Header[K], data: bytes | bytearray | memoryview, first: int, end: int) -> Frame[K]:
+    def _frame(self, header: FrameHeader[K], data: bytes | bytearray | memoryview, first: int, end: int) -> Frame[K]:
         num_fds = header.note
         if num_fds > len(self._fds):
             raise WireError(f"`frame` announces {num_fds} descriptors, {len(self._fds)} came")

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic
 
-from stoker.wire.framing import Decoder, Frame, Framing, K, Placing
+from stoker.wire.framing import Frame, FrameDecoder, Framing, K, Placing
 
 _MAX_FDS = 16
 _FDS_BYTES = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
@@ -43,7 +43,7 @@ class PolledChannel(Generic[K]):
         self._pending: Callable[[], int] | None = getattr(sock, "pending", None)
         # A plain socket knows by itself whether it waits; one that decrypts is told with each call.
         self._flags = 0 if blocking or self._pending is None else _NOW
-        self._decoder = Decoder(framing, placing)
+        self._decoder = FrameDecoder(framing, placing)
         self._in = memoryview(bytearray(_RECEIVE_BYTES))
         self._out: deque[tuple[bytes | memoryview, tuple[int, ...]]] = deque()
         self._held = b""

@@ -104,7 +104,7 @@ def new_nonce() -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class SecretExchange:
     """What both sides of a new connection prove a secret over, so that a proof is good for it alone.
 
     Attributes:

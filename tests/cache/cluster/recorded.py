@@ -11,10 +11,10 @@ from stoker.cache.cluster.messages.frames import (
     Hot,
     Kind,
     Message,
-    Miss,
     Object,
     Proof,
     Range,
+    RangeMiss,
     Read,
     Reason,
     Refused,
@@ -72,7 +72,7 @@ RECORDED: list[tuple[str, Message]] = [
     ),
     (
         "435301220500000009000000000000000200000002",
-        Miss(2, Reason.CHANGED),
+        RangeMiss(2, Reason.CHANGED),
     ),
     (
         "435301270500000009000000000000000000000002",

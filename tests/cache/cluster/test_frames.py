@@ -17,10 +17,10 @@ from stoker.cache.cluster.messages.frames import (
     Hot,
     Kind,
     Message,
-    Miss,
     Object,
     Proof,
     Range,
+    RangeMiss,
     Read,
     Reason,
     Refused,
@@ -49,13 +49,15 @@ FRAMES: st.SearchStrategy[Message] = st.one_of(
         st.sampled_from([Flag.NONE, Flag.ONLY_IF_CACHED, Flag.COPY, Flag.COPY | Flag.ONLY_IF_CACHED]),
     ),
     st.builds(Data, *[st.integers(0, 2**32 - 1)] * 2, *[st.integers(0, 2**64 - 1)] * 2, st.binary(max_size=100)),
-    st.builds(Miss, st.integers(0, 2**32 - 1), st.sampled_from(Reason)),
+    st.builds(RangeMiss, st.integers(0, 2**32 - 1), st.sampled_from(Reason)),
     st.builds(Hot, st.integers(0, 2**32 - 1), st.integers(0, 255)),
     st.builds(Stat, NAME, NAME, st.integers(0, 2**40)),
     st.builds(Object, VERSIONS, st.floats(0, 1e12), st.binary(max_size=100)),
     st.builds(Blob, st.sampled_from([Kind.RING, Kind.STATUS]), st.binary(max_size=100)),
     st.builds(
-        Blob, st.sampled_from([Kind.PING, Kind.PONG, Kind.ASK_RING, Kind.ASK_STATUS, Kind.FETCHING]), st.just(b"")
+        Blob,
+        st.sampled_from([Kind.PING, Kind.PONG, Kind.ASK_RING, Kind.ASK_STATUS, Kind.FETCHING]),
+        st.just(b""),
     ),
 )
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from stoker.cache.cluster.client.client import PeerClient
-from stoker.cache.cluster.client.range_request import State
-from stoker.cache.cluster.membership.ring import Ring
+from stoker.cache.cluster.client.range_request import PartState
+from stoker.cache.cluster.membership.ring import HashRing
 from stoker.cache.cluster.messages.frames import Flag
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.policies import Life, Rule
@@ -105,7 +105,7 @@ def test_programs_may_not_pin(nodes: Nodes) -> None:
     record = client.record
     assert record is not None
     asked = [client.hold(record.members[0], name, version, [0], flag)[0].state for flag in (Flag.NONE, Flag.PIN)]
-    assert asked == [State.DONE, State.MISSED]
+    assert asked == [PartState.DONE, PartState.MISSED]
 
 
 def test_workers_that_join_one_after_another_take_pages_from_their_first_owner(nodes: Nodes) -> None:
@@ -122,7 +122,7 @@ def test_workers_that_join_one_after_another_take_pages_from_their_first_owner(n
     late = nodes.client(join)
     assert late.record is not None
     until_known(late, "abcd")
-    assert {Ring(late.record).owners(name, 0)[0] for name, _, _ in objects} == set("abcd")
+    assert {HashRing(late.record).owners(name, 0)[0] for name, _, _ in objects} == set("abcd")
     for name, version, data in objects:
         assert fetch(late, name, version, [(0, 5000)]) == ([True], [data])
     assert max(nodes.store_reads().values()) == 1
@@ -139,7 +139,7 @@ def test_what_a_successor_serves_for_a_lost_worker_goes_first(nodes: Nodes) -> N
         assert fetch(client, name, version, [(0, 5000)]) == ([True], [data])
     with PageStore(Path(nodes.plans[successor].directory), StoreSettings(limit_bytes=1 << 30)) as pages:
         lives = {held.name.path: held.life for held in pages.names()}
-    owners = {name.path: Ring(record).owners(name, 0)[0] for name, _, _ in objects}
+    owners = {name.path: HashRing(record).owners(name, 0)[0] for name, _, _ in objects}
     assert set(owners.values()) == {lost, successor}
     assert lives == {path: Life.NORMAL if owner == successor else Life.COPY for path, owner in owners.items()}
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache.cluster.client.range_request import CHUNK_BYTES, Agreed, Part, RangeRequest, State, parts_of
+from stoker.cache.cluster.client.range_request import CHUNK_BYTES, Agreed, Part, PartState, RangeRequest, parts_of
 from stoker.cache.cluster.membership.ring import Member
 from stoker.cache.cluster.messages import frames
-from stoker.cache.cluster.messages.frames import Blob, Data, Kind, Message, Miss, Range, Reason, Refused
+from stoker.cache.cluster.messages.frames import Blob, Data, Kind, Message, Range, RangeMiss, Reason, Refused
 from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.cache.cluster.server.serving import pieces_of
 from stoker.cache.names import PAGE_BYTES, ObjectName
@@ -50,7 +50,7 @@ ANSWERS: st.SearchStrategy[Message] = st.one_of(
     WHOLE,
     WHOLE,
     DATA,
-    st.builds(Miss, st.integers(0, 3), st.sampled_from(Reason)),
+    st.builds(RangeMiss, st.integers(0, 3), st.sampled_from(Reason)),
     st.just(Blob(Kind.FETCHING)),
     st.sampled_from([Blob(Kind.PONG), Blob(Kind.RING, b"{}"), Refused(Reason.NOT_MOUNTED, "no")]),
 )
@@ -73,7 +73,7 @@ def test_whatever_a_worker_answers_bytes_are_right_or_none(
         finally:
             stream.channel.close()
     for part, (start, end) in zip(parts, RANGES, strict=True):
-        if part.state is State.DONE and stream.agreed.digest == VERSION.digest:
+        if part.state is PartState.DONE and stream.agreed.digest == VERSION.digest:
             assert bytes(part.target) == OBJECT[start:end]
 
 
@@ -84,13 +84,13 @@ def test_pieces_in_any_order_make_a_range() -> None:
         digest = VERSION.digest
         answers = [
             data_frame(1, 200, 100, digest), data_frame(0, 0, 100, digest), Blob(Kind.FETCHING),
-            data_frame(1, 0, 200, digest), Miss(2, Reason.NOT_FOUND),
+            data_frame(1, 0, 200, digest), RangeMiss(2, Reason.NOT_FOUND),
         ]  # fmt: skip
         worker.sendall(b"".join(frames.encode(answer) for answer in answers))
         while not stream.step():
             pass
         stream.channel.close()
-    assert [part.state for part in parts] == [State.DONE, State.DONE, State.MISSED]
+    assert [part.state for part in parts] == [PartState.DONE, PartState.DONE, PartState.MISSED]
     assert bytes(parts[1].target) == OBJECT[500:800]
 
 
@@ -98,7 +98,7 @@ def test_a_piece_that_comes_twice_does_not_stand_for_one_that_is_missing() -> No
     part = Part(0, 0, memoryview(bytearray(100)))
     part.took(0, 50)
     part.took(0, 50)
-    assert part.state is State.MISSED
+    assert part.state is PartState.MISSED
 
 
 def test_a_broken_stream_names_what_broke() -> None:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache.cluster.membership.ring import CHUNK_PAGES, HASH, Member, Ring, RingRecord, decode_record, newest
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, HASH, HashRing, Member, RingRecord, decode_record, newest
 from stoker.cache.names import ObjectName
 from stoker.core.errors import MembershipError
 
 
-def ring_of(*ids: str, epoch: int = 1, points: int = 1000, weights: dict[str, float] | None = None) -> Ring:
+def ring_of(*ids: str, epoch: int = 1, points: int = 1000, weights: dict[str, float] | None = None) -> HashRing:
     members = tuple(Member(id=name, weight=(weights or {}).get(name, 1.0)) for name in ids)
-    return Ring(RingRecord(epoch=epoch, members=members, points=points))
+    return HashRing(RingRecord(epoch=epoch, members=members, points=points))
 
 
 def chunks(count: int) -> list[tuple[ObjectName, int]]:

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from stoker.cache.cluster.client.client import PeerClient
-from stoker.cache.cluster.client.range_request import State
-from stoker.cache.cluster.membership.ring import CHUNK_PAGES, Member, Ring
+from stoker.cache.cluster.client.range_request import PartState
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, HashRing, Member
 from stoker.cache.cluster.messages.frames import Flag, Reason, fits
 from stoker.cache.names import ObjectName
 from stoker.cache.reading.reader import Reader, kept_version
@@ -64,7 +64,7 @@ class Replicating:
             raise ConfigError(f"`--replicas` must be 1 to the number of workers in the ring ({members}), got {copies}")
         self.account = account
         self._reader, self._client, self._copies, self._report = reader, client, copies, report
-        self._ring = Ring(record)
+        self._ring = HashRing(record)
         self._done: list[_Object] = []
         self._stop = threading.Event()
 
@@ -137,7 +137,7 @@ class Replicating:
     ) -> tuple[list[int], Reason | None]:
         """Pages of which a worker sends no byte, and why it does not send the last of them."""
         parts = self._client.hold(member, name, version, pages, flag)
-        lacking = [part for part in parts if part.state is not State.DONE]
+        lacking = [part for part in parts if part.state is not PartState.DONE]
         return [part.page for part in lacking], lacking[-1].reason if lacking else None
 
     def _why(self, member: Member, reason: Reason | None) -> tuple[Outcome, str]:

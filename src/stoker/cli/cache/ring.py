@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from stoker._version import __version__
 from stoker.cache.cluster.client.client import PeerClient
-from stoker.cache.cluster.membership.ring import CHUNK_PAGES, Member, Ring, RingRecord
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, HashRing, Member, RingRecord
 from stoker.cache.names import ObjectName
 from stoker.cache.peer_clients import peer_client
 from stoker.cache.protocols import Reads
@@ -89,7 +89,7 @@ def owners_of(settings: CacheSettings, name: ObjectName, num_pages: int) -> list
     Raises:
         MembershipError: nobody tells which workers there are.
     """
-    ring = Ring(_record(_client(settings), settings.join or ""))
+    ring = HashRing(_record(_client(settings), settings.join or ""))
     found: list[Owner] = []
     for first in range(0, max(num_pages, 1), CHUNK_PAGES):
         node, *then = ring.owners(name, first, 2) or ["no worker is there"]

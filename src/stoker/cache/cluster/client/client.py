@@ -21,11 +21,11 @@ from stoker.cache.cluster.client.gather import Gathering
 from stoker.cache.cluster.client.hedging import Hedging
 from stoker.cache.cluster.client.lanes import Lane, Lanes
 from stoker.cache.cluster.client.owner_cache import OwnerCache
-from stoker.cache.cluster.client.range_request import CHUNK_BYTES, Agreed, Part, RangeRequest, State, parts_of
+from stoker.cache.cluster.client.range_request import CHUNK_BYTES, Agreed, Part, PartState, RangeRequest, parts_of
 from stoker.cache.cluster.membership.hot_chunks import Announced
 from stoker.cache.cluster.membership.joining import open_membership
 from stoker.cache.cluster.membership.membership import Membership
-from stoker.cache.cluster.membership.ring import CHUNK_PAGES, Member, Ring, RingRecord, decode_record
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, HashRing, Member, RingRecord, decode_record
 from stoker.cache.cluster.messages.frames import (
     MAX_RING_BYTES,
     Blob,
@@ -44,7 +44,7 @@ from stoker.cache.versions import Version
 from stoker.core.errors import ClusterError, ConfigError, PeerRefusedError, WireError
 from stoker.core.forking import ForkedLock, at_fork
 from stoker.core.saying import say
-from stoker.wire.framing import Header
+from stoker.wire.framing import FrameHeader
 from stoker.wire.secrets import load_secrets
 from stoker.wire.tls import client_context
 
@@ -140,13 +140,13 @@ class PeerClient:
             if not groups:
                 break
             self._round(known, groups, name, version, agreed)
-            open_parts = [part for part in open_parts if part.state is State.OPEN]
+            open_parts = [part for part in open_parts if part.state is PartState.OPEN]
             if not open_parts:
                 break
         self._note_hot(name, agreed)
         came = [True] * len(ranges)
         for part in parts:
-            came[part.number] &= part.state is State.DONE
+            came[part.number] &= part.state is PartState.DONE
         self._account(came, parts)
         return came
 
@@ -207,7 +207,7 @@ class PeerClient:
 
     def _fetch_on(
         self, known: OwnerCache, name: ObjectName, version: Version, part: Part, member: Member, channel: NodeChannel,
-        header: Header[Kind] | None,
+        header: FrameHeader[Kind] | None,
     ) -> bool | None:  # fmt: skip
         """Goes on with a request whose answer is slow, or of more than one frame; None if another must be asked."""
         agreed = Agreed(version.digest)
@@ -225,12 +225,12 @@ class PeerClient:
             self._hedging.of(member.id, len(part.target)).add(time.monotonic() - started)
         self._settle(gathering, name)
         self._note_hot(name, agreed)
-        if part.state is State.OPEN:
+        if part.state is PartState.OPEN:
             self.counts.ranges -= 1  # counted again with the next worker
             return None
-        self.counts.served += part.state is State.DONE
-        self.counts.missed += part.state is State.MISSED
-        return part.state is State.DONE
+        self.counts.served += part.state is PartState.DONE
+        self.counts.missed += part.state is PartState.MISSED
+        return part.state is PartState.DONE
 
     def stat(self, name: ObjectName, max_age_s: float = math.inf) -> Object | None:
         """What the object's owner knows of it, at most so old; None if it is lost or will not say."""
@@ -259,7 +259,7 @@ class PeerClient:
             return False
         part = Part(0, start, target)
         self._ask(member, [part], name, version, Agreed(version.digest), flags)
-        return part.state is State.DONE
+        return part.state is PartState.DONE
 
     def fault(self, member_id: str) -> str:
         """What went wrong when a worker was last connected to; empty for nothing."""
@@ -363,7 +363,7 @@ class PeerClient:
             self._pool.isolated()
             return None
         if known is None or known.ring.record is not record:
-            known = self._known = OwnerCache(Ring(record))
+            known = self._known = OwnerCache(HashRing(record))
             self._pool.keep_only(set(known.ring.members))
         return known
 
@@ -506,7 +506,7 @@ class PeerClient:
 
     def _account(self, came: list[bool], parts: Sequence[Part]) -> None:
         """Counts, and where no worker could be asked waits for the store's budget."""
-        lost = len({part.number for part in parts if part.state is State.OPEN})
+        lost = len({part.number for part in parts if part.state is PartState.OPEN})
         served = sum(came)
         self.counts.served += served
         self.counts.lost += lost

@@ -6,14 +6,14 @@ import select
 import time
 
 from stoker.cache.cluster.client.connection_pool import ConnectionPool
-from stoker.cache.cluster.client.range_request import Agreed, Part, RangeRequest, State
+from stoker.cache.cluster.client.range_request import Agreed, Part, PartState, RangeRequest
 from stoker.cache.cluster.membership.ring import Member
 from stoker.cache.cluster.messages.frames import Flag, Kind, Reason
 from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.cache.names import ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import ClusterError, PeerLostError, PeerRefusedError, WireError
-from stoker.wire.framing import Header
+from stoker.wire.framing import FrameHeader
 
 
 class Gathering:
@@ -68,7 +68,7 @@ class Gathering:
             replica, copies, slow.name, slow.version, Agreed(slow.agreed.digest), Flag.ONLY_IF_CACHED
         )
 
-    def step(self, stream: RangeRequest, header: Header[Kind] | None = None) -> None:
+    def step(self, stream: RangeRequest, header: FrameHeader[Kind] | None = None) -> None:
         """Receives one frame (of which the header may have come), and all that have come with it."""
         try:
             done = stream.step() if header is None else stream.take(header)
@@ -112,15 +112,15 @@ class Gathering:
             self._hedge = None
         refused = error.fields.get("reason") if isinstance(error, PeerRefusedError) else None
         for part in stream.parts:
-            if part.state is State.OPEN and refused is not None:
+            if part.state is PartState.OPEN and refused is not None:
                 part.miss(Reason(refused))
-            elif part.state is State.OPEN:
+            elif part.state is PartState.OPEN:
                 part.restart()
         if refused is not None:
             self.failures.append((stream.member, error))
             return None
         if stream.was_kept and not stream.heard and not _is_silence(error) and stream is not self._hedge:
-            left = [part for part in stream.parts if part.state is State.OPEN]
+            left = [part for part in stream.parts if part.state is PartState.OPEN]
             return self.open(stream.member, left, stream.name, stream.version, stream.agreed, stream.flags, fresh=True)
         self._pool.fail(stream.member)
         self.failures.append((stream.member, error))
@@ -132,13 +132,13 @@ class Gathering:
         if slow is None or hedge is None or winner not in (slow, hedge):
             return
         if winner is hedge:
-            if any(part.state is not State.DONE for part in hedge.parts):
+            if any(part.state is not PartState.DONE for part in hedge.parts):
                 self._hedge = None  # the replica does not have it: the slow worker is waited for
                 return
             for copy in hedge.parts:
                 part = slow.parts[copy.number]
                 part.target[:] = copy.target
-                part.state = State.DONE
+                part.state = PartState.DONE
         loser = slow if winner is hedge else hedge
         self._slow = self._hedge = None
         if loser in self._streams:
@@ -150,7 +150,7 @@ class Gathering:
 
 
 def _open(stream: RangeRequest) -> list[tuple[int, Part]]:
-    return [(number, part) for number, part in enumerate(stream.parts) if part.state is State.OPEN]
+    return [(number, part) for number, part in enumerate(stream.parts) if part.state is PartState.OPEN]
 
 
 def _is_silence(error: Exception) -> bool:

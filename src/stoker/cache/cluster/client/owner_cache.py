@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stoker.cache.cluster.membership.hot_chunks import MOST_COPIES
-from stoker.cache.cluster.membership.ring import CHUNK_PAGES, Member, Ring
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, HashRing, Member
 from stoker.cache.names import ObjectName
 
 _OWNERS_KEPT = 4096
@@ -22,7 +22,7 @@ class OwnerCache:
         owners: by namespace, path and chunk.
     """
 
-    ring: Ring
+    ring: HashRing
     owners: dict[tuple[str, str, int], list[Member]] = field(default_factory=dict[tuple[str, str, int], list[Member]])
 
     def owners_of(self, name: ObjectName, page: int) -> list[Member]:

@@ -18,8 +18,8 @@ from stoker.cache.cluster.messages.frames import (
     Flag,
     Hot,
     Kind,
-    Miss,
     Range,
+    RangeMiss,
     Read,
     Reason,
     Refused,
@@ -30,13 +30,13 @@ from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
-from stoker.wire.framing import Header
+from stoker.wire.framing import FrameHeader
 
 MAX_BATCH = 1024
 CHUNK_BYTES = CHUNK_PAGES * PAGE_BYTES
 
 
-class State(enum.Enum):
+class PartState(enum.Enum):
     """Where a part of a fetch stands."""
 
     OPEN = enum.auto()
@@ -62,7 +62,7 @@ class Part:
     number: int
     start: int
     target: memoryview
-    state: State = State.OPEN
+    state: PartState = PartState.OPEN
     reason: Reason | None = None
     pieces: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     received: int = 0
@@ -77,11 +77,11 @@ class Part:
         self.pieces.append((offset, length))
         self.received += length
         if self.received >= len(self.target):
-            self.state = State.DONE if self._is_tiled() else State.MISSED
+            self.state = PartState.DONE if self._is_tiled() else PartState.MISSED
 
     def miss(self, reason: Reason) -> None:
         """It will not come."""
-        self.state, self.reason = State.MISSED, reason
+        self.state, self.reason = PartState.MISSED, reason
 
     def restart(self) -> None:
         """Another worker is asked for all of it."""
@@ -190,7 +190,7 @@ class RangeRequest:
         """The only part was asked for by other means."""
         self.epoch, self._asked, self._batch, self._waiting = epoch, 1, self.parts, {id(self.parts[0])}
 
-    def take(self, header: Header[Kind]) -> bool:
+    def take(self, header: FrameHeader[Kind]) -> bool:
         """Receives the rest of a frame whose header has come."""
         self.heard = True
         if header.kind is Kind.DATA:
@@ -202,7 +202,7 @@ class RangeRequest:
             return False
         else:
             part = self._missed(header)
-        if part.state is State.OPEN:
+        if part.state is PartState.OPEN:
             return False
         self._waiting.discard(id(part))
         if self._waiting:
@@ -217,7 +217,7 @@ class RangeRequest:
         part, size = self._part(number), length - DATA_BYTES
         if not 0 <= size <= len(part.target) - offset:
             raise WireError(f"`DATA` of {size} bytes at {offset} exceeds its range of {len(part.target)}")
-        if part.state is not State.OPEN or not self.agreed.on(digest):
+        if part.state is not PartState.OPEN or not self.agreed.on(digest):
             self.channel.body(size)
             part.miss(Reason.CHANGED)
         else:
@@ -225,18 +225,18 @@ class RangeRequest:
             part.took(offset, size)
         return part
 
-    def _hot(self, header: Header[Kind]) -> None:
+    def _hot(self, header: FrameHeader[Kind]) -> None:
         frame = decode_body(header.kind, self.channel.body(header.length))
         if isinstance(frame, Hot):
             self.agreed.hot.append((self._part(frame.number).page, frame.copies))
 
-    def _missed(self, header: Header[Kind]) -> Part:
+    def _missed(self, header: FrameHeader[Kind]) -> Part:
         if header.length > MAX_BODY_BYTES:
             raise WireError(f"`{header.kind.name}` is no answer to a read")
         frame = decode_body(header.kind, self.channel.body(header.length))
         if isinstance(frame, Refused):
             raise PeerRefusedError(f"`{self.member.id}` refused: {frame.text}", reason=int(frame.reason))
-        if not isinstance(frame, Miss):
+        if not isinstance(frame, RangeMiss):
             raise WireError(f"`{header.kind.name}` is no answer to a read")
         part = self._part(frame.number)
         part.miss(frame.reason)

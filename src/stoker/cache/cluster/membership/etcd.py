@@ -21,7 +21,7 @@ MAX_ANSWER_BYTES = 16 << 20
 DEFAULT_PORT = 2379
 
 
-class Item(NamedTuple):
+class KeyValue(NamedTuple):
     """A key with its value and the revision of its last change."""
 
     key: str
@@ -60,12 +60,12 @@ class Etcd:
         """Sets a key, for as long as the lease lives (0: for ever)."""
         self._call("/v3/kv/put", {"key": _b64(key), "value": _b64(value), "lease": lease})
 
-    def get(self, key: str) -> Item | None:
+    def get(self, key: str) -> KeyValue | None:
         """One key."""
         items = self._items({"key": _b64(key)})
         return items[0] if items else None
 
-    def range(self, prefix: str) -> list[Item]:
+    def range(self, prefix: str) -> list[KeyValue]:
         """All keys with a prefix."""
         return self._items({"key": _b64(prefix), "range_end": _b64(_after(prefix))})
 
@@ -85,10 +85,10 @@ class Etcd:
             self._connection.close()
             self._connection = None
 
-    def _items(self, question: dict[str, Any]) -> list[Item]:
+    def _items(self, question: dict[str, Any]) -> list[KeyValue]:
         answer = self._call("/v3/kv/range", question)
         return [
-            Item(
+            KeyValue(
                 base64.b64decode(item["key"]).decode("utf-8", "replace"),
                 base64.b64decode(item.get("value", "")),
                 int(item["mod_revision"]),
@@ -131,7 +131,7 @@ class Etcd:
         return f"{host}:{port}"
 
 
-class Watch:
+class KeyWatch:
     """Tells of changes under a prefix, from a thread of the caller's.
 
     Args:

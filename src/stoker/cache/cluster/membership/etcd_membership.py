@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cache.cluster.membership.etcd import Etcd, Item, Watch
+from stoker.cache.cluster.membership.etcd import Etcd, KeyValue, KeyWatch
 from stoker.cache.cluster.membership.membership import KnownRecord
 from stoker.cache.cluster.membership.ring import Member, RingRecord, decode_member, decode_record
 from stoker.core.errors import MembershipError
@@ -54,7 +54,7 @@ class EtcdMembership:
         self._wake = threading.Event()
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._watching: Watch | None = None
+        self._watching: KeyWatch | None = None
         if self._known.record is None:
             self.refresh()
 
@@ -157,7 +157,7 @@ class EtcdMembership:
         """Wakes the beat at each change in etcd."""
         turn = 0
         while not self._ended.is_set():
-            self._watching = Watch(self._endpoints[turn % len(self._endpoints)], self._prefix, self._timeout_s)
+            self._watching = KeyWatch(self._endpoints[turn % len(self._endpoints)], self._prefix, self._timeout_s)
             turn += 1
             try:
                 self._watching.run(self._wake.set)
@@ -176,7 +176,7 @@ class EtcdMembership:
             lease = self._leases[kind] = self._etcd.grant(ttl_s)
             self._etcd.put(f"{self._prefix}{kind}/{member.id}", msgspec.json.encode(member), lease)
 
-    def _read(self) -> Item | None:
+    def _read(self) -> KeyValue | None:
         """The record's key; what it holds is learned."""
         item = self._etcd.get(self._prefix + "ring")
         if item is not None:

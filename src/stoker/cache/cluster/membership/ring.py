@@ -110,7 +110,7 @@ def decode_record(data: bytes, origin: str) -> RingRecord:
 
 
 @dataclass(frozen=True)
-class Ring:
+class HashRing:
     """The ring of a record.
 
     Attributes:

@@ -195,7 +195,7 @@ class Data(NamedTuple):
     payload: bytes | memoryview
 
 
-class Miss(NamedTuple):
+class RangeMiss(NamedTuple):
     """A range that will not be completed."""
 
     number: int
@@ -235,9 +235,19 @@ class Blob(NamedTuple):
     body: bytes = b""
 
 
-Message = Hello | Challenge | Proof | Welcome | Refused | Read | Data | Miss | Hot | Stat | Object | Blob
+Message = Hello | Challenge | Proof | Welcome | Refused | Read | Data | RangeMiss | Hot | Stat | Object | Blob
 
-_BLOBS = frozenset({Kind.RING, Kind.STATUS, Kind.ASK_RING, Kind.ASK_STATUS, Kind.PING, Kind.PONG, Kind.FETCHING})
+_BLOBS = frozenset(
+    {
+        Kind.RING,
+        Kind.STATUS,
+        Kind.ASK_RING,
+        Kind.ASK_STATUS,
+        Kind.PING,
+        Kind.PONG,
+        Kind.FETCHING,
+    }
+)
 _FILLED = frozenset({Kind.RING, Kind.STATUS})
 # Made here, by one thread: msgspec may crash where two threads first decode a type at the same time.
 _STRUCTS: dict[Kind, msgspec.msgpack.Decoder[Hello | Challenge | Proof | Welcome]] = {
@@ -246,7 +256,7 @@ _STRUCTS: dict[Kind, msgspec.msgpack.Decoder[Hello | Challenge | Proof | Welcome
 }  # fmt: skip
 _KINDS: dict[type[object], Kind] = {
     Hello: Kind.HELLO, Challenge: Kind.CHALLENGE, Proof: Kind.PROOF, Welcome: Kind.WELCOME, Refused: Kind.REFUSED,
-    Read: Kind.READ, Data: Kind.DATA, Miss: Kind.MISS, Hot: Kind.HOT, Stat: Kind.STAT, Object: Kind.OBJECT,
+    Read: Kind.READ, Data: Kind.DATA, RangeMiss: Kind.MISS, Hot: Kind.HOT, Stat: Kind.STAT, Object: Kind.OBJECT,
 }  # fmt: skip
 FRAMING = Framing(
     _HEADER, MAGIC, PROTOCOL, Kind, MAX_BODY_BYTES,
@@ -319,7 +329,7 @@ def _body(frame: Message) -> bytes:
             return _read_body(frame)
         case Data(number, offset, digest, object_size, payload):
             return DATA.pack(number, offset, digest, object_size) + payload
-        case Miss(number, reason):
+        case RangeMiss(number, reason):
             return _MISS.pack(number, reason)
         case Hot(number, copies):
             return _MISS.pack(number, copies)
@@ -419,9 +429,9 @@ def _decode_data(body: memoryview) -> Data:
     return Data(number, offset, digest, object_size, body[DATA_BYTES:])
 
 
-def _decode_miss(body: memoryview) -> Miss:
+def _decode_miss(body: memoryview) -> RangeMiss:
     number, reason = _MISS.unpack(body)
-    return Miss(number, Reason(reason))
+    return RangeMiss(number, Reason(reason))
 
 
 def _decode_hot(body: memoryview) -> Hot:

@@ -16,7 +16,7 @@ from stoker.cache.cluster.messages import frames
 from stoker.cache.cluster.messages.frames import MAGIC, Challenge, Hello, Proof, Reason, Refused, Welcome
 from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
-from stoker.wire.secrets import DEFAULT_IDENTITY, PROOF_BYTES, Exchange, Secrets, new_nonce
+from stoker.wire.secrets import DEFAULT_IDENTITY, PROOF_BYTES, SecretExchange, Secrets, new_nonce
 from stoker.wire.sockets import user_of
 from stoker.wire.tls import accepted
 
@@ -68,7 +68,7 @@ def greet(channel: NodeChannel, identity: Identity, epoch: int) -> Welcome:
     hello = Hello(identity.name, identity.node, identity.process, frames.OLDEST_PROTOCOL, frames.PROTOCOL)
     channel.send(hello, epoch)
     challenge = _expect(channel, Challenge)
-    exchange = Exchange(_PURPOSE, identity.name, new_nonce(), challenge.nonce)
+    exchange = SecretExchange(_PURPOSE, identity.name, new_nonce(), challenge.nonce)
     proof = bytes(PROOF_BYTES) if secret is None else exchange.proof(secret, "client")
     channel.send(Proof(exchange.client_nonce, proof), epoch)
     welcome = _expect(channel, Welcome)
@@ -108,7 +108,7 @@ def receive(
     channel.send(Challenge(nonce, not local), epoch)
     proof = _expect(channel, Proof)
     secret = None if identity.secrets is None else identity.secrets.of(hello.identity)
-    exchange = Exchange(_PURPOSE, hello.identity, proof.nonce, nonce)
+    exchange = SecretExchange(_PURPOSE, hello.identity, proof.nonce, nonce)
     if not local and not exchange.proves(proof.proof, secret, "client"):
         raise _refuse(channel, f"identity {hello.identity!r} is unknown or its secret is another")
     own = bytes(PROOF_BYTES) if local or secret is None else exchange.proof(secret, "worker")

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from stoker.cache.cluster.client.client import PeerClient
-from stoker.cache.cluster.client.range_request import State
-from stoker.cache.cluster.membership.ring import CHUNK_PAGES, Ring
+from stoker.cache.cluster.client.range_request import PartState
+from stoker.cache.cluster.membership.ring import CHUNK_PAGES, HashRing
 from stoker.cache.cluster.messages.frames import Flag, fits
 from stoker.cache.names import DESCRIPTION, ObjectName
 from stoker.cache.protocols import Pages
@@ -53,7 +53,7 @@ class PinTransfer:
         done: pages that another worker holds now.
     """
 
-    def __init__(self, pages: Pages, peers: PeerClient, ring: Ring, node: str, namespaces: Collection[str]) -> None:
+    def __init__(self, pages: Pages, peers: PeerClient, ring: HashRing, node: str, namespaces: Collection[str]) -> None:
         self._pages, self._peers, self._ring, self._node = pages, peers.patient(_TIMEOUT_S), ring, node
         self._namespaces = frozenset(namespaces)
         self._batches: queue.Queue[_Batch | None] = queue.Queue(_AHEAD)
@@ -122,5 +122,5 @@ class PinTransfer:
             member = self._ring.members[owner]
             self._peers.hold(member, batch.name, batch.version, left, Flag.COPY | Flag.PIN)
             held = self._peers.hold(member, batch.name, batch.version, left, Flag.ONLY_IF_CACHED)
-            left = [part.page for part in held if part.state is not State.DONE]
+            left = [part.page for part in held if part.state is not PartState.DONE]
         return left

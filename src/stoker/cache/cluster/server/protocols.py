@@ -28,7 +28,7 @@ class Described(Protocol):
         ...
 
 
-class Reads(Protocol):
+class MountedSource(Protocol):
     """The part of a source that a worker needs; safe to use from many threads."""
 
     def info(self, path: str) -> Described:
@@ -52,7 +52,7 @@ class Mount:
 
     name: str
     namespace: str
-    source: Reads
+    source: MountedSource
 
     @property
     def protocol(self) -> str:

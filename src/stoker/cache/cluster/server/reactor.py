@@ -28,7 +28,7 @@ from stoker.cache.cluster.messages.frames import (
 )
 from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.cache.cluster.server.hits import HEAD_BYTES, LastAsked
-from stoker.cache.cluster.server.serving import SMALL_BYTES, Counts, Outgoing, Serving
+from stoker.cache.cluster.server.serving import SMALL_BYTES, Outgoing, PageServing, ServedCounts
 from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
 
 GREETING_S = 5.0
@@ -60,7 +60,7 @@ class Connection:
     epoch: int = 0
     busy: bool = True
     used_at: float = 0.0
-    counts: Counts = field(default_factory=Counts)
+    counts: ServedCounts = field(default_factory=ServedCounts)
     recent: LastAsked = field(default_factory=LastAsked)
     rest: bytes = b""
 
@@ -70,7 +70,7 @@ class Connection:
         return "" if self.hello is None else self.hello.identity
 
 
-class Host(Protocol):
+class ReactorHost(Protocol):
     """What connections need of the server."""
 
     @property
@@ -108,13 +108,13 @@ class Reactor:
         serving: answers requests for objects.
     """
 
-    def __init__(self, host: Host, serving: Serving) -> None:
+    def __init__(self, host: ReactorHost, serving: PageServing) -> None:
         self._host = host
         self._serving = serving
         self._small = serving.hits.small
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
-        self._ended = Counts()
+        self._ended = ServedCounts()
         self._idle: dict[int, Connection] = {}
         """Those that the one thread waits for, by descriptor."""
         self._poll = select.epoll()
@@ -164,9 +164,9 @@ class Reactor:
         """Processes that are connected and are no workers."""
         return len({one.hello.process for one in self.all() if one.hello and not one.hello.node})
 
-    def totals(self) -> Counts:
+    def totals(self) -> ServedCounts:
         """What all were given, those that have ended included."""
-        total = Counts()
+        total = ServedCounts()
         with self._lock:
             total.add(self._ended)
             connections = list(self._open)

@@ -25,7 +25,7 @@ from stoker.cache.cluster.client.client import PeerClient
 from stoker.cache.cluster.client.connection_pool import machine_id
 from stoker.cache.cluster.membership.hot_chunks import HOT_PER_S, Heat
 from stoker.cache.cluster.membership.membership import Membership
-from stoker.cache.cluster.membership.ring import MAX_WEIGHT, Member, Ring, RingRecord
+from stoker.cache.cluster.membership.ring import MAX_WEIGHT, HashRing, Member, RingRecord
 from stoker.cache.cluster.messages.frames import Blob, Flag, Hello, Kind, Read, Reason
 from stoker.cache.cluster.messages.handshake import Identity, encrypted, receive
 from stoker.cache.cluster.messages.node_channel import NodeChannel
@@ -35,7 +35,7 @@ from stoker.cache.cluster.server.pin_transfer import PinTransfer
 from stoker.cache.cluster.server.protocols import Mount
 from stoker.cache.cluster.server.reactor import GREETING_S, Connection, Reactor
 from stoker.cache.cluster.server.recent_rates import STEP_S, Done, RecentRates
-from stoker.cache.cluster.server.serving import Serving
+from stoker.cache.cluster.server.serving import PageServing
 from stoker.cache.names import ObjectName, span_of
 from stoker.cache.policies import Rule
 from stoker.cache.protocols import Pages
@@ -129,7 +129,7 @@ class Server:
         self._directories = directories
         self._pages = pages
         self._fills = Fills(pages, settings.rules, self._elsewhere, self._owns, threads=settings.fetch_threads)
-        self._serving = Serving(pages, self._fills, mounts, settings.grants, Heat(settings.hot_per_s))
+        self._serving = PageServing(pages, self._fills, mounts, settings.grants, Heat(settings.hot_per_s))
         self._mounts = tuple(mounts)
         self._lock = threading.Lock()
         self._connections = Reactor(self, self._serving)
@@ -137,8 +137,8 @@ class Server:
         self._paths: dict[str, int] = {}
         """Of Unix sockets, and the inode of each: a newer worker may have put its own in place."""
         self._threads: list[threading.Thread] = []
-        self._ring = Ring(RingRecord(epoch=0, members=()))
-        self._earlier: deque[tuple[Ring, float]] = deque(maxlen=_EARLIER)
+        self._ring = HashRing(RingRecord(epoch=0, members=()))
+        self._earlier: deque[tuple[HashRing, float]] = deque(maxlen=_EARLIER)
         self._handover: PinTransfer | None = None
         self._lately = RecentRates()
         self._closing = threading.Event()
@@ -187,7 +187,7 @@ class Server:
         self._membership.leave()
         record, handed = self._membership.record(), True
         if self._peers is not None and record is not None:
-            ring = Ring(record)
+            ring = HashRing(record)
             namespaces = [mount.namespace for mount in self._mounts]
             self._handover = PinTransfer(self._pages, self._peers, ring, self.settings.node, namespaces)
             self._handover.start()
@@ -257,7 +257,7 @@ class Server:
 
     def _follow(self, record: RingRecord) -> None:
         """The ring changed."""
-        ring = Ring(record)
+        ring = HashRing(record)
         with self._lock:
             if self._ring.record.members and self._ring.record.members != record.members:
                 self._earlier.append((self._ring, time.monotonic()))
@@ -293,7 +293,7 @@ class Server:
                 return target.tobytes()
         return None
 
-    def _earlier_owners(self, name: ObjectName, index: int, earlier: list[tuple[Ring, float]]) -> list[Member]:
+    def _earlier_owners(self, name: ObjectName, index: int, earlier: list[tuple[HashRing, float]]) -> list[Member]:
         """Who may have a page from before the ring changed.
 
         In a ring that workers have joined, those that follow the owner are the owners from before they came.

@@ -24,9 +24,9 @@ from stoker.cache.cluster.messages.frames import (
     Hot,
     Kind,
     Message,
-    Miss,
     Object,
     Range,
+    RangeMiss,
     Read,
     Reason,
     Refused,
@@ -60,7 +60,7 @@ _FEW = 32
 _Result = TypeVar("_Result")
 
 
-class Piece(NamedTuple):
+class RangePiece(NamedTuple):
     """The part of a range that lies in one page."""
 
     number: int
@@ -73,7 +73,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(slots=True)
-class Counts:
+class ServedCounts:
     """What one connection was given. Each has its own, so that no lock is needed; they are added up when asked for."""
 
     requests: int = 0
@@ -90,9 +90,9 @@ class Counts:
         self.hit_bytes += length
         self.sent_bytes += length
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: ServedCounts) -> None:
         """Adds another's."""
-        for name in Counts.__slots__:
+        for name in ServedCounts.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
@@ -159,7 +159,7 @@ class Outgoing:
         self._size = self._used = 0
 
 
-class Serving:
+class PageServing:
     """Answers requests about the objects of named mounts.
 
     Args:
@@ -180,7 +180,7 @@ class Serving:
         self._mounts = {mount.namespace: mount for mount in mounts}
         self._grants = tuple(grants)
 
-    def again(self, out: Outgoing, body: bytes, recent: LastAsked, counts: Counts) -> bool:
+    def again(self, out: Outgoing, body: bytes, recent: LastAsked, counts: ServedCounts) -> bool:
         """Sends a range within one page of the object that was asked for last; False if it takes more than that."""
         at = len(recent.head)
         if len(body) != at + RANGE.size or not at or not body.startswith(recent.head):
@@ -203,7 +203,7 @@ class Serving:
         counts.hit(length)
         return True
 
-    def at_once(self, out: Outgoing, request: Read, identity: str, counts: Counts, recent: LastAsked) -> bool:
+    def at_once(self, out: Outgoing, request: Read, identity: str, counts: ServedCounts, recent: LastAsked) -> bool:
         """Queues the answer to a small request of which all is held; False, with nothing queued, if it takes more."""
         mount, version = self._mounts.get(request.mount), request.version
         if mount is None or version is None or request.flags & Flag.PIN or len(request.ranges) > _FEW:
@@ -228,7 +228,7 @@ class Serving:
         return True
 
     def read(
-        self, out: Outgoing, request: Read, identity: str, counts: Counts, recent: LastAsked, *, filling: bool
+        self, out: Outgoing, request: Read, identity: str, counts: ServedCounts, recent: LastAsked, *, filling: bool
     ) -> None:
         """Sends the ranges of a request.
 
@@ -249,7 +249,7 @@ class Serving:
             version = request.version or self._await(out, self._fills.version(mount, request.path))
         except NotServed as answer:
             for number in range(len(request.ranges)):
-                out.frame(Miss(number, answer.reason))
+                out.frame(RangeMiss(number, answer.reason))
             return out.flush()
         if not request.flags:
             self._announce(out, request, recent)
@@ -267,7 +267,7 @@ class Serving:
                 recent.tell(chunk, now)
                 out.frame(Hot(number, copies))
 
-    def stat(self, out: Outgoing, question: Stat, identity: str, counts: Counts) -> None:
+    def stat(self, out: Outgoing, question: Stat, identity: str, counts: ServedCounts) -> None:
         """Sends what is known of an object."""
         mount = self._admit(out, question.mount, question.path, identity, counts)
         if mount is None:
@@ -276,12 +276,12 @@ class Serving:
             max_age_s = question.max_age_ms / 1000 or math.inf
             self._await(out, self._fills.version(mount, question.path, max_age_s))
             about = self._fills.about(mount, question.path)
-            out.frame(Miss(0, Reason.BUSY) if about is None else Object(*about))
+            out.frame(RangeMiss(0, Reason.BUSY) if about is None else Object(*about))
         except NotServed as answer:
-            out.frame(Miss(0, answer.reason))
+            out.frame(RangeMiss(0, answer.reason))
         out.flush()
 
-    def _admit(self, out: Outgoing, namespace: str, path: str, identity: str, counts: Counts) -> Mount | None:
+    def _admit(self, out: Outgoing, namespace: str, path: str, identity: str, counts: ServedCounts) -> Mount | None:
         """The mount, if the client may read the path; else it is told that it may not."""
         mount = self._mounts.get(namespace)
         if mount is not None and may_read(self._grants, identity, namespace, path):
@@ -295,17 +295,17 @@ class Serving:
         return None
 
     def _send(
-        self, out: Outgoing, request: Read, version: Version, mount: Mount, counts: Counts, filling: bool
+        self, out: Outgoing, request: Read, version: Version, mount: Mount, counts: ServedCounts, filling: bool
     ) -> None:
         name = ObjectName(mount.namespace, request.path)
         digest = version.digest
-        missing: deque[Piece] = deque()
+        missing: deque[RangePiece] = deque()
         failed: set[int] = set()
         pin = filling and request.flags & Flag.PIN
         for number, asked in enumerate(request.ranges):
             if asked.start + asked.length > version.size:
                 failed.add(number)
-                out.frame(Miss(number, Reason.MALFORMED))
+                out.frame(RangeMiss(number, Reason.MALFORMED))
                 continue
             for piece in pieces_of(number, asked):
                 if not pin and self._hit(out, name, version.size, digest, piece):
@@ -321,9 +321,9 @@ class Serving:
         for piece in missing:
             if piece.number not in failed:
                 failed.add(piece.number)
-                out.frame(Miss(piece.number, Reason.NOT_CACHED))
+                out.frame(RangeMiss(piece.number, Reason.NOT_CACHED))
 
-    def _hit(self, out: Outgoing, name: ObjectName, size: int, digest: int, piece: Piece) -> bool:
+    def _hit(self, out: Outgoing, name: ObjectName, size: int, digest: int, piece: RangePiece) -> bool:
         """Queues a piece if its page is held in this version."""
         if not piece.length:
             out.add(data_head(piece.number, piece.offset, digest, size, 0, out.epoch))
@@ -345,13 +345,13 @@ class Serving:
         return True
 
     def _fill(
-        self, out: Outgoing, mount: Mount, name: ObjectName, version: Version, missing: deque[Piece], counts: Counts,
-        flags: Flag,
+        self, out: Outgoing, mount: Mount, name: ObjectName, version: Version, missing: deque[RangePiece],
+        counts: ServedCounts, flags: Flag,
     ) -> None:  # fmt: skip
         """Sends missing pieces as their pages come, a few pages ahead."""
         digest = version.digest
         copy, pin = bool(flags & Flag.COPY), bool(flags & Flag.PIN)
-        waiting: deque[tuple[Piece, Future[bytes]]] = deque()
+        waiting: deque[tuple[RangePiece, Future[bytes]]] = deque()
         failed: set[int] = set()
         while missing or waiting:
             while missing and len(waiting) < _AHEAD:
@@ -369,7 +369,7 @@ class Serving:
                 data = memoryview(self._await(out, future))
             except NotServed as answer:
                 failed.add(piece.number)
-                out.frame(Miss(piece.number, answer.reason))
+                out.frame(RangeMiss(piece.number, answer.reason))
                 continue
             head = data_head(piece.number, piece.offset, digest, version.size, piece.length, out.epoch)
             out.add(head, data[piece.start : piece.start + piece.length])
@@ -390,13 +390,13 @@ class Serving:
         return future.result()
 
 
-def pieces_of(number: int, asked: Range) -> Iterator[Piece]:
+def pieces_of(number: int, asked: Range) -> Iterator[RangePiece]:
     """The parts of a range by page; one of no bytes for an empty range."""
     position, end = asked.start, asked.start + asked.length
     if position == end:
-        yield Piece(number, 0, *divmod(position, PAGE_BYTES), 0)
+        yield RangePiece(number, 0, *divmod(position, PAGE_BYTES), 0)
     while position < end:
         index, start = divmod(position, PAGE_BYTES)
         length = min(end - position, PAGE_BYTES - start)
-        yield Piece(number, position - asked.start, index, start, length)
+        yield RangePiece(number, position - asked.start, index, start, length)
         position += length
