@@ -133,7 +133,7 @@ def measure(options: Options) -> Report:
         bare_port = stack.enter_context(_server(functools.partial(_serve_bare, path)))
         sums_port = stack.enter_context(_server(functools.partial(_serve_bare, path, sums=True)))
         web_port = stack.enter_context(_server(functools.partial(_serve_web, path)))
-        worker = Worker(folder, _free_port())
+        worker = Worker(folder, free_port())
         stack.callback(worker.close)
         sides: dict[str, Callable[[], Any]] = {
             "bare sockets": functools.partial(Bare, bare_port),
@@ -344,7 +344,8 @@ def _serve_web(path: str, listener: socket.socket) -> None:
     web.run_app(app, sock=listener, print=None, handle_signals=False)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
 
