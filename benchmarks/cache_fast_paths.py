@@ -27,25 +27,25 @@ import numpy as np
 from benchmarks.cache_hit_remote import free_port
 from benchmarks.caching import MIB, cached, scratch, seconds, write_objects
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
-from stoker.cache.cluster.client import ClientSettings, PeerClient
-from stoker.cache.cluster.hedging import Hedging
-from stoker.cache.cluster.hits import Hits
-from stoker.cache.cluster.known_ring import KnownRing
-from stoker.cache.cluster.lanes import Lanes
-from stoker.cache.cluster.security import create_secret
-from stoker.cache.cluster.server import Server, ServerSettings
-from stoker.cache.cluster.worker import WorkerSettings, open_mounts, run_worker
+from stoker.cache.cluster.client.client import ClientSettings, PeerClient
+from stoker.cache.cluster.client.hedging import Hedging
+from stoker.cache.cluster.client.lanes import Lanes
+from stoker.cache.cluster.membership.ring import HashRing
+from stoker.cache.cluster.server.hits import Hits
+from stoker.cache.cluster.server.server import Server, ServerSettings
+from stoker.cache.cluster.server.worker import WorkerSettings, open_mounts, run_worker
 from stoker.cache.names import ObjectName
 from stoker.cache.sources.opening import SourceSpec, open_source
 from stoker.cache.store.block_sum_cache import Pieces
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
+from stoker.wire.secrets import create_secret
 
 WORTH = 1.1
 BAR = Bar(
     "cache_fast_paths",
     "reads of the cache without one of its fast paths, beside the same reads with it",
-    headline=("lanes", "hits", "known_ring", "same_host_large", "same_host_small", "pieces", "hot_chunks", "hedging"),
+    headline=("lanes", "hits", "same_host_large", "same_host_small", "pieces", "hot_chunks", "hedging"),
 )
 SMALL_BYTES = 4096
 FILES = SourceSpec("file")
@@ -58,17 +58,6 @@ T = TypeVar("T")
 def without_lanes() -> Any:
     """Every request is made from its parts."""
     return mock.patch.multiple(Lanes, find=_nothing, keep=_nothing)
-
-
-def without_known_owners() -> Any:
-    """The ring is asked for the owners of every request."""
-    kept = KnownRing.owners_of
-
-    def owners_of(known: KnownRing, name: ObjectName, page: int) -> list[Any]:
-        known.owners.clear()
-        return kept(known, name, page)
-
-    return mock.patch.object(KnownRing, "owners_of", owners_of)
 
 
 def without_hits() -> Any:
@@ -185,37 +174,22 @@ def measure(options: Options) -> Report:
 
 
 def _requests(options: Options, report: Report, folder: Path) -> None:
-    """Small ranges of one object, and of many, over TCP."""
+    """Small ranges of one object over TCP."""
     (large,) = write_objects(folder / "large", 1, options.pick(64, 32, 2) * MIB)
-    many = write_objects(folder / "many", options.pick(4096, 1024, 8), SMALL_BYTES)
     count = options.pick(5000, 1500, 20)
-    with _clusters(Cluster(folder / "with"), Cluster(folder / "without", patched=without_hits)) as (whole, bare):
-        one, slow = Fetching(whole.client(), [large]), Fetching(bare.client(), [large])
-        small = Fetching(whole.client(), many)
-        for side in (one, slow, small):
-            _fill(side)
+    with _clusters(Cluster(folder / "with"), Cluster(folder / "without", patched=without_hits)) as clusters:
+        side, slow = (Fetching(cluster.client(), [large]) for cluster in clusters)
+        _fill(side)
+        _fill(slow)
+        read = functools.partial(_median_us, side, count)
         runs = {
-            "one object": functools.partial(_median_us, one, count),
-            "one object, without lanes": _patched(without_lanes, functools.partial(_median_us, one, count)),
-            "one object, without hits": functools.partial(_median_us, slow, count),
-            "many objects": functools.partial(_median_us, small, count),
-            "many objects, owners not kept": _patched(
-                without_known_owners, functools.partial(_median_us, small, count)
-            ),
+            "as it is": read,
+            "without lanes": _patched(without_lanes, read),
+            "without hits": functools.partial(_median_us, slow, count),
         }
-        found = _table(options, report, "microseconds, 4 KiB over TCP, p50", runs, 1)
-    _worth(
-        report, "lanes", "4 KiB of one object: without lanes / with", found, "one object, without lanes", "one object"
-    )
-    _worth(report, "hits", "4 KiB of one object: without hits / with", found, "one object, without hits", "one object")
-    _worth(
-        report,
-        "known_ring",
-        "4 KiB objects: owners not kept / kept",
-        found,
-        "many objects, owners not kept",
-        "many objects",
-    )
+        found = _table(options, report, "microseconds, 4 KiB of one object over TCP, p50", runs, 1)
+    _worth(report, "lanes", "4 KiB: without lanes / with", found, "without lanes", "as it is")
+    _worth(report, "hits", "4 KiB: without hits / with", found, "without hits", "as it is")
 
 
 def _same_host(options: Options, report: Report, folder: Path) -> None:
@@ -279,7 +253,7 @@ def _stalls(options: Options, report: Report, folder: Path) -> None:
         assert record is not None
         for member in record.members:
             side.client.hold(member, name, version, [0, 1])
-        owner = side.client._current().owners_of(name, 0)[0].id  # pyright: ignore[reportOptionalMemberAccess]
+        owner = HashRing(record).owners(name, 0)[0]
         lasting = options.pick(6.0, 4.0, 0.3)
         read = functools.partial(_stalled_ms, side, cluster.processes[owner].pid, lasting)
         runs = {"hedged": read, "waited for": _patched(without_hedging, read)}
@@ -368,7 +342,7 @@ def _stalled_ms(side: Fetching, pid: int, lasting_s: float) -> float:
 
     thread = threading.Thread(target=stall)
     buffer, rng = memoryview(bytearray(SMALL_BYTES)), random.Random(0)
-    for _ in range(64):  # what is usual is known
+    for _ in range(64):  # so that it is known what is usual
         side.read(0, 0, buffer)
     thread.start()
     ends = time.perf_counter() + lasting_s

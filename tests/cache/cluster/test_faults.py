@@ -62,9 +62,9 @@ def objects_of(nodes: Nodes) -> list[tuple[ObjectName, Version, bytes]]:
 
 
 def owner_of(client: PeerClient, name: ObjectName) -> str:
-    known = client._current()  # pyright: ignore[reportPrivateUsage]
-    assert known is not None
-    return known.ring.owners(name, 0)[0]
+    ring = client._current()
+    assert ring is not None
+    return ring.owners(name, 0)[0]
 
 
 def test_a_killed_worker_costs_no_read_and_no_time_out(nodes: Nodes) -> None:
@@ -133,8 +133,33 @@ def test_a_hedge_is_answered_by_a_replica_that_holds_the_page(nodes: Nodes) -> N
     nodes.stop(owner)
     started = time.monotonic()
     assert fetch(client, name, version, [(0, 4096)]) == ([True], [data])
-    assert time.monotonic() - started < TIMEOUT_S / 2
     assert client.hedges == asked + 1
+    for _ in range(20):  # nothing has come of the owner's answer: the replica is asked at once
+        assert fetch(client, name, version, [(0, 4096)]) == ([True], [data])
+    assert time.monotonic() - started < TIMEOUT_S / 2
+    assert (client.hedges, client.lost()) == (asked + 1, [])
+    nodes.go_on(owner)
+    await_that("the owner is asked again", lambda: fetch(client, name, version, [(0, 4096)])[0] and not client.silent())
+    assert (client.counts.missed, client.counts.found_lost) == (0, 1)
+
+
+def test_a_worker_that_lost_a_race_and_stays_silent_is_lost(nodes: Nodes) -> None:
+    client = nodes.client(nodes.start_static(2), timeout_s=TIMEOUT_S)
+    name, version, data = nodes.file("object", 4096)
+    owner = owner_of(client, name)
+    record = client.record
+    assert record is not None
+    for member in record.members:
+        client.hold(member, name, version, [0])
+    for _ in range(300):
+        assert fetch(client, name, version, [(0, 4096)]) == ([True], [data])
+    nodes.stop(owner)
+
+    def is_lost() -> bool:
+        assert fetch(client, name, version, [(0, 4096)]) == ([True], [data])
+        return client.lost() == [owner]
+
+    await_that("it is lost", is_lost)
     nodes.go_on(owner)
 
 

@@ -20,9 +20,8 @@ from stoker.cache.cluster.client.connection_pool import ConnectionPool
 from stoker.cache.cluster.client.gather import Gathering
 from stoker.cache.cluster.client.hedging import Hedging
 from stoker.cache.cluster.client.lanes import Lane, Lanes
-from stoker.cache.cluster.client.owner_cache import OwnerCache
 from stoker.cache.cluster.client.range_request import CHUNK_BYTES, Agreed, Part, PartState, RangeRequest, parts_of
-from stoker.cache.cluster.membership.hot_chunks import Announced
+from stoker.cache.cluster.membership.hot_chunks import MOST_COPIES, Announced
 from stoker.cache.cluster.membership.joining import open_membership
 from stoker.cache.cluster.membership.membership import Membership
 from stoker.cache.cluster.membership.ring import CHUNK_PAGES, HashRing, Member, RingRecord, decode_record
@@ -51,6 +50,8 @@ from stoker.wire.tls import client_context
 REFUSED_S = 60.0
 """How long a worker that does not serve a mount is not asked for it again."""
 _CHECKED = 3
+_OWNERS = MOST_COPIES + 2
+"""Workers that a page may be asked of: copies, and one or two for when some are lost."""
 
 
 class _Group(NamedTuple):
@@ -83,7 +84,7 @@ class PeerClient:
         self._budget = StoreBudget(settings.store_per_s, settings.isolated_per_s, settings.wait_s)
         self._budget_lock = ForkedLock()
         self._announced = Announced()
-        self._known: OwnerCache | None = None
+        self._ring: HashRing | None = None
         self._lanes = Lanes()
         self._refused: dict[tuple[str, str], float] = {}
         self._picklable = membership is None
@@ -125,7 +126,7 @@ class PeerClient:
             came = self._fetch_one(name, version, ranges[0], into[0])
             if came is not None:
                 return [came]
-        known = self._current()
+        ring = self._current()
         if not fits(name.namespace, name.path, version):
             self.counts.ranges += len(ranges)
             self.counts.missed += len(ranges)
@@ -133,16 +134,16 @@ class PeerClient:
         parts = list(parts_of(ranges, into))
         self.counts.ranges += len(ranges)
         agreed = Agreed(None if version is None else version.digest)
-        open_parts = parts
-        for _ in range(self.settings.attempts if known is not None else 0):
-            assert known is not None
-            groups = self._assign(known, name, open_parts)
+        if ring is not None and self._pool.owing and version is not None:
+            self._ask_replicas(ring, parts, name, version, agreed)
+        open_parts = [part for part in parts if part.state is PartState.OPEN]
+        for _ in range(self.settings.attempts if ring is not None else 0):
+            assert ring is not None
+            groups = self._assign(ring, name, open_parts)
             if not groups:
                 break
-            self._round(known, groups, name, version, agreed)
+            self._round(ring, groups, name, version, agreed)
             open_parts = [part for part in open_parts if part.state is PartState.OPEN]
-            if not open_parts:
-                break
         self._note_hot(name, agreed)
         came = [True] * len(ranges)
         for part in parts:
@@ -161,6 +162,8 @@ class PeerClient:
             lane = self._lane(name, version, start, size)
         if lane is None or not lane.idle or (self._refused and self._refuses(lane.member, name)):
             return None
+        if self._pool.owing and self._pool.is_silent(lane.member):
+            return None
         target = buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B")
         channel, header = None, None
         try:
@@ -177,12 +180,12 @@ class PeerClient:
         self._hedging.count()
         self.counts.ranges += 1
         if answered_at is None:
-            known = self._current()
-            if known is None or known.ring.record is not lane.record:
+            ring = self._current()
+            if ring is None or ring.record is not lane.record:
                 channel.close()  # the ring changed meanwhile
                 self.counts.ranges -= 1
                 return None
-            return self._fetch_on(known, name, version, Part(0, start, target), lane.member, channel, header)
+            return self._fetch_on(ring, name, version, Part(0, start, target), lane.member, channel, header)
         self.counts.served += 1
         if lane.idle.holds:
             lane.idle.append((channel, answered_at))
@@ -192,32 +195,32 @@ class PeerClient:
 
     def _lane(self, name: ObjectName, version: Version, start: int, size: int) -> Lane | None:
         """The way to the worker that is to be asked for a place of an object; None if that is nobody."""
-        page, known = start // PAGE_BYTES, self._current()
-        if known is None or not fits(name.namespace, name.path, version):
+        page, ring = start // PAGE_BYTES, self._current()
+        if ring is None or not fits(name.namespace, name.path, version):
             return None
-        owners = self._candidates(known, name, page, size)
+        owners = self._candidates(ring, name, page, size)
         if not owners:
             return None
-        member, flags = owners[0], self._flags(known, name, page, owners[0])
-        record = known.ring.record
+        member, flags = owners[0], self._flags(ring, name, page, owners[0])
+        record = ring.record
         lane = Lane(name, version, start // CHUNK_BYTES, member, flags, record, self._pool.idle(member.id))
-        if member is known.owners_of(name, page)[0] and not self._announced:
+        if not self._announced and member is _owners(ring, name, page)[0]:
             self._lanes.keep(lane)
         return lane
 
     def _fetch_on(
-        self, known: OwnerCache, name: ObjectName, version: Version, part: Part, member: Member, channel: NodeChannel,
+        self, ring: HashRing, name: ObjectName, version: Version, part: Part, member: Member, channel: NodeChannel,
         header: FrameHeader[Kind] | None,
     ) -> bool | None:  # fmt: skip
         """Goes on with a request whose answer is slow, or of more than one frame; None if another must be asked."""
         agreed = Agreed(version.digest)
         stream = RangeRequest(member, channel, True, name, version, [part], agreed)
-        stream.asked(known.ring.record.epoch)
-        gathering = Gathering(self._pool, self.settings.timeout_s, known.ring.record.epoch)
+        stream.asked(ring.record.epoch)
+        gathering = Gathering(self._pool, self.settings.timeout_s, ring.record.epoch)
         gathering.adopt(stream)
         started = time.monotonic()
         if header is None:
-            self._hedge(gathering, known, stream)
+            self._hedge(gathering, ring, stream)
         else:
             gathering.step(stream, header)
         gathering.run()
@@ -234,9 +237,9 @@ class PeerClient:
 
     def stat(self, name: ObjectName, max_age_s: float = math.inf) -> Object | None:
         """What the object's owner knows of it, at most so old; None if it is lost or will not say."""
-        known = self._current() if fits(name.namespace, name.path, None) else None
+        ring = self._current() if fits(name.namespace, name.path, None) else None
         max_age_ms = 0 if math.isinf(max_age_s) else max(1, int(max_age_s * 1000))
-        owners = [] if known is None else self._candidates(known, name, 0)
+        owners = [] if ring is None else self._candidates(ring, name, 0)
         for member in owners[: self.settings.attempts]:
             frame = self._question(member, Stat(name.namespace, name.path, max_age_ms))
             if frame is not None:
@@ -245,8 +248,8 @@ class PeerClient:
 
     def status(self, member_id: str) -> dict[str, Any] | None:
         """What a worker says of itself; None if it is lost."""
-        known = self._current()
-        member = None if known is None else known.ring.members.get(member_id)
+        ring = self._current()
+        member = None if ring is None else ring.members.get(member_id)
         frame = None if member is None else self._question(member, Blob(Kind.ASK_STATUS))
         return msgspec.json.decode(frame.body, type=dict[str, Any]) if isinstance(frame, Blob) else None
 
@@ -272,8 +275,8 @@ class PeerClient:
             ConfigError: they answer, and refuse: another secret, a certificate that nobody vouches for. Workers that
                 do not answer may be back when something is read.
         """
-        known = self._current()
-        for member in () if known is None else list(known.ring.members.values())[:_CHECKED]:
+        ring = self._current()
+        for member in () if ring is None else list(ring.members.values())[:_CHECKED]:
             try:
                 channel, _ = self._pool.take(member, 0)
             except PeerRefusedError as error:
@@ -320,7 +323,7 @@ class PeerClient:
         return PeerClient(settings, node=self._node, membership=self._membership)
 
     def usable(self, member_id: str) -> bool:
-        """Whether a worker answers, as far as is known."""
+        """Whether a worker answers, as far as was seen."""
         return self._pool.usable(member_id)
 
     def keep_only(self, member_ids: set[str]) -> None:
@@ -329,12 +332,12 @@ class PeerClient:
 
     @property
     def record(self) -> RingRecord | None:
-        """The ring that is known."""
+        """The ring that holds."""
         return self._membership.record()
 
     @property
     def epoch(self) -> int:
-        """Of the ring that is known; 0 for none."""
+        """Of the ring that holds; 0 for none."""
         record = self._membership.record()
         return 0 if record is None else record.epoch
 
@@ -345,8 +348,12 @@ class PeerClient:
 
     def lost(self) -> list[str]:
         """Ids of the workers that are left alone now."""
-        known = self._current()
-        return [] if known is None else [one for one in known.ring.members if not self._pool.usable(one)]
+        ring = self._current()
+        return [] if ring is None else [one for one in ring.members if not self._pool.usable(one)]
+
+    def silent(self) -> list[str]:
+        """Ids of the workers that owe an answer after a replica was faster."""
+        return sorted(self._pool.owing)
 
     def close(self) -> None:
         """Closes connections and ends threads."""
@@ -355,22 +362,22 @@ class PeerClient:
         if self._picklable:
             self._membership.close()
 
-    def _current(self) -> OwnerCache | None:
+    def _current(self) -> HashRing | None:
         """The ring of the newest record; built once for each."""
         record = self._membership.record()
-        known = self._known
+        ring = self._ring
         if record is None:
             self._pool.isolated()
             return None
-        if known is None or known.ring.record is not record:
-            known = self._known = OwnerCache(HashRing(record))
-            self._pool.keep_only(set(known.ring.members))
-        return known
+        if ring is None or ring.record is not record:
+            ring = self._ring = HashRing(record)
+            self._pool.keep_only(set(ring.members))
+        return ring
 
-    def _candidates(self, known: OwnerCache, name: ObjectName, page: int, size: int = 0) -> list[Member]:
+    def _candidates(self, ring: HashRing, name: ObjectName, page: int, size: int = 0) -> list[Member]:
         """Workers that may be asked for a page: the owner first, or one that holds a copy of what is hot."""
         found = [
-            member for member in known.owners_of(name, page) if member.id != self._node and self._pool.usable(member.id)
+            member for member in _owners(ring, name, page) if member.id != self._node and self._pool.usable(member.id)
         ]
         if self._announced and found:
             chunk = name, page // CHUNK_PAGES
@@ -380,26 +387,28 @@ class PeerClient:
             found.insert(0, found.pop(chosen))
         return found
 
-    def _flags(self, known: OwnerCache, name: ObjectName, page: int, member: Member) -> Flag:
+    def _flags(self, ring: HashRing, name: ObjectName, page: int, member: Member) -> Flag:
         """Of a request to a member: whether it is asked as a holder of a copy."""
-        owner = known.owners_of(name, page)[0]
-        return Flag.COPY if self._announced and member is not owner and self._pool.usable(owner.id) else Flag.NONE
+        if not self._announced:
+            return Flag.NONE
+        owner = _owners(ring, name, page)[0]
+        return Flag.COPY if member is not owner and self._pool.usable(owner.id) else Flag.NONE
 
     def _note_hot(self, name: ObjectName, agreed: Agreed) -> None:
-        if not agreed.hot or self._known is None or len(self._known.ring.members) < 2:
+        if not agreed.hot or self._ring is None or len(self._ring.members) < 2:
             return  # nobody else has copies
         self._lanes = Lanes()
         for page, copies in agreed.hot:
             self._announced.tell((name, page // CHUNK_PAGES), copies, time.monotonic())
 
-    def _assign(self, known: OwnerCache, name: ObjectName, parts: Sequence[Part]) -> list[_Group]:
+    def _assign(self, ring: HashRing, name: ObjectName, parts: Sequence[Part]) -> list[_Group]:
         groups: dict[tuple[str, Flag], _Group] = {}
         for part in parts:
-            candidates = self._candidates(known, name, part.page, len(part.target))
+            candidates = self._candidates(ring, name, part.page, len(part.target))
             if candidates and self._refuses(candidates[0], name):
                 part.miss(Reason.NOT_MOUNTED)
             elif candidates:
-                flags = self._flags(known, name, part.page, candidates[0])
+                flags = self._flags(ring, name, part.page, candidates[0])
                 group = groups.setdefault((candidates[0].id, flags), _Group(candidates[0], flags, []))
                 group.parts.append(part)
         return list(groups.values())
@@ -409,14 +418,14 @@ class PeerClient:
         return bool(self._refused) and self._refused.get((member.id, name.namespace), 0.0) > time.monotonic()
 
     def _round(
-        self, known: OwnerCache, groups: list[_Group], name: ObjectName, version: Version | None, agreed: Agreed
+        self, ring: HashRing, groups: list[_Group], name: ObjectName, version: Version | None, agreed: Agreed
     ) -> None:
         """Asks each group's worker for its parts; what stays open was asked of a worker that is lost."""
         if len(groups) == 1:
             (group,) = groups
-            self._ask(group.member, group.parts, name, version, agreed, group.flags, known)
+            self._ask(group.member, group.parts, name, version, agreed, group.flags, ring)
             return
-        gathering = Gathering(self._pool, self.settings.timeout_s, known.ring.record.epoch)
+        gathering = Gathering(self._pool, self.settings.timeout_s, ring.record.epoch)
         for group in groups:
             gathering.open(group.member, group.parts, name, version, agreed, group.flags)
         gathering.run()
@@ -424,10 +433,10 @@ class PeerClient:
 
     def _ask(
         self, member: Member, parts: list[Part], name: ObjectName, version: Version | None, agreed: Agreed,
-        flags: Flag, known: OwnerCache | None = None,
+        flags: Flag, ring: HashRing | None = None,
     ) -> None:  # fmt: skip
         """Asks one worker, and a replica if it is slow."""
-        epoch = 0 if known is None else known.ring.record.epoch
+        epoch = 0 if ring is None else ring.record.epoch
         gathering = Gathering(self._pool, self.settings.timeout_s, epoch)
         stream = gathering.open(member, parts, name, version, agreed, flags)
         if stream is not None:
@@ -435,9 +444,9 @@ class PeerClient:
             self._hedging.count()
             started = time.monotonic()
             recent = self._hedging.of(member.id, size)
-            delay_s = None if known is None else recent.delay_s
-            if known is not None and delay_s is not None and not stream.channel.wait(delay_s):
-                self._hedge(gathering, known, stream)
+            delay_s = None if ring is None else recent.delay_s
+            if ring is not None and delay_s is not None and not stream.channel.wait(delay_s):
+                self._hedge(gathering, ring, stream)
                 gathering.run()
             else:
                 gathering.step(stream)
@@ -446,10 +455,25 @@ class PeerClient:
             gathering.run()
         self._settle(gathering, name)
 
-    def _hedge(self, gathering: Gathering, known: OwnerCache, slow: RangeRequest) -> None:
+    def _ask_replicas(
+        self, ring: HashRing, parts: list[Part], name: ObjectName, version: Version, agreed: Agreed
+    ) -> None:  # fmt: skip
+        """Asks the next worker for what a silent one owns; what it does not hold stays open."""
+        asked: dict[str, tuple[Member, list[Part]]] = {}
+        for part in parts:
+            candidates = self._candidates(ring, name, part.page, len(part.target))
+            if len(candidates) > 1 and self._pool.is_silent(candidates[0]):
+                asked.setdefault(candidates[1].id, (candidates[1], []))[1].append(part)
+        for replica, theirs in asked.values():
+            self._ask(replica, theirs, name, version, agreed, Flag.ONLY_IF_CACHED)
+            for part in theirs:
+                if part.state is PartState.MISSED:
+                    part.restart()
+
+    def _hedge(self, gathering: Gathering, ring: HashRing, slow: RangeRequest) -> None:
         """Asks the next worker for what it holds of the same parts, if the budget allows."""
         page = slow.parts[0].page
-        replicas = [one for one in self._candidates(known, slow.name, page) if one.id != slow.member.id]
+        replicas = [one for one in self._candidates(ring, slow.name, page) if one.id != slow.member.id]
         one_chunk = all(part.page // CHUNK_PAGES == page // CHUNK_PAGES for part in slow.parts)
         if replicas and one_chunk and self._hedging.take():
             gathering.hedge(slow, replicas[0])
@@ -462,12 +486,14 @@ class PeerClient:
                 self._refused[(member.id, name.namespace)] = time.monotonic() + REFUSED_S
             elif reason != Reason.NOT_ALLOWED:
                 self.counts.found_lost += 1
+        for member, channel in gathering.owing:
+            self._pool.owe(member, channel)
         for member, channel in gathering.finished:
-            self._done(self._known, member, channel)
+            self._done(self._ring, member, channel)
 
-    def _done(self, known: OwnerCache | None, member: Member, channel: NodeChannel) -> None:
+    def _done(self, ring: HashRing | None, member: Member, channel: NodeChannel) -> None:
         """An answer was received to its end: the connection is kept, and a newer ring learned."""
-        if channel.note > (known.ring.record.epoch if known is not None else 0):
+        if channel.note > (ring.record.epoch if ring is not None else 0):
             self._learn_ring(member, channel)
         else:
             self._pool.give(member, channel)
@@ -520,6 +546,11 @@ class PeerClient:
         self.counts.waited_s += wait_s
         if wait_s > 0.0:
             time.sleep(wait_s)
+
+
+def _owners(ring: HashRing, name: ObjectName, page: int) -> list[Member]:
+    """The owner of a page and those that follow it."""
+    return [ring.members[one] for one in ring.owners(name, page, _OWNERS)]
 
 
 def for_node(settings: ClientSettings, node: str, membership: Membership) -> PeerClient:

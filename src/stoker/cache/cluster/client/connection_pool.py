@@ -89,6 +89,8 @@ class ConnectionPool:
         self._idle: dict[str, Idle] = {}
         self._breakers: dict[str, Breaker] = {}
         self._lost: dict[str, Member] = {}
+        self.owing: dict[str, tuple[NodeChannel, float]] = {}
+        """Workers that lost a race, and since when nothing of their answers has come."""
         self.faults: dict[str, Exception] = {}
         """What went wrong when workers were last connected to, by their ids."""
         self._prober: threading.Thread | None = None
@@ -99,10 +101,12 @@ class ConnectionPool:
 
     def _in_child(self) -> None:
         """Closes its copies of the parent's connections."""
-        idle = self._idle
+        idle, owing = self._idle, self.owing
         self._reset()
         for channels in idle.values():
             _give_up(channels)
+        for channel, _ in owing.values():
+            channel.close()
 
     def usable(self, member_id: str) -> bool:
         """Whether reads may ask this worker now."""
@@ -153,6 +157,28 @@ class ConnectionPool:
                 return
         channel.close()
 
+    def owe(self, member: Member, channel: NodeChannel) -> None:
+        """The worker lost a race; reads ask its replicas first until something of its answer has come."""
+        with self._lock:
+            kept, _ = self.owing.setdefault(member.id, (channel, time.monotonic()))
+        if kept is not channel:
+            channel.close()
+
+    def is_silent(self, member: Member) -> bool:
+        """Whether the worker still owes an answer; one that is silent for too long is lost."""
+        with self._lock:
+            channel, since = self.owing.get(member.id, (None, 0.0))
+            if channel is None:
+                return False
+            has_come, is_lost = channel.wait(0.0), time.monotonic() - since > self._timeout_s
+            if not has_come and not is_lost:
+                return True
+            del self.owing[member.id]
+        channel.close()
+        if not has_come:
+            self.fail(member)
+        return not has_come
+
     def fail(self, member: Member) -> None:
         """The worker did not answer: nobody asks it until a probe succeeds."""
         with self._lock:
@@ -171,24 +197,30 @@ class ConnectionPool:
     def keep_only(self, member_ids: set[str]) -> None:
         """Drops what belongs to workers that left the ring."""
         with self._lock:
-            gone = [name for name in {*self._idle, *self._lost, *self._breakers} if name not in member_ids]
+            gone = [name for name in {*self._idle, *self._lost, *self._breakers, *self.owing} if name not in member_ids]
             idle = [self._idle.pop(name, Idle()) for name in gone]
+            owing = [self.owing.pop(name)[0] for name in gone if name in self.owing]
             for name in gone:
                 self._lost.pop(name, None)
                 self._breakers.pop(name, None)
         for kept in idle:
             _give_up(kept)
+        for channel in owing:
+            channel.close()
 
     def close(self) -> None:
         """Closes all connections and ends the probing thread."""
         with self._lock:
             self._closed = True
-            idle = list(self._idle.values())
+            idle, owing = list(self._idle.values()), [channel for channel, _ in self.owing.values()]
             self._idle.clear()
+            self.owing.clear()
             prober = self._prober
         self._wake.set()
         for kept in idle:
             _give_up(kept)
+        for channel in owing:
+            channel.close()
         if prober is not None:
             prober.join(timeout=3 * self._timeout_s)
 

@@ -21,6 +21,7 @@ class Gathering:
 
     Attributes:
         failures: workers that gave no answer, and why.
+        owing: connections to workers that lost a race, whose answers are still under way.
         finished: connections whose answers were received to the end.
     """
 
@@ -32,6 +33,7 @@ class Gathering:
         self._slow: RangeRequest | None = None
         self._hedge: RangeRequest | None = None
         self.failures: list[tuple[Member, Exception]] = []
+        self.owing: list[tuple[Member, NodeChannel]] = []
         self.finished: list[tuple[Member, NodeChannel]] = []
 
     def open(
@@ -127,7 +129,7 @@ class Gathering:
         return None
 
     def _end_race(self, winner: RangeRequest) -> None:
-        """The first whole answer counts; the other's connection is closed, since its answer is still under way."""
+        """The first whole answer counts; the other's is still under way."""
         slow, hedge = self._slow, self._hedge
         if slow is None or hedge is None or winner not in (slow, hedge):
             return
@@ -143,7 +145,10 @@ class Gathering:
         self._slow = self._hedge = None
         if loser in self._streams:
             self._drop(loser)
-            loser.channel.close()
+            if loser is slow:
+                self.owing.append((loser.member, loser.channel))
+            else:
+                loser.channel.close()
 
     def _drop(self, stream: RangeRequest) -> None:
         self._streams = [one for one in self._streams if one is not stream]

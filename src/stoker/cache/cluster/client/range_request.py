@@ -85,6 +85,7 @@ class Part:
 
     def restart(self) -> None:
         """Another worker is asked for all of it."""
+        self.state, self.reason = PartState.OPEN, None
         self.pieces.clear()
         self.received = 0
 
