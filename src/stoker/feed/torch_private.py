@@ -83,6 +83,10 @@ numpy_seed = _data.worker._generate_state
 nested_view = torch._nested_view_from_buffer
 collating, pinning = _data.collate, _data.pin_memory
 """Modules, whose functions a program may replace at any time."""
+LOOKED_UP = (
+    collating.collate_tensor_fn, collating.default_collate, collating.default_collate_fn_map, pinning.pin_memory
+)  # fmt: skip
+"""Those functions as they are now: data workers look them up again, and a torch without one must be met before them."""
 
 GET_ITERATOR = "_get_iterator"
 stock_get_iterator = DataLoader._get_iterator

@@ -43,7 +43,7 @@ SYMBOLS = (
     ("torch.Tensor._nnz", "elements that a sparse tensor has", "before 2.6"),
     ("torch.Tensor._values", "values of a sparse tensor", "before 2.6"),
     ("torch.autograd._engine_run_backward", "begins a backward pass: replaced", "before 2.6"),
-    ("torch.autograd.graph.Node._sequence_nr", "tells which call a backward node belongs to", "before 2.6"),
+    ("torch._C._functions.AccumulateGrad._sequence_nr", "tells which call a backward node belongs to", "before 2.6"),
     ("torch.nn.Module._apply", "moves a module: replaced", "before 2.6"),
     ("torch.nn.Module._buffers", "read where a module is moved", "before 2.6"),
     ("torch.nn.Module._compiled_call_impl", "whether a module was compiled in place", "before 2.6"),

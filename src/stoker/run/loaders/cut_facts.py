@@ -59,8 +59,8 @@ class LoaderCut:
         raise LookupError(f"`variant` {variant} was not recorded so far; known: {[v.variant for v in self._found()]}")
 
     def _found(self) -> list[Verdict]:
-        feed = self._serving.known_feed(self._loader)
-        return self._serving.cutting.verdicts(feed.number) if feed is not None else []
+        feed, cutting = self._serving.known_feed(self._loader), self._serving.cutting
+        return cutting.verdicts(feed.number) if feed is not None and cutting is not None else []
 
     def _best(self) -> Verdict | None:
         found = self._found()

@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
@@ -35,7 +35,6 @@ from stoker.feed.tiers import Choice
 from stoker.feed.torch_private import BaseIterator, is_iterable
 from stoker.records import events
 from stoker.records.versus import Pair
-from stoker.run.loaders.cutting import Cutting
 from stoker.run.loaders.steps import NOTHING_DELIVERED, Delivery, StepClock
 from stoker.run.rank import Place, find_place
 from stoker.scale.budget import CpuLedger, rank_bytes, rank_cores
@@ -43,7 +42,11 @@ from stoker.scale.job import JobAutoscaler
 from stoker.scale.limits import JobScalingConfig
 from stoker.ui.windows import Window, between
 
+if TYPE_CHECKING:
+    from stoker.run.loaders.cutting import Cutting
+
 Sink = Callable[[events.AnyEvent], None]
+_STEPS = "look at steps"
 _RECORD, _IN_PART = "record of the run", "it is kept in part"
 PROGRESS_S = 1.0
 """How often a loader's counters become an event."""
@@ -70,13 +73,8 @@ class Serving:
         self._launcher = launcher if program else launcher_of(os.environ)
         self._take_place(find_place())
         self.clock = StepClock()
-        self.cutting = Cutting(
-            self.emit,
-            self.now_s,
-            lambda: self.cores,
-            always=settings.cut == "always",
-            sample=settings.random == "sample",
-        )
+        self._blind: Exception | None = None
+        self.cutting = self._look_at_steps()
         self._sinks = sinks
         self.effort = BestEffort(self.mishap)
         pace: Any = Unfailing(
@@ -90,6 +88,24 @@ class Serving:
         """Where the program made each loader, as ``file.py:line``."""
         self._owner = Owner()
         self._count = 0
+
+    def _look_at_steps(self) -> Cutting | None:
+        """Joins the cut to the loaders of this process; None where this torch has not what it needs."""
+        settings = self.settings
+        try:
+            # Imported here: loaders are served under a torch that lacks one of the private names of the cut.
+            from stoker.run.loaders.cutting import Cutting
+
+            return Cutting(
+                self.emit,
+                self.now_s,
+                lambda: self.cores,
+                always=settings.cut == "always",
+                sample=settings.random == "sample",
+            )
+        except Exception as error:  # told with the first loader, when there is somebody to tell
+            self._blind = error
+            return None
 
     def _take_place(self, place: Place) -> None:
         """Divides the machine among the ranks that share it."""
@@ -157,6 +173,10 @@ class Serving:
     def cutter(self, feed: LoaderFeed, loader: DataLoader[Any]) -> StepCutter | None:
         """Who finds and moves what depends on the batch alone in the steps of one loader."""
         if self.settings.cut == "off":
+            return None
+        if self.cutting is None:
+            if self._blind is not None:
+                self.effort.failed(_STEPS, self._blind, "the steps of this program are left whole")
             return None
         return self.cutting.cutter(feed, (self.sites.get(loader, ""), call_site(3)))
 
@@ -263,7 +283,8 @@ class Serving:
         if not self._owner.is_here:
             return
         close_all(self)
-        self.effort.attempt("look at steps", self.cutting.close, None, then="nothing, since the program has ended")
+        if self.cutting is not None:
+            self.effort.attempt(_STEPS, self.cutting.close, None, then="nothing, since the program has ended")
         for _, feed in self._feeds.values():
             feed.listener.snapshot()
             feed.close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from stoker.perf.features.operators.costs import Cost, Touch, all_of, attention_dims, causal_pairs, touched
+from stoker.perf.features.torch_private import without_modes
 
 _PAGE = 4096
 _LINE = 16
@@ -56,7 +59,8 @@ def lstm_workspace_bytes(args: tuple[Any, ...]) -> int:
     """What oneDNN's LSTM keeps for its backward pass; nothing where there will be none.
 
     Gates, states of both sides of each step with their gradients, cell states with theirs, and the steps' outputs,
-    each from a page of its own. Source: oneDNN's src/cpu/rnn/rnn_utils.hpp (set_offsets), and sizes as measured.
+    each from a page of its own. Source: oneDNN's src/cpu/rnn/rnn_utils.hpp (set_offsets), and sizes as measured; how
+    many parts hold states depends on its version.
     """
     x, recurrent = args[0], args[2]
     if not args[-1]:
@@ -65,9 +69,23 @@ def lstm_workspace_bytes(args: tuple[Any, ...]) -> int:
     hidden = recurrent.shape[1]
     states = 2 * (steps + 1) * batch
     sizes = [steps * batch * _padded(4 * hidden)]
-    sizes += [states * _padded(max(width, hidden))] * 3 + [states * hidden] * 2
+    sizes += [states * _padded(max(width, hidden))] * _parts_with_states() + [states * hidden] * 2
     sizes += [steps * batch * _padded(hidden)]
     return sum(math.ceil(4 * size / _PAGE) * _PAGE for size in sizes)
+
+
+@functools.cache
+def _parts_with_states() -> int:
+    """What the installed oneDNN says: 5 as of torch 2.6 and 2.9 (oneDNN 3.5 and 3.7), 3 as of 2.13 and 2.15.
+
+    A layer of one step is asked, so small that each part is a page; four parts hold something else.
+    """
+    layer: Any = torch.ops.aten.mkldnn_rnn_layer
+    with without_modes():
+        row, weights, biases = torch.zeros(1, _LINE), torch.zeros(4 * _LINE, _LINE), torch.zeros(4 * _LINE)
+        ways = (False, [], 2, _LINE, 1, True, False, True, True)
+        workspace = layer(row[None], weights, weights, biases, biases, row, row, *ways)[3]
+    return workspace.nbytes // _PAGE - 4
 
 
 def _padded(row: int) -> int:
