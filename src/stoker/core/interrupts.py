@@ -1,5 +1,3 @@
-# pyright: reportPrivateUsage=false
-# (python shows its frames by functions with an underscore)
 """Ctrl-C at moments when python would swallow it: around a fork, and while an object is finalised.
 
 Python runs a signal's handler wherever the main thread happens to be. In a callback at a fork (`logging` has one) or in
@@ -42,7 +40,7 @@ class InterruptsHandedOn:
     def __enter__(self) -> None:
         """Begins to note interrupts."""
         self._came: list[int] = []
-        self._frame = sys._getframe(1)
+        self._frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         self._handler = _own_handler()
         if self._handler is not None:
             signal.signal(signal.SIGINT, lambda number, _: self._came.append(number))
@@ -76,7 +74,8 @@ def _raise_outside(finaliser: types.FrameType) -> None:
 
 def _is_running(sought: types.FrameType) -> bool:
     main = threading.main_thread().ident
-    frame = sys._current_frames().get(main) if main is not None else None
+    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+    frame = frames.get(main) if main is not None else None
     while frame is not None and frame is not sought:
         frame = frame.f_back
     return frame is not None

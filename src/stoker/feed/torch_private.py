@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -89,7 +90,7 @@ LOOKED_UP = (
 """Those functions as they are now: data workers look them up again, and a torch without one must be met before them."""
 
 GET_ITERATOR = "_get_iterator"
-stock_get_iterator = DataLoader._get_iterator
+stock_get_iterator: Callable[[DataLoader[Any]], Any] = DataLoader._get_iterator
 """Torch's own, taken before anybody of stoker's replaces it."""
 
 

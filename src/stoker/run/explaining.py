@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (loaders and datasets are the user's)
 """`stoker explain script.py`, inside the program: at the first ``iter(loader)`` says how each loader would be served.
 
 Every loader alive at that moment is looked at. Nothing is drawn from a sampler and no sample is made in the program's
@@ -15,7 +13,7 @@ import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, SubsetRandomSampler
@@ -107,7 +105,8 @@ class Explainer(Serving):
 
     def _probe(self, loader: DataLoader[Any], program: Program, choice: Choice) -> Choice:
         """What the probe makes of a candidate; for the pinned tier, only whether workers can be started."""
-        context = loader.multiprocessing_context or torch.multiprocessing
+        given: Any = loader
+        context = given.multiprocessing_context or torch.multiprocessing
         iteration = Iteration(
             ordinal=0,
             base_seed=os.getpid(),
@@ -146,7 +145,7 @@ def first_indices(loader: DataLoader[Any]) -> tuple[Any, Any, bool]:
 
 def _some_indices(loader: DataLoader[Any], sampler: Any, count: int) -> tuple[list[Any], bool]:
     if isinstance(sampler, list | tuple | range):
-        return list(sampler[:count]), True
+        return list(cast("list[Any]", sampler)[:count]), True
     if type(sampler) is SubsetRandomSampler:
         return list(sampler.indices[:count]), True
     try:

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Who runs what, where: the first record of a run."""
 
 from __future__ import annotations

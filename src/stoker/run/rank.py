@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (torch.distributed is partly untyped)
 """Which rank of a distributed program this process is, and how many ranks share its host.
 
 Launchers announce it in the environment (``LOCAL_WORLD_SIZE``). Programs that start their ranks themselves

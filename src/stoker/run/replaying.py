@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (loaders and datasets are the user's)
 """`stoker run --replay LOADER:INDEX:SEED`: makes one sample of a run again, alone, in the training process, and ends.
 
 For samples that end their data worker: here a debugger sees it, and the interpreter's own fault handler says where it
@@ -15,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -121,12 +119,13 @@ def _describe(lines: list[str], name: str, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         lines.append(f"{name}: tensor {value.dtype} {list(value.shape)}, {format_bytes(value.nbytes)}{_range(value)}")
     elif isinstance(value, np.ndarray):
-        lines.append(f"{name}: array {value.dtype} {list(value.shape)}, {format_bytes(value.nbytes)}")
+        array = cast("np.ndarray[Any, Any]", value)
+        lines.append(f"{name}: array {array.dtype} {list(array.shape)}, {format_bytes(array.nbytes)}")
     elif isinstance(value, dict):
-        for key, part in value.items():
+        for key, part in cast("dict[Any, Any]", value).items():
             _describe(lines, f"{name}[{key!r}]", part)
     elif isinstance(value, list | tuple):
-        for number, part in enumerate(value):
+        for number, part in enumerate(cast("list[Any]", value)):
             _describe(lines, f"{name}[{number}]", part)
     else:
         text = repr(value)

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """One served process under ``stoker run``: installs serving, keeps the run folder, prints the report at the end."""
 
 from __future__ import annotations

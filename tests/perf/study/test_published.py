@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from stoker.perf.catalogue import gpu
 from stoker.perf.prediction.anchoring import anchored
@@ -23,6 +24,8 @@ from stoker.perf.study.workloads.mpt import mpt_rows
 from stoker.perf.study.workloads.tracing import decoder, distinct, mpt_features, traced
 from tests.perf.prediction.features import training
 
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
 
 @pytest.fixture(scope="module")
 def judge() -> Judge:
@@ -37,6 +40,8 @@ def test_every_workload_is_traced() -> None:
 @pytest.mark.parametrize("name", ["NCF", "SSD300", "gnmt", "waveglow"])
 def test_traces_are_what_tracing_makes(name: str) -> None:
     """Compile the table again where this fails: `python -m stoker.perf.study.workloads.tracing`, then the intervals."""
+    if name == "waveglow" and TORCH < (2, 9):
+        pytest.skip("`x[:, a:b]` slices both dimensions (in torch 2.6, not in 2.9): the table is of torch 2.13")
     found = min((w for w in distinct().values() if w.name == name), key=lambda workload: workload.batch)
     again = traced(found)
     kept = traced_programs()[found.key]

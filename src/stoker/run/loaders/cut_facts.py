@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false
-# (torch.fx is untyped)
 """What ``stoker.cut(loader)`` returns: the cut of one loader's steps as it stands, for people and for tools."""
 
 from __future__ import annotations

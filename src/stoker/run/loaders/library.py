@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (subclasses torch's DataLoader, which is typed in part)
 """stoker as a library: a drop-in ``DataLoader``, and one existing loader served.
 
 Under ``stoker run`` they belong to the run; else to a :class:`Serving` of this process, made at the first use with the
@@ -14,7 +12,7 @@ import logging
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import torch.utils.data as torch_data
@@ -170,14 +168,16 @@ def _seat_of(loader: torch_data.DataLoader[Any]) -> _Seat:
     return seat
 
 
-def read_state(state: Mapping[str, Any]) -> Cursor:
+def read_state(state: object) -> Cursor:
     """The cursor in what ``state_dict`` returned; raises :class:`ResumeError` for anything else."""
-    found: Any = state.get("format") if isinstance(state, Mapping) else None
+    kind = type(state).__name__
+    fields = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else dict[str, Any]()
+    found = fields.get("format")
     if found != STATE_FORMAT:
-        what = f"format {found!r}" if found is not None else f"{type(state).__name__} without a format"
+        what = f"format {found!r}" if found is not None else f"{kind} without a format"
         raise ResumeError(f"`state` must be what `state_dict` returned, of format {STATE_FORMAT}, got a {what}")
     try:
-        return msgspec.convert(dict(state), Cursor)
+        return msgspec.convert(dict(fields), Cursor)
     except msgspec.ValidationError as error:
         raise ResumeError(f"`state` must be what `state_dict` returned: {error}") from None
 
@@ -248,7 +248,7 @@ def wrap(loader: _Loader) -> _Loader:
     Raises:
         TypeError: it is no DataLoader, or one that makes its iterators in a way of its own.
     """
-    if not isinstance(loader, torch_data.DataLoader):
+    if not isinstance(loader, torch_data.DataLoader):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"`loader` must be a torch DataLoader, got {type(loader).__name__}")
     if isinstance(loader, DataLoader):
         return loader

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (replaces two methods of torch's DataLoader)
 """The methods of torch's DataLoader that are replaced while loaders are served.
 
 Classes and constructors stay what they are, so subclasses, ``isinstance`` and pickles work as ever: only where an
@@ -22,7 +20,8 @@ from stoker.feed.torch_private import GET_ITERATOR, InProcessIterator, WorkersIt
 from stoker.run.loaders.serving import Serving
 
 _ITERATORS = (WorkersIterator, InProcessIterator)
-_stock_init = DataLoader.__init__
+_loader: Any = DataLoader
+_stock_init = _loader.__init__
 _replaced = Patches("loaders are served")
 _remembered = Patches("where loaders are made is remembered")
 _for_good = Patches("iterators that are made by their class are served")

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (loaders are the user's)
 """Assembles feed, scale and backend for the loaders of one process, and turns what happens into events."""
 
 from __future__ import annotations
@@ -409,7 +407,7 @@ def call_site(depth: int) -> str:
 
     Frameworks make loaders anew from those they are given: the place inside of them would tell a person nothing.
     """
-    frame = sys._getframe(depth)
+    frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
     nearest = ""
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (torch's hooks are untyped)
 """Where a loader's time goes, from marks that cost a microsecond: asked, delivered, optimizer stepped. One clock.
 
 From asking to having it is *input wait*, all of it: ``iter`` and ``next`` at their outermost edge, stoker's own work

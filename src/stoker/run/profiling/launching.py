@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,8 +93,12 @@ def read_ranks(folder: Path) -> list[RankRecord]:
     return sorted(found, key=lambda record: record.rank)
 
 
+def _ignored(number: int, frame: object) -> None:
+    pass
+
+
 @contextlib.contextmanager
-def _passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _passed_on(process: subprocess.Popen[bytes]) -> Generator[None]:
     """A terminal interrupts the program together with us; other signals are passed on. We outlive both."""
 
     def pass_on(number: int, _: Any) -> None:
@@ -103,7 +107,7 @@ def _passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
     before: dict[int, Any] = {}
     try:
-        before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, _ignored)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             before[number] = signal.signal(number, pass_on)
     except ValueError:  # not the main thread

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from stoker.core.errors import StokerError
@@ -90,7 +90,7 @@ _MODULE = ("-m", "--module")
 
 
 @contextlib.contextmanager
-def _said_to(log: Path) -> Iterator[None]:
+def _said_to(log: Path) -> Generator[None]:
     """Sends this process's standard error, and that of its children, to a file."""
     sys.stderr.flush()
     kept = os.dup(2)
@@ -104,7 +104,7 @@ def _said_to(log: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _as_rank_of(ranks: int) -> Iterator[None]:
+def _as_rank_of(ranks: int) -> Generator[None]:
     """Tells the child in the environment, as launchers do, which rank it is of how many."""
     told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
     before = {name: os.environ.get(name) for name in told}

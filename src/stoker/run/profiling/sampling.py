@@ -1,11 +1,10 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (torch's profiler and global hooks are untyped)
 """Looks into a few consecutive steps: torch's profiler, and ranges around modules while it runs."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -126,15 +125,15 @@ class ModuleRanges:
             return
         self._roots.append(root)
         inner = root
-        while isinstance(inner, _WRAPPERS) and isinstance(getattr(inner, "module", None), nn.Module):
-            inner = inner.module
+        while isinstance(inner, _WRAPPERS) and isinstance(within := getattr(inner, "module", None), nn.Module):
+            inner = within
         with contextlib.suppress(RuntimeError):
-            for path, module in inner.named_modules():
+            for path, module in cast("Iterator[tuple[str, nn.Module]]", inner.named_modules()):
                 self._paths.setdefault(id(module), path)
         self._paths.setdefault(id(root), "")
 
 
-_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+_WRAPPERS: tuple[type[nn.Module], ...] = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
 
 def _autocast() -> str:

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """One process under ``stoker profile``: watches its steps, samples some, writes what it found, and may end there."""
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (torch's iterators are untyped)
 """The marks that are always set: around ``next`` of torch's loaders and around optimizer steps. Microseconds a step."""
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import get_ident
 from time import perf_counter, thread_time
-from typing import Any
+from typing import Any, cast
 
 from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
@@ -67,13 +65,14 @@ class Watch:
         """All marks so far, in the order in which they were set."""
         return [Mark(Kind(kind), t_s, thread, owner, cpu_s) for kind, t_s, thread, owner, cpu_s in self._raw]
 
-    def install(self, *others: type) -> None:
+    def install(self, *others: type[Any]) -> None:
         """Sets marks from now on.
 
         Args:
             others: iterators with a ``__next__`` of their own around torch's; the marks go around the whole of it.
         """
-        stock = {kind: kind.__next__ for kind in (BaseIterator, *others)}
+        kinds: tuple[type[Any], ...] = (BaseIterator, *others)
+        stock = {kind: kind.__next__ for kind in kinds}
         for kind, real in stock.items():
             self._patches.set(kind, "__next__", self._watched_next(real, others if kind is BaseIterator else ()))
         # Asking for the process's number at each mark would cost more than the mark.
@@ -213,8 +212,9 @@ def _samples_of(batch: Any) -> int | None:
     torch: Any = sys.modules["torch"]
     if isinstance(batch, torch.Tensor):
         return int(batch.shape[0]) if batch.dim() else None
-    if isinstance(batch, dict) or isinstance(getattr(batch, "data", None), dict):
-        values = list((batch if isinstance(batch, dict) else batch.data).values())
+    named = cast("object", batch) if isinstance(batch, dict) else getattr(batch, "data", None)
+    if isinstance(named, dict):
+        values = list(cast("dict[Any, Any]", named).values())
     else:
-        values = list(batch) if isinstance(batch, (list, tuple)) else []
+        values = list(cast("list[Any]", batch)) if isinstance(batch, (list, tuple)) else []
     return next((size for value in values[:8] if (size := _samples_of(value)) is not None), None)

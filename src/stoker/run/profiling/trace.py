@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (torch's profiler hands out untyped objects)
 """What torch's profiler saw, as plain spans; the only module that knows how torch keeps it."""
 
 from __future__ import annotations

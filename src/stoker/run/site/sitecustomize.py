@@ -30,4 +30,4 @@ if os.environ.get("STOKER_CACHE_RUN") or os.environ.get("STOKER_CACHE_INSTALL"):
 # Last, so that whatever it raises reaches python as it would without us; so does its absence (an ImportError with this
 # name is how python's `site` sees that there is none).
 sys.modules.pop(__name__, None)
-import sitecustomize  # noqa: E402, F401  # pyright: ignore[reportMissingImports]
+import sitecustomize  # noqa: E402, F401  # pyright: ignore[reportMissingImports, reportUnusedImport]
