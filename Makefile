@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup etcd demo test lint types layers unit integration bench lock clean
+.PHONY: setup etcd demo test lint types layers unit integration torch-matrix bench lock clean
 
 setup: $(STAMP)
 
@@ -47,6 +47,18 @@ unit: setup
 # Two files at a time: these start workers and kill them, and wait more than they compute.
 integration: setup
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m integration
+
+# What stoker takes from torch, under another torch: its private names, the unit tests, the contract suite. Of most
+# versions there are builds for CUDA alone, of 6 GB with their libraries; they run where there is no accelerator too.
+TORCH ?= 2.6.0
+MATRIX = build/torch-$(TORCH)
+
+torch-matrix:
+	test -x $(MATRIX)/bin/python || $(PYTHON) -m venv $(MATRIX)
+	grep -vE '^(torch|sympy)==' constraints.txt > $(MATRIX)/constraints.txt
+	$(MATRIX)/bin/python -m pip install -q --disable-pip-version-check -c $(MATRIX)/constraints.txt torch==$(TORCH) -e ".[dev]"
+	$(MATRIX)/bin/python -m pytest -q -n 2 -m "not integration"
+	$(MATRIX)/bin/python -m pytest -q -n 2 --dist loadfile tests/contract tests/run/test_lacking.py
 
 bench: setup
 	$(BIN)/python -m benchmarks
