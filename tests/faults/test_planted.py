@@ -45,7 +45,6 @@ FALLBACKS = {
     "stoker.graph.cut_control.Cutter.batch_of",
     *(f"stoker.run.loaders.cutting._Careful.{name}" for name in vars(cutting._Careful)),
     # Made with what serves all loaders: where that fails, nothing is served, as tests of the hook show.
-    "stoker.graph.watching.step_watcher.Conductor.__init__", "stoker.run.loaders.cutting.Cutting.__init__",
     "stoker.run.loaders.steps.StepClock.__init__", "stoker.scale.budget.CpuLedger.__init__",
 }  # fmt: skip
 

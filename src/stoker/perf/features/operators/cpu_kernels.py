@@ -83,7 +83,7 @@ def _parts_with_states() -> int:
     layer: Any = torch.ops.aten.mkldnn_rnn_layer
     with without_modes():
         row, weights, biases = torch.zeros(1, _LINE), torch.zeros(4 * _LINE, _LINE), torch.zeros(4 * _LINE)
-        ways = (False, [], 2, _LINE, 1, True, False, True, True)
+        ways = (False, list[int](), 2, _LINE, 1, True, False, True, True)
         workspace = layer(row[None], weights, weights, biases, biases, row, row, *ways)[3]
     return workspace.nbytes // _PAGE - 4
 
