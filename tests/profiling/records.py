@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.perf.diagnosis.kernels import LABELS
+from stoker.records.parts import PARTS
 from stoker.records.profile import LoaderFacts, RankRecord, SampledStep, StepTimes, Usage
 
 
@@ -12,7 +12,7 @@ def sampled(number: int, **seconds: float) -> SampledStep:
     return SampledStep(
         number=number,
         period_s=sum(seconds.values()),
-        seconds={label: seconds.get(label, 0.0) for label in LABELS},
+        seconds={label: seconds.get(label, 0.0) for label in PARTS},
         ranges=100_000,
     )
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.perf.diagnosis.kernels import LABELS, label_of_kernel, label_of_operator
+from stoker.perf.diagnosis.kernels import label_of_kernel, label_of_operator
 from stoker.perf.diagnosis.sampled import Kernel, Trace, analyse
 from stoker.perf.diagnosis.timeline import (
     CLOSURE,
@@ -22,6 +22,7 @@ from stoker.perf.diagnosis.timeline import (
     on_device,
     on_host,
 )
+from stoker.records.parts import PARTS
 
 
 def op(name: str, start: int, end: int, sequence: int = -1, number: int = 0) -> Span:
@@ -184,7 +185,7 @@ class TestSums:
         seconds, hidden = on_device(segments, kernels)
         assert sum(seconds.values()) == pytest.approx(sum(s.length for s in segments))
         assert hidden >= 0
-        assert set(seconds) == set(LABELS)
+        assert set(seconds) == set(PARTS)
 
     @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 50)), max_size=12), st.integers(0, 150))
     def test_overlap_is_counted_instant_by_instant(self, raw: list[tuple[int, int]], at: int) -> None:

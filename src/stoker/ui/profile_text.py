@@ -110,8 +110,8 @@ def _parts(profile: Profile, style: Style) -> list[str]:
 def _shown(profile: Profile) -> dict[str, float]:
     """The parts as rows: the input's two halves apart, those that took nothing left out unless predicted."""
     details = profile.details
-    rows = {"input": details.wait_s, "copy": details.copy_s}
-    rows |= {name: profile.parts.get(name, 0.0) for name in PARTS if name != "input"}
+    halves = {"input": details.wait_s, "copy": details.copy_s}
+    rows = {name: halves.get(name, profile.parts.get(name, 0.0)) for name in PARTS}
     predicted = profile.predicted.parts if profile.predicted else {}
     always = ("input", "compute", "memory") if profile.sampled else ("input", "optimizer")
     return {name: value for name, value in rows.items() if value > 0 or name in always or predicted.get(name)}

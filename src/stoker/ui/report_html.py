@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from html import escape
 
 from stoker.core.units import format_bytes, format_seconds
+from stoker.records.parts import REPORTED
 from stoker.records.runlog import Run
 from stoker.ui.advice import Advice
 from stoker.ui.cuts import headline_cut, latest_cuts, write_cut
@@ -27,7 +28,7 @@ from stoker.ui.html_page import (
 )
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.report_plots import draw_loader, has_gaps
-from stoker.ui.report_text import PARTS, write_steady, write_workers
+from stoker.ui.report_text import write_steady, write_workers
 from stoker.ui.summary import Summary
 from stoker.ui.versus_html import draw_versus
 from stoker.ui.windows import Split, Window
@@ -190,7 +191,7 @@ def _bar(split: Split) -> str:
 
 
 def _part_names() -> list[tuple[str, str]]:
-    return [(f"s{number}", name) for number, name in enumerate(PARTS)]
+    return [(f"s{number}", name) for number, name in enumerate(REPORTED)]
 
 
 def _plots(run: Run, summary: Summary, main: LoaderSummary) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stoker.records.events import WorkerLost
+from stoker.records.parts import REPORTED
 from stoker.records.runlog import Run
 from stoker.ui.figures import write_clock, write_percent, write_plural, write_rate
 from stoker.ui.html_page import Figure
 from stoker.ui.loaders import LoaderSummary
-from stoker.ui.report_text import PARTS
 from stoker.ui.series import Point, pieces, worker_steps
 from stoker.ui.svg import Pair, Plot, count_ticks, nice_ticks
 
@@ -68,15 +68,15 @@ def _split(stretches: list[list[Point]], end_s: float) -> Figure:
     plot = _plot("Shares of the step time over time in percent", end_s, [0, 0.25, 0.5, 0.75, 1.0], percent=True)
     for stretch in stretches:
         lower = _edges(stretch, lambda _: 0.0)
-        for number in range(len(PARTS)):
+        for number in range(len(REPORTED)):
             upper = _edges(stretch, _share_up_to(number))
             plot.band(lower, upper, f"s{number}")
             lower = upper
         for point in stretch:
-            parts = zip(PARTS, point.window.split.parts(), strict=True)
+            parts = zip(REPORTED, point.window.split.parts(), strict=True)
             words = ", ".join(f"{name} {write_percent(part)}" for name, part in parts)
             plot.explain(point.from_s, point.to_s, f"{_span(point)}: {words}")
-    legend = [(f"s{number}", name) for number, name in enumerate(PARTS)]
+    legend = [(f"s{number}", name) for number, name in enumerate(REPORTED)]
     return Figure(title="Where a step's time goes", unit="% of step time", legend=legend, drawing=plot.render())
 
 

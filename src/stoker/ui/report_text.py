@@ -7,6 +7,7 @@ import textwrap
 from dataclasses import dataclass
 
 from stoker.core.units import format_seconds
+from stoker.records.parts import REPORTED
 from stoker.records.versus import describe
 from stoker.ui.cache_text import write_cache_used
 from stoker.ui.cuts import write_cut
@@ -21,8 +22,6 @@ _LOADERS_SHOWN = 4
 _LOADERS_LEAST = 3
 _INCIDENTS_SHOWN = 3
 
-PARTS = ("input wait", "copy to device", "compute", "other")
-"""Names of a split's parts, in its order."""
 SPLIT_COLOURS = (33, 36, 32, 90)
 """ANSI styles of a split's parts, in its order."""
 _BAR = {True: "█▓▒░", False: "#=-."}
@@ -220,7 +219,7 @@ def _apportion(parts: tuple[float, ...], width: int) -> list[int]:
 
 def _legend(style: Style) -> str:
     # The first word of a part's name stands for it where the line is narrow.
-    parts = PARTS if style.width >= 80 else [part.split()[0] for part in PARTS]
+    parts = [*REPORTED] if style.width >= 80 else [part.split()[0] for part in REPORTED]
     names = zip(_BAR[style.unicode], parts, SPLIT_COLOURS, strict=True)
     return "   ".join(f"{style.paint(glyph * 2, code)} {name}" for glyph, name, code in names)
 

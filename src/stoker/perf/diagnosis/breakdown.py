@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from stoker.perf.diagnosis.kernels import LABELS
 from stoker.perf.diagnosis.marks import Pace, pace_of
-from stoker.records.parts import PARTS
+from stoker.records.parts import PARTS, PREDICTED, fold
 from stoker.records.profile import RankRecord, SampledStep, StepTimes
 
 
@@ -17,7 +16,7 @@ class Breakdown(NamedTuple):
 
     Attributes:
         pace: of steps that nothing disturbed.
-        seconds: by label, of :data:`~stoker.perf.diagnosis.kernels.LABELS`; they sum to the pace.
+        seconds: by part, of :data:`~stoker.records.parts.PARTS`; they sum to the pace.
         hidden_s: of communication.
         own_s: of the step, without communication.
     """
@@ -29,8 +28,8 @@ class Breakdown(NamedTuple):
     sampled: int
 
     def parts(self) -> dict[str, float]:
-        """By the names that predictions have: waiting for input and copying it are one."""
-        return {part: self.seconds[part] + (self.seconds["copy"] if part == "input" else 0.0) for part in PARTS}
+        """By the rows that predictions have."""
+        return fold(self.seconds, PREDICTED)
 
 
 def break_down(record: RankRecord) -> Breakdown | None:
@@ -49,7 +48,7 @@ def break_down(record: RankRecord) -> Breakdown | None:
     scale = pace.seconds / total_s if total_s > 0 else 0.0
     return Breakdown(
         pace=pace,
-        seconds={label: scale * seconds.get(label, 0.0) for label in LABELS},
+        seconds={label: scale * seconds.get(label, 0.0) for label in PARTS},
         hidden_s=scale * hidden_s,
         steps=len(plain),
         sampled=len(record.samples),
@@ -69,7 +68,7 @@ def _typical_s(plain: Sequence[StepTimes], name: str) -> float:
 def _divided(record: RankRecord, plain: Sequence[StepTimes], pace: Pace) -> tuple[dict[str, float], float]:
     samples = typical(record.samples)
     wait_s = _typical_s(plain, "wait_s")
-    seconds = {label: fmean(sample.seconds.get(label, 0.0) for sample in samples) for label in LABELS}
+    seconds = {label: fmean(sample.seconds.get(label, 0.0) for sample in samples) for label in PARTS}
     if record.device == "cpu":
         fixed = {"input": wait_s, "optimizer": _typical_s(plain, "optimizer_s")}
     else:
@@ -131,7 +130,7 @@ def without_overhead(seconds: Mapping[str, float], target_s: float, most_s: floa
 def mean_of(breakdowns: Sequence[Breakdown]) -> Breakdown:
     """The mean over ranks, label by label; they share one pace, that of the slowest."""
     slowest = max(breakdowns, key=lambda each: each.pace.seconds)
-    seconds = {label: fmean(each.seconds[label] for each in breakdowns) for label in LABELS}
+    seconds = {label: fmean(each.seconds[label] for each in breakdowns) for label in PARTS}
     total_s = sum(seconds.values())
     scale = slowest.pace.seconds / total_s if total_s > 0 else 1.0
     return slowest._replace(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 
-LABELS: tuple[str, ...] = ("input", "copy", "compute", "memory", "host", "communication", "optimizer", "other")
-"""What an instant of a step is spent on. ``copy`` is from host to device; all others are parts of a prediction."""
-
 _PRODUCTS = re.compile(
     r"""aten::(
         (add|badd)?b?mm_?$ | addmv_?$ | mv$ | v?dot$ | baddbmm_?$ | _addmm_activation | _scaled_mm

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from stoker.perf.diagnosis.kernels import LABELS
-from stoker.records.parts import PARTS
+from stoker.records.parts import PARTS, PREDICTED
 from stoker.records.profile import RankRecord, SampledStep, Stragglers
 
 
@@ -68,11 +67,11 @@ def _excess(by_number: Sequence[dict[int, SampledStep]], position: int, common: 
 
     found = {
         label: mean_of(by_number[position], label) - fmean(mean_of(each, label) for each in by_number)
-        for label in LABELS
+        for label in PARTS
         if label != "communication"
     }
     label = max(found, key=lambda name: found[name])
-    return label if label in PARTS else "input", found[label]
+    return label if label in PREDICTED else "input", found[label]
 
 
 def waited_s(records: Sequence[RankRecord]) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from stoker.perf.diagnosis.kernels import LABELS
+from stoker.records.parts import PARTS
 
 NEXT, STEP, OPTIMIZER, CLOSURE = "stoker::next", "stoker::step", "stoker::optimizer", "stoker::closure"
 """Names of the ranges that we put into the trace: waiting for a batch, the end of a step (an instant), an optimizer's
@@ -186,7 +186,7 @@ def on_host(segments: Sequence[Segment], exchanges: Sequence[tuple[int, int]]) -
         exchanges: when an exchange between ranks was under way, in other threads.
     """
     busy = Busy(exchanges)
-    seconds = dict.fromkeys(LABELS, 0.0)
+    seconds = dict.fromkeys(PARTS, 0.0)
     exposed = 0.0
     for segment in segments:
         # Waiting for an exchange leaves no range: the thread is in none while the exchange is under way.
@@ -208,7 +208,7 @@ def on_device(segments: Sequence[Segment], kernels: Iterable[tuple[int, int, str
         segments: of the training thread in the step: say what the host is at while the device does nothing.
         kernels: start, end and label of what the device did, on all its streams.
     """
-    seconds = dict.fromkeys(LABELS, 0.0)
+    seconds = dict.fromkeys(PARTS, 0.0)
     if not segments:
         return seconds, 0.0
     start, end = segments[0].start, segments[-1].end

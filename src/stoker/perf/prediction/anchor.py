@@ -12,7 +12,7 @@ import msgspec
 from stoker.core.errors import RunFolderError
 from stoker.perf.catalogue import catalogue
 from stoker.perf.features.records import StepFeatures
-from stoker.records.parts import PARTS
+from stoker.records.parts import PREDICTED
 from stoker.records.profile import FEATURES_NAME, read_profile
 
 CPU = "cpu"
@@ -28,7 +28,7 @@ class Anchor:
         gpus: ranks, each with one.
         seconds: of an optimizer step.
         low, high: interval of the measurement.
-        parts: seconds by name, of :data:`~stoker.records.parts.PARTS`; they sum to ``seconds``.
+        parts: seconds by name, of :data:`~stoker.records.parts.PREDICTED`; they sum to ``seconds``.
         precision: of products, as the catalogue calls it; empty where it is not known.
         batch_size: samples of one rank and step; None where it is not known.
         cpu_seconds_per_sample: processor time of making a sample; None where it was not measured.
@@ -57,9 +57,9 @@ class Anchor:
             )
         if self.gpus < 1:
             raise ValueError(f"`gpus` must be at least 1, got {self.gpus}")
-        unknown = [name for name in self.parts if name not in PARTS]
+        unknown = [name for name in self.parts if name not in PREDICTED]
         if unknown:
-            raise ValueError(f"`parts` must be among {', '.join(PARTS)}, got {unknown[0]!r}")
+            raise ValueError(f"`parts` must be among {', '.join(PREDICTED)}, got {unknown[0]!r}")
 
     @property
     def own_s(self) -> float | None:

@@ -75,7 +75,7 @@ def _part(name: str) -> str:
 
 
 PART_OF: Mapping[str, str] = MappingProxyType({term.name: _part(term.name) for term in TERMS})
-"""What each term is shown as, of :data:`~stoker.records.parts.PARTS`."""
+"""What each term is shown as, of :data:`~stoker.records.parts.PREDICTED`."""
 
 
 def columns(part: str) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stoker.records.parts import PARTS
+from stoker.records.parts import PREDICTED
 
 Tier = Literal["calibrated", "extrapolated", "refused"]
 """How sure a prediction is: number and interval come from measurements of such steps; from specifications alone, wider
@@ -21,7 +21,7 @@ class Prediction:
         seconds: most likely; NaN where refused.
         low, high: ends of the interval.
         share: of such predictions whose measurement lies in the interval.
-        parts: seconds by name, of :data:`~stoker.records.parts.PARTS`; they sum to ``seconds``.
+        parts: seconds by name, of :data:`~stoker.records.parts.PREDICTED`; they sum to ``seconds``.
         hidden_s: of communication that goes on beside computation; no part of ``seconds``.
         reasons: for the tier, and what of it no measurement has validated, as sentences.
     """
@@ -36,9 +36,9 @@ class Prediction:
     reasons: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.parts if name not in PARTS]
+        unknown = [name for name in self.parts if name not in PREDICTED]
         if unknown:
-            raise ValueError(f"`parts` must be among {', '.join(PARTS)}, got {unknown[0]!r}")
+            raise ValueError(f"`parts` must be among {', '.join(PREDICTED)}, got {unknown[0]!r}")
 
 
 def refused(*reasons: str) -> Prediction:

@@ -10,9 +10,9 @@ from statistics import fmean
 from stoker import __version__
 from stoker.perf.catalogue import catalogue
 from stoker.perf.diagnosis.breakdown import break_down, mean_of, typical
-from stoker.perf.diagnosis.kernels import LABELS
 from stoker.perf.diagnosis.sampled import Sampled, rescaled
 from stoker.perf.diagnosis.stragglers import find_stragglers, waited_s
+from stoker.records.parts import PARTS
 from stoker.records.profile import Details, Profile, RankRecord
 
 
@@ -109,7 +109,7 @@ def _input_cpu_s(record: RankRecord, batch_size: int | None) -> float | None:
 
 def _sampled_means(record: RankRecord) -> dict[str, float]:
     samples = record.samples and typical(record.samples)
-    return {label: fmean(sample.seconds.get(label, 0.0) for sample in samples) for label in LABELS} if samples else {}
+    return {label: fmean(sample.seconds.get(label, 0.0) for sample in samples) for label in PARTS} if samples else {}
 
 
 def _torch_version() -> str:
