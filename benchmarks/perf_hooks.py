@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, run
 from stoker.run.profiling.sampling import Sampler, mark_step
-from stoker.run.profiling.step_marks import Watch
+from stoker.run.profiling.step_marks import StepRecorder
 
 BAR = Bar("perf_hooks", "cost of profile's always-on marks, as a share of a step", headline=("hooks_percent",))
 STEP_S = 0.005
@@ -52,7 +52,7 @@ def measure(options: Options) -> Report:
         return _step_us(count, optimizer)
 
     def watched() -> float:
-        watch = Watch(lambda end, by_optimizer: None)
+        watch = StepRecorder(lambda end, by_optimizer: None)
         watch.install()
         try:
             return _step_us(count, optimizer)

@@ -1,12 +1,21 @@
+# pyright: reportPrivateUsage=false
 """From marks to steps, from steps to a pace."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
+from stoker.feed.torch_private import BaseIterator
+from stoker.feed.window import Counters
 from stoker.perf.diagnosis.marks import Kind, Mark, pace_of, steps_of
+from stoker.run.profiling.step_marks import StepRecorder
 
 A, D, B, E = Kind.ASKED, Kind.DELIVERED, Kind.STEPPING, Kind.STEPPED
 
@@ -74,6 +83,82 @@ def test_the_pieces_fit_into_the_step(lengths: list[tuple[float, ...]]) -> None:
     assert len(steps) == len(lengths) - 1
     for each in steps:
         assert each.wait_s + each.optimizer_s + each.after_s <= each.period_s + 1e-9
+
+
+class TestRecorder:
+    @given(st.lists(st.tuples(*[st.floats(0.001, 1)] * 4), min_size=2, max_size=20))
+    def test_a_run_and_a_profile_divide_a_loop_alike(self, lengths: list[tuple[float, ...]]) -> None:
+        now_s, optimizer = 100.0, torch.optim.SGD([torch.zeros(1)], lr=0.1)
+        feed: Any = SimpleNamespace(number=0, counters=Counters())
+        recorder = StepRecorder(lambda *_: None, lambda: now_s)
+        recorder.install()
+        try:
+            recorder.begun(feed)
+            recorder.opened(feed)
+            for wait_s, compute_s, optimizer_s, after_s in lengths:
+                recorder.asked(feed)
+                now_s += wait_s
+                recorder.delivered(feed)
+                now_s += compute_s
+                recorder._stepping(optimizer, (optimizer,), {})
+                now_s += optimizer_s
+                recorder.stepped(optimizer)
+                now_s += after_s
+        finally:
+            recorder.remove()
+        first, last = recorder.of(feed).first, recorder.of(feed).last
+        assert first is not None
+        assert last is not None
+        steps = steps_of(recorder.marks, by_optimizer=True)
+        assert sum(step.wait_s for step in steps) == pytest.approx(last.input_wait_s - first.input_wait_s)
+        assert sum(step.after_s for step in steps) == pytest.approx(last.other_s - first.other_s)
+        # A run's steps end with a request for a batch, a profile's with the optimizer.
+        rests = [step.period_s - step.wait_s - step.after_s for step in steps]
+        assert rests == pytest.approx([compute_s + optimizer_s for _, compute_s, optimizer_s, _ in lengths[1:]])
+        own_s = sum(compute_s + optimizer_s for _, compute_s, optimizer_s, _ in lengths[:-1])
+        assert last.compute_s - first.compute_s == pytest.approx(own_s)
+
+    def test_torchs_own_loaders_are_seen_until_it_ends_and_the_clock_goes_on(self) -> None:
+        stock, ends = BaseIterator.__next__, list[int]()
+        recorder = StepRecorder(lambda end, by_optimizer: ends.append(end))
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        recorder.install()
+        try:
+            batches = iter(DataLoader(range(6), batch_size=3))  # type: ignore[arg-type]
+            next(batches)
+            optimizer.step()
+            recorder.end()
+            next(batches)
+            optimizer.step()
+            kinds = [mark.kind for mark in recorder.marks]
+            assert kinds == [A, D, B, E]
+            assert ends == [0]
+            loader = recorder.main_loader()
+            assert loader is not None
+            assert loader.batch_size == 3
+            assert BaseIterator.__next__ is stock
+            feed: Any = SimpleNamespace(number=0, counters=Counters())
+            recorder.asked(feed)
+            recorder.delivered(feed)
+            optimizer.step()
+            assert recorder.of(feed).optimizer_steps == 1, "a loader that stoker serves is still timed"
+            assert [mark.kind for mark in recorder.marks] == [A, D, B, E]
+        finally:
+            recorder.remove()
+
+    def test_a_mistake_while_marks_are_set_does_not_reach_the_program(self) -> None:
+        def fails(*_: object) -> None:
+            raise OSError("planted")
+
+        recorder = StepRecorder(fails)
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        recorder.install()
+        try:
+            optimizer.step()
+            optimizer.step()
+        finally:
+            recorder.remove()
+        assert [mark.kind for mark in recorder.marks] == [B, E], "and no more is marked"
 
 
 class TestPace:

@@ -52,7 +52,7 @@ class Program:
         self.now_s += seconds
 
     def step(self) -> None:
-        self.clock._on_step()  # as torch's hook does
+        self.clock.stepped(None)  # as torch's hook does
 
     def leave(self, number: int) -> None:
         self.clock.left(self.feed(number))

@@ -15,7 +15,7 @@ from stoker.graph.torch_private import COMPILER
 from stoker.graph.watching import modes
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
-from stoker.run.profiling.step_marks import Watch
+from stoker.run.profiling.step_marks import StepRecorder
 
 
 def replace_all() -> dict[str, list[str]]:
@@ -30,7 +30,7 @@ def replace_all() -> dict[str, list[str]]:
     with contextlib.suppress(Exception):  # which is torch's business, until the program compiles
         importlib.import_module(COMPILER)
     modes.watch_compiled()
-    Watch(lambda end, by_optimizer: None).install()
+    StepRecorder(lambda *_: None).install()
     arena = SlotArena()
     arena.install()
     streams.watch_reads()

@@ -21,6 +21,7 @@ from stoker.run.event_buffer import Memory
 from stoker.run.header import describe_run
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
+from stoker.run.loaders.steps import StepClock
 from stoker.run.rank import find_place
 from stoker.run.run_context import Active
 from stoker.ui.live import LiveLine
@@ -30,9 +31,14 @@ from stoker.ui.terminal import style_for
 
 
 class Session:
-    """What one process under ``stoker run`` has."""
+    """What one process under ``stoker run`` has.
 
-    def __init__(self, active: Active) -> None:
+    Args:
+        active: the run.
+        clock: of the steps, where it is to record more than a run needs.
+    """
+
+    def __init__(self, active: Active, clock: StepClock | None = None) -> None:
         self._active = active
         # The rank may not be known before the program makes its process group; that of a launcher is known now.
         self._live = LiveLine.on(sys.stderr, os.environ, quiet=active.settings.quiet, rank=find_place().rank)
@@ -45,6 +51,7 @@ class Session:
             [self._on_event, self._memory.on_event, self._log.on_event, self._live.on_event],
             active.program,
             active.launcher,
+            clock,
         )
 
     def start(self) -> None:

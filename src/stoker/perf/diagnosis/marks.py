@@ -6,7 +6,8 @@ or, where no optimizer steps, with the request for the next batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 from statistics import median
@@ -42,10 +43,38 @@ class Mark(NamedTuple):
     cpu_s: float = 0.0
 
 
-class _Span(NamedTuple):
+@dataclass(slots=True)
+class _Begun:
+    """A step since its beginning. What begins in it counts in full, even where it ends behind it."""
+
     begin_s: float
-    end_s: float
-    cpu_s: float
+    wait_s: float = 0.0
+    wait_cpu_s: float = 0.0
+    optimizer_s: float = 0.0
+    batches: int = 0
+    asked_s: float | None = None
+    """When its first batch was asked for."""
+    worked_s: float | None = None
+    """When its last optimizer was done."""
+
+    def waited(self, asked: Mark, delivered: Mark) -> None:
+        """A batch was asked for in it, and has come."""
+        self.wait_s += delivered.t_s - asked.t_s
+        self.wait_cpu_s += max(0.0, delivered.cpu_s - asked.cpu_s)
+        self.batches += 1
+        if self.asked_s is None:
+            self.asked_s = asked.t_s
+
+    def worked(self, begin_s: float, end_s: float) -> None:
+        """An optimizer has begun in it, and is done."""
+        self.optimizer_s += end_s - begin_s
+        self.worked_s = end_s
+
+    def after_s(self, end_s: float, *, by_optimizer: bool) -> float:
+        """From an optimizer's end to the request for a batch: at its beginning, or where batches count, at its end."""
+        if by_optimizer:
+            return self.asked_s - self.begin_s if self.asked_s is not None else 0.0
+        return end_s - self.worked_s if self.worked_s is not None else 0.0
 
 
 def steps_of(marks: Sequence[Mark], *, by_optimizer: bool, sampled: tuple[int, int] = (0, 0)) -> list[StepTimes]:
@@ -56,74 +85,52 @@ def steps_of(marks: Sequence[Mark], *, by_optimizer: bool, sampled: tuple[int, i
         by_optimizer: whether optimizer steps count, rather than batches.
         sampled: numbers of the first step that was disturbed by sampling and of the first after them.
     """
-    stepped = [mark for mark in marks if mark.kind is Kind.STEPPED]
-    if by_optimizer and stepped:
-        thread, owner = stepped[0].thread, stepped[0].owner
-        ends = [mark.t_s for mark in stepped if mark.owner == owner and mark.thread == thread]
-    else:
-        asked = [mark for mark in marks if mark.kind is Kind.ASKED]
-        if not asked:
-            return []
-        thread = asked[0].thread
-        ends = [mark.t_s for mark in asked if mark.thread == thread]
-    own = [mark for mark in marks if mark.thread == thread]
-    waits, works = _pairs(own, Kind.ASKED, Kind.DELIVERED), _pairs(own, Kind.STEPPING, Kind.STEPPED)
-    first_asked = [wait.begin_s for wait in waits]
-    steps: list[StepTimes] = []
-    at_wait = at_work = at_asked = 0
-    for number, (begin_s, end_s) in enumerate(pairwise(ends)):
-        at_wait, waited = _inside(waits, at_wait, begin_s, end_s)
-        at_work, worked = _inside(works, at_work, begin_s, end_s)
-        while at_asked < len(first_asked) and first_asked[at_asked] < begin_s:
-            at_asked += 1
-        after_s = 0.0
-        if by_optimizer and at_asked < len(first_asked) and first_asked[at_asked] < end_s:
-            after_s = first_asked[at_asked] - begin_s
-        elif not by_optimizer and works and worked:
-            after_s = end_s - worked[-1].end_s
-        steps.append(
-            StepTimes(
-                number=number,
-                period_s=end_s - begin_s,
-                wait_s=sum(each.end_s - each.begin_s for each in waited),
-                wait_cpu_s=sum(each.cpu_s for each in waited),
-                optimizer_s=sum(each.end_s - each.begin_s for each in worked),
-                after_s=after_s,
-                batches=len(waited),
-                sampled=sampled[0] <= number < sampled[1],
-            )
+    end = next((mark for mark in marks if mark.kind is Kind.STEPPED), None) if by_optimizer else None
+    by_optimizer = end is not None
+    end = end or next((mark for mark in marks if mark.kind is Kind.ASKED), None)
+    if end is None:
+        return []
+    begun = _begun_at(end, (mark for mark in marks if mark.thread == end.thread))
+    return [
+        StepTimes(
+            number=number,
+            period_s=following.begin_s - step.begin_s,
+            wait_s=step.wait_s,
+            wait_cpu_s=step.wait_cpu_s,
+            optimizer_s=step.optimizer_s,
+            after_s=step.after_s(following.begin_s, by_optimizer=by_optimizer),
+            batches=step.batches,
+            sampled=sampled[0] <= number < sampled[1],
         )
-    return steps
+        for number, (step, following) in enumerate(pairwise(begun))
+    ]
 
 
-def _pairs(marks: Sequence[Mark], begin: Kind, end: Kind) -> list[_Span]:
-    """Outermost pairs; a loader inside of another's dataset is part of that one's wait.
+def _begun_at(end: Mark, marks: Iterable[Mark]) -> list[_Begun]:
+    """One for each mark like ``end``, with what began behind it.
 
-    Of an optimizer that has the loss computed in between, only what follows the last computation is its own.
+    A loader inside of another's dataset is part of that one's wait. Of an optimizer that has the loss computed in
+    between, only what follows the last computation is its own.
     """
-    found: list[_Span] = []
-    open_marks: list[Mark] = []
+    begun = [_Begun(0.0)]  # what comes before the first end is part of no step
+    waiting: list[tuple[Mark, _Begun]] = []
+    working: tuple[float, _Begun] | None = None
     for mark in marks:
-        if mark.kind is begin:
-            if begin is Kind.STEPPING:
-                open_marks = [mark]
-            else:
-                open_marks.append(mark)
-        elif mark.kind is end and open_marks:
-            first = open_marks.pop()
-            if not open_marks:
-                found.append(_Span(first.t_s, mark.t_s, max(0.0, mark.cpu_s - first.cpu_s)))
-    return found
-
-
-def _inside(spans: Sequence[_Span], at: int, begin_s: float, end_s: float) -> tuple[int, list[_Span]]:
-    """The spans that begin in a step, and where the next step's begin."""
-    while at < len(spans) and spans[at].begin_s < begin_s:
-        at += 1
-    first = at
-    while at < len(spans) and spans[at].begin_s < end_s:
-        at += 1
-    return at, list(spans[first:at])
+        if mark.kind is Kind.STEPPED and working is not None:
+            begin_s, step = working
+            step.worked(begin_s, mark.t_s)
+            working = None
+        if mark.kind is end.kind and mark.owner == end.owner:
+            begun.append(_Begun(mark.t_s))
+        if mark.kind is Kind.ASKED:
+            waiting.append((mark, begun[-1]))
+        elif mark.kind is Kind.STEPPING:
+            working = mark.t_s, begun[-1]
+        elif mark.kind is Kind.DELIVERED and waiting:
+            asked, step = waiting.pop()
+            if not waiting:
+                step.waited(asked, mark)
+    return begun[1:]
 
 
 NUM_BLOCKS = 5

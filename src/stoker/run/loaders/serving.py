@@ -60,17 +60,23 @@ class Serving:
         sinks: told every event; must not raise.
         program: the script or ``-m module`` and its arguments; this process's own by default.
         launcher: what must start ``stoker`` for that program; this process's own where there is no ``program``.
+        clock: of the steps of all loaders.
     """
 
     def __init__(
-        self, settings: Settings, sinks: list[Sink], program: tuple[str, ...] = (), launcher: tuple[str, ...] = ()
+        self,
+        settings: Settings,
+        sinks: list[Sink],
+        program: tuple[str, ...] = (),
+        launcher: tuple[str, ...] = (),
+        clock: StepClock | None = None,
     ) -> None:
         self.settings = settings
         self.backend: Backend = LocalBackend()
         self._program = program or own_program()
         self._launcher = launcher if program else launcher_of(os.environ)
         self._take_place(find_place())
-        self.clock = StepClock()
+        self.clock = clock or StepClock()
         self._blind: Exception | None = None
         self.cutting = self._look_at_steps()
         self._sinks = sinks

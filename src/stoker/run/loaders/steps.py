@@ -168,7 +168,7 @@ class LoaderClock:
 
 
 class StepClock:
-    """Follows the steps of all loaders of a process.
+    """Follows the steps of all loaders of a process: the one place that its iterators and optimizers tell.
 
     Args:
         now_s: monotonic seconds.
@@ -189,7 +189,7 @@ class StepClock:
         self._hook = register_optimizer_step_post_hook(self._stepped_safely)
 
     def remove(self) -> None:
-        """Ends it."""
+        """Ends it; what iterators tell still counts."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -247,15 +247,16 @@ class StepClock:
         thread.leave(now_s)
         self.of(feed).answered(now_s, thread.inside_s, working=working)
 
-    def _stepped_safely(self, *_: object) -> None:
+    def _stepped_safely(self, optimizer: Any, *_: object) -> None:
         """Called inside the program's own call of ``step``: a mistake of ours must not end that."""
         try:
-            self._on_step()
+            self.stepped(optimizer)
         except Exception as error:
             reraise_from_handler(error)
             self.remove()  # without it, time after the optimizer's step counts as compute
 
-    def _on_step(self) -> None:
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has made a step."""
         self._stepped = self._now_s(), self._thread().inside_s
         if self._current is not None:
             self._current.optimizer_steps += 1

@@ -1,6 +1,6 @@
 """Loaders served by stoker while the program is measured: the session of `stoker run`, and what became of the loaders.
 
-Training waits inside the iterator that hands out served batches: its ``next`` is watched as a whole.
+The clock of that session is the one that records marks: there is no second one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import msgspec
 
 from stoker.records import events
 from stoker.records.profile import LoaderFacts
+from stoker.run.loaders.steps import StepClock
 from stoker.run.run_context import Active
 from stoker.run.session import Session
 
@@ -20,11 +21,13 @@ class Serving:
 
     Args:
         active: the run.
+        clock: of the steps.
     """
 
-    def __init__(self, active: Active) -> None:
+    def __init__(self, active: Active, clock: StepClock) -> None:
         self.session = Session(
-            dataclasses.replace(active, profile="", settings=msgspec.structs.replace(active.settings, quiet=True))
+            dataclasses.replace(active, profile="", settings=msgspec.structs.replace(active.settings, quiet=True)),
+            clock,
         )
         self.changes = 0
         """Times that the number of data workers changed, since this was last set to 0."""

@@ -18,7 +18,6 @@ import torch
 from stoker.core import host
 from stoker.core.forking import Owner
 from stoker.core.saying import say
-from stoker.feed.iterator import FedIterator
 from stoker.perf.diagnosis.marks import steps_of
 from stoker.perf.diagnosis.sampled import Sampled, analyse
 from stoker.records import events
@@ -30,7 +29,7 @@ from stoker.run.profiling.options import ProfileOptions
 from stoker.run.profiling.sampling import Sampler, mark_step
 from stoker.run.profiling.schedule import Do, Schedule
 from stoker.run.profiling.serving import Serving
-from stoker.run.profiling.step_marks import Watch
+from stoker.run.profiling.step_marks import StepRecorder
 from stoker.run.profiling.usage import read_usage, used_between
 from stoker.run.rank import find_place
 from stoker.run.run_context import Active
@@ -45,7 +44,7 @@ class ProfileSession:
         self._options = ProfileOptions.from_json(active.profile)
         self._owner = Owner()
         self._started_s, self._started_unix_s = time.monotonic(), time.time()
-        self._watch = Watch(self._on_step)
+        self._watch = StepRecorder(self._on_step)
         self._sampler = Sampler()
         self._schedule: Schedule | None = None
         self._by_optimizer = True
@@ -58,8 +57,9 @@ class ProfileSession:
     def start(self) -> None:
         """Watches from now on; what was found is written when the steps are over, or when the interpreter exits."""
         if self._options.served:
-            self._serving = Serving(self._active)
-        self._watch.install(*((FedIterator,) if self._serving is not None else ()))
+            self._serving = Serving(self._active, self._watch)
+        else:
+            self._watch.install()
         atexit.register(self.end)
 
     def _on_step(self, end: int, by_optimizer: bool) -> None:
@@ -108,7 +108,10 @@ class ProfileSession:
         usage = self._used()
         self._watch.sampling = False
         self._sampler.stop()
-        self._watch.remove()
+        if self._serving is None:
+            self._watch.remove()
+        else:
+            self._watch.end()  # served loaders go on with the clock
         if not self._watch.marks:
             return  # a launcher, or another process that does not train
         if self._serving is not None and complete and self._options.then == "stop":

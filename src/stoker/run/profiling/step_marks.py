@@ -1,26 +1,33 @@
-"""The marks that are always set: around ``next`` of torch's loaders and around optimizer steps. Microseconds a step."""
+"""The clock of a profiled process: keeps a mark of each thing that it is told. Microseconds a step.
+
+What stoker serves tells the clock as ever; torch's own iterators are made to.
+"""
 
 from __future__ import annotations
 
 import functools
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import get_ident
-from time import perf_counter, thread_time
+from time import monotonic, thread_time
 from typing import Any, cast
 
 from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from stoker.core.forking import at_fork
 from stoker.core.patching import Patches
+from stoker.feed.iterator import FedIterator
+from stoker.feed.loader import LoaderFeed
 from stoker.feed.torch_private import BaseIterator, dataset_of, num_workers_of
 from stoker.perf.diagnosis.marks import Kind, Mark
 from stoker.perf.diagnosis.timeline import CLOSURE, NEXT, OPTIMIZER
 from stoker.records.profile import LoaderFacts
 from stoker.run.loaders.serving import call_site
+from stoker.run.loaders.steps import StepClock
 
 ENOUGH_BATCHES = 40
 """Batches without an optimizer step after which batches count as steps; accumulation over more is rare."""
@@ -34,14 +41,16 @@ class _Loader:
     batches: int = 0
 
 
-class Watch:
-    """Sets marks in this process; forks of it (data workers) go on unwatched.
+class StepRecorder(StepClock):
+    """Keeps marks in this process; forks of it (data workers) go on without.
 
     Args:
         on_step: called at each end of a step with its number, from 0, and whether optimizer steps count.
+        now_s: monotonic seconds.
     """
 
-    def __init__(self, on_step: Callable[[int, bool], None]) -> None:
+    def __init__(self, on_step: Callable[[int, bool], None], now_s: Callable[[], float] = monotonic) -> None:
+        super().__init__(now_s)
         self._raw: list[tuple[int, float, int, int, float]] = []
         self.by_optimizer = True
         self.optimizers: set[int] = set()
@@ -52,12 +61,14 @@ class Watch:
         self.sampling = False
         """Whether ranges are wanted in the trace."""
         self._on_step = on_step
-        self._forked = False
+        self._recording = False
         self._primary = 0
         self._ends = 0
-        self._asked = 0
-        self._handles: list[Any] = []
+        self._batches = 0
+        self._pre_hook: Any = None
         self._patches = Patches("steps are profiled")
+        self._waits: defaultdict[int, list[record_function]] = defaultdict(list)
+        """By thread, the ranges of the calls of ``next`` that it is in."""
         self._range: Any = None
 
     @property
@@ -65,59 +76,86 @@ class Watch:
         """All marks so far, in the order in which they were set."""
         return [Mark(Kind(kind), t_s, thread, owner, cpu_s) for kind, t_s, thread, owner, cpu_s in self._raw]
 
-    def install(self, *others: type[Any]) -> None:
-        """Sets marks from now on.
-
-        Args:
-            others: iterators with a ``__next__`` of their own around torch's; the marks go around the whole of it.
-        """
-        kinds: tuple[type[Any], ...] = (BaseIterator, *others)
-        stock = {kind: kind.__next__ for kind in kinds}
-        for kind, real in stock.items():
-            self._patches.set(kind, "__next__", self._watched_next(real, others if kind is BaseIterator else ()))
+    def install(self) -> None:
+        """Begins to see optimizer steps and torch's own iterators."""
+        self._recording = True
+        self._patches.set(BaseIterator, "__next__", self._watched_next(BaseIterator.__next__))
         # Asking for the process's number at each mark would cost more than the mark.
         at_fork(self._leave)
-        self._handles = [
-            register_optimizer_step_pre_hook(self._stepping),
-            register_optimizer_step_post_hook(self._stepped),
-        ]
+        self._pre_hook = register_optimizer_step_pre_hook(self._stepping)
+        super().install()
+
+    def end(self) -> None:
+        """Ends the recording; the clock goes on."""
+        self._recording = self.sampling = False
+        self._patches.restore()
+        if self._pre_hook is not None:
+            self._pre_hook.remove()
+            self._pre_hook = None
 
     def remove(self) -> None:
-        """Ends it; torch is as it was."""
-        self._patches.restore()
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        """Ends both; torch is as it was."""
+        self.end()
+        super().remove()
 
     def _leave(self) -> None:
-        self._forked = True
+        self._recording = False
 
-    # -- loaders -----------------------------------------------------------------------------------------------------
+    # -- what iterators tell -----------------------------------------------------------------------------------------
 
-    def _watched_next(self, real_next: Callable[[Any], Any], others: tuple[type, ...]) -> Callable[[Any], Any]:
-        """Takes the place of a ``__next__``: the same between two marks, unless it runs inside of another kind's."""
-        watch, mark, loaders = self, self._raw.append, self.loaders
+    def asked(self, feed: LoaderFeed) -> None:
+        """The program called ``next`` of a served loader."""
+        self._enter()
+        super().asked(feed)
+
+    def delivered(self, feed: LoaderFeed) -> None:
+        """The program gets a batch of it."""
+        super().delivered(feed)
+        self._exit()
+
+    def failed(self, feed: LoaderFeed, *, ended: bool) -> None:
+        """The program gets an exception from it."""
+        super().failed(feed, ended=ended)
+        self._exit()
+
+    def _enter(self) -> None:
+        if not self._recording:
+            return
+        if not self._primary or not self.by_optimizer:
+            self._count_batch()
+        thread = get_ident()
+        self._raw.append((_ASKED, self._now_s(), thread, 0, thread_time()))
+        if self.sampling:
+            self._waits[thread].append(wait := record_function(NEXT))
+            wait.__enter__()
+
+    def _exit(self) -> None:
+        thread = get_ident()
+        if self._waits and (waits := self._waits[thread]):
+            waits.pop().__exit__(None, None, None)
+        if self._recording:
+            self._raw.append((_DELIVERED, self._now_s(), thread, 0, thread_time()))
+
+    def _watched_next(self, real_next: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Takes the place of torch's ``__next__``, which that of a served loader calls as well."""
+        recorder, loaders = self, self.loaders
 
         @functools.wraps(real_next)
         def watched_next(self: Any) -> Any:
-            if watch._forked or isinstance(self, others):
+            if not recorder._recording:
                 return real_next(self)
-            thread = get_ident()
-            if not watch._primary or not watch.by_optimizer:
-                watch._count_batch()
-            mark((_ASKED, perf_counter(), thread, 0, thread_time()))
-            try:
-                if watch.sampling:
-                    with record_function(NEXT):
-                        batch = real_next(self)
-                else:
+            if isinstance(self, FedIterator):
+                batch = real_next(self)
+            else:
+                recorder._enter()
+                try:
                     batch = real_next(self)
-            finally:
-                mark((_DELIVERED, perf_counter(), thread, 0, thread_time()))
+                finally:
+                    recorder._exit()
             dataset = id(dataset_of(self))
             found = loaders.get(dataset)
             if found is None:
-                loaders[dataset] = found = watch._facts(self, batch)
+                loaders[dataset] = found = recorder._facts(self, batch)
             found.batches += 1
             return batch
 
@@ -125,11 +163,11 @@ class Watch:
 
     def _count_batch(self) -> None:
         """Where no optimizer steps, batches do."""
-        self._asked += 1
-        if self.by_optimizer and self._asked > ENOUGH_BATCHES:
+        self._batches += 1
+        if self.by_optimizer and self._batches > ENOUGH_BATCHES:
             self.by_optimizer = False
         if not self.by_optimizer:
-            self._on_step(self._asked - 1, False)
+            self._on_step(self._batches - 1, False)
 
     def _facts(self, iterator: Any, batch: Any) -> _Loader:
         return _Loader(
@@ -144,7 +182,7 @@ class Watch:
     # -- optimizers --------------------------------------------------------------------------------------------------
 
     def _stepping(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._forked:
+        if not self._recording:
             return None
         if not self._primary:
             self._primary = id(optimizer)
@@ -161,7 +199,7 @@ class Watch:
         if self.sampling:
             self._range = record_function(OPTIMIZER)
             self._range.__enter__()
-        self._raw.append((_STEPPING, perf_counter(), get_ident(), id(optimizer), 0.0))
+        self._raw.append((_STEPPING, self._now_s(), get_ident(), id(optimizer), 0.0))
         return changed
 
     def _between(self, closure: Callable[..., Any], optimizer: Optimizer) -> Callable[..., Any]:
@@ -175,14 +213,17 @@ class Watch:
                         return closure(*args, **kwargs)
                 return closure(*args, **kwargs)
             finally:
-                self._raw.append((_STEPPING, perf_counter(), get_ident(), id(optimizer), 0.0))
+                self._raw.append((_STEPPING, self._now_s(), get_ident(), id(optimizer), 0.0))
 
         return between
 
-    def _stepped(self, optimizer: Optimizer, _: Any, __: Any) -> None:
-        if self._forked:
+    def stepped(self, optimizer: Any) -> None:
+        """It has made the step."""
+        if self._clocks:  # else nothing is served, and nobody asks when it was
+            super().stepped(optimizer)
+        if not self._recording:
             return
-        self._raw.append((_STEPPED, perf_counter(), get_ident(), id(optimizer), 0.0))
+        self._raw.append((_STEPPED, self._now_s(), get_ident(), id(optimizer), 0.0))
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
