@@ -47,6 +47,10 @@ class Explainer(Serving):
         self._active = active
         self._explaining = False
 
+    def start(self) -> None:
+        """Explains from now on."""
+        patch.install(self)
+
     def iterate(self, loader: DataLoader[Any], stock: Callable[[], Any], cursor: Cursor | None = None) -> Any:
         """Explains all loaders and ends the process; loaders inside of datasets, met on the way, stay torch's."""
         if self._explaining:
@@ -194,14 +198,3 @@ def _last_line(body: Any) -> str:
     wrapper, _ = pickle.loads(body)
     lines = [line for line in str(wrapper.exc_msg).splitlines() if line.strip()]
     return lines[-1].strip() if lines else wrapper.exc_type.__name__
-
-
-_explainer: Explainer | None = None
-
-
-def install(active: Active) -> None:
-    """Explains from now on; does nothing the second time."""
-    global _explainer
-    if _explainer is None:
-        _explainer = Explainer(active)
-        patch.install(_explainer)

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from stoker.run.run_context import Active
 from stoker.run.session import Session
 
-_session: Session | None = None
+
+class Mode(Protocol):
+    """What a process does for stoker, beside the program."""
+
+    def start(self) -> None:
+        """Does it from now on."""
+        ...
+
+
+_mode: Mode | None = None
 
 
 def will_report() -> bool:
     """Whether this process is to print a report, at its end."""
-    return _session is not None and _session.is_to_report
+    return isinstance(_mode, Session) and _mode.is_to_report
 
 
 def install(active: Active) -> None:
-    """Serves this process's loaders from now on; does nothing the second time."""
-    global _session
+    """Starts the mode that this process is meant for; does nothing the second time."""
+    global _mode
+    if _mode is None:
+        _mode = _meant_by(active)
+        _mode.start()
+
+
+def _meant_by(active: Active) -> Mode:
     # Imported here: the other modes are rare, and each served process would pay for them.
     if active.profile:
-        from stoker.run.profiling import session as profiling
+        from stoker.run.profiling.session import ProfileSession
 
-        profiling.install(active)
-    elif active.explain_to or active.settings.replay:
-        from stoker.run import explaining, replaying
+        return ProfileSession(active)
+    if active.explain_to:
+        from stoker.run.explaining import Explainer
 
-        (explaining if active.explain_to else replaying).install(active)
-    elif _session is None:
-        _session = Session(active)
-        _session.start()
+        return Explainer(active)
+    if active.settings.replay:
+        from stoker.run.replaying import Replayer
+
+        return Replayer(active)
+    return Session(active)

@@ -41,10 +41,15 @@ _MAX_TEXT = 60
 class Replayer(Serving):
     """Serves loaders until the one that is meant is iterated."""
 
-    def __init__(self, active: Active, replay: Replay) -> None:
+    def __init__(self, active: Active) -> None:
         super().__init__(active.settings, [], active.program, active.launcher)
-        self._replay = replay
+        self._replay = Replay.parse(active.settings.replay or "")
         self._reached = False
+
+    def start(self) -> None:
+        """Waits for the loader from now on."""
+        patch.install(self)
+        atexit.register(self.finish)
 
     def iterate(self, loader: DataLoader[Any], stock: Callable[[], Any], cursor: Cursor | None = None) -> Any:
         """The iterator of a loader before the one that is meant; at that one, the end of the process."""
@@ -146,15 +151,3 @@ def _say(text: str) -> None:
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         return
-
-
-_replayer: Replayer | None = None
-
-
-def install(active: Active) -> None:
-    """Waits for the loader from now on; does nothing the second time."""
-    global _replayer
-    if _replayer is None:
-        _replayer = Replayer(active, Replay.parse(active.settings.replay or ""))
-        patch.install(_replayer)
-        atexit.register(_replayer.finish)

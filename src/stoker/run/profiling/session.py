@@ -253,14 +253,3 @@ def flush_files() -> None:
                 thing.flush()
             except (OSError, ValueError):
                 continue
-
-
-_session: ProfileSession | None = None
-
-
-def install(active: Active) -> None:
-    """Profiles this process from now on; does nothing the second time."""
-    global _session
-    if _session is None:
-        _session = ProfileSession(active)
-        _session.start()
