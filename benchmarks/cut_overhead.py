@@ -22,7 +22,7 @@ from torch import nn
 from benchmarks.arms import Program, arms
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
 from stoker.graph.choice.cut import Prices
-from stoker.graph.cut_control import RECORDED_STEPS, SKIPPED_BATCHES, Cutter, Verdict
+from stoker.graph.cut_control import RECORDED_STEPS, SKIPPED_BATCHES, Cutter, CutVerdict
 from stoker.graph.watching.step_watcher import Conductor
 
 BAR = Bar(
@@ -45,7 +45,7 @@ class Loop:
 
     def __init__(self, *, cut: bool) -> None:
         self._stage: Any = None
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[CutVerdict] = []
         self.conductor = Conductor()
         self._cutter = Cutter(self.conductor, self._ship, self.verdicts.append, FREE, tried=False) if cut else None
 

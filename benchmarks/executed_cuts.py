@@ -24,7 +24,7 @@ from benchmarks.harness import no_collections
 from stoker.graph.choice import reasons
 from stoker.graph.choice.cost_model import Ledger
 from stoker.graph.choice.cut import Prices, choose
-from stoker.graph.cut_control import RECORDED_STEPS, SKIPPED_BATCHES, Cutter, Verdict, measure_bandwidth
+from stoker.graph.cut_control import RECORDED_STEPS, SKIPPED_BATCHES, Cutter, CutVerdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Graph
 from stoker.graph.replay.stage import Prepared
 from stoker.graph.watching.step_watcher import Conductor
@@ -79,7 +79,7 @@ class Run:
     def __init__(self, program: Small, prices: Prices, moved: frozenset[int] | None = None) -> None:
         self._program, self._moved, self._stage = program, moved, None
         self._prices = prices
-        self._verdicts: list[Verdict] = []
+        self._verdicts: list[CutVerdict] = []
         self.graph: Graph | None = None
         self.chosen = frozenset[int]()
         self._cutter = Cutter(Conductor(), self._ship, self._verdicts.append, prices, tried=False, chooser=self._choose)

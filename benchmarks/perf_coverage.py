@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.harness import Bar, Options, Report, number, run
 from stoker.perf.study.cross_validation import Judge
-from stoker.perf.study.holdout import Predicted
+from stoker.perf.study.holdout import HoldoutPrediction
 from stoker.perf.study.workloads import mpt
 
 BAR = Bar(
@@ -50,7 +50,7 @@ def measure(_: Options) -> Report:
     return report
 
 
-def by_family(predicted: Predicted) -> dict[str, tuple[int, float]]:
+def by_family(predicted: HoldoutPrediction) -> dict[str, tuple[int, float]]:
     """Count, and share inside the interval."""
     inside = (predicted.low <= predicted.measured) & (predicted.measured <= predicted.high)
     names = np.array(predicted.groups)

@@ -20,13 +20,13 @@ from dataclasses import replace
 
 from benchmarks.harness import Bar, Options, Report, number, run
 from stoker.perf.catalogue import gpu
-from stoker.perf.communication import StepTimes, spread
+from stoker.perf.communication import PassTimes, spread
 from stoker.perf.communication.fabric import fabric_of
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.strategy import Machines, Strategy
 from stoker.perf.study.communication.fitted_fabrics import exposed_s
-from stoker.perf.study.communication.fitting import Predicted, held_out
+from stoker.perf.study.communication.fitting import FabricPrediction, held_out
 from stoker.perf.study.communication.scaling import Scaling, peculiarity, scalings
 from stoker.perf.study.decoders import decoder
 from stoker.perf.study.tables.rows import Published, published
@@ -72,12 +72,12 @@ def measure(_: Options) -> Report:
     return report
 
 
-def _by(found: Sequence[Predicted], key: Callable[[Scaling], str]) -> list[list[str]]:
+def _by(found: Sequence[FabricPrediction], key: Callable[[Scaling], str]) -> list[list[str]]:
     names = sorted({key(each.scaling) for each in found})
     return [_row(name, [each for each in found if key(each.scaling) == name]) for name in names]
 
 
-def _row(name: str, found: Sequence[Predicted]) -> list[str]:
+def _row(name: str, found: Sequence[FabricPrediction]) -> list[str]:
     free = [_free(each.scaling) for each in found]
     figures = (_median(found), _mean(found), statistics.median(free), statistics.fmean(free), _covered(found))
     return [name, str(len(found)), *(number(figure, 3) for figure in figures)]
@@ -87,15 +87,15 @@ def _free(row: Scaling) -> float:
     return abs(row.alone_s / row.step_s - 1)
 
 
-def _median(found: Sequence[Predicted]) -> float:
+def _median(found: Sequence[FabricPrediction]) -> float:
     return statistics.median(each.error for each in found)
 
 
-def _mean(found: Sequence[Predicted]) -> float:
+def _mean(found: Sequence[FabricPrediction]) -> float:
     return statistics.fmean(each.error for each in found)
 
 
-def _covered(found: Sequence[Predicted]) -> float:
+def _covered(found: Sequence[FabricPrediction]) -> float:
     return statistics.fmean(each.is_covered for each in found)
 
 
@@ -173,9 +173,9 @@ def _cuts() -> dict[str, list[float]]:
 
 
 @functools.cache
-def _gpt(layers: int, width: int, batch: int, length: int) -> tuple[StepFeatures, StepTimes]:
+def _gpt(layers: int, width: int, batch: int, length: int) -> tuple[StepFeatures, PassTimes]:
     features = decoder(width, layers, gpt.VOCABULARY, batch, length, weight_bytes=2)
-    return features, StepTimes.measured(features, 1.0)
+    return features, PassTimes.measured(features, 1.0)
 
 
 def _cut_s(row: Published, compute_s: float) -> float:
@@ -207,7 +207,7 @@ def _spread_s(row: Published, sequence_s: float) -> float:
     """Seconds of a step whose forward and backward passes take so long for each sequence."""
     shape = SHAPES[row.model]
     features = decoder(shape.width, shape.layers, VOCABULARY, int(row.batch_per_gpu), row.seq_len)
-    alone = StepTimes.measured(features, sequence_s * row.batch_per_gpu)
+    alone = PassTimes.measured(features, sequence_s * row.batch_per_gpu)
     machines = Machines(gpu=gpu(row.gpu), gpus=row.gpus, network=_MPT_NETWORK)
     strategy = Strategy(data="fsdp", accumulation=row.accumulation)
     return spread(alone, features, machines, strategy, precision=row.precision).step_s

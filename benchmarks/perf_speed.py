@@ -12,9 +12,9 @@ from benchmarks.harness import Bar, Options, Report, no_collections, run
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.fleet import examine, synthetic_fleet
 from stoker.perf.planning.batches import Batches
-from stoker.perf.planning.front import Limits
+from stoker.perf.planning.front import PlanLimits
 from stoker.perf.planning.offers import read_prices
-from stoker.perf.planning.pricing import Job, fitted, predicted, refused
+from stoker.perf.planning.pricing import TrainingJob, fitted, predicted, refused
 from stoker.perf.planning.report import Question, answer
 from stoker.perf.planning.space import Space
 
@@ -64,10 +64,12 @@ def _plan(report: Report, options: Options) -> None:
     took_s: list[float] = []
     for _ in range(options.pick(options.rounds, min(2, options.rounds), 1)):
         batches = Batches(StepFeatures.from_json(found.to_json()))
-        job = Job(samples=2_000_000, batches=batches, predict=predicted(), fits=fitted(), refuses=refused())
+        job = TrainingJob(samples=2_000_000, batches=batches, predict=predicted(), fits=fitted(), refuses=refused())
         space = Space(offers=prices.offers, batch=512, max_gpus=64, embeddings=True)
         begun_s = time.perf_counter()
-        report_of = answer(Question(name=model, job=job, space=space, limits=Limits(deadline_h=12.0), prices=prices))
+        report_of = answer(
+            Question(name=model, job=job, space=space, limits=PlanLimits(deadline_h=12.0), prices=prices)
+        )
         took_s.append(time.perf_counter() - begun_s)
         assert report_of.front
     report.at_most("plan_7b_s", f"a plan of {report_of.candidates:,} candidates: {model}", took_s, 5.0, unit=" s")

@@ -26,9 +26,9 @@ from benchmarks.harness import Bar, Options, Report, number, run
 from stoker.perf.calibration.fitting import Array
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.planning.batches import Batches
-from stoker.perf.planning.front import Limits, front
+from stoker.perf.planning.front import PlanLimits, front
 from stoker.perf.planning.offers import Offer, read_prices
-from stoker.perf.planning.pricing import Job, Plan, fitted, predicted, refused
+from stoker.perf.planning.pricing import PricedPlan, TrainingJob, fitted, predicted, refused
 from stoker.perf.planning.searching import priced, search
 from stoker.perf.planning.space import Candidate, Space, candidates
 from stoker.perf.study.tables.rows import Published
@@ -64,7 +64,7 @@ def _fronts(report: Report, options: Options) -> None:
     largest = 0
     for batches in programs.values():
         for space in spaces:
-            job = Job(samples=10**7, batches=batches, predict=predicted(), fits=fitted(), refuses=refused())
+            job = TrainingJob(samples=10**7, batches=batches, predict=predicted(), fits=fitted(), refuses=refused())
             everything = list(candidates(space))
             if not 0 < len(everything) <= _MOST:
                 continue
@@ -104,17 +104,17 @@ def _dearer(space: Space, times: float) -> Space:
     return dataclasses.replace(space, offers=offers)
 
 
-def _beats(one: Plan, other: Plan) -> bool:
+def _beats(one: PricedPlan, other: PricedPlan) -> bool:
     """As fast and as cheap, and better in one."""
     pairs = ((one.hours.likely, other.hours.likely), (one.cost.likely, other.cost.likely))
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
-def _figures(plans: Sequence[Plan]) -> set[tuple[float, float]]:
-    return {(plan.hours.likely, plan.cost.likely) for plan in front(plans, Limits())}
+def _figures(plans: Sequence[PricedPlan]) -> set[tuple[float, float]]:
+    return {(plan.hours.likely, plan.cost.likely) for plan in front(plans, PlanLimits())}
 
 
-def _choices(plans: Sequence[Plan]) -> list[tuple[object, ...]]:
+def _choices(plans: Sequence[PricedPlan]) -> list[tuple[object, ...]]:
     found: list[Candidate] = [plan.candidate for plan in plans]
     return [(c.offer.name, c.gpus, c.strategy, c.micro_batch) for c in found]
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.cache.names import PAGE_BYTES
-from stoker.cache.reading.readahead import FIRST_PAGES, MAX_PAGES, TOTAL_PAGES, Window, share
+from stoker.cache.reading.readahead import FIRST_PAGES, MAX_PAGES, TOTAL_PAGES, ReadaheadState, share
 from stoker.cache.reading.request_planning import MAX_REQUEST_PAGES, bytes_of, requests_for, runs_of
 
 
-def follow(reads: list[int], size: int) -> tuple[Window, list[int]]:
+def follow(reads: list[int], size: int) -> tuple[ReadaheadState, list[int]]:
     """The window after reads of single pages, and the pages that were asked for ahead."""
-    window, asked = Window(), []
+    window, asked = ReadaheadState(), []
     for page in reads:
         window = window.read(page, page)
         wanted = window.wanted(size)
@@ -39,7 +39,7 @@ def test_a_reader_that_jumps_is_not_followed() -> None:
 
 
 def test_a_large_read_counts_as_its_pages() -> None:
-    window = Window().read(0, 7).read(8, 15)
+    window = ReadaheadState().read(0, 7).read(8, 15)
     assert window.ahead == 16
 
 
@@ -56,7 +56,7 @@ def test_reading_in_order_asks_for_each_page_at_most_once(size: int, read: int) 
 
 @given(st.lists(st.integers(0, 40), max_size=60))
 def test_any_reads_ask_only_for_pages_ahead_of_them(reads: list[int]) -> None:
-    window = Window()
+    window = ReadaheadState()
     for page in reads:
         window = window.read(page, page)
         wanted = window.wanted(41)

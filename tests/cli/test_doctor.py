@@ -11,7 +11,7 @@ from stoker.cli.doctor import main
 from stoker.cli.doctor.check import Check
 from stoker.cli.doctor.settings import check_settings
 from stoker.cli.main import main as stoker
-from stoker.core.host import Host, read_host
+from stoker.core.host import HostResources, read_host
 
 HEALTHY = dataclasses.replace(
     read_host(),
@@ -73,7 +73,9 @@ def test_each_shortage_has_its_remedy(change: dict[str, object], check: object, 
     assert found.consequence
 
 
-def statuses(probe: dict[str, object] | str, *, gpu_driver: bool = False, host: Host = HEALTHY) -> dict[str, str]:
+def statuses(
+    probe: dict[str, object] | str, *, gpu_driver: bool = False, host: HostResources = HEALTHY
+) -> dict[str, str]:
     return {check.name: check.status for check in main.check_torch(probe, host, gpu_driver=gpu_driver)}
 
 

@@ -3,7 +3,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.progress import Pace, ProgressLine, draw_bar, write_progress
+from stoker.core.progress import ProgressLine, ProgressRate, draw_bar, write_progress
 
 
 @given(st.floats(-1, 2), st.integers(1, 60), st.booleans())
@@ -18,7 +18,7 @@ def test_bars() -> None:
 
 
 def test_the_pace_is_that_of_the_last_seconds() -> None:
-    pace = Pace(0.0)
+    pace = ProgressRate(0.0)
     assert pace.remaining_s(10) is None
     for second in range(1, 31):
         pace.mark(float(second), 10 * second if second <= 15 else 150 + 20 * (second - 15))
@@ -27,11 +27,11 @@ def test_the_pace_is_that_of_the_last_seconds() -> None:
 
 
 def test_one_line_has_it_all() -> None:
-    pace = Pace(0.0)
+    pace = ProgressRate(0.0)
     pace.mark(1.0, 1 << 20)
     text = write_progress("warming", 1 << 20, 4 << 20, pace)
     assert text == "warming ▕██████                  ▏  25 %  1.00 MiB of 4.00 MiB  1.00 MiB/s  3.00 s left"
-    assert write_progress("x", 0, 0, Pace(0.0), unicode=False).startswith("x [....")
+    assert write_progress("x", 0, 0, ProgressRate(0.0), unicode=False).startswith("x [....")
 
 
 def test_what_is_over_at_once_says_nothing() -> None:

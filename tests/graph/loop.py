@@ -15,7 +15,7 @@ import torch
 from stoker.graph.choice import reasons
 from stoker.graph.choice.cost_model import Ledger
 from stoker.graph.choice.cut import Prices
-from stoker.graph.cut_control import Cutter, Verdict
+from stoker.graph.cut_control import Cutter, CutVerdict
 from stoker.graph.dataflow import Cut, Graph
 from stoker.graph.replay.stage import Prepared
 from stoker.graph.watching.step_watcher import Conductor
@@ -41,7 +41,7 @@ class Outcome:
     state: Any
     draws: bytes
     """State of the main random generator at the end."""
-    verdicts: list[Verdict] = field(default_factory=list[Verdict], compare=False)
+    verdicts: list[CutVerdict] = field(default_factory=list[CutVerdict], compare=False)
     prepared: int = field(default=0, compare=False)
     """Batches that came with boundary tensors."""
 
@@ -96,7 +96,7 @@ class Source:
     """Stands for a loader whose workers run the stage."""
 
     def __init__(self, batches: Batches, chooser: Chooser, worker: Worker, conductor: Conductor | None = None) -> None:
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[CutVerdict] = []
         self.prepared = 0
         self._batches = batches
         self._worker = worker

@@ -12,14 +12,14 @@ from torch.utils.data import Sampler
 from stoker.graph.cut_control import RECORDED_STEPS, SKIPPED_BATCHES, Cutter
 from stoker.graph.leaves import leaves_of
 from stoker.graph.recording.recorder import Recorder
-from stoker.graph.watching.attention import Attention
+from stoker.graph.watching.attention import WatchBackoff
 from stoker.graph.watching.step_watcher import Conductor
 from tests.faults.serve import loader_of, served
 from tests.graph.loop import FREE, Source, everything
 from tests.graph.test_step_watcher import OWNERS, follow
 from tests.graph.test_substitution import batches
 
-LONGEST = 1 << Attention.DOUBLINGS
+LONGEST = 1 << WatchBackoff.DOUBLINGS
 
 
 def watched() -> bool:
@@ -36,7 +36,7 @@ def bodies(source: Source, first: int, count: int) -> list[bool]:
 
 
 def test_pauses_double_up_to_a_bound_and_end_with_a_step_that_is_used():
-    attention, pauses = Attention(), list[int]()
+    attention, pauses = WatchBackoff(), list[int]()
     for _ in range(1000):
         attention.saw(used=False)
         pauses.append(attention.pause)

@@ -10,7 +10,7 @@ import torch
 from stoker.graph.leaves import leaves_of, signature_of
 from stoker.graph.recording.common_graph import Recording, merge
 from stoker.graph.recording.recorder import Recorder, Trace
-from stoker.graph.watching.modes import Watch
+from stoker.graph.watching.modes import CallWatch
 
 
 def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -21,7 +21,7 @@ def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
 def record(step: Callable[..., Any], number: int, expected: int = 0) -> Trace:
     leaves = leaves_of(batch(number))
     recorder = Recorder(leaves, signature_of(leaves), expected)
-    watch = Watch(lambda compiled: None, lambda: False)
+    watch = CallWatch(lambda compiled: None, lambda: False)
     watch.set_steps([recorder])
     try:
         step(number, *leaves)

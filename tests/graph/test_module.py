@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from stoker.graph.cut_control import Verdict
+from stoker.graph.cut_control import CutVerdict
 from stoker.graph.replay.module import to_module
 from tests.graph.loop import check, frozen
 from tests.graph.test_substitution import batches, program
@@ -29,7 +29,7 @@ def step(number: int, x: torch.Tensor, ids: torch.Tensor) -> list[torch.Tensor]:
     return [low + high, values, where, turned, rows, picked, torch.nn.functional.one_hot(ids, num_classes=100)]
 
 
-def verdict() -> Verdict:
+def verdict() -> CutVerdict:
     return check(program(step), batches).verdicts[-1]
 
 

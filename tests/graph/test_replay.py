@@ -9,12 +9,12 @@ import torch
 
 from stoker.graph.dataflow import Argument, Form
 from stoker.graph.recording.recorder import ambient
-from stoker.graph.replay.stage import Step, run_steps, with_drops
+from stoker.graph.replay.stage import PlannedCall, run_steps, with_drops
 
 
-def step(path: str, inputs: tuple[int, ...], output: int) -> Step:
+def step(path: str, inputs: tuple[int, ...], output: int) -> PlannedCall:
     arguments = tuple(Argument(Form.VALUE, number) for number in inputs)
-    return Step(path, arguments, (), (output,), ambient())
+    return PlannedCall(path, arguments, (), (output,), ambient())
 
 
 def test_values_go_after_their_last_use():

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from stoker.core.errors import BatchWrittenError
 from stoker.graph.cut_control import MAX_VARIANTS, Cutter
 from stoker.graph.functions import Effect, effect, rounds_by_threads
-from stoker.graph.loop_memory import Memory
+from stoker.graph.loop_memory import LoopMemory
 from stoker.graph.watching.step_watcher import Conductor
 from tests.graph.loop import FIRST_SUBSTITUTED, FREE, check
 from tests.graph.test_substitution import batches, program
@@ -175,7 +175,7 @@ def test_large_sigmoids_are_the_same_in_every_step():
 
 def test_the_memory_of_a_loop_is_bounded():
     """A loader for every epoch, each with batches of sizes of its own."""
-    memory, conductor = Memory(), Conductor()
+    memory, conductor = LoopMemory(), Conductor()
     for epoch in range(40):
         cutter = Cutter(conductor, lambda _: None, lambda _: None, FREE, tried=False, memory=memory)
         for _ in range(8):

@@ -21,7 +21,7 @@ from stoker.perf.equations import (
     ring_traffic,
     throughput,
 )
-from stoker.perf.hardware import GBPS, PAPER_TESTBED, Hardware, Resource, Source
+from stoker.perf.hardware import GBPS, PAPER_TESTBED, Hardware, Provenance, Resource
 
 MB = 1e6
 ALONE = replace(PAPER_TESTBED, gpus_per_pcie_root=1)
@@ -149,7 +149,7 @@ FACTORS = st.floats(1, 1000)
 @given(JOBS, st.sampled_from(list(Resource)), FACTORS, OVERLAPS)
 def test_a_faster_resource_makes_no_job_slower(job, resource, factor, overlap) -> None:
     field = {"compute": "gpu_flops_per_s"}.get(resource, f"{resource}_bytes_per_s")
-    faster = PAPER_TESTBED.with_values(Source(PAPER_TESTBED.source(field).basis, ""), **{
+    faster = PAPER_TESTBED.with_values(Provenance(PAPER_TESTBED.source(field).basis, ""), **{
         field: PAPER_TESTBED.peak(resource) * factor
     })  # fmt: skip
     before_s = breakdown(job, PAPER_TESTBED, overlap).total_s

@@ -14,13 +14,13 @@ from torch.utils.data import DataLoader
 
 from stoker.feed.torch_private import BaseIterator
 from stoker.feed.window import Counters
-from stoker.perf.diagnosis.marks import Kind, Mark, pace_of, steps_of
+from stoker.perf.diagnosis.marks import Mark, MarkKind, pace_of, steps_of
 from stoker.run.profiling.step_marks import StepRecorder
 
-A, D, B, E = Kind.ASKED, Kind.DELIVERED, Kind.STEPPING, Kind.STEPPED
+A, D, B, E = MarkKind.ASKED, MarkKind.DELIVERED, MarkKind.STEPPING, MarkKind.STEPPED
 
 
-def marks(*words: tuple[Kind, float], thread: int = 1, owner: int = 7) -> list[Mark]:
+def marks(*words: tuple[MarkKind, float], thread: int = 1, owner: int = 7) -> list[Mark]:
     return [Mark(kind, t_s, thread, owner if kind in (B, E) else 0, t_s / 2) for kind, t_s in words]
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stoker.core.config import Settings
-from stoker.perf.diagnosis.breakdown import Breakdown, break_down
+from stoker.perf.diagnosis.breakdown import StepBreakdown, break_down
 from stoker.records.profile import RankRecord, rank_name, read_rank
 from stoker.run.profiling.options import ProfileOptions
 from stoker.run.profiling.session import ProfileSession, flush_files
@@ -39,7 +39,7 @@ class Rows(Dataset[Tensor]):
         return torch.full((64,), float(index))
 
 
-def profiled(program: Callable[[], object], folder: Path, **options: Any) -> tuple[RankRecord, Breakdown]:
+def profiled(program: Callable[[], object], folder: Path, **options: Any) -> tuple[RankRecord, StepBreakdown]:
     """What is measured of a program that goes on when that is done."""
     chosen = ProfileOptions(**{"steps": 12, "warmup": 1, "then": "continue", **options})
     active = Active(settings=Settings(), run_dir=str(folder / "run"), profile=chosen.to_json(), program=("train.py",))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.perf.diagnosis.kernels import label_of_kernel, label_of_operator
-from stoker.perf.diagnosis.sampled import Kernel, Trace, analyse
+from stoker.perf.diagnosis.sampled import Kernel, ProfilerTrace, analyse
 from stoker.perf.diagnosis.timeline import (
     CLOSURE,
     MODULE,
@@ -17,7 +17,7 @@ from stoker.perf.diagnosis.timeline import (
     OPTIMIZER,
     STEP,
     Busy,
-    Span,
+    TracedRange,
     flatten,
     on_device,
     on_host,
@@ -25,11 +25,11 @@ from stoker.perf.diagnosis.timeline import (
 from stoker.records.parts import PARTS
 
 
-def op(name: str, start: int, end: int, sequence: int = -1, number: int = 0) -> Span:
-    return Span(name, start, end, label_of_operator(name), sequence, number)
+def op(name: str, start: int, end: int, sequence: int = -1, number: int = 0) -> TracedRange:
+    return TracedRange(name, start, end, label_of_operator(name), sequence, number)
 
 
-def shown(spans: list[Span]) -> list[tuple[int, int, str]]:
+def shown(spans: list[TracedRange]) -> list[tuple[int, int, str]]:
     return [(s.start, s.end, s.label) for s in flatten(spans)]
 
 
@@ -133,9 +133,9 @@ spans_strategy = st.lists(
 )
 
 
-def nested(raw: list[tuple[str, int, int]]) -> list[Span]:
+def nested(raw: list[tuple[str, int, int]]) -> list[TracedRange]:
     """Spans as one thread has them: inside of one another or apart."""
-    found: list[Span] = []
+    found: list[TracedRange] = []
     for name, start, length in sorted(raw, key=lambda each: (each[1], -each[2])):
         end = start + length
         for outer in found:
@@ -215,7 +215,7 @@ class TestSteps:
     def test_whole_steps_after_the_one_to_settle(self) -> None:
         spans = [op(STEP, at, at) for at in (0, 1000, 2000, 3000)]
         spans += [op("aten::mm", at, at + 400) for at in (100, 1100, 2100)]
-        found = analyse(Trace(main=spans), first=5)
+        found = analyse(ProfilerTrace(main=spans), first=5)
         assert [step.number for step in found.steps] == [6, 7]
         assert [step.seconds["compute"] for step in found.steps] == pytest.approx([400e-9, 400e-9])
         assert found.operators[0].calls == 1
@@ -235,7 +235,7 @@ class TestSteps:
             Kernel(name="gemm", start=1450, end=1550, operator=12),
             Kernel(name="multi_tensor_apply_kernel", start=1650, end=1700, operator=13),
         ]
-        found = analyse(Trace(main=spans, threads=[backward], kernels=kernels), first=0)
+        found = analyse(ProfilerTrace(main=spans, threads=[backward], kernels=kernels), first=0)
         step = found.steps[0].seconds
         assert step["compute"] == pytest.approx(200e-9)
         assert step["optimizer"] == pytest.approx(50e-9)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.feed.window import Counters
-from stoker.run.loaders.steps import Delivery, StepClock
+from stoker.run.loaders.steps import LoaderTotals, StepClock
 
 
 class Program:
@@ -63,7 +63,7 @@ class Program:
         last, first = clock.last, clock.first
         assert first is not None
         assert last is not None
-        return {name: getattr(last, name) - getattr(first, name) for name in Delivery._fields}
+        return {name: getattr(last, name) - getattr(first, name) for name in LoaderTotals._fields}
 
 
 PARTS = ("input_wait_s", "h2d_s", "compute_s", "other_s")

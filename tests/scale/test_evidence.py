@@ -3,7 +3,7 @@ import random
 import pytest
 
 from stoker.feed.scaling import Observation
-from stoker.scale.evidence import History, estimate
+from stoker.scale.evidence import WindowHistory, estimate
 
 
 def window(now_s: float, **changes: object) -> Observation:
@@ -36,7 +36,7 @@ def test_variation_of_single_values_comes_back_from_window_means():
 
 
 def test_a_changed_cost_drops_the_windows_before_it():
-    history = History()
+    history = WindowHistory()
     history.restart(2)
     for i in range(20):
         history.observe(window(0.25 * i))
@@ -49,7 +49,7 @@ def test_a_changed_cost_drops_the_windows_before_it():
 
 
 def test_a_pause_of_the_program_is_no_step():
-    history = History()
+    history = WindowHistory()
     history.restart(2)
     for i in range(20):
         history.observe(window(0.25 * i))
@@ -66,7 +66,7 @@ def test_a_pause_of_the_program_is_no_step():
 
 
 def test_slow_steps_are_not_taken_for_pauses():
-    history = History()
+    history = WindowHistory()
     history.restart(2)
     for i in range(1, 100):
         done = i % 8 == 0
@@ -78,7 +78,7 @@ def test_slow_steps_are_not_taken_for_pauses():
 
 
 def test_work_conservation_gives_the_needed_workers():
-    history = History()
+    history = WindowHistory()
     history.restart(2)
     for i in range(10):
         history.observe(window(0.25 * i, input_wait_frac=0.5, blocked_frac=0.0, step_s=0.01, steps=12, items=12))
@@ -88,7 +88,7 @@ def test_work_conservation_gives_the_needed_workers():
 
 
 def test_workers_that_wait_for_a_queue_to_empty_are_not_spare():
-    history = History()
+    history = WindowHistory()
     history.restart(9)
     for i in range(10):  # delivered from what was made before; few items are asked for meanwhile
         seen = {"workers": 9, "blocked_frac": 0.9, "step_s": 0.075, "item_wall_s": 0.45, "steps": 4, "items": 1}
@@ -100,7 +100,7 @@ def test_workers_that_wait_for_a_queue_to_empty_are_not_spare():
 
 def test_time_that_somebody_else_served_is_no_gap():
     """Torch's turns in a comparison: windows before and behind them add up, where a gap would begin anew."""
-    history, begun_anew = History(), History()
+    history, begun_anew = WindowHistory(), WindowHistory()
     for number in range(8):
         history.observe(window(5.0 * number, paused_s=5.0 - 0.25, window_s=0.25))
         begun_anew.observe(window(5.0 * number, window_s=0.25))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.ui.advice import NO_BATCH, Limit, Situation, advise, find_limit
+from stoker.ui.advice import NO_BATCH, LimitingResource, Situation, advise, find_limit
 from stoker.ui.windows import Split, Window
 
 
@@ -30,11 +30,11 @@ def situation(program: list[str], run: str = "", **config: object) -> Situation:
     ],
 )
 def test_in_a_notebook(kind: str, run: str, config: dict[str, object], command: str) -> None:
-    assert advise(situation([], run, **config), Limit(kind=kind, text="")).command == command
+    assert advise(situation([], run, **config), LimitingResource(kind=kind, text="")).command == command
 
 
 def test_of_a_script() -> None:
-    found = advise(situation(["train.py", "a b"]), Limit(kind="input-growing", text=""))
+    found = advise(situation(["train.py", "a b"]), LimitingResource(kind="input-growing", text=""))
     assert found.command == "stoker run train.py 'a b'"
 
 

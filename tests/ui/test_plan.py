@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.amounts import format_cost, format_hours
-from stoker.records.plan import Dot, Family, Miss, Pick, PlanReport, PlanRow, Span
+from stoker.records.plan import Dot, Family, NearestMiss, Pick, PlanReport, PlanRow, Span
 from stoker.ui.plan_html import render_plan_page
 from stoker.ui.plan_plots import draw_plans, gpu_classes
 from stoker.ui.plan_text import render_plan
@@ -50,7 +50,7 @@ REPORT = PlanReport(
 )  # fmt: skip
 NOTHING = replace(
     REPORT, picks=[], front=[], dots=[], advice=[],
-    miss=Miss(offer="x", gpu="T4", gpus=8, family="FSDP", missing_bytes=4e9, needed_bytes=20e9,
+    miss=NearestMiss(offer="x", gpu="T4", gpus=8, family="FSDP", missing_bytes=4e9, needed_bytes=20e9,
               remedies=["GPUs with 20 GB of memory"]),
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ from stoker.feed.tiers import reuse_fingerprint
 from stoker.feed.wire import Channel, Kind
 
 
-class Template:
+class TemplateProcess:
     """The template's own side.
 
     Args:
@@ -130,7 +130,7 @@ class Template:
 def template_main(sock: socket.socket, board_fd: int, stacks: int, program: Program, eldest: int) -> None:
     """Entry of the template process; does not return."""
     settle(b"stoker_template", stacks)
-    template = Template(sock, Board.inherit(board_fd), program, eldest)
+    template = TemplateProcess(sock, Board.inherit(board_fd), program, eldest)
     try:
         template.run()
     except (OSError, WireError):

@@ -22,7 +22,7 @@ from stoker.cache.names import ObjectName
 from stoker.cache.page_stores import page_store
 from stoker.cache.policies import Life, Rule
 from stoker.cache.protocols import Pages, Reads
-from stoker.cache.store.contents import Held
+from stoker.cache.store.contents import HeldPage
 from stoker.cache.store.index.page_index import Entry
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Version
@@ -208,7 +208,7 @@ class Directories:
                     break
             yield
 
-    def pinned_pages(self) -> Iterator[Held]:
+    def pinned_pages(self) -> Iterator[HeldPage]:
         """Pages in files that only go when they are unpinned."""
         for directory in self.directories:
             if (store := directory.usable()) is not None:

@@ -19,9 +19,9 @@ from stoker.core.units import parse_seconds
 from stoker.perf.catalogue import Gpu, catalogue
 from stoker.perf.features.records import StepFeatures, parse_hints
 from stoker.perf.planning.batches import Batches
-from stoker.perf.planning.front import Limits
-from stoker.perf.planning.offers import Prices, only, read_gpus, read_prices, without_prices
-from stoker.perf.planning.pricing import Job, Predict, anchored, fitted, predicted, refused
+from stoker.perf.planning.front import PlanLimits
+from stoker.perf.planning.offers import PriceList, only, read_gpus, read_prices, without_prices
+from stoker.perf.planning.pricing import Predict, TrainingJob, anchored, fitted, predicted, refused
 from stoker.perf.planning.report import Question, answer
 from stoker.perf.planning.space import Space
 from stoker.perf.prediction.anchor import Anchor
@@ -158,19 +158,19 @@ def _hours(text: str) -> float:
     return seconds / 3600
 
 
-def _limits(arguments: argparse.Namespace) -> Limits:
+def _limits(arguments: argparse.Namespace) -> PlanLimits:
     if arguments.budget is not None and arguments.prices is None:
         raise ConfigError(
             "`--budget` must go with `--prices FILE`, a list of servers and what they cost (docs/plan.md)"
         )
-    return Limits(
+    return PlanLimits(
         budget=math.inf if arguments.budget is None else arguments.budget,
         deadline_h=math.inf if arguments.deadline is None else arguments.deadline,
         sure=arguments.sure,
     )
 
 
-def _prices(arguments: argparse.Namespace) -> Prices:
+def _prices(arguments: argparse.Namespace) -> PriceList:
     known: dict[str, Gpu] = read_gpus(arguments.gpus) if arguments.gpus else dict(catalogue())
     prices = read_prices(arguments.prices, known) if arguments.prices else without_prices(known)
     try:
@@ -211,7 +211,7 @@ def _read_features(path: Path) -> StepFeatures:
 
 
 def _question(
-    arguments: argparse.Namespace, batches: Batches, prices: Prices, limits: Limits, anchor: Anchor | None
+    arguments: argparse.Namespace, batches: Batches, prices: PriceList, limits: PlanLimits, anchor: Anchor | None
 ) -> Question:
     first = batches.first
     word: str = arguments.batch
@@ -219,7 +219,7 @@ def _question(
     notes = [f"`{unknown.name}` at {unknown.where} has no formula: its FLOPs are missing" for unknown in first.unknown]
     return Question(
         name=first.name,
-        job=Job(
+        job=TrainingJob(
             samples=arguments.samples, batches=batches, cpu_seconds_per_sample=_cpu_seconds(arguments, anchor),
             predict=_predictor(arguments, batches, anchor), fits=fitted(arguments.precision), refuses=refused(),
         ),

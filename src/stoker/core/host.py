@@ -19,7 +19,7 @@ _V1_UNLIMITED_BYTES = 2**60
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class HostResources:
     """One reading of what this process may use."""
 
     cores: float
@@ -40,11 +40,11 @@ class Host:
     """How multiprocessing starts children here: ``fork``, ``forkserver`` or ``spawn``."""
 
 
-def read_host() -> Host:
+def read_host() -> HostResources:
     """What this process may use at this moment."""
     limit_bytes, available_bytes = memory_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Host(
+    return HostResources(
         cores=cores(),
         cores_of_machine=os.cpu_count() or 1,
         memory_limit_bytes=limit_bytes,

@@ -22,7 +22,7 @@ _BAR_CELLS = 24
 _ERASE = "\r\x1b[K"
 
 
-class Pace:
+class ProgressRate:
     """What was done over the last seconds."""
 
     def __init__(self, now: float) -> None:
@@ -61,7 +61,9 @@ def draw_bar(frac: float, cells: int = _BAR_CELLS, *, unicode: bool = True) -> s
     return ("█" * full + part).ljust(cells, " ")[:cells]
 
 
-def write_progress(label: str, done: int, total: int, pace: Pace, *, unicode: bool = True, bar: bool = True) -> str:
+def write_progress(
+    label: str, done: int, total: int, pace: ProgressRate, *, unicode: bool = True, bar: bool = True
+) -> str:
     """One line: how much of how much, the rate, the remaining time.
 
     Args:
@@ -106,7 +108,7 @@ class ProgressLine:
         self._unicode = (getattr(stream, "encoding", None) or "ascii").lower().startswith("utf")
         self._lock = threading.Lock()
         self._began = self._drawn = time.monotonic()
-        self._pace = Pace(self._began)
+        self._pace = ProgressRate(self._began)
         self._shown = False
 
     def __enter__(self) -> ProgressLine:

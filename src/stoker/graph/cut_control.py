@@ -24,14 +24,14 @@ from stoker.graph.choice.cut import NO_TIME, Prices, choose
 from stoker.graph.choice.trial import Arm, Trial
 from stoker.graph.dataflow import Argument, Cut, Form, Graph
 from stoker.graph.leaves import leaves_of, signature_of
-from stoker.graph.loop_memory import Memory
+from stoker.graph.loop_memory import LoopMemory
 from stoker.graph.recording.common_graph import Recording, merge, spread_state
 from stoker.graph.recording.recorder import Recorder, Trace
 from stoker.graph.replay.call_matcher import NOTHING, Substitution
-from stoker.graph.replay.stage import Plan, Prepared, Stage, Step, step_of, with_drops
+from stoker.graph.replay.stage import PlannedCall, Prepared, Stage, StagePlan, step_of, with_drops
 from stoker.graph.replay.verifier import Verifier
 from stoker.graph.torch_private import unseen
-from stoker.graph.watching.attention import Attention
+from stoker.graph.watching.attention import WatchBackoff
 from stoker.graph.watching.step_watcher import Conductor
 
 SKIPPED_BATCHES = 2
@@ -55,7 +55,7 @@ Outcome = Literal["moved", "stayed", "reverted"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class CutVerdict:
     """What became of a variant, for people and records."""
 
     variant: int
@@ -93,7 +93,7 @@ class _Variant:
     """Calls that are followed in every step, for the random ones among them."""
     following: Substitution | None = None
     """For steps on batches that workers have not prepared."""
-    plan: Plan | None = None
+    plan: StagePlan | None = None
     cut: Cut | None = None
     compared: int = 0
     steps: int = 0
@@ -132,14 +132,14 @@ class Cutter:
         self,
         conductor: Conductor,
         ship: Callable[[bytes], None],
-        report: Callable[[Verdict], None],
+        report: Callable[[CutVerdict], None],
         prices: Prices | Callable[[], Prices],
         *,
         tried: bool = True,
         sample: bool = False,
         chooser: Callable[[Graph, Prices], Cut] = choose,
         fail: Callable[[Exception], None] = _reraise,
-        memory: Memory | None = None,
+        memory: LoopMemory | None = None,
     ) -> None:
         self._conductor = conductor
         self._ship = ship
@@ -149,7 +149,7 @@ class Cutter:
         self._sample = sample
         self._chooser = chooser
         self._fail = fail
-        self._memory = memory or Memory()
+        self._memory = memory or LoopMemory()
         self._broken = False
         self._variants: dict[tuple[Any, ...], _Variant] = {}
         self._numbers: dict[Recording, int] = {}
@@ -165,7 +165,7 @@ class Cutter:
         """Batches from here on that are not looked at."""
         self._resting = False
         """And no step is watched meanwhile."""
-        self._attention = Attention()
+        self._attention = WatchBackoff()
 
     # -- the loader's steps ------------------------------------------------------------------------------------------
 
@@ -432,7 +432,7 @@ class Cutter:
         steps = with_drops([step_of(recording.calls[k], recording.graph.values) for k in moved], cut.boundary)
         used = {leaf.payload for step in steps for leaf in _leaves_of(step) if leaf.form is Form.CONSTANT}
         constants = {number: tensor for number, tensor in enumerate(recording.constants) if number in used}
-        variant.plan = Plan(self._plans, recording.signature, steps, constants, cut.boundary)
+        variant.plan = StagePlan(self._plans, recording.signature, steps, constants, cut.boundary)
         variant.phase, variant.compared = _Phase.COMPARING, 0
         variant.steps = variant.in_a_row = 0
         variant.missed.clear()
@@ -570,7 +570,9 @@ class Cutter:
 
     def _tell(self, recording: Recording, cut: Cut, outcome: Outcome, reason: str, gain: float) -> None:
         number = self._numbers[recording]
-        self._report(Verdict(variant=number, recording=recording, cut=cut, outcome=outcome, reason=reason, gain=gain))
+        self._report(
+            CutVerdict(variant=number, recording=recording, cut=cut, outcome=outcome, reason=reason, gain=gain)
+        )
 
 
 def _why_whole(graph: Graph, cut: Cut) -> str:
@@ -584,7 +586,7 @@ def _why_whole(graph: Graph, cut: Cut) -> str:
     return f"what depends on the batch alone ({calls}) takes {format_seconds(seconds)}{share}: {why}"
 
 
-def _leaves_of(step: Step) -> Iterator[Argument]:
+def _leaves_of(step: PlannedCall) -> Iterator[Argument]:
     for tree in (*step.arguments, *(tree for _, tree in step.keywords)):
         yield from tree.leaves()
 

@@ -13,7 +13,7 @@ _MAX_REMEMBERED = 16
 
 
 @dataclass(slots=True)
-class Memory:
+class LoopMemory:
     """Recordings of one loop's steps, and how their cut did."""
 
     recordings: list[Recording] = field(default_factory=list[Recording])

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.perf.hardware import PAPER, Basis, Hardware, Resource, Source
+from stoker.perf.hardware import PAPER, Basis, Hardware, Provenance, Resource
 
 FloatArray = NDArray[np.float64]
 CodeArray = NDArray[np.integer[Any]]
@@ -58,7 +58,7 @@ PATHS: Mapping[Architecture, tuple[Resource, ...]] = MappingProxyType(
     }
 )
 """Links that weights and gradients pass, one after another."""
-PATHS_SOURCE = Source(Basis.RECALLED, f"{PAPER}, recalled; the bounds of 21x and 1.2x for porting follow from them")
+PATHS_SOURCE = Provenance(Basis.RECALLED, f"{PAPER}, recalled; the bounds of 21x and 1.2x for porting follow from them")
 LINKS = (Resource.PCIE, Resource.NVLINK, Resource.ETHERNET)
 
 _PASSES = {link: np.array([float(link in PATHS[each]) for each in Architecture]) for link in LINKS}

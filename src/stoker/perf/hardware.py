@@ -39,7 +39,7 @@ class Basis(StrEnum):
 
 
 @dataclass(frozen=True)
-class Source:
+class Provenance:
     """Where a constant comes from."""
 
     basis: Basis
@@ -77,7 +77,7 @@ FIELD_OF = MappingProxyType(
 )
 """The field of :class:`Hardware` that holds the peak rate of a resource."""
 
-_USER = Source(Basis.GIVEN, "given by the user")
+_USER = Provenance(Basis.GIVEN, "given by the user")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class Hardware:
     """GPUs that share the link over which input comes."""
     efficiency: Mapping[Resource, float] = field(default_factory=lambda: dict.fromkeys(Resource, 0.7))
     """Share of the peak that is reached, in (0, 1], by resource."""
-    sources: Mapping[str, Source] = field(default_factory=dict[str, Source])
+    sources: Mapping[str, Provenance] = field(default_factory=dict[str, Provenance])
     """Where each field's value comes from; those not named were given by the user."""
 
     def __post_init__(self) -> None:
@@ -129,11 +129,11 @@ class Hardware:
         """Rate of a resource that steps reach (FLOP/s or bytes/s)."""
         return self.peak(resource) * self.efficiency[resource]
 
-    def source(self, name: str) -> Source:
+    def source(self, name: str) -> Provenance:
         """Where the value of a field comes from."""
         return self.sources.get(name, _USER)
 
-    def with_values(self, source: Source, **values: float) -> Hardware:
+    def with_values(self, source: Provenance, **values: float) -> Hardware:
         """The same with other values of some fields, all from one source.
 
         Raises:
@@ -157,8 +157,8 @@ VALUES = (*FIELD_OF.values(), "memory_capacity_bytes", "gpus_per_server", "gpus_
 GBPS = 1e9 / 8
 """Bytes/s in a Gbps."""
 
-_TESTBED = Source(Basis.ABSTRACT, f"{PAPER}: published summaries name it")
-_RECALLED = Source(Basis.RECALLED, f"{PAPER}, recalled")
+_TESTBED = Provenance(Basis.ABSTRACT, f"{PAPER}: published summaries name it")
+_RECALLED = Provenance(Basis.RECALLED, f"{PAPER}, recalled")
 
 PAPER_TESTBED = Hardware(
     name="testbed of the PAI study",
@@ -174,9 +174,11 @@ PAPER_TESTBED = Hardware(
         "nvlink_bytes_per_s": _TESTBED,
         "ethernet_bytes_per_s": _TESTBED,
         "efficiency": _RECALLED,
-        "gpus_per_server": Source(Basis.RECALLED, f"{PAPER}, recalled: 64 servers with 8 V100 each"),
-        "gpus_per_pcie_root": Source(Basis.RECALLED, f"{PAPER}, recalled: input contends among the GPUs of a server"),
-        "memory_capacity_bytes": Source(Basis.ASSUMED, "the larger V100, 32 GiB; the paper's is not established"),
+        "gpus_per_server": Provenance(Basis.RECALLED, f"{PAPER}, recalled: 64 servers with 8 V100 each"),
+        "gpus_per_pcie_root": Provenance(
+            Basis.RECALLED, f"{PAPER}, recalled: input contends among the GPUs of a server"
+        ),
+        "memory_capacity_bytes": Provenance(Basis.ASSUMED, "the larger V100, 32 GiB; the paper's is not established"),
     },
 )
 """What the study assumes of its servers."""
@@ -188,13 +190,13 @@ class Variation:
 
     resource: Resource
     peaks: tuple[float, ...]
-    source: Source
+    source: Provenance
 
 
 PAPER_GRID = (
     Variation(Resource.ETHERNET, (10 * GBPS,), _RECALLED),
     Variation(
-        Resource.ETHERNET, (25 * GBPS, 100 * GBPS), Source(Basis.ABSTRACT, f"{PAPER}: its abstract names this step")
+        Resource.ETHERNET, (25 * GBPS, 100 * GBPS), Provenance(Basis.ABSTRACT, f"{PAPER}: its abstract names this step")
     ),
     Variation(Resource.PCIE, (10e9, 50e9), _RECALLED),
     Variation(Resource.COMPUTE, (8e12, 16e12, 32e12, 64e12), _RECALLED),

@@ -31,7 +31,7 @@ OUTCOMES = {
 """What becomes of a job that is ported, and what the word means."""
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class JobGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs of one class."""
 
     name: str
@@ -132,7 +132,7 @@ class Sensitivity(msgspec.Struct, frozen=True, kw_only=True):
     speedup: list[tuple[str, float]]
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A figure that was published beside the one found here."""
 
     what: str
@@ -164,7 +164,7 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the GPU level counts."""
     jobs: int
     gpus: int
-    groups: list[Group]
+    groups: list[JobGroup]
     part_names: dict[str, str]
     """Parts of a step as people read them."""
     resource_names: dict[str, str]
@@ -177,7 +177,7 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     ports: list[Port] = []
     upgrades: list[Upgrade] = []
     sensitivities: list[Sensitivity] = []
-    comparisons: list[Comparison] = []
+    comparisons: list[PublishedFigure] = []
     constants: list[Constant] = []
     notes: list[str] = []
     missing: list[Missing] = []

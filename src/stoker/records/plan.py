@@ -91,7 +91,7 @@ class Dot(msgspec.Struct, frozen=True, kw_only=True):
     cost: float
 
 
-class Miss(msgspec.Struct, frozen=True, kw_only=True):
+class NearestMiss(msgspec.Struct, frozen=True, kw_only=True):
     """The candidate that lacks least where nothing can run at all."""
 
     offer: str
@@ -133,6 +133,6 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     families: list[Family]
     advice: list[str]
     """What binds, and what relaxing it buys."""
-    miss: Miss | None
+    miss: NearestMiss | None
     """Where nothing can run."""
     notes: list[str]

@@ -136,7 +136,7 @@ class RankRecord(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
 
-class Details(msgspec.Struct, frozen=True, kw_only=True):
+class StepDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What the parts do not say."""
 
     wait_s: float
@@ -276,7 +276,7 @@ class Profile(msgspec.Struct, kw_only=True):
     share: float
     """Of such intervals that hold the median: what blocks of that number give."""
     parts: dict[str, float]
-    details: Details
+    details: StepDetails
     usage: Usage
     cpu_seconds_per_sample: float | None
     """Processor time of making a sample: of the data workers, or of the training thread while it makes batches."""

@@ -8,7 +8,7 @@ _MAX_RECORDS = 20_000
 """Records kept in memory; beyond it every second one of the counters goes, which costs resolution only."""
 
 
-class Memory:
+class EventBuffer:
     """Keeps records, the older the sparser."""
 
     def __init__(self) -> None:

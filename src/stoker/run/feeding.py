@@ -17,7 +17,7 @@ from stoker.core.config_sources import resolve
 from stoker.core.sources import own_program
 from stoker.records import events
 from stoker.records.runlog import Run, RunLog
-from stoker.run.event_buffer import Memory
+from stoker.run.event_buffer import EventBuffer
 from stoker.run.header import describe_run
 from stoker.run.loaders import patch
 from stoker.run.loaders.library import log_event
@@ -48,7 +48,7 @@ class feeding:
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings_with(settings)
-        self._memory = Memory()
+        self._memory = EventBuffer()
         self._log: RunLog | None = None
         self._serving: Serving | None = None
         self._of_run = False

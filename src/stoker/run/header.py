@@ -16,11 +16,11 @@ from stoker.core import host
 from stoker.core.config import Settings
 from stoker.core.texts import escaped
 from stoker.records.events import RunHeader
-from stoker.run.rank import Place
+from stoker.run.rank import RankPlace
 
 
 def describe_run(
-    run_id: str, argv: Sequence[str], settings: Settings, started_unix_s: float, cpu_budget: float, place: Place
+    run_id: str, argv: Sequence[str], settings: Settings, started_unix_s: float, cpu_budget: float, place: RankPlace
 ) -> RunHeader:
     """The header of this process's run.
 

@@ -18,7 +18,7 @@ from stoker.scale.budget import local_world_size, ranks_of_group
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RankPlace:
     """This process among the ranks of its program."""
 
     rank: int = 0
@@ -27,12 +27,12 @@ class Place:
     """Ranks on this host, which share its cores and memory."""
 
 
-def find_place(environ: Mapping[str, str] = os.environ) -> Place:
+def find_place(environ: Mapping[str, str] = os.environ) -> RankPlace:
     """Where this process stands, as far as it is known by now."""
     if "LOCAL_WORLD_SIZE" not in environ and dist.is_available() and dist.is_initialized():
         world_size = dist.get_world_size()
-        return Place(rank=dist.get_rank(), world_size=world_size, local_world_size=_here(world_size, environ))
-    return Place(
+        return RankPlace(rank=dist.get_rank(), world_size=world_size, local_world_size=_here(world_size, environ))
+    return RankPlace(
         rank=_number(environ, "RANK", 0),
         world_size=_number(environ, "WORLD_SIZE", 1),
         local_world_size=local_world_size(environ),

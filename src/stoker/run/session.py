@@ -17,7 +17,7 @@ from stoker.core.saying import say
 from stoker.records import events
 from stoker.records.runlog import Run, RunLog, has_records, read_run
 from stoker.run.environment import CACHE_ENV
-from stoker.run.event_buffer import Memory
+from stoker.run.event_buffer import EventBuffer
 from stoker.run.header import describe_run
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
@@ -43,7 +43,7 @@ class Session:
         # The rank may not be known before the program makes its process group; that of a launcher is known now.
         self._live = LiveLine.on(sys.stderr, os.environ, quiet=active.settings.quiet, rank=find_place().rank)
         self._log = RunLog(active.run_dir, self._header)
-        self._memory = Memory()
+        self._memory = EventBuffer()
         self._served = False
         self._owner = Owner()
         self.serving = Serving(

@@ -44,7 +44,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Window:
+class ObservedWindow:
     """One observation with the time it covers."""
 
     observation: Observation
@@ -131,12 +131,12 @@ class View:
         return self.workers * (1.0 - self.blocked_frac) / (1.0 - self.wait_frac)
 
 
-class History:
+class WindowHistory:
     """Windows of the last half minute, trimmed at change points; settled views of them."""
 
     def __init__(self) -> None:
-        self._windows: list[Window] = []
-        self._pending: list[Window] = []
+        self._windows: list[ObservedWindow] = []
+        self._pending: list[ObservedWindow] = []
         self._last_s: float | None = None
         self._settled_from_s: float | None = None
         self._asked: int = 0
@@ -165,7 +165,7 @@ class History:
         if length_s <= 0.0:
             return
         self._settle(observation)
-        window = Window(observation, length_s)
+        window = ObservedWindow(observation, length_s)
         if window.silent:
             self._pending.append(window)
             return
@@ -200,7 +200,7 @@ class History:
             wall_s = statistics.fmean(recent) if recent else observation.item_wall_s
             self._settled_from_s = observation.now_s + max(0.2, min(1.5 * wall_s, 10.0))
 
-    def _unless_pause(self) -> list[Window]:
+    def _unless_pause(self) -> list[ObservedWindow]:
         """The silent windows, if they are just a part of slow steps."""
         steps = [w.observation.step_s for w in self._windows if w.observation.steps]
         longest_s = max(PAUSE_S, 4.0 * statistics.median(steps)) if steps else PAUSE_S
@@ -262,7 +262,7 @@ def _shift(series: Sequence[tuple[int, float, int]]) -> int:
     return recent[0][0] if abs(new_mean - old_mean) > SHIFT_SIGMAS * error else 0
 
 
-def _view(windows: Sequence[Window]) -> View | None:
+def _view(windows: Sequence[ObservedWindow]) -> View | None:
     windows = _without_pauses(windows)
     if not windows:
         return None
@@ -292,7 +292,7 @@ def _view(windows: Sequence[Window]) -> View | None:
     )
 
 
-def _without_pauses(windows: Sequence[Window]) -> list[Window]:
+def _without_pauses(windows: Sequence[ObservedWindow]) -> list[ObservedWindow]:
     """The windows without those that a pause filled: a feed that observes inside ``next()`` reports it as a step."""
     steps = [w.observation.step_s for w in windows if w.observation.steps]
     longest_s = max(PAUSE_S, STEP_CLIP * statistics.median(steps)) if steps else math.inf

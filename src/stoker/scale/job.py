@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stoker.feed.scaling import Decision, Observation
-from stoker.scale.evidence import History, View
+from stoker.scale.evidence import View, WindowHistory
 from stoker.scale.limits import (
     CPU_MARGIN,
     Footprint,
@@ -70,7 +70,7 @@ class CoreShare(Protocol):
 
 
 @dataclass(frozen=True)
-class Trial:
+class WatchedChange:
     """A change that is being watched: what was delivered before it."""
 
     workers: int
@@ -97,7 +97,7 @@ class JobAutoscaler:
         self.config = config
         self._share = share
         self._cores = config.cpu_budget_cores
-        self._history = History()
+        self._history = WindowHistory()
         self._footprint = Footprint()
         self._free: Limit | None = None
         self._workers = 0
@@ -109,7 +109,7 @@ class JobAutoscaler:
         self._held_wait_s = self._held_last_s = 0.0
         self._warm_steps = 0
         self._holding = True
-        self._trial: Trial | None = None
+        self._trial: WatchedChange | None = None
         self._search: Search | None = None
         self._memory = Memory()
         self._direction = 0
@@ -285,7 +285,7 @@ class JobAutoscaler:
         self._take_back(view, trial, gain, now_s)
         return True
 
-    def _efficient(self, view: View, trial: Trial, gain: float, each: float) -> bool:
+    def _efficient(self, view: View, trial: WatchedChange, gain: float, each: float) -> bool:
         """Whether a trial has plainly succeeded, so that no more evidence is waited for."""
         if trial.proof_pace is not None:
             return view.pace >= trial.proof_pace and view.span_s >= 1.5
@@ -293,7 +293,7 @@ class JobAutoscaler:
         proportional = gain - 1.0 >= least * (self._workers / trial.workers - 1.0)
         return proportional or (each >= WORTH_IT and gain > 1.1 + 3.0 * view.wall.error_frac)
 
-    def _conclude(self, view: View, trial: Trial, now_s: float) -> None:
+    def _conclude(self, view: View, trial: WatchedChange, now_s: float) -> None:
         """What a trial that helped says about going on."""
         if trial.proof_pace is None or view.wait_frac <= LITTLE_WAIT:
             return
@@ -301,7 +301,7 @@ class JobAutoscaler:
         if not self._memory.waits:
             self._set_ceiling(self._workers, "more only slow each other down: others use the cores as well", now_s)
 
-    def _take_back(self, view: View, trial: Trial, gain: float, now_s: float) -> None:
+    def _take_back(self, view: View, trial: WatchedChange, gain: float, now_s: float) -> None:
         """Goes to the number of workers that would give the reached rate if none was in another's way."""
         reason = f"{self._workers} brought {100 * (gain - 1):+.0f} %; {_bottleneck(view, self._cores)}"
         enough = trial.workers if gain <= 1.0 + WORTH_IT else self._workers
@@ -398,7 +398,7 @@ class JobAutoscaler:
             if view.cpu_frac < 0.5:
                 reason += f" and items mostly wait ({100 * view.cpu_frac:.0f} % CPU)"
             expected = view.pace * (1.0 + PROOF * (workers / self._workers - 1.0))
-            trial = Trial(self._workers, view.rate, expected if proof else None)
+            trial = WatchedChange(self._workers, view.rate, expected if proof else None)
             self._change(workers, now_s, reason)
             self._trial = trial
         elif loading and goal <= self._workers and limit.workers > self._workers:

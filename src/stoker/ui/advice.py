@@ -35,7 +35,7 @@ NO_BATCH = "no batch was recorded"
 """Why a loader has no figures whose iterations ended before their first batch."""
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
+class LimitingResource(msgspec.Struct, frozen=True, kw_only=True):
     """The resource that limits the job."""
 
     kind: str
@@ -75,19 +75,19 @@ class Situation:
     """What the policy said last about the number of workers."""
 
 
-def find_limit(situation: Situation) -> Limit:
+def find_limit(situation: Situation) -> LimitingResource:
     """Names the limiting resource, or says why it cannot be named."""
     if not situation.tier:
-        return Limit(kind="none", text="no DataLoader of torch was used, so there was nothing to feed")
+        return LimitingResource(kind="none", text="no DataLoader of torch was used, so there was nothing to feed")
     window = situation.window
     if window is None:
-        return Limit(kind="unknown", text=situation.window_missing or NO_BATCH)
+        return LimitingResource(kind="unknown", text=situation.window_missing or NO_BATCH)
     if window.split.input_wait_frac < INPUT_FRAC:
         return _program_limit(window)
     return _input_limit(situation, window)
 
 
-def advise(situation: Situation, limit: Limit) -> Advice:
+def advise(situation: Situation, limit: LimitingResource) -> Advice:
     """The next command for a limit."""
     if not situation.program:
         return _as_typed_in(_advise(situation, limit, "", shlex.quote(situation.run)), situation)
@@ -117,7 +117,7 @@ def _keyword(option: str, following: str) -> str:
     return f"{option[2:].replace('-', '_')}={values.get(following, following)}"
 
 
-def _advise(situation: Situation, limit: Limit, program: str, run: str) -> Advice:
+def _advise(situation: Situation, limit: LimitingResource, program: str, run: str) -> Advice:
     match limit.kind:
         case "none":
             return Advice(command="stoker doctor", why="checks that stoker and torch find each other")
@@ -137,7 +137,7 @@ def _advise(situation: Situation, limit: Limit, program: str, run: str) -> Advic
             return Advice(command=f"stoker report {run} --html report.html", why="the same over time, with plots")
 
 
-def _program_limit(window: Window) -> Limit:
+def _program_limit(window: Window) -> LimitingResource:
     """Input is no limit: the largest of the program's own parts is."""
     split = window.split
     kinds = {"copy": split.h2d_frac, "compute": split.compute_frac, "other": split.other_frac}
@@ -150,10 +150,10 @@ def _program_limit(window: Window) -> Limit:
     }[kind]
     served = f"{write_plural(window.workers, 'worker')} keep" if window.workers != 1 else "1 worker keeps"
     waiting = f"input wait at {write_percent(split.input_wait_frac)}"
-    return Limit(kind=kind, text=f"{text}; {served} {waiting}" if window.workers else f"{text}; {waiting}")
+    return LimitingResource(kind=kind, text=f"{text}; {served} {waiting}" if window.workers else f"{text}; {waiting}")
 
 
-def _input_limit(situation: Situation, window: Window) -> Limit:
+def _input_limit(situation: Situation, window: Window) -> LimitingResource:
     """Input is the limit: says what the data workers themselves are short of."""
     share = write_percent(window.split.input_wait_frac)
     workers = write_plural(window.workers, "worker")
@@ -161,18 +161,20 @@ def _input_limit(situation: Situation, window: Window) -> Limit:
     waits = f"the program waits for batches {share} of the time"
     if situation.tier not in {"elastic", "pinned"}:
         place = "torch's own workers" if situation.tier == "stock" else "the training process"
-        return Limit(kind="input-tier", text=f"input: {waits}; batches are made in {place}")
+        return LimitingResource(kind="input-tier", text=f"input: {waits}; batches are made in {place}")
     if situation.growing:
-        return Limit(kind="input-growing", text=f"input: {waits}; workers were still being added when the run ended")
+        return LimitingResource(
+            kind="input-growing", text=f"input: {waits}; workers were still being added when the run ended"
+        )
     if (handover := _handover_s(window)) is not None:
         text = f"input: {waits}, not for items, but {format_seconds(handover)} for each batch to be handed over"
         hint = "; larger batches cost less" if handover < HANDOVER_S else ""
-        return Limit(kind="input-handover", text=text + hint)
+        return LimitingResource(kind="input-handover", text=text + hint)
     if window.cores_used >= CORES_FULL_FRAC * _budget(situation):
         used = f"{window.cores_used:.1f} of {_budget(situation):g} cores"
-        return Limit(kind="input-cpu", text=f"input: {waits}; the CPU is used up ({used}) with {workers}")
+        return LimitingResource(kind="input-cpu", text=f"input: {waits}; the CPU is used up ({used}) with {workers}")
     if situation.tier == "pinned":
-        return Limit(kind="input-tier", text=f"input: {waits}; the loader is pinned to its {workers}")
+        return LimitingResource(kind="input-tier", text=f"input: {waits}; the loader is pinned to its {workers}")
     if window.worker_busy_frac is not None and window.worker_busy_frac < 1 - IDLE_FRAC:
         idle = write_percent(1 - window.worker_busy_frac)
         each_s = window.split.input_wait_frac * window.active_s / window.batches
@@ -180,18 +182,18 @@ def _input_limit(situation: Situation, window: Window) -> Limit:
             text = (
                 f"input: {waits} though workers are idle {idle} of theirs: not for items, but {format_seconds(each_s)}"
             )
-            return Limit(
+            return LimitingResource(
                 kind="input-handover", text=f"{text} for each batch to be handed over; larger batches cost less"
             )
         text = f"input: {waits} though workers are idle {idle} of theirs: single slow items hold back the order"
-        return Limit(kind="input-order", text=text)
+        return LimitingResource(kind="input-order", text=text)
     if window.worker_cpu_frac is not None and window.worker_cpu_frac < WAITING_CPU_FRAC:
         used = write_percent(window.worker_cpu_frac)
         text = f"input: {waits}; an item uses the CPU for {used} of its time: it waits for storage, or for busy cores"
-        return Limit(kind="input-storage", text=text)
+        return LimitingResource(kind="input-storage", text=text)
     used = f"{window.cores_used:.1f} of {_budget(situation):g} cores"
     settled = f" ({situation.settled})" if situation.settled else ""
-    return Limit(kind="input-workers", text=f"input: {waits}; {workers} {verb} busy, on {used}{settled}")
+    return LimitingResource(kind="input-workers", text=f"input: {waits}; {workers} {verb} busy, on {used}{settled}")
 
 
 def _handover_s(window: Window) -> float | None:

@@ -19,7 +19,7 @@ _TITLE_CHARACTERS, _CHARACTERS = 21, 28
 
 
 @dataclass(kw_only=True)
-class Item:
+class SceneItem:
     """Something with a place in the picture."""
 
     kind: str
@@ -38,13 +38,13 @@ class Item:
 class Scene:
     """Items, their rows, and what leads from one to another."""
 
-    items: list[Item] = field(default_factory=list[Item])
+    items: list[SceneItem] = field(default_factory=list[SceneItem])
     row_of: dict[int, int] = field(default_factory=dict[int, int])
     edges: dict[tuple[int, int], None] = field(default_factory=dict[tuple[int, int], None])
     notes: list[str] = field(default_factory=list[str])
     boundary_row: int = 1
 
-    def add(self, item: Item, row: int) -> int:
+    def add(self, item: SceneItem, row: int) -> int:
         """Puts an item into a row; its number."""
         self.items.append(item)
         self.row_of[len(self.items) - 1] = row
@@ -116,7 +116,7 @@ def _reasons(cut: CutChosen) -> tuple[list[str], dict[str, int]]:
     return notes, {why: number for number, ((_, why), _) in enumerate(shown, 1)}
 
 
-def _box_item(box: Box, cut: CutChosen, longest_s: float, note_of: dict[str, int]) -> Item:
+def _box_item(box: Box, cut: CutChosen, longest_s: float, note_of: dict[str, int]) -> SceneItem:
     time = write_time(box.nodes)
     why = next((node.why for node in box.nodes if node.why), "")
     names = list(dict.fromkeys(short_name(function) for function in box.functions))
@@ -128,7 +128,7 @@ def _box_item(box: Box, cut: CutChosen, longest_s: float, note_of: dict[str, int
     else:
         title, kind = f"{len(box.nodes)} calls", ", ".join(names)
     place = box.sites[0] if len(box.sites) == 1 else f"{len(box.sites)} lines"
-    return Item(
+    return SceneItem(
         kind=box.place if box.place in PLACES else "stateful",
         lines=[title, shorten(kind, _CHARACTERS), shorten_start(place, 27 - len(time))],
         right=time,
@@ -153,20 +153,20 @@ def _results(node: GraphNode, cut: CutChosen) -> str:
     return write_type(made[0]) if len(made) == 1 else f"{len(made)} of {write_type(made[0])}"
 
 
-def _leaf_item(group: list[GraphValue]) -> Item:
+def _leaf_item(group: list[GraphValue]) -> SceneItem:
     size = format_bytes(bytes_of(group))
     sent = "" if any(value.crosses for value in group) else ", not sent"
     what = write_type(group[0]) if len(group) == 1 else f"{group[0].label} … {group[-1].label}"
     lines = [shorten(group[0].label if len(group) == 1 else f"{len(group)} tensors", 22), shorten(what, _CHARACTERS)]
-    return Item(kind="leaf", lines=lines, tip=f"{_labels(group)}: {size} of the batch{sent}")
+    return SceneItem(kind="leaf", lines=lines, tip=f"{_labels(group)}: {size} of the batch{sent}")
 
 
-def _sent_item(group: list[GraphValue]) -> Item:
+def _sent_item(group: list[GraphValue]) -> SceneItem:
     size = format_bytes(bytes_of(group))
     name = group[0].label if len(group) == 1 else f"{len(group)} tensors"
     kept = next((f"; {value.kept}" for value in group if value.kept), "")
     tip = f"{_labels(group)}: {size} a batch, sent by data workers to the training process{kept}"
-    return Item(kind="sent", lines=[f"{shorten(name, _CHARACTERS - 5 - len(size))} · {size}"], tip=tip)
+    return SceneItem(kind="sent", lines=[f"{shorten(name, _CHARACTERS - 5 - len(size))} · {size}"], tip=tip)
 
 
 def bytes_of(group: Sequence[GraphValue]) -> int:

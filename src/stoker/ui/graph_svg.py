@@ -27,7 +27,7 @@ from stoker.ui.cuts import (
 )
 from stoker.ui.figures import shorten, write_plural
 from stoker.ui.graph_layers import Drawing, lay_out
-from stoker.ui.graph_scene import Item, Scene, build_scene, bytes_of
+from stoker.ui.graph_scene import Scene, SceneItem, build_scene, bytes_of
 from stoker.ui.report_style import LIGHT
 
 _WIDTH = 192.0
@@ -93,7 +93,7 @@ def _safe(text: str) -> str:
     return escape("".join(character if character.isprintable() else " " for character in text))
 
 
-def _height(item: Item) -> float:
+def _height(item: SceneItem) -> float:
     return _HEIGHTS.get(item.kind, _BOX_HEIGHT)
 
 
@@ -224,7 +224,7 @@ def _edge(segment: tuple[int, int, int, int], scene: Scene, places: _Places) -> 
     return drawn
 
 
-def _shape(item: Item, centre: float, top: float) -> str:
+def _shape(item: SceneItem, centre: float, top: float) -> str:
     width, height = _WIDTH, _height(item)
     left = centre - width / 2
     radius = height / 2 if item.kind == "sent" else 6
@@ -252,7 +252,7 @@ def _shape(item: Item, centre: float, top: float) -> str:
     return "".join(parts) + "</g>"
 
 
-def _note_mark(x: float, y: float, item: Item) -> str:
+def _note_mark(x: float, y: float, item: SceneItem) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8.5" fill="{LIGHT["soft"]}"/>' + _text(
         x, y + 3.8, "note", str(item.note), "middle"
     )

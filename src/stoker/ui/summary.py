@@ -14,7 +14,7 @@ import msgspec
 from stoker.core.texts import escaped
 from stoker.records.events import CacheUsed, Notice, Progress, RunEnded, SampleQuarantined, WorkerLost
 from stoker.records.runlog import Run
-from stoker.ui.advice import Advice, Limit, Situation, advise, find_limit
+from stoker.ui.advice import Advice, LimitingResource, Situation, advise, find_limit
 from stoker.ui.figures import write_plural
 from stoker.ui.loaders import (
     LoaderSummary,
@@ -96,7 +96,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     lost_workers: list[LostWorkers]
     quarantined: list[QuarantinedSample]
     notices: list[NoticeLine]
-    limit: Limit
+    limit: LimitingResource
     advice: Advice
     caveats: list[str]
     """What the reader should know about the records themselves."""

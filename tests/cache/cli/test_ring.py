@@ -9,7 +9,7 @@ import pytest
 from stoker._version import __version__
 from stoker.cache.cluster.membership.ring import Member
 from stoker.cli.cache import ring
-from stoker.cli.cache.ring import Node, render_ring
+from stoker.cli.cache.ring import RingNode, render_ring
 from stoker.ui.report_text import Style
 
 MEMBER = Member(id="a:7070", addresses=("tcp://a:7070",))
@@ -22,7 +22,7 @@ OTHER = {name: value for name, value in STATUS.items() if name not in ("found", 
 
 
 def test_a_worker_of_another_version_is_named_with_what_to_do() -> None:
-    text = "\n".join(render_ring(1, [Node(MEMBER, STATUS), Node(MEMBER, OTHER)], Style()))
+    text = "\n".join(render_ring(1, [RingNode(MEMBER, STATUS), RingNode(MEMBER, OTHER)], Style()))
     assert "a:7070       1  alive" in text
     assert "a:7070       1  other" in text
     assert f"is of stoker 0.0.9 and says nothing of found, lately; start it anew with {__version__}" in text
@@ -33,5 +33,5 @@ def test_a_worker_that_is_lost_or_not_understood_is_in_the_exit_status(
     monkeypatch: pytest.MonkeyPatch, status: dict[str, Any] | None, expected: int
 ) -> None:
     monkeypatch.setattr(ring, "_client", lambda settings: None)
-    monkeypatch.setattr(ring, "_ask", lambda client, join: (1, [Node(MEMBER, STATUS), Node(MEMBER, status)]))
+    monkeypatch.setattr(ring, "_ask", lambda client, join: (1, [RingNode(MEMBER, STATUS), RingNode(MEMBER, status)]))
     assert ring.show_ring(ring.CacheSettings(join="static:a:7070"), as_json=True) == expected

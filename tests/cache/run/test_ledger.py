@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.reading.run_counters import Ledger, Totals, create_ledger, read_ledger
+from stoker.cache.reading.run_counters import RunCounts, Totals, create_ledger, read_ledger
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def test_an_empty_ledger_has_no_processes(path: Path) -> None:
 
 
 def test_counts_of_all_readers_come_together(path: Path) -> None:
-    one, two = Ledger(path), Ledger(path)
+    one, two = RunCounts(path), RunCounts(path)
     one.hit_bytes += 3
     two.hit_bytes += 4
     two.changes += 1
@@ -27,7 +27,7 @@ def test_counts_of_all_readers_come_together(path: Path) -> None:
 
 def test_what_is_counted_after_the_end_is_counted_for_nobody(path: Path) -> None:
     path.unlink()
-    ledger = Ledger(path)
+    ledger = RunCounts(path)
     ledger.requests += 1
     assert ledger.requests == 1
     assert not path.exists()
@@ -39,7 +39,7 @@ def test_ledgers_that_runs_left_behind_go(path: Path, tmp_path: Path) -> None:
     assert [found.name for found in (tmp_path / "runs").iterdir()] == ["another"]
 
 
-def _count(ledger: Ledger) -> None:
+def _count(ledger: RunCounts) -> None:
     for _ in range(100):
         ledger.asked_bytes += 1
     os._exit(0)  # as data workers end
@@ -48,7 +48,7 @@ def _count(ledger: Ledger) -> None:
 @pytest.mark.integration
 @pytest.mark.timeout(30)
 def test_forked_children_count_in_rows_of_their_own(path: Path) -> None:
-    ledger = Ledger(path)
+    ledger = RunCounts(path)
     ledger.asked_bytes += 5
     context = multiprocessing.get_context("fork")
     children = [context.Process(target=_count, args=(ledger,)) for _ in range(3)]

@@ -23,7 +23,7 @@ from stoker.cache.store.layout import (
 )
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.store.reclaim import space
-from stoker.cache.store.reclaim.eviction import Choice, choose
+from stoker.cache.store.reclaim.eviction import Victims, choose
 from stoker.cache.store.writing import segment_writer
 from stoker.cache.versions import Strength, Version
 
@@ -155,7 +155,7 @@ def test_a_thread_that_is_kept_waiting_while_it_asks_asks_again_soon(
     """It counts what asking takes of the processor: the rest of an epoch may be over by twenty times a wait."""
     asked: list[int] = []
 
-    def stalling(*args: Any, **more: Any) -> Choice:
+    def stalling(*args: Any, **more: Any) -> Victims:
         asked.append(1)
         time.sleep(0.05)
         return choose(*args, **more)

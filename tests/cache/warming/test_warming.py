@@ -6,7 +6,7 @@ from stoker.cache.reading.request_planning import MAX_REQUEST_PAGES
 from stoker.cache.warm.warm_plan import (
     MOST_FAILURES_KEPT,
     Account,
-    Item,
+    WarmObject,
     has_magic,
     manifest_urls,
     num_pieces,
@@ -19,7 +19,7 @@ sizes = st.lists(st.integers(0, 40 * PAGE_BYTES), max_size=12)
 
 @given(sizes)
 def test_pieces_cover_each_byte_of_each_object_once(found: list[int]) -> None:
-    items = [Item(str(number), size) for number, size in enumerate(found)]
+    items = [WarmObject(str(number), size) for number, size in enumerate(found)]
     pieces = list(pieces_of(items))
     for number, item in enumerate(items):
         own = [piece.pages for piece in pieces if piece.item == number]
@@ -32,7 +32,7 @@ def test_pieces_cover_each_byte_of_each_object_once(found: list[int]) -> None:
 @given(st.lists(st.sampled_from(["present", "fetched", "refused", "failed", "uncached"])), st.integers(0, 5))
 def test_the_parts_of_an_account_add_up(outcomes: list[str], left: int) -> None:
     account = Account()
-    items = [Item(str(number), 10) for number in range(len(outcomes) + left)]
+    items = [WarmObject(str(number), 10) for number in range(len(outcomes) + left)]
     account.plan(items)
     for item, outcome in zip(items, outcomes, strict=False):
         account.end(item, outcome, "why")  # type: ignore[arg-type]
@@ -42,8 +42,8 @@ def test_the_parts_of_an_account_add_up(outcomes: list[str], left: int) -> None:
 
 def test_what_went_since_makes_an_account_incomplete() -> None:
     account = Account()
-    account.plan([Item("a", 3)])
-    account.end(Item("a", 3), "fetched")
+    account.plan([WarmObject("a", 3)])
+    account.end(WarmObject("a", 3), "fetched")
     assert account.is_complete
     account.evicted.add(3)
     assert not account.is_complete
@@ -52,7 +52,7 @@ def test_what_went_since_makes_an_account_incomplete() -> None:
 def test_failures_are_all_counted_and_the_first_kept() -> None:
     account = Account()
     for number in range(MOST_FAILURES_KEPT + 5):
-        account.end(Item(str(number), 1), "failed", "no")
+        account.end(WarmObject(str(number), 1), "failed", "no")
     assert account.failed.objects == MOST_FAILURES_KEPT + 5
     assert len(account.failures) == MOST_FAILURES_KEPT
     assert account.failures[0] == ("0", "no")

@@ -11,7 +11,7 @@ from stoker.perf.communication.collectives import (
     reduce_scatter,
     send,
 )
-from stoker.perf.communication.cost import NOTHING, Cost, after
+from stoker.perf.communication.cost import NOTHING, ExchangeCost, after
 from stoker.perf.communication.fabric import NETWORK_SHARE, NETWORK_STEP_S, fabric_of
 from stoker.perf.communication.sweeps import sweep
 
@@ -89,8 +89,10 @@ def test_a_neighbour_is_sent_to_over_the_fabric_or_the_network() -> None:
 
 
 def test_costs_add_up_and_are_as_sure_as_the_least_sure() -> None:
-    both = after((Cost(1.0, 1.0, 1.0, "measured", "a"), Cost(2.0, 1.0, 4.0, "specification", "b"), NOTHING))
-    assert both == Cost(3.0, 2.0, 5.0, "specification", "a; b")
+    both = after(
+        (ExchangeCost(1.0, 1.0, 1.0, "measured", "a"), ExchangeCost(2.0, 1.0, 4.0, "specification", "b"), NOTHING)
+    )
+    assert both == ExchangeCost(3.0, 2.0, 5.0, "specification", "a; b")
     assert after(()) is NOTHING
     with pytest.raises(ValueError, match="must ascend from 0"):
-        Cost(1.0, 2.0, 3.0)
+        ExchangeCost(1.0, 2.0, 3.0)

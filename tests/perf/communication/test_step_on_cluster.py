@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
 from stoker.perf.catalogue import gpu
-from stoker.perf.communication import StepTimes, fabric_of, refusal, spread
+from stoker.perf.communication import PassTimes, fabric_of, refusal, spread
 from stoker.perf.communication.pipeline_stages import narrowed
 from stoker.perf.communication.step_on_cluster import is_measured
 from stoker.perf.communication.stragglers import slowest
@@ -14,7 +14,7 @@ from stoker.perf.strategy import DataParallel, Machines, Strategy
 from tests.perf.communication.models import convnet, decoder
 
 DECODER = decoder()
-TIMES = StepTimes.measured(DECODER, 0.1)
+TIMES = PassTimes.measured(DECODER, 0.1)
 CARDS = ("A100-80GB-SXM", "V100-16GB-SXM", "H100-SXM", "RTX-4090")
 DATA: tuple[DataParallel, ...] = ("ddp", "fsdp", "zero1", "zero2", "ps", "pearl")
 
@@ -102,7 +102,7 @@ def test_the_optimizer_is_shared_by_shards() -> None:
 def test_a_pipeline_idles_for_stages_less_one() -> None:
     """Equal blocks in two stages: (m + 1) / m of the ideal (GPipe, section 2.3); unequal stages cost more."""
     even = decoder(blocks=8, table_bytes=0)
-    times = StepTimes.measured(even, 0.1)
+    times = PassTimes.measured(even, 0.1)
     found = spread(times, even, machines(2), Strategy(pipeline=2, accumulation=8))
     assert found.bubble_s / found.compute_s >= 1 / 8
     assert found.bubble_s / found.compute_s < 1 / 8 + 0.15
@@ -127,7 +127,7 @@ def test_recomputation_adds_the_forward_pass_of_blocks() -> None:
 
 def test_the_host_launches_as_much_however_products_are_divided() -> None:
     """A device of 0.3 s and a host of 0.4 s take 0.5 s; halves of a device that waits for the host gain little."""
-    device = StepTimes.shared(DECODER, 0.1, 0.2, 0.0)
+    device = PassTimes.shared(DECODER, 0.1, 0.2, 0.0)
     waiting = replace(device, host_s=0.4)
     assert waiting.step_s == pytest.approx(0.5)
     assert spread(waiting, DECODER, machines(1)).compute_s == pytest.approx(0.5)
@@ -149,7 +149,7 @@ def test_narrow_products_are_less_efficient() -> None:
 def test_rows_of_sparse_tables_are_gathered() -> None:
     dense = spread(TIMES, DECODER, machines(2))
     rows = decoder(sparse=True)
-    sparse = spread(StepTimes.measured(rows, 0.1), rows, machines(2))
+    sparse = spread(PassTimes.measured(rows, 0.1), rows, machines(2))
     assert sparse.exposed_s + sparse.hidden_s < dense.exposed_s + dense.hidden_s
 
 
@@ -223,12 +223,12 @@ def test_parameter_servers_take_network_and_pcie_one_after_the_other() -> None:
 
 def test_features_without_operations_have_no_shares() -> None:
     with pytest.raises(ValueError, match="`features` must have operations, got none of decoder"):
-        StepTimes.measured(changed(DECODER, operations=()), 0.1)
+        PassTimes.measured(changed(DECODER, operations=()), 0.1)
 
 
 def test_features_without_layers_are_one_layer() -> None:
     blind = changed(DECODER, layers=())
-    times = StepTimes.measured(blind, 0.1)
+    times = PassTimes.measured(blind, 0.1)
     assert len(times.forward_s) == 1
     assert spread(times, blind, machines(8)).exposed_s > spread(TIMES, DECODER, machines(8)).exposed_s
     with pytest.raises(ValueError, match="`compute` must have times of the features' 1 layers, got 26"):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.perf.catalogue import gpu
-from stoker.perf.planning.front import TIE, Limits, choose, front, measured_instead, settled
+from stoker.perf.planning.front import TIE, PlanLimits, choose, front, measured_instead, settled
 from stoker.perf.planning.offers import Offer
-from stoker.perf.planning.pricing import Amount, Plan
+from stoker.perf.planning.pricing import Amount, PricedPlan
 from stoker.perf.planning.space import Candidate
 from stoker.perf.strategy import Strategy
 
@@ -24,11 +24,11 @@ def plan(
     tier: Literal["calibrated", "extrapolated"] = "extrapolated",
     gpus: int = 1,
     strategy: Strategy | None = None,
-) -> Plan:
+) -> PricedPlan:
     """One that takes so much, with an interval of a half to twice."""
     candidate = Candidate(offer=OFFER, gpus=gpus, strategy=strategy or Strategy(), micro_batch=1)
     time, money = (Amount(likely=value, low=value / 2, high=value * 2) for value in (hours, cost))
-    return Plan(
+    return PricedPlan(
         candidate=candidate, steps=1, step_s=time.times(3600), hours=time, cost=money, tier=tier, parts={},
         hidden_s=0.0, needed_bytes=0.0, cores=None, reasons=(),
     )  # fmt: skip
@@ -38,13 +38,13 @@ FIGURE = st.floats(0.01, 1e6)
 PLANS = st.lists(st.builds(plan, FIGURE, FIGURE), max_size=40)
 
 
-def beats(one: Plan, other: Plan) -> bool:
+def beats(one: PricedPlan, other: PricedPlan) -> bool:
     at_least = one.hours.likely <= other.hours.likely and one.cost.likely <= other.cost.likely
     return at_least and (one.hours.likely < other.hours.likely or one.cost.likely < other.cost.likely)
 
 
 @given(PLANS)
-def test_no_plan_beats_the_front_and_each_that_none_beats_is_matched(plans: list[Plan]) -> None:
+def test_no_plan_beats_the_front_and_each_that_none_beats_is_matched(plans: list[PricedPlan]) -> None:
     best = front(plans)
     assert not any(beats(one, other) for one in plans for other in best)
     figures = {(each.hours.likely, each.cost.likely) for each in best}
@@ -54,9 +54,9 @@ def test_no_plan_beats_the_front_and_each_that_none_beats_is_matched(plans: list
 
 
 @given(PLANS, FIGURE, st.floats(1.0, 100.0), st.booleans())
-def test_more_money_or_time_is_never_worse(plans: list[Plan], limit: float, times: float, sure: bool) -> None:
+def test_more_money_or_time_is_never_worse(plans: list[PricedPlan], limit: float, times: float, sure: bool) -> None:
     for name in ("budget", "deadline_h"):
-        tight, loose = (Limits(**{name: limit * factor}, sure=sure) for factor in (1.0, times))
+        tight, loose = (PlanLimits(**{name: limit * factor}, sure=sure) for factor in (1.0, times))
         before, after = (choose(front(plans, each), each) for each in (tight, loose))
         if before.fastest is not None:
             assert after.fastest is not None
@@ -67,8 +67,10 @@ def test_more_money_or_time_is_never_worse(plans: list[Plan], limit: float, time
 
 
 @given(PLANS, FIGURE, FIGURE)
-def test_the_nearest_miss_breaks_its_worse_limit_least(plans: list[Plan], budget: float, deadline_h: float) -> None:
-    limits = Limits(budget=budget, deadline_h=deadline_h)
+def test_the_nearest_miss_breaks_its_worse_limit_least(
+    plans: list[PricedPlan], budget: float, deadline_h: float
+) -> None:
+    limits = PlanLimits(budget=budget, deadline_h=deadline_h)
     choice = choose(front(plans, limits), limits)
     if any(map(limits.allow, plans)):
         assert choice.nearest is None
@@ -90,9 +92,9 @@ def test_of_equal_plans_the_surer_stays_then_the_smaller() -> None:
 def test_intervals_decide_where_one_wants_to_be_sure() -> None:
     close, far = plan(10, 5), plan(5, 10)
     best = [far, close]
-    assert choose(best, Limits(deadline_h=12)).cheapest is close
-    assert choose(best, Limits(deadline_h=12, sure=True)).cheapest is far
-    assert choose(best, Limits(deadline_h=math.inf)).nearest is None
+    assert choose(best, PlanLimits(deadline_h=12)).cheapest is close
+    assert choose(best, PlanLimits(deadline_h=12, sure=True)).cheapest is far
+    assert choose(best, PlanLimits(deadline_h=math.inf)).nearest is None
 
 
 SHARDED = Strategy(data="zero1")
@@ -112,12 +114,12 @@ def test_ties_are_won_by_the_surer_plan_then_by_the_simpler_one() -> None:
 def test_a_tie_breaks_no_limit() -> None:
     late, early = plan(101, 100, "calibrated", gpus=8), plan(99, 100, gpus=8, strategy=SHARDED)
     assert settled([early], [early, late]) == [late]
-    assert settled([early], [early, late], Limits(deadline_h=100)) == [early]
-    assert settled([early], [early, late], Limits(deadline_h=90)) == [late], "neither keeps it"
+    assert settled([early], [early, late], PlanLimits(deadline_h=100)) == [early]
+    assert settled([early], [early, late], PlanLimits(deadline_h=90)) == [late], "neither keeps it"
 
 
 @given(PLANS, st.lists(st.builds(plan, FIGURE, FIGURE, st.just("calibrated")), max_size=10))
-def test_no_plan_beats_a_settled_front_by_more_than_a_tie(plans: list[Plan], sure: list[Plan]) -> None:
+def test_no_plan_beats_a_settled_front_by_more_than_a_tie(plans: list[PricedPlan], sure: list[PricedPlan]) -> None:
     everything = [*plans, *sure]
     best = settled(front(everything), everything)
     for one in everything:
@@ -130,14 +132,16 @@ def test_no_plan_beats_a_settled_front_by_more_than_a_tie(plans: list[Plan], sur
 def test_a_measured_plan_stands_in_for_one_whose_interval_holds_it() -> None:
     dream = plan(10, 10)  # up to 20 of each
     near, cheaper, far = (plan(hours, cost, "calibrated") for hours, cost in ((15, 19), (19, 15), (9, 21)))
-    assert measured_instead(dream, [dream, far], Limits()) is None
-    assert measured_instead(dream, [dream, near, cheaper, far], Limits()) is cheaper
-    assert measured_instead(dream, [dream, near, cheaper, far], Limits(deadline_h=18)) is near
-    assert measured_instead(dream, [dream, near], Limits(budget=12)) is None, "the dream keeps it, the other does not"
-    assert measured_instead(near, [dream, near, cheaper], Limits()) is None
+    assert measured_instead(dream, [dream, far], PlanLimits()) is None
+    assert measured_instead(dream, [dream, near, cheaper, far], PlanLimits()) is cheaper
+    assert measured_instead(dream, [dream, near, cheaper, far], PlanLimits(deadline_h=18)) is near
+    assert measured_instead(dream, [dream, near], PlanLimits(budget=12)) is None, (
+        "the dream keeps it, the other does not"
+    )
+    assert measured_instead(near, [dream, near, cheaper], PlanLimits()) is None
 
 
 def test_within_the_deadline_any_time_will_do() -> None:
     dream, slow = plan(10, 10), plan(50, 15, "calibrated")
-    assert measured_instead(dream, [dream, slow], Limits()) is None
-    assert measured_instead(dream, [dream, slow], Limits(deadline_h=60)) is slow
+    assert measured_instead(dream, [dream, slow], PlanLimits()) is None
+    assert measured_instead(dream, [dream, slow], PlanLimits(deadline_h=60)) is slow

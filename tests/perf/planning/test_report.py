@@ -9,8 +9,8 @@ import pytest
 
 from stoker.perf.communication.step_on_cluster import is_measured
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.planning.front import Limits
-from stoker.perf.planning.offers import Offer, Prices, only, without_prices
+from stoker.perf.planning.front import PlanLimits
+from stoker.perf.planning.offers import Offer, PriceList, only, without_prices
 from stoker.perf.planning.report import Question, answer
 from stoker.perf.planning.space import FAMILIES, Candidate, Space
 from stoker.perf.prediction.prediction import Prediction
@@ -20,13 +20,13 @@ from tests.perf.planning.toys import job, offer, seconds
 OFFERS = (offer("T4", 1, 0.5), offer("T4", 8, 3.5), offer("H100-SXM", 8, 32.0))
 
 
-def question(limits: Limits | None = None, offers: tuple[Offer, ...] = OFFERS, **space: int | bool) -> Question:
+def question(limits: PlanLimits | None = None, offers: tuple[Offer, ...] = OFFERS, **space: int | bool) -> Question:
     return Question(
         name="toy.py",
         job=job(samples=100_000_000),
         space=Space(**{"offers": offers, "batch": 64, "max_gpus": 8, **space}),  # type: ignore[arg-type]
-        limits=limits or Limits(),
-        prices=Prices(offers=offers, currency="USD", date="2026-01-31", source="ours"),
+        limits=limits or PlanLimits(),
+        prices=PriceList(offers=offers, currency="USD", date="2026-01-31", source="ours"),
     )
 
 
@@ -49,7 +49,7 @@ def test_limits_bind_and_it_is_said_what_relaxing_them_buys() -> None:
     hours = [plan.hours.likely for plan in free.front]
     cost = [plan.cost.likely for plan in free.front]
     assert len(hours) >= 2
-    tight = answer(question(Limits(deadline_h=(hours[-1] + hours[-2]) / 2, budget=(cost[0] + cost[1]) / 2)))
+    tight = answer(question(PlanLimits(deadline_h=(hours[-1] + hours[-2]) / 2, budget=(cost[0] + cost[1]) / 2)))
     said = " ".join(tight.advice)
     assert "The deadline binds" in said
     assert "The budget binds" in said
@@ -57,7 +57,7 @@ def test_limits_bind_and_it_is_said_what_relaxing_them_buys() -> None:
 
 def test_where_no_plan_keeps_both_the_nearest_comes_first() -> None:
     free = answer(question())
-    limits = Limits(deadline_h=free.front[0].hours.likely * 1.01, budget=free.front[-1].cost.likely * 1.01)
+    limits = PlanLimits(deadline_h=free.front[0].hours.likely * 1.01, budget=free.front[-1].cost.likely * 1.01)
     report = answer(question(limits))
     nearest = report.picks[0]
     assert nearest.role.startswith("nearest to both limits")
@@ -134,7 +134,7 @@ def test_a_plan_that_nobody_measured_heads_no_screen_over_one_within_its_interva
         return "" if is_measured(candidate.strategy, candidate.gpus) else "not asked about"
 
     offers = (offer("A100-80GB-SXM", 8, 20.0), offer("H100-SXM", 8, 40.0))
-    asked = question(Limits(deadline_h=10), offers=offers)
+    asked = question(PlanLimits(deadline_h=10), offers=offers)
     report = answer(replace(asked, job=replace(asked.job, predict=promising, refuses=plainly)))
     head = report.picks[0]
     assert (head.plan.gpu, head.plan.tier) == ("A100-80GB-SXM", "calibrated")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.perf.planning.front import Limits, front
-from stoker.perf.planning.pricing import Plan, Rejection, price
+from stoker.perf.planning.front import PlanLimits, front
+from stoker.perf.planning.pricing import PricedPlan, Rejection, price
 from stoker.perf.planning.searching import Stairs, examples, priced, search
 from stoker.perf.planning.space import Candidate, Space, candidates
 from stoker.perf.prediction.prediction import Prediction, refused
@@ -20,8 +20,8 @@ OFFERS = (offer("T4", 1, 0.5), offer("T4", 8, 3.5), offer("A100-40GB-SXM", 8, 16
 PLACES = st.lists(st.integers(0, len(OFFERS) - 1), min_size=1, unique=True)
 
 
-def figures(plans: list[Plan], limits: Limits | None = None) -> list[tuple[float, float]]:
-    limits = limits or Limits()
+def figures(plans: list[PricedPlan], limits: PlanLimits | None = None) -> list[tuple[float, float]]:
+    limits = limits or PlanLimits()
     return [(limits.hours(plan), limits.cost(plan)) for plan in front(plans, limits)]
 
 
@@ -31,7 +31,7 @@ def test_the_front_of_a_search_is_that_of_all_candidates(
     places: list[int], batch: int, max_gpus: int, grows: bool, sure: bool
 ) -> None:
     space = Space(offers=tuple(OFFERS[place] for place in places), batch=batch, max_gpus=max_gpus, grows=grows)
-    limits = Limits(sure=sure)
+    limits = PlanLimits(sure=sure)
     everything, found = priced(candidates(space), job()), search(space, job(), limits)
     assert figures(found.plans, limits) == figures(everything.plans, limits)
     assert found.tried == everything.tried
@@ -104,8 +104,8 @@ def test_too_few_cores_make_steps_wait_for_input() -> None:
         for cores in (8.0, 80000.0)
     )
     slow, fast = (price(each, job(cpu_seconds_per_sample=0.05)) for each in (few, many))
-    assert isinstance(slow, Plan)
-    assert isinstance(fast, Plan)
+    assert isinstance(slow, PricedPlan)
+    assert isinstance(fast, PricedPlan)
     assert slow.step_s.likely == pytest.approx(64 * 0.05 / 8)
     assert slow.parts["input"] == pytest.approx(slow.step_s.likely - fast.step_s.likely)
     assert slow.cores == pytest.approx(8)

@@ -9,7 +9,7 @@ from stoker.perf.features.records import Layer, Operation, StepFeatures, Weights
 from stoker.perf.memory import Fit
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.offers import Offer
-from stoker.perf.planning.pricing import Job
+from stoker.perf.planning.pricing import TrainingJob
 from stoker.perf.planning.space import Candidate
 from stoker.perf.prediction.prediction import Prediction
 
@@ -71,9 +71,9 @@ def roomy(found: StepFeatures, candidate: Candidate) -> Fit:
     return Fit(needed=needed, available=candidate.offer.gpu.memory_bytes, parts={"all": needed})
 
 
-def job(samples: int = 1_000_000, cpu_seconds_per_sample: float | None = None) -> Job:
+def job(samples: int = 1_000_000, cpu_seconds_per_sample: float | None = None) -> TrainingJob:
     """With the predictors above."""
-    return Job(
+    return TrainingJob(
         samples=samples, batches=Batches(features()), cpu_seconds_per_sample=cpu_seconds_per_sample,
         predict=seconds, fits=roomy, refuses=lambda found, candidate: "",
     )  # fmt: skip

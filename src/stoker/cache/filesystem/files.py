@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from stoker.cache.names import PAGE_BYTES
 from stoker.cache.reading.fetching import Snapshot, pool
-from stoker.cache.reading.readahead import Window, share
+from stoker.cache.reading.readahead import ReadaheadState, share
 from stoker.cache.reading.reader import Reader, filled
 from stoker.cache.reading.request_planning import PARALLEL, requests_for
 from stoker.cache.store.block_sum_cache import PIECE_BYTES
@@ -46,7 +46,7 @@ class _PageReader(io.RawIOBase):
         """Bytes that the last caller asked for; 0, less or nothing for any number."""
         self._behind = 0
         self._fill_bytes = BUFFER_BYTES
-        self._window = Window()
+        self._window = ReadaheadState()
         self._is_steered = False
         self._pending: dict[int, Future[None]] = {}
         self._held: dict[int, memoryview] = {}
@@ -185,7 +185,7 @@ class _PageReader(io.RawIOBase):
             given = {index: data for index in range(first, last + 1) if (data := self._ahead(index)) is not None}
             self.reader.read_into(self.snapshot, start, part, given, self._hold)
 
-    def _move(self, window: Window) -> None:
+    def _move(self, window: ReadaheadState) -> None:
         """Follows the reader: asks for what it will want, and for nothing more once it jumps."""
         if self._large is not None:
             self._large.look_on()

@@ -16,7 +16,13 @@ import torch
 
 from stoker.cache.filesystem.resolve_url import open_place, settings_in_use, url_of
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
-from stoker.cache.models.safetensors_header import LENGTH_BYTES, Header, TensorEntry, header_length, parse_header
+from stoker.cache.models.safetensors_header import (
+    LENGTH_BYTES,
+    SafetensorsHeader,
+    TensorEntry,
+    header_length,
+    parse_header,
+)
 from stoker.cache.reading.whole_object import ROUND_BYTES, WholeObject
 from stoker.cache.rule_settings import CacheSettings
 from stoker.cache.warm.preloading import list_items
@@ -138,7 +144,7 @@ def _stream(
                 yield tensor.name, uploader.upload(_as_tensor(tensor, view))
 
 
-def _header(whole: WholeObject, url: str) -> Header:
+def _header(whole: WholeObject, url: str) -> SafetensorsHeader:
     first = whole.wait(0, min(LENGTH_BYTES, whole.size))
     length = header_length(first, url, whole.size)
     return parse_header(whole.wait(LENGTH_BYTES, LENGTH_BYTES + length), url, whole.size)

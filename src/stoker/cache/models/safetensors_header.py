@@ -43,7 +43,7 @@ class TensorEntry(NamedTuple):
     end: int
 
 
-class Header(NamedTuple):
+class SafetensorsHeader(NamedTuple):
     """What a file holds.
 
     Attributes:
@@ -72,7 +72,7 @@ def header_length(first: bytes | memoryview, url: str, size: int) -> int:
     return length
 
 
-def parse_header(text: bytes | memoryview, url: str, size: int) -> Header:
+def parse_header(text: bytes | memoryview, url: str, size: int) -> SafetensorsHeader:
     """The header's content, checked.
 
     Args:
@@ -99,7 +99,7 @@ def parse_header(text: bytes | memoryview, url: str, size: int) -> Header:
         at = tensor.end
     if at != size:
         raise _wrong(url, f"its tensors must end where the file does, at byte {size:,}, got {at:,}")
-    return Header(
+    return SafetensorsHeader(
         tuple(tensors), {str(key): str(value) for key, value in cast("dict[object, object]", metadata).items()}
     )
 

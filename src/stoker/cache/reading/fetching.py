@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from stoker.cache.names import PAGE_BYTES, ObjectName, span_of
 from stoker.cache.policies import Rule
 from stoker.cache.protocols import Pages
-from stoker.cache.reading.read_counters import Counts
+from stoker.cache.reading.read_counters import ReadCounts
 from stoker.cache.reading.request_planning import PARALLEL, bytes_of, requests_for, runs_of
 from stoker.cache.sources.opening import SourceHolder
 from stoker.cache.versions import Version
@@ -28,7 +28,7 @@ THREADS = 2 * PARALLEL
 """Of one process, for all its reads: what is read for now, and what is read ahead."""
 
 
-class Found(Protocol):
+class FoundPage(Protocol):
     """What a lookup in the page store says of a page."""
 
     # ruff: noqa: D102 - as the page store says it
@@ -104,7 +104,7 @@ class Snapshot:
 
 
 @dataclass(slots=True)
-class Fetcher:
+class PageFetcher:
     """Brings pages of the objects of one store.
 
     Attributes:
@@ -116,7 +116,7 @@ class Fetcher:
 
     pages: Pages
     holder: SourceHolder
-    counts: Counts = field(default_factory=Counts)
+    counts: ReadCounts = field(default_factory=ReadCounts)
     peers: Peers | None = None
 
     def bring(self, snapshot: Snapshot, missing: Sequence[int], deliver: Deliver) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Counts:
+class ReadCounts:
     """What a reader did; threads add without a lock, so a count may lack a few.
 
     Attributes:
@@ -34,7 +34,7 @@ def _tell_nobody(what: str) -> None:
 
 
 @dataclass(slots=True)
-class Watch:
+class ReaderWatch:
     """Who wants to know what the readers of this process do.
 
     Attributes:
@@ -43,10 +43,10 @@ class Watch:
         tell_around: is told what has been made that reads stores around the cache.
     """
 
-    counts: Callable[[], Counts] = Counts
+    counts: Callable[[], ReadCounts] = ReadCounts
     tell_changed: Callable[[str], None] = _tell_nobody
     tell_around: Callable[[str], None] = _tell_nobody
 
 
-watch = Watch()
+watch = ReaderWatch()
 """Of this process; a run puts its own in place before there are readers."""

@@ -17,7 +17,7 @@ TOTAL_PAGES = 128
 """Bounds what all files of a process have ahead of their readers (128 MiB): it is in memory where the cache is full."""
 
 
-class Window(NamedTuple):
+class ReadaheadState(NamedTuple):
     """What is known of a reader.
 
     Attributes:
@@ -32,7 +32,7 @@ class Window(NamedTuple):
     ahead: int = 0
     asked: int = 0
 
-    def read(self, first: int, last: int) -> Window:
+    def read(self, first: int, last: int) -> ReadaheadState:
         """The window after a read.
 
         Args:
@@ -42,12 +42,12 @@ class Window(NamedTuple):
         if first == self.page == last:
             return self
         if first not in (self.page, self.page + 1):
-            return Window(last, last - first + 1)
+            return ReadaheadState(last, last - first + 1)
         run = self.run + last - self.page
         if self.page < 0:
-            return Window(last, run, 0, last + 1)
+            return ReadaheadState(last, run, 0, last + 1)
         ahead = min(MAX_PAGES, max(FIRST_PAGES, run))
-        return Window(last, run, ahead, max(self.asked, last + 1))
+        return ReadaheadState(last, run, ahead, max(self.asked, last + 1))
 
     def wanted(self, size_pages: int, most: int = MAX_PAGES) -> range:
         """Pages to ask for now.
@@ -64,11 +64,11 @@ class Window(NamedTuple):
             return range(start, start)
         return range(start, max(start, end))
 
-    def having_asked(self, pages: range) -> Window:
+    def having_asked(self, pages: range) -> ReadaheadState:
         """The window after these pages were asked for."""
         if pages.stop <= self.asked:
             return self
-        return Window(self.page, self.run, self.ahead, pages.stop)
+        return ReadaheadState(self.page, self.run, self.ahead, pages.stop)
 
 
 def share(own: int, others: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from stoker.cache.names import DESCRIPTION, PAGE_BYTES, ObjectName, pages_of
 from stoker.cache.object_metadata import Description
 from stoker.cache.policies import Freshness, Rule
-from stoker.cache.reading.fetching import Deliver, Fetcher, Found, Peers, Snapshot
+from stoker.cache.reading.fetching import Deliver, FoundPage, PageFetcher, Peers, Snapshot
 from stoker.cache.reading.read_counters import watch
 from stoker.cache.reading.recent_writes import Writes
 from stoker.cache.reading.revalidation import Listings
@@ -57,7 +57,7 @@ class Reader:
         self.pages = pages
         self.holder = holder
         self.counts = watch.counts()
-        self.fetcher = Fetcher(pages, holder, self.counts, peers)
+        self.fetcher = PageFetcher(pages, holder, self.counts, peers)
         self.rules = Rules(rules, holder.spec.protocol)
         self.writes = Writes(clock)
         self.listings = Listings(clock)
@@ -371,7 +371,7 @@ class Reader:
             return Snapshot(name, version, digest, rule, number, asked_at, info.details)
         return self._described(name, number, rule, info, asked_at)
 
-    def _told(self, name: ObjectName, rule: Rule, known: Found | None) -> tuple[ObjectInfo, float] | None:
+    def _told(self, name: ObjectName, rule: Rule, known: FoundPage | None) -> tuple[ObjectInfo, float] | None:
         """What another node has asked the store of an object, and when; None if none has, or too long ago."""
         peers = self.fetcher.peers
         if peers is None or rule.freshness is Freshness.ALWAYS:
@@ -428,7 +428,7 @@ class Reader:
                 if entry is not None and entry.version == snapshot.digest and entry.checked_at < snapshot.checked_at:
                     self.pages.confirm(key, entry, snapshot.checked_at)
 
-    def _is_fresh(self, path: str, rule: Rule, entry: Found) -> bool:
+    def _is_fresh(self, path: str, rule: Rule, entry: FoundPage) -> bool:
         return rule.is_fresh(entry.checked_at, self._clock()) and (
             not self.writes or entry.checked_at > self.writes.last(path)
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from stoker.cache.reading.read_counters import Counts
+from stoker.cache.reading.read_counters import ReadCounts
 from stoker.core.forking import at_fork
 
 _ROW_BYTES = 64
@@ -23,7 +23,7 @@ _OLD_S = 7 * 86400.0
 
 
 @dataclass(slots=True)
-class Totals(Counts):
+class Totals(ReadCounts):
     """What processes did together.
 
     Attributes:
@@ -33,11 +33,11 @@ class Totals(Counts):
     processes: int = 0
 
 
-FIELDS = tuple(field.name for field in fields(Counts))
+FIELDS = tuple(field.name for field in fields(ReadCounts))
 """In the order of a row."""
 
 
-class Ledger(Counts):
+class RunCounts(ReadCounts):
     """The counts of this process, where other processes can see them.
 
     Note: threads add without a lock, as they do there.
@@ -74,7 +74,7 @@ def _field(number: int) -> property:
 
 
 for _number, _name in enumerate(FIELDS):
-    setattr(Ledger, _name, _field(_number))
+    setattr(RunCounts, _name, _field(_number))
 
 
 def _claim_row(path: Path) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from stoker.cache.store.contents import Contents
 from stoker.cache.store.files.maps import Mapped, Maps, open_locked
 from stoker.cache.store.files.segments import parts_read
-from stoker.cache.store.files.table import Kind, State, Table
+from stoker.cache.store.files.table import FileKind, FileTable, RowState
 from stoker.cache.store.index.page_index import Index
 from stoker.cache.store.layout import (
     Layout,
@@ -24,7 +24,7 @@ from stoker.cache.store.layout import (
 from stoker.cache.store.locks import LockFile
 from stoker.cache.store.pins import Pins
 from stoker.cache.store.reclaim.access_log import Pulse
-from stoker.cache.store.reclaim.space import Room
+from stoker.cache.store.reclaim.space import SpaceBounds
 from stoker.cache.store.writing.large_files import LargeFiles, spans_there
 from stoker.cache.store.writing.segment_writer import Writers
 from stoker.core.errors import CacheBusyError
@@ -51,7 +51,7 @@ class Parts:
         # A store that is there can be read whoever holds the lock.
         with self.publishing("opening the store") if not layout.is_made else locks.publishing(settings.lock_wait_s):
             try:
-                self.table = table = Table(layout.table, reads_only=reads_only)
+                self.table = table = FileTable(layout.table, reads_only=reads_only)
                 self.index = index = Index(layout.index, table.alive, reads_only=reads_only)
                 self.pulse = pulse = Pulse(layout.pulse, table.group, table.num_rows, reads_only=reads_only)
             except OSError as error:
@@ -62,7 +62,7 @@ class Parts:
             or default_limit_bytes(directory, table.allocated_bytes())
         )
         self.maps = Maps(self._open_file)
-        self.room = room = Room(
+        self.room = room = SpaceBounds(
             layout, locks, table, pulse, settings, limit_bytes=self.limit_bytes,
             other_bytes=lambda: index.num_bytes + table.num_bytes + pulse.num_bytes, let_go=self._let_go,
         )  # fmt: skip
@@ -124,9 +124,9 @@ class Parts:
         if row < 0:
             return None
         content = self.table.get(row)
-        if content.id != number or content.state not in (State.OPEN, State.SEALED):
+        if content.id != number or content.state not in (RowState.OPEN, RowState.SEALED):
             return None
-        if content.kind == Kind.SEGMENT:
+        if content.kind == FileKind.SEGMENT:
             path = self.layout.segment(number)
             fd = open_locked(path, os.O_RDONLY)
             return None if fd is None else Mapped(row, content, path, fd, parts_read(fd, content.tail))

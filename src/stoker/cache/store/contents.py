@@ -11,13 +11,13 @@ import numpy as np
 from stoker.cache.names import ObjectName, pages_of, span_of
 from stoker.cache.store.files.maps import Mapped
 from stoker.cache.store.files.segments import listing
-from stoker.cache.store.files.table import Kind, Row, State, Table
+from stoker.cache.store.files.table import FileKind, FileTable, Row, RowState
 from stoker.cache.store.index.page_index import Entry, Index
 from stoker.cache.store.writing.large_files import LARGE_INDEX, has_page, head_of
 from stoker.cache.versions import Version
 
 
-class Held(NamedTuple):
+class HeldPage(NamedTuple):
     """A page that is in the store.
 
     Attributes:
@@ -54,29 +54,29 @@ class Contents:
         open_file: maps a file by its number; None if it is gone.
     """
 
-    def __init__(self, table: Table, index: Index, open_file: Callable[[int], Mapped | None]) -> None:
+    def __init__(self, table: FileTable, index: Index, open_file: Callable[[int], Mapped | None]) -> None:
         self._table, self._index, self._open_file = table, index, open_file
 
     def rows(self) -> list[int]:
         """Rows of all files whose pages are served, the oldest first."""
         rows = self._table.rows()
-        alive = np.flatnonzero((rows["state"] == State.OPEN) | (rows["state"] == State.SEALED))
+        alive = np.flatnonzero((rows["state"] == RowState.OPEN) | (rows["state"] == RowState.SEALED))
         return sorted(alive.tolist(), key=lambda row: int(rows["id"][row]))
 
-    def held(self, prefix: ObjectName | None = None, life: int | None = None) -> Iterator[Held]:
+    def held(self, prefix: ObjectName | None = None, life: int | None = None) -> Iterator[HeldPage]:
         """All pages under a prefix; of one life alone, files of others are not looked into."""
         for row in self.rows():
             if life is None or self._table.get(row).life == life:
                 yield from self.of_row(row, prefix)
 
-    def of_row(self, row: int, prefix: ObjectName | None = None) -> Iterator[Held]:
+    def of_row(self, row: int, prefix: ObjectName | None = None) -> Iterator[HeldPage]:
         """Pages of one file."""
         content = self._table.get(row)
         for name, page, version, entry in self._recorded(content):
             if is_under(name, prefix):
                 found = self._index.find(name.key(page))
                 if found is not None and (found.segment, found.offset) == (entry.segment, entry.offset):
-                    yield Held(name, page, version, content.life, found)
+                    yield HeldPage(name, page, version, content.life, found)
 
     def _recorded(self, row: Row) -> Iterator[tuple[ObjectName, int, Version, Entry]]:
         """What a file's own records say, whether or not it still holds."""
@@ -122,7 +122,7 @@ class Contents:
                     self._index.put(name.key(page), entry)
                     live_bytes, live_pages = live_bytes + entry.length, live_pages + 1
             self._table.extend(row, content.tail, live_bytes, live_pages)
-            if content.kind == Kind.LARGE and records:
+            if content.kind == FileKind.LARGE and records:
                 name, _, _, entry = records[0]
                 self._index.put(name.key(LARGE_INDEX), entry._replace(offset=0, length=0))
             if not records:

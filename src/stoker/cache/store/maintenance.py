@@ -10,8 +10,8 @@ from typing import NamedTuple
 from stoker.cache.names import ObjectName
 from stoker.cache.policies import Life
 from stoker.cache.store.components import Parts
-from stoker.cache.store.contents import Held, is_under
-from stoker.cache.store.files.table import Kind, Row, State
+from stoker.cache.store.contents import HeldPage, is_under
+from stoker.cache.store.files.table import FileKind, Row, RowState
 from stoker.cache.store.index.page_index import Entry
 from stoker.cache.store.reclaim.access_log import Count
 from stoker.cache.store.reclaim.admission import Shelf
@@ -23,7 +23,7 @@ COMPACT_FRAC = 0.3
 """A segment with less of it live is rewritten."""
 
 
-class Pages(NamedTuple):
+class PageCount(NamedTuple):
     """A number of pages and their bytes."""
 
     pages: int
@@ -54,8 +54,8 @@ class StoreStats:
     limit_bytes: int
     used_bytes: int
     disk_spare_bytes: int
-    live: Pages
-    pinned: Pages
+    live: PageCount
+    pinned: PageCount
     doomed_bytes: int
     index_bytes: int
     segments: int
@@ -63,7 +63,7 @@ class StoreStats:
     hits: int
     puts: int
     refused: int
-    evicted: Pages
+    evicted: PageCount
     damaged: int
 
 
@@ -75,8 +75,8 @@ class VerifyReport(NamedTuple):
         damaged: pages that were not, and were dropped.
     """
 
-    intact: Pages
-    damaged: Pages
+    intact: PageCount
+    damaged: PageCount
 
 
 class Upkeep:
@@ -93,7 +93,7 @@ class Upkeep:
         self._lock_wait_s, self._limit_bytes = parts.settings.lock_wait_s, parts.limit_bytes
         self._view = view
 
-    def evict(self, prefix: ObjectName | None) -> Pages:
+    def evict(self, prefix: ObjectName | None) -> PageCount:
         """Forget pages under a prefix, and remove files of which nothing is left."""
         pages = num_bytes = 0
         for batch in _batches(self._contents.held(prefix)):
@@ -105,7 +105,7 @@ class Upkeep:
                         forget(self._table, found)
                         pages, num_bytes = pages + 1, num_bytes + found.length
         self._remove_empty()
-        return Pages(pages, num_bytes)
+        return PageCount(pages, num_bytes)
 
     def _remove_empty(self) -> None:
         # What this process appends to is let go of, or it could not be removed.
@@ -114,7 +114,7 @@ class Upkeep:
         self._room.doom([(row, content.id) for row, content in rows if not content.live_pages])
         self._room.reap()
 
-    def pin(self, prefix: ObjectName) -> Pages:
+    def pin(self, prefix: ObjectName) -> PageCount:
         """Keep what is under a prefix, now and later, until it is unpinned or evicted; what is here of it now."""
         with self._locks.publishing(self._lock_wait_s) as locked:
             if locked:
@@ -124,9 +124,9 @@ class Upkeep:
             for held in self._with_life(row, prefix, Life.PINNED):
                 pages, num_bytes = pages + 1, num_bytes + held.entry.length
         self._writers.close()
-        return Pages(pages, num_bytes)
+        return PageCount(pages, num_bytes)
 
-    def unpin(self, prefix: ObjectName) -> Pages:
+    def unpin(self, prefix: ObjectName) -> PageCount:
         """Let go what is under a prefix: it is evicted like anything else from now on."""
         with self._locks.publishing(self._lock_wait_s) as locked:
             if locked:
@@ -139,9 +139,9 @@ class Upkeep:
                     pages, num_bytes = pages + 1, num_bytes + held.entry.length
         # What the pages were moved to is not this process's to keep.
         self._writers.close()
-        return Pages(pages, num_bytes)
+        return PageCount(pages, num_bytes)
 
-    def _with_life(self, row: int, prefix: ObjectName, life: Life) -> Iterator[Held]:
+    def _with_life(self, row: int, prefix: ObjectName, life: Life) -> Iterator[HeldPage]:
         """Give pages of a file that are under a prefix another life; those that have it now."""
         content = self._table.get(row)
         held = list(self._contents.of_row(row))
@@ -150,10 +150,10 @@ class Upkeep:
             yield from chosen
             return
         # A file of its own, or one that holds nothing else, changes as a whole; other pages are stored once more.
-        if (content.kind == Kind.LARGE or len(chosen) == len(held)) and self._change_row(row, content, life):
+        if (content.kind == FileKind.LARGE or len(chosen) == len(held)) and self._change_row(row, content, life):
             yield from chosen
             return
-        if content.kind == Kind.SEGMENT:
+        if content.kind == FileKind.SEGMENT:
             yield from (page for page, is_moved in self._moved(chosen, content, life) if is_moved)
 
     def _change_row(self, row: int, content: Row, life: Life) -> bool:
@@ -166,7 +166,7 @@ class Upkeep:
                 self._locks.release(row)
             return True
 
-    def _moved(self, held: Iterable[Held], content: Row, life: Life) -> Iterator[tuple[Held, bool]]:
+    def _moved(self, held: Iterable[HeldPage], content: Row, life: Life) -> Iterator[tuple[HeldPage, bool]]:
         """Store pages of a file once more, for another life; each of them with whether that was done."""
         shelf = Shelf(content.group, life, content.rule)
         for batch in _batches(held):
@@ -185,7 +185,7 @@ class Upkeep:
         for row in self._contents.rows():
             content = self._table.get(row)
             small = 0 < content.live_bytes < COMPACT_FRAC * content.allocated
-            if content.kind != Kind.SEGMENT or content.state != State.SEALED or not small:
+            if content.kind != FileKind.SEGMENT or content.state != RowState.SEALED or not small:
                 continue
             moved = [is_moved for _, is_moved in self._moved(self._contents.of_row(row), content, Life(content.life))]
             if all(moved):
@@ -201,34 +201,34 @@ class Upkeep:
             count = counts[self._view(held.key, held.entry) is not None]
             count[0] += 1
             count[1] += held.entry.length
-        return VerifyReport(Pages(*counts[True]), Pages(*counts[False]))
+        return VerifyReport(PageCount(*counts[True]), PageCount(*counts[False]))
 
     def stats(self) -> StoreStats:
         """The state of the store."""
         self._pulse.flush()
         rows = self._table.rows()
-        alive = (rows["state"] == State.OPEN) | (rows["state"] == State.SEALED)
+        alive = (rows["state"] == RowState.OPEN) | (rows["state"] == RowState.SEALED)
         pinned = alive & (rows["life"] == Life.PINNED)
         counted = self._pulse.counted
         return StoreStats(
             limit_bytes=self._limit_bytes,
             used_bytes=self._room.used_bytes(),
             disk_spare_bytes=self._room.disk_spare_bytes(),
-            live=Pages(int(rows["live_pages"][alive].sum()), int(rows["live_bytes"][alive].sum())),
-            pinned=Pages(int(rows["live_pages"][pinned].sum()), int(rows["live_bytes"][pinned].sum())),
-            doomed_bytes=int(rows["allocated"][rows["state"] == State.DOOMED].sum()),
+            live=PageCount(int(rows["live_pages"][alive].sum()), int(rows["live_bytes"][alive].sum())),
+            pinned=PageCount(int(rows["live_pages"][pinned].sum()), int(rows["live_bytes"][pinned].sum())),
+            doomed_bytes=int(rows["allocated"][rows["state"] == RowState.DOOMED].sum()),
             index_bytes=self._index.num_bytes,
-            segments=int((alive & (rows["kind"] == Kind.SEGMENT)).sum()),
-            large=int((alive & (rows["kind"] == Kind.LARGE)).sum()),
+            segments=int((alive & (rows["kind"] == FileKind.SEGMENT)).sum()),
+            large=int((alive & (rows["kind"] == FileKind.LARGE)).sum()),
             hits=counted(Count.HITS),
             puts=counted(Count.PUTS),
             refused=counted(Count.REFUSED),
-            evicted=Pages(counted(Count.EVICTED_PAGES), counted(Count.EVICTED_BYTES)),
+            evicted=PageCount(counted(Count.EVICTED_PAGES), counted(Count.EVICTED_BYTES)),
             damaged=counted(Count.DAMAGED),
         )
 
 
-def _batches(held: Iterable[Held]) -> Iterator[list[Held]]:
+def _batches(held: Iterable[HeldPage]) -> Iterator[list[HeldPage]]:
     """Pages as they come, some at a time."""
     waiting = iter(held)
     while batch := list(itertools.islice(waiting, _TOGETHER)):

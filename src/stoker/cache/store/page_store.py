@@ -19,14 +19,14 @@ from stoker.cache.policies import Life
 from stoker.cache.protocols import Reads
 from stoker.cache.store.block_sum_cache import LONGEST_BYTES, Pieces
 from stoker.cache.store.components import Parts
-from stoker.cache.store.contents import Held
+from stoker.cache.store.contents import HeldPage
 from stoker.cache.store.files.checksums import Bytes
 from stoker.cache.store.files.maps import Mapped
 from stoker.cache.store.files.records import locate
-from stoker.cache.store.files.table import CHANGES_CELL, Kind
+from stoker.cache.store.files.table import CHANGES_CELL, FileKind
 from stoker.cache.store.index.page_index import TICK_S, Entry
 from stoker.cache.store.layout import StoreSettings
-from stoker.cache.store.maintenance import Pages, StoreStats, Upkeep, VerifyReport
+from stoker.cache.store.maintenance import PageCount, StoreStats, Upkeep, VerifyReport
 from stoker.cache.store.reclaim.access_log import Count
 from stoker.cache.store.reclaim.admission import Shelf
 from stoker.cache.store.writing.large_files import is_large, locate_page
@@ -314,7 +314,7 @@ class PageStore:
         self._pulse.count(Count.DAMAGED)
         self._discard(key, entry)
         row = self._table.find(entry.segment)
-        if row >= 0 and self._table.get(row).kind == Kind.LARGE:
+        if row >= 0 and self._table.get(row).kind == FileKind.LARGE:
             # Its place is never written again: the object gets a new file.
             self._parts.room.doom([(row, entry.segment)])
 
@@ -354,19 +354,19 @@ class PageStore:
             return None
         return LargePages(name, version, number, self._mapped, self._pulse.hit_tagged, always=self._always)
 
-    def names(self, prefix: ObjectName | None = None) -> Iterator[Held]:
+    def names(self, prefix: ObjectName | None = None) -> Iterator[HeldPage]:
         """Pages that are here, under a prefix (same namespace, path that begins so; None: all)."""
         return self._parts.contents.held(prefix)
 
-    def evict(self, prefix: ObjectName | None = None) -> Pages:
+    def evict(self, prefix: ObjectName | None = None) -> PageCount:
         """Forget pages under a prefix, pinned or not; how many there were."""
         return self._upkeep.evict(prefix)
 
-    def pin(self, prefix: ObjectName) -> Pages:
+    def pin(self, prefix: ObjectName) -> PageCount:
         """Keep pages under a prefix, those that come too, until they are unpinned or evicted; what is here of them."""
         return self._upkeep.pin(prefix)
 
-    def unpin(self, prefix: ObjectName) -> Pages:
+    def unpin(self, prefix: ObjectName) -> PageCount:
         """Let pages under a prefix be evicted like others; how many there are."""
         return self._upkeep.unpin(prefix)
 
@@ -374,7 +374,7 @@ class PageStore:
         """Prefixes that are pinned."""
         return self._parts.pins.prefixes()
 
-    def pinned_pages(self) -> Iterator[Held]:
+    def pinned_pages(self) -> Iterator[HeldPage]:
         """Pages in files that only go when they are unpinned."""
         return self._parts.contents.held(life=Life.PINNED)
 

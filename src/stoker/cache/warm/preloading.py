@@ -20,9 +20,9 @@ from stoker.cache.sources.source import version_of
 from stoker.cache.versions import Strength, Version
 from stoker.cache.warm.warm_plan import (
     Account,
-    Item,
     Outcome,
-    Piece,
+    PageRun,
+    WarmObject,
     has_magic,
     num_pieces,
     page_bytes,
@@ -47,7 +47,7 @@ class Listing:
         listed_at: when (seconds since the epoch).
     """
 
-    items: list[Item]
+    items: list[WarmObject]
     versions: dict[str, Version]
     listed_at: float
 
@@ -70,7 +70,7 @@ def list_items(filesystem: StokerFileSystem, path: str, *, is_pattern: bool | No
             files |= target.find(folder, detail=True)
     if not files and not found:
         raise FileNotFoundError(path)
-    items = [Item(name, int(details.get("size") or 0)) for name, details in files.items()]
+    items = [WarmObject(name, int(details.get("size") or 0)) for name, details in files.items()]
     versions = {name: version_of(details, listed_at) for name, details in files.items()}
     # A date in a listing may be coarser than what a read says; only what surely is the same spares the question.
     return Listing(items, {n: v for n, v in versions.items() if v.strength >= Strength.ETAG}, listed_at)
@@ -80,7 +80,7 @@ def list_items(filesystem: StokerFileSystem, path: str, *, is_pattern: bool | No
 class _Object:
     """An object while its pieces are under way."""
 
-    item: Item
+    item: WarmObject
     pieces_left: int
     lock: threading.Lock = field(default_factory=threading.Lock)
     snapshot: Snapshot | None = None
@@ -102,7 +102,7 @@ class Warming:
         self.account = account
         self._reader = reader
         self._report = report or _ignore
-        self._done: list[tuple[Item, Snapshot]] = []
+        self._done: list[tuple[WarmObject, Snapshot]] = []
         self._stop = threading.Event()
 
     def run(self, listing: Listing, jobs: int = JOBS) -> None:
@@ -121,7 +121,7 @@ class Warming:
             if not self._is_whole(snapshot.name, snapshot.size, snapshot.digest):
                 self.account.evicted.add(item.size)
 
-    def _bring(self, item: _Object, piece: Piece) -> None:
+    def _bring(self, item: _Object, piece: PageRun) -> None:
         if item.error is None:
             try:
                 self._bring_piece(item, piece)
@@ -133,7 +133,7 @@ class Warming:
         if is_last:
             self._end(item)
 
-    def _bring_piece(self, item: _Object, piece: Piece) -> None:
+    def _bring_piece(self, item: _Object, piece: PageRun) -> None:
         snapshot = self._snapshot(item)
         if not snapshot.rule.cached or not snapshot.is_kept:
             return

@@ -20,7 +20,7 @@ from stoker.cache.names import ObjectName
 from stoker.cache.reading.reader import Reader, kept_version
 from stoker.cache.versions import Version
 from stoker.cache.warm.preloading import Listing
-from stoker.cache.warm.warm_plan import Account, Item, Outcome, num_pieces, page_bytes, pieces_of, share_out
+from stoker.cache.warm.warm_plan import Account, Outcome, WarmObject, num_pieces, page_bytes, pieces_of, share_out
 from stoker.core.errors import ConfigError
 
 TIMEOUT_S = 5.0
@@ -31,7 +31,7 @@ _BUSY_S, _BUSY_WAIT_S = 30.0, 0.1
 
 @dataclass(slots=True)
 class _Object:
-    item: Item
+    item: WarmObject
     chunks_left: int
     lock: threading.Lock = field(default_factory=threading.Lock)
     version: Version | None = None

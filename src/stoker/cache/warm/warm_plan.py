@@ -22,7 +22,7 @@ Outcome = Literal["present", "fetched", "refused", "failed", "uncached"]
 """How an object ended: it was there, was brought, found no room, could not be read, or no rule lets it be kept."""
 
 
-class Item(NamedTuple):
+class WarmObject(NamedTuple):
     """An object to warm.
 
     Attributes:
@@ -34,7 +34,7 @@ class Item(NamedTuple):
     size: int
 
 
-class Piece(NamedTuple):
+class PageRun(NamedTuple):
     """Neighbouring pages of one object, brought by one request.
 
     Attributes:
@@ -46,12 +46,12 @@ class Piece(NamedTuple):
     pages: range
 
 
-def pieces_of(items: Iterable[Item], most_pages: int = MAX_REQUEST_PAGES) -> Iterator[Piece]:
+def pieces_of(items: Iterable[WarmObject], most_pages: int = MAX_REQUEST_PAGES) -> Iterator[PageRun]:
     """The work in the order of the listing, large objects in pieces, so that several jobs share one."""
     for number, item in enumerate(items):
         pages = pages_of(0, item.size)
         for start in range(0, max(1, len(pages)), most_pages):
-            yield Piece(number, pages[start : start + most_pages])
+            yield PageRun(number, pages[start : start + most_pages])
 
 
 def num_pieces(size: int, most_pages: int = MAX_REQUEST_PAGES) -> int:
@@ -59,7 +59,7 @@ def num_pieces(size: int, most_pages: int = MAX_REQUEST_PAGES) -> int:
     return max(1, -(-len(pages_of(0, size)) // most_pages))
 
 
-def share_out(work: Iterator[Piece], do: Callable[[Piece], None], jobs: int, stop: threading.Event) -> None:
+def share_out(work: Iterator[PageRun], do: Callable[[PageRun], None], jobs: int, stop: threading.Event) -> None:
     """Does pieces in their order, several at a time; after an interruption ends what was begun and raises it again.
 
     Args:
@@ -132,12 +132,12 @@ class Account:
     is_listed: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def plan(self, items: Iterable[Item]) -> None:
+    def plan(self, items: Iterable[WarmObject]) -> None:
         """Takes in what is to be done."""
         for item in items:
             self.planned.add(item.size)
 
-    def end(self, item: Item, outcome: Outcome, reason: str = "") -> None:
+    def end(self, item: WarmObject, outcome: Outcome, reason: str = "") -> None:
         """Takes in how an object ended. From any thread.
 
         Args:

@@ -11,7 +11,7 @@ from stoker.cache.inspection import Look, endpoint_of, folder_prefix, look, url_
 from stoker.cache.names import DESCRIPTION, ObjectName
 from stoker.cache.policies import DEFAULT_RULES, Life
 from stoker.cache.rule_settings import CacheSettings, write_rule
-from stoker.cache.store.contents import Held
+from stoker.cache.store.contents import HeldPage
 from stoker.cli.cache.arguments import checked, open_existing, parser, print_json, settings_of, show, stdout_style
 from stoker.core.errors import ConfigError
 from stoker.core.units import format_bytes, format_seconds
@@ -84,7 +84,7 @@ def _prefix(url: str | None, settings: CacheSettings) -> ObjectName | None:
     return filesystem.reader.name(path)
 
 
-def _objects(found: Iterable[Held], prefix: ObjectName | None) -> dict[ObjectName, _Line]:
+def _objects(found: Iterable[HeldPage], prefix: ObjectName | None) -> dict[ObjectName, _Line]:
     objects: dict[ObjectName, _Line] = {}
     for held in found:
         if prefix is not None and not _is_below(held.name.path, prefix.path):

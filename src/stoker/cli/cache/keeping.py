@@ -8,7 +8,7 @@ from stoker.cache.filesystem.resolve_url import open_place
 from stoker.cache.inspection import folder_prefix
 from stoker.cache.names import ObjectName
 from stoker.cache.rule_settings import CacheSettings
-from stoker.cache.store.maintenance import Pages
+from stoker.cache.store.maintenance import PageCount
 from stoker.cache.store.page_store import PageStore
 from stoker.cli.arguments import Parser
 from stoker.cli.cache.arguments import checked, open_existing, parser, print_json, settings_of, show, stdout_style
@@ -97,7 +97,7 @@ def _prefix(url: str, settings: CacheSettings, pages: PageStore) -> ObjectName:
     return name._replace(path=folder_prefix(path, is_object=is_object))
 
 
-def _say(arguments: argparse.Namespace, what: str, done: Pages, where: str = "") -> int:
+def _say(arguments: argparse.Namespace, what: str, done: PageCount, where: str = "") -> int:
     if arguments.json:
         print_json(done._asdict())
     else:
@@ -105,5 +105,5 @@ def _say(arguments: argparse.Namespace, what: str, done: Pages, where: str = "")
     return 0
 
 
-def _count(pages: Pages) -> str:
+def _count(pages: PageCount) -> str:
     return f"{write_plural(pages.pages, 'page')}, {format_bytes(pages.num_bytes)}"

@@ -25,7 +25,7 @@ _TOLD = ("draining", "found", "missed", "sent_bytes", "fetched_bytes", "clients"
 _HEADING = ("node", "weight", "state", "fill", "hits", "sent", "from stores", "clients", "address")
 
 
-class Node(NamedTuple):
+class RingNode(NamedTuple):
     """A worker.
 
     Attributes:
@@ -53,7 +53,7 @@ class Node(NamedTuple):
         return [name for name in _TOLD if self.status is not None and name not in self.status]
 
 
-class Owner(NamedTuple):
+class RingOwner(NamedTuple):
     """Which workers are asked for some pages of an object.
 
     Attributes:
@@ -78,7 +78,7 @@ class Owner(NamedTuple):
         return f"{self.node}{pages}{then}"
 
 
-def owners_of(settings: CacheSettings, name: ObjectName, num_pages: int) -> list[Owner]:
+def owners_of(settings: CacheSettings, name: ObjectName, num_pages: int) -> list[RingOwner]:
     """The workers that have an object, or would.
 
     Args:
@@ -90,14 +90,14 @@ def owners_of(settings: CacheSettings, name: ObjectName, num_pages: int) -> list
         MembershipError: nobody tells which workers there are.
     """
     ring = HashRing(_record(_client(settings), settings.join or ""))
-    found: list[Owner] = []
+    found: list[RingOwner] = []
     for first in range(0, max(num_pages, 1), CHUNK_PAGES):
         node, *then = ring.owners(name, first, 2) or ["no worker is there"]
         last = max(min(first + CHUNK_PAGES, num_pages) - 1, 0)
         if found and (found[-1].node, found[-1].then) == (node, then):
             found[-1] = found[-1]._replace(last_page=last)
         else:
-            found.append(Owner(first, last, node, then))
+            found.append(RingOwner(first, last, node, then))
     return found
 
 
@@ -136,12 +136,12 @@ def show_ring(settings: CacheSettings, *, as_json: bool) -> int:
     return int(any(node.state in ("lost", "other") for node in nodes))
 
 
-def _ask(client: PeerClient, join: str) -> tuple[int, list[Node]]:
+def _ask(client: PeerClient, join: str) -> tuple[int, list[RingNode]]:
     record = _record(client, join)
     with ThreadPoolExecutor(_THREADS) as pool:
         told = list(pool.map(client.status, [member.id for member in record.members]))
     return record.epoch, [
-        Node(member, status, "" if status is not None else client.fault(member.id))
+        RingNode(member, status, "" if status is not None else client.fault(member.id))
         for member, status in zip(record.members, told, strict=True)
     ]
 
@@ -150,7 +150,7 @@ def _plain(member: Member) -> dict[str, object]:
     return {"node": member.id, "addresses": list(member.addresses), "weight": member.weight}
 
 
-def render_ring(epoch: int, nodes: list[Node], style: Style) -> list[str]:
+def render_ring(epoch: int, nodes: list[RingNode], style: Style) -> list[str]:
     """The ring as lines.
 
     Args:
@@ -182,7 +182,7 @@ def render_ring(epoch: int, nodes: list[Node], style: Style) -> list[str]:
     return lines
 
 
-def _row(node: Node) -> tuple[str, ...]:
+def _row(node: RingNode) -> tuple[str, ...]:
     place = (node.member.id, f"{node.member.weight:g}", node.state)
     # In a static ring a worker's id is its address.
     address = ", ".join(each for each in node.member.addresses if not each.endswith(f"//{node.member.id}"))
@@ -198,7 +198,7 @@ def _hits(frac: float | None) -> str:
     return "" if frac is None else write_percent(frac)
 
 
-def _lately(nodes: list[Node], style: Style) -> list[str]:
+def _lately(nodes: list[RingNode], style: Style) -> list[str]:
     """What the nodes have done a second in the last seconds."""
     told = [(node.member.id, node.status["lately"]) for node in nodes if node.status is not None and not node.lacks]
     if not told:

@@ -33,7 +33,7 @@ from stoker.ui.tables import render_facts
 _LEAST_OVER_S, _MOST_OVER_S = 0.001, 3600.0
 
 
-class Rates(NamedTuple):
+class CacheRates(NamedTuple):
     """What happened a second while the command looked.
 
     Attributes:
@@ -83,11 +83,11 @@ def _over_s(text: str) -> float:
     return found_s
 
 
-def _measure(pages: PageStore, over_s: float) -> tuple[StoreStats, Rates]:
+def _measure(pages: PageStore, over_s: float) -> tuple[StoreStats, CacheRates]:
     before, began_s = pages.stats(), time.monotonic()
     time.sleep(over_s)
     stats, lasted_s = pages.stats(), time.monotonic() - began_s
-    rates = Rates(
+    rates = CacheRates(
         (stats.hits - before.hits) / lasted_s,
         (stats.puts - before.puts) / lasted_s,
         (stats.evicted.pages - before.evicted.pages) / lasted_s,
@@ -100,7 +100,7 @@ def hit_frac(stats: StoreStats) -> float | None:
     return Reads(stats.hits, stats.puts + stats.refused).hit_frac
 
 
-def render_status(stats: StoreStats, rates: Rates, pins: list[str], directory: str, style: Style) -> list[str]:
+def render_status(stats: StoreStats, rates: CacheRates, pins: list[str], directory: str, style: Style) -> list[str]:
     """The state as lines.
 
     Args:
@@ -161,14 +161,14 @@ def render_status(stats: StoreStats, rates: Rates, pins: list[str], directory: s
     return lines
 
 
-def _write_rates(rates: Rates) -> str:
+def _write_rates(rates: CacheRates) -> str:
     if not any(rates):
         return "idle"
     found = (f"{write_rate(rates.hits)} hits/s", f"{write_rate(rates.puts)} pages stored/s")
     return ", ".join([*found, f"{write_rate(rates.evicted)} evicted/s"])
 
 
-def _as_json(stats: StoreStats, rates: Rates, pins: list[str], directory: str) -> dict[str, object]:
+def _as_json(stats: StoreStats, rates: CacheRates, pins: list[str], directory: str) -> dict[str, object]:
     content = asdict(stats)
     for name in ("live", "pinned", "evicted"):
         content[name] = getattr(stats, name)._asdict()

@@ -16,7 +16,7 @@ from stoker.cache.reading.reader import Reader
 from stoker.cache.rule_settings import CacheSettings
 from stoker.cache.warm.preloading import JOBS, Listing, Warming, list_items
 from stoker.cache.warm.replicating import TIMEOUT_S, Replicating
-from stoker.cache.warm.warm_plan import Account, Item, Tally, has_magic, manifest_urls
+from stoker.cache.warm.warm_plan import Account, Tally, WarmObject, has_magic, manifest_urls
 from stoker.cli.arguments import Parser, whole
 from stoker.cli.cache.arguments import (
     add_cluster,
@@ -194,7 +194,7 @@ def _listed(urls: list[str], settings: CacheSettings, jobs: int) -> Iterator[tup
                     why = f": {error.__cause__}" if error.__cause__ is not None else ""
                     raise ConfigError(f"`{url}` must name objects, and nothing is there{why}") from None
                 # One of many that is not there is a line of the account, and stops none of the others.
-                listing = Listing([Item(path, 0)], {}, 0.0)
+                listing = Listing([WarmObject(path, 0)], {}, 0.0)
             yield filesystem, listing
     finally:
         pool.shutdown(cancel_futures=True)

@@ -17,7 +17,7 @@ from stoker._version import __version__
 from stoker.cli.arguments import Parser
 from stoker.cli.doctor.check import Check
 from stoker.cli.doctor.settings import check_settings
-from stoker.core.host import Host, read_host
+from stoker.core.host import HostResources, read_host
 from stoker.core.units import format_bytes
 
 GIB = 2**30
@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
 def examine() -> list[Check]:
     """Every check of this machine, in the order in which they are shown."""
     host = read_host()
-    by_host: tuple[Callable[[Host], Check], ...] = (check_cores, check_memory, check_shm, check_open_files)
+    by_host: tuple[Callable[[HostResources], Check], ...] = (check_cores, check_memory, check_shm, check_open_files)
     return [
         Check(name="stoker", status="ok", found=__version__),
         check_python(sys.version_info[:2]),
@@ -104,7 +104,7 @@ def check_python(version: tuple[int, int]) -> Check:
     return Check(name="python", status="ok", found=found)
 
 
-def check_cores(host: Host) -> Check:
+def check_cores(host: HostResources) -> Check:
     """Whether there are cores for data workers beside the training process."""
     found = f"{host.cores:g} of {host.cores_of_machine} for this process (affinity and cgroup)"
     if host.cores < 2:
@@ -118,7 +118,7 @@ def check_cores(host: Host) -> Check:
     return Check(name="cores", status="ok", found=found)
 
 
-def check_memory(host: Host) -> Check:
+def check_memory(host: HostResources) -> Check:
     """Whether memory is left for workers and slots."""
     found = f"{format_bytes(host.memory_available_bytes)} available of {format_bytes(host.memory_limit_bytes)}"
     if host.memory_available_bytes < GIB:
@@ -132,7 +132,7 @@ def check_memory(host: Host) -> Check:
     return Check(name="memory", status="ok", found=found)
 
 
-def check_shm(host: Host) -> Check:
+def check_shm(host: HostResources) -> Check:
     """Whether torch's own loaders, where stoker leaves them alone, have shared memory."""
     found = f"{format_bytes(host.shm_free_bytes)} free in /dev/shm"
     if host.shm_free_bytes < GIB:
@@ -146,7 +146,7 @@ def check_shm(host: Host) -> Check:
     return Check(name="shm", status="ok", found=found)
 
 
-def check_open_files(host: Host) -> Check:
+def check_open_files(host: HostResources) -> Check:
     """Whether the descriptor limit leaves room for workers and slots."""
     found = f"{host.open_files} open files (hard limit {host.open_files_max})"
     if host.open_files >= FEW_OPEN_FILES:
@@ -181,7 +181,7 @@ def check_slots() -> Check:
     return Check(name="slots", status="ok", found="memfd_create works")
 
 
-def check_start_method(host: Host) -> Check:
+def check_start_method(host: HostResources) -> Check:
     """How multiprocessing starts children; stoker's own templates fork whatever this says."""
     forks = hasattr(os, "fork")
     return Check(
@@ -210,7 +210,7 @@ def probe_torch(python: str = sys.executable) -> TorchProbe | str:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def check_torch(probe: TorchProbe | str, host: Host, *, gpu_driver: bool) -> list[Check]:
+def check_torch(probe: TorchProbe | str, host: HostResources, *, gpu_driver: bool) -> list[Check]:
     """Whether torch is there, new enough, able to use the GPU, and no more threaded than there are cores."""
     if isinstance(probe, str):
         missing = "No module named 'torch'" in probe
@@ -262,7 +262,7 @@ def _check_cuda(probe: TorchProbe, gpu_driver: bool) -> Check:
     )
 
 
-def _check_threads(probe: TorchProbe, host: Host) -> Check:
+def _check_threads(probe: TorchProbe, host: HostResources) -> Check:
     found = f"torch computes with {probe['threads']} threads"
     # Half a core of slack: a quota of 1.5 cores and two threads is no mistake.
     if probe["threads"] > host.cores + 1:

@@ -17,7 +17,7 @@ from stoker.graph.arguments import Matcher, matcher
 from stoker.graph.dataflow import DICT, Argument, Cut, Form, Node
 from stoker.graph.functions import find
 from stoker.graph.recording.common_graph import Recording
-from stoker.graph.recording.deferred import Deferred
+from stoker.graph.recording.deferred import Deferred, Maker
 from stoker.graph.recording.recorder import ambient
 from stoker.graph.torch_private import devices, is_any_autocast, owners_of, unseen
 
@@ -116,16 +116,8 @@ class Expected:
         return all(name in self._keywords and self._keywords[name](got) for name, got in kwargs.items())
 
 
-class Maker(Protocol):
-    """Makes values by the original calls."""
-
-    def make(self, number: int) -> torch.Tensor:
-        """The plain tensor of a value."""
-        ...
-
-    def settle(self, number: int, tensor: torch.Tensor) -> None:
-        """A stand-in has become the value."""
-        ...
+class StepMaker(Maker, Protocol):
+    """Makes the values of one step by the original calls."""
 
     def finish(self) -> None:
         """Gives up the plan, once all that the program still holds is real."""
@@ -164,7 +156,7 @@ class Substitution:
             one.following = following
         moved_inputs = {value for number in cut.moved | followed for value in graph.nodes[number].inputs}
         self.leaf_inputs = [v.number for v in graph.values if v.producer is None and v.number in moved_inputs]
-        self.maker: Maker | None = None
+        self.maker: StepMaker | None = None
         self._stand_ins: dict[int, Deferred] = {}
 
     def make(self, number: int) -> torch.Tensor:

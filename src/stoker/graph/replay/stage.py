@@ -32,7 +32,7 @@ class _OtherStep(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedCall:
     """One call of a plan."""
 
     path: str
@@ -49,12 +49,12 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StagePlan:
     """The moved calls of one variant."""
 
     variant: int
     signature: tuple[Any, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[PlannedCall, ...]
     constants: dict[int, torch.Tensor]
     boundary: tuple[int, ...]
 
@@ -78,7 +78,7 @@ class Prepared:
 class Stage:
     """What a worker does with a collated batch: the plan for batches that look like it."""
 
-    plans: list[Plan] = field(default_factory=list[Plan])
+    plans: list[StagePlan] = field(default_factory=list[StagePlan])
 
     def __call__(self, batch: Any, seed: int = 0) -> Any:
         """A :class:`Prepared` batch; the batch itself where no plan is for it, or a result looks otherwise.
@@ -95,7 +95,7 @@ class Stage:
         return batch
 
 
-def _prepare(plan: Plan, batch: Any, leaves: list[Any], seed: int) -> Any:
+def _prepare(plan: StagePlan, batch: Any, leaves: list[Any], seed: int) -> Any:
     values = dict(enumerate(leaves))
     marks = [mark(leaf) for leaf in leaves]
     try:
@@ -110,7 +110,9 @@ def _prepare(plan: Plan, batch: Any, leaves: list[Any], seed: int) -> Any:
         return Prepared(batch, plan.variant, (), f"{type(error).__name__}: {error}")
 
 
-def run_steps(steps: Iterable[Step], values: dict[int, torch.Tensor], constants: Constants, seed: int = 0) -> None:
+def run_steps(
+    steps: Iterable[PlannedCall], values: dict[int, torch.Tensor], constants: Constants, seed: int = 0
+) -> None:
     """Makes calls in order; ``values`` gets their results by number. ``seed`` is the work item's."""
     for step in steps:
         if all(number in values for number in step.outputs):
@@ -141,9 +143,9 @@ def results_of(result: Any) -> list[torch.Tensor]:
     return list(result.values()) if isinstance(result, dict) else list(result)
 
 
-def with_drops(steps: Sequence[Step], kept: Collection[int]) -> tuple[Step, ...]:
+def with_drops(steps: Sequence[PlannedCall], kept: Collection[int]) -> tuple[PlannedCall, ...]:
     """The steps, each with the values that are used for the last time there and are neither kept nor of the batch."""
-    found: list[Step] = []
+    found: list[PlannedCall] = []
     needed, made = set(kept), {number for step in steps for number in step.outputs}
     for step in reversed(steps):
         used = {*step.outputs, *_values_of(step)}
@@ -152,15 +154,15 @@ def with_drops(steps: Sequence[Step], kept: Collection[int]) -> tuple[Step, ...]
     return tuple(reversed(found))
 
 
-def _values_of(step: Step) -> set[int]:
+def _values_of(step: PlannedCall) -> set[int]:
     leaves = [leaf for tree in (*step.arguments, *(tree for _, tree in step.keywords)) for leaf in tree.leaves()]
     return {leaf.payload for leaf in leaves if leaf.form is Form.VALUE and isinstance(leaf.payload, int)}
 
 
-def step_of(call: Call, values: Sequence[Value] = ()) -> Step:
+def step_of(call: Call, values: Sequence[Value] = ()) -> PlannedCall:
     """A recorded call as a step of a plan; with the values of its graph, the results must look as they do there."""
     looks = tuple(_look_of(values[number]) for number in call.outputs) if values else ()
-    return Step(call.path, call.arguments, call.keywords, call.outputs, call.ambient, call.random, looks)
+    return PlannedCall(call.path, call.arguments, call.keywords, call.outputs, call.ambient, call.random, looks)
 
 
 def _look_of(value: Value) -> Look:

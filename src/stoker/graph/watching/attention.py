@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 
-class Attention:
+class WatchBackoff:
     """Says how many of the next batches need no watching."""
 
     UNUSED_STEPS: ClassVar[int] = 4

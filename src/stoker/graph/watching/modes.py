@@ -57,7 +57,7 @@ class Step(Protocol):
         ...
 
 
-class Watch(TorchFunctionMode):
+class CallWatch(TorchFunctionMode):
     """The mode, and the steps that it watches for.
 
     Args:
@@ -273,7 +273,7 @@ def _is_default_device(mode: object) -> bool:
     return isinstance(mode, DeviceContext) and hasattr(mode, "old_device")
 
 
-_active: list[Watch] = []
+_active: list[CallWatch] = []
 
 
 def watch_compiled() -> None:

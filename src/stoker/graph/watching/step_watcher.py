@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stoker.graph.torch_private import unseen
-from stoker.graph.watching.modes import Step, Watch
+from stoker.graph.watching.modes import CallWatch, Step
 
 MAX_WAITING = 16
 """Batches of one loader that may wait, unused, before the oldest is no longer watched for."""
@@ -45,7 +45,7 @@ class Conductor(threading.local):
     """Brings steps and their ends together: those of each thread by themselves, as modes are a thread's own."""
 
     def __init__(self) -> None:
-        self._watch = Watch(self._leaving, self._may_leave)
+        self._watch = CallWatch(self._leaving, self._may_leave)
         self._live: list[_Live] = []
         self._paused = False
         self._ahead: weakref.WeakKeyDictionary[object, _Ahead] = weakref.WeakKeyDictionary()

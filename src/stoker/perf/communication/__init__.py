@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stoker.perf.communication.collectives import Group
-from stoker.perf.communication.cost import Cost
+from stoker.perf.communication.cost import ExchangeCost
 from stoker.perf.communication.fabric import Fabric, fabric_of
 from stoker.perf.communication.step_on_cluster import Spread, refusal, spread
-from stoker.perf.communication.times import StepTimes, layers_of
+from stoker.perf.communication.times import PassTimes, layers_of
 
-__all__ = ["Cost", "Fabric", "Group", "Spread", "StepTimes", "fabric_of", "layers_of", "refusal", "spread"]
+__all__ = ["ExchangeCost", "Fabric", "Group", "PassTimes", "Spread", "fabric_of", "layers_of", "refusal", "spread"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stoker.perf.communication.cost import NOTHING, Basis, Cost, after
+from stoker.perf.communication.cost import NOTHING, Basis, ExchangeCost, after
 from stoker.perf.communication.fabric import NETWORK_SHARE, NETWORK_SPREAD, NETWORK_STEP_S, Fabric
 from stoker.perf.communication.sweeps import counts, sweep
 
@@ -49,7 +49,7 @@ class Group:
         return -(-self.size // self.local)
 
 
-def all_reduce(group: Group, size_bytes: float) -> Cost:
+def all_reduce(group: Group, size_bytes: float) -> ExchangeCost:
     """Everybody gets the sum.
 
     Over servers: reduce-scatter within each, rings between GPUs of the same place in all of them, all-gather within.
@@ -62,20 +62,20 @@ def all_reduce(group: Group, size_bytes: float) -> Cost:
     inside = _within(group.fabric, group.local, size_bytes)
     between = _between(group, 2, size_bytes)
     both = after((inside, between))
-    return Cost(both.seconds, min(both.seconds, max(inside.low, between.low)), both.high, both.basis, both.note)
+    return ExchangeCost(both.seconds, min(both.seconds, max(inside.low, between.low)), both.high, both.basis, both.note)
 
 
-def reduce_scatter(group: Group, size_bytes: float) -> Cost:
+def reduce_scatter(group: Group, size_bytes: float) -> ExchangeCost:
     """Each GPU gets its share of the sum; ``size_bytes`` of what each has before."""
     return _half(group, size_bytes)
 
 
-def all_gather(group: Group, size_bytes: float) -> Cost:
+def all_gather(group: Group, size_bytes: float) -> ExchangeCost:
     """Everybody gets all shares; ``size_bytes`` of what each has afterwards."""
     return _half(group, size_bytes)
 
 
-def all_to_all(group: Group, size_bytes: float) -> Cost:
+def all_to_all(group: Group, size_bytes: float) -> ExchangeCost:
     """Each GPU sends another part of its ``size_bytes`` to each other GPU."""
     if group.size == 1 or size_bytes <= 0:
         return NOTHING
@@ -91,7 +91,7 @@ def all_to_all(group: Group, size_bytes: float) -> Cost:
     return after((within, _network(between)))
 
 
-def send(group: Group, size_bytes: float, *, over_network: bool) -> Cost:
+def send(group: Group, size_bytes: float, *, over_network: bool) -> ExchangeCost:
     """One GPU to its neighbour."""
     if size_bytes <= 0:
         return NOTHING
@@ -107,20 +107,20 @@ def send(group: Group, size_bytes: float, *, over_network: bool) -> Cost:
     )
 
 
-def _half(group: Group, size_bytes: float) -> Cost:
+def _half(group: Group, size_bytes: float) -> ExchangeCost:
     whole = all_reduce(group, size_bytes)
-    return Cost(
+    return ExchangeCost(
         whole.seconds / 2, whole.low / 2, whole.high / 2, whole.basis, whole.note and f"half the time of {whole.note}"
     )
 
 
-def _within(fabric: Fabric, gpus: int, size_bytes: float) -> Cost:
+def _within(fabric: Fabric, gpus: int, size_bytes: float) -> ExchangeCost:
     if gpus == 1:
         return NOTHING
     if gpus in counts(fabric.sweep):
         seconds = sweep(fabric.sweep, gpus)(size_bytes)
         note = f"an all-reduce among {gpus} GPUs, as it was measured on {fabric.sweep}"
-        return Cost(seconds, seconds / _SWEEP_SPREAD, seconds * _SWEEP_SPREAD, "measured", note)
+        return ExchangeCost(seconds, seconds / _SWEEP_SPREAD, seconds * _SWEEP_SPREAD, "measured", note)
     steps = 2 * (gpus - 1)
     seconds = fabric.start_s + steps * fabric.step_s + steps / gpus * size_bytes / fabric.bandwidth
     return _spread(
@@ -131,17 +131,17 @@ def _within(fabric: Fabric, gpus: int, size_bytes: float) -> Cost:
     )
 
 
-def _between(group: Group, passes: int, size_bytes: float) -> Cost:
+def _between(group: Group, passes: int, size_bytes: float) -> ExchangeCost:
     """Rings between servers, one for each place in a server; all of them share its links."""
     steps = passes * (group.nodes - 1)
     traffic = steps / group.nodes * size_bytes
     return _network(steps * NETWORK_STEP_S + traffic / (group.network * NETWORK_SHARE))
 
 
-def _network(seconds: float) -> Cost:
+def _network(seconds: float) -> ExchangeCost:
     note = f"rings between servers at {100 * NETWORK_SHARE:.0f} % of what their links are said to carry"
-    return Cost(seconds, seconds / NETWORK_SPREAD, seconds * NETWORK_SPREAD, "specification", note)
+    return ExchangeCost(seconds, seconds / NETWORK_SPREAD, seconds * NETWORK_SPREAD, "specification", note)
 
 
-def _spread(seconds: float, spread: float, fabric: Fabric, note: str) -> Cost:
-    return Cost(seconds, seconds / spread, seconds * spread, fabric.basis, note)
+def _spread(seconds: float, spread: float, fabric: Fabric, note: str) -> ExchangeCost:
+    return ExchangeCost(seconds, seconds / spread, seconds * spread, fabric.basis, note)

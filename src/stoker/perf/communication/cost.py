@@ -13,7 +13,7 @@ _BASES: tuple[Basis, ...] = ("measured", "fitted", "specification")
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ExchangeCost:
     """Seconds on a link.
 
     Attributes:
@@ -34,16 +34,16 @@ class Cost:
                 f"`low`, `seconds` and `high` must ascend from 0, got {self.low}, {self.seconds}, {self.high}"
             )
 
-    def times(self, factor: float) -> Cost:
+    def times(self, factor: float) -> ExchangeCost:
         """The same exchange so many times, or that part of it."""
-        return Cost(self.seconds * factor, self.low * factor, self.high * factor, self.basis, self.note)
+        return ExchangeCost(self.seconds * factor, self.low * factor, self.high * factor, self.basis, self.note)
 
 
-NOTHING = Cost(0.0, 0.0, 0.0)
+NOTHING = ExchangeCost(0.0, 0.0, 0.0)
 """No exchange."""
 
 
-def after(costs: Iterable[Cost]) -> Cost:
+def after(costs: Iterable[ExchangeCost]) -> ExchangeCost:
     """One after another; as sure as the least sure of them."""
     found = [cost for cost in costs if cost.seconds > 0]
     if not found:
@@ -51,4 +51,4 @@ def after(costs: Iterable[Cost]) -> Cost:
     notes = "; ".join(dict.fromkeys(cost.note for cost in found if cost.note))
     basis = _BASES[max(_BASES.index(cost.basis) for cost in found)]
     low, high = sum(cost.low for cost in found), sum(cost.high for cost in found)
-    return Cost(sum(cost.seconds for cost in found), low, high, basis, notes)
+    return ExchangeCost(sum(cost.seconds for cost in found), low, high, basis, notes)

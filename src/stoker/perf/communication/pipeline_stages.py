@@ -61,7 +61,7 @@ def activations(features: StepFeatures) -> tuple[int, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PipelineStage:
     """Consecutive layers of a pipeline.
 
     Attributes:
@@ -74,7 +74,7 @@ class Stage:
     output_bytes: int
 
 
-def stages_of(layers: Sequence[Layer], seconds: Sequence[float], count: int) -> tuple[Stage, ...]:
+def stages_of(layers: Sequence[Layer], seconds: Sequence[float], count: int) -> tuple[PipelineStage, ...]:
     """The layers in so many stages, cut between blocks, so that the longest takes as little time as possible.
 
     Args:
@@ -91,11 +91,11 @@ def stages_of(layers: Sequence[Layer], seconds: Sequence[float], count: int) -> 
     costs = [sum(seconds[unit.start : unit.stop]) for unit in units]
     limit = _least_limit(costs, count)
     groups = _packed(costs, limit, count)
-    stages: list[Stage] = []
+    stages: list[PipelineStage] = []
     for start, stop in groups:
         last: Unit = units[stop - 1]
         sent = output_bytes(layers, last) if stop < len(units) else 0
-        stages.append(Stage(units[start].start, last.stop, sent))
+        stages.append(PipelineStage(units[start].start, last.stop, sent))
     return tuple(stages)
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from stoker.perf.communication import pipeline_stages
 from stoker.perf.communication.blocks import units_of
 from stoker.perf.communication.collectives import Group, all_reduce, send
-from stoker.perf.communication.cost import NOTHING, Cost
+from stoker.perf.communication.cost import NOTHING, ExchangeCost
 from stoker.perf.communication.fabric import Fabric
 from stoker.perf.communication.replicas import Shard
-from stoker.perf.communication.times import StepTimes, layers_of
+from stoker.perf.communication.times import PassTimes, layers_of
 from stoker.perf.features.records import Layer, StepFeatures, block_of
 from stoker.perf.strategy import Machines, Strategy
 
@@ -19,7 +19,7 @@ HALVES = ("fp16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ReplicaLayout:
     """Which GPUs exchange with which: those that share a product are neighbours, then replicas, then stages."""
 
     machines: Machines
@@ -61,7 +61,9 @@ class Layout:
 class Replica:
     """What one replica's GPUs compute and hold, cut by tensor and pipeline parallelism."""
 
-    def __init__(self, features: StepFeatures, compute: StepTimes, layout: Layout, precision: str, sent: float) -> None:
+    def __init__(
+        self, features: StepFeatures, compute: PassTimes, layout: ReplicaLayout, precision: str, sent: float
+    ) -> None:
         strategy = layout.strategy
         self.features, self.layout = features, layout
         self.layers = layers_of(features)
@@ -95,7 +97,7 @@ class Replica:
     def _is_recomputed(self, layer: Layer) -> bool:
         return self.layout.strategy.checkpointing and bool(block_of(layer.module))
 
-    def _stretched(self, device: list[float], compute: StepTimes, repeats: float) -> list[float]:
+    def _stretched(self, device: list[float], compute: PassTimes, repeats: float) -> list[float]:
         """How much longer each layer takes as the device waits for the host, which launches as much as on one GPU."""
         waits = [1.0] * len(device)
         whole = compute.compute_s
@@ -118,7 +120,7 @@ class Replica:
         return max(sum(held[stage.start : stage.stop]) for stage in self.stages) / whole if whole else 1.0
 
     @property
-    def tensor(self) -> Cost:
+    def tensor(self) -> ExchangeCost:
         """All-reduces of activations of the longest stage for one micro-batch."""
         strategy = self.layout.strategy
         if strategy.tensor == 1:
@@ -129,7 +131,7 @@ class Replica:
         return all_reduce(self.layout.tensor(), size).times(pipeline_stages.ALL_REDUCES * passes * blocks)
 
     @property
-    def sends(self) -> Cost:
+    def sends(self) -> ExchangeCost:
         """Activations to the next stage and their gradients back, for one micro-batch."""
         size = max(stage.output_bytes for stage in self.stages)
         return send(self.layout.stage(), size, over_network=self.layout.stages_apart).times(2.0)
@@ -138,7 +140,7 @@ class Replica:
         """What each stage exchanges with its other replicas."""
         return [self._shard(stage, by_unit=by_unit, has_tables=has_tables) for stage in self.stages]
 
-    def _shard(self, stage: pipeline_stages.Stage, *, by_unit: bool, has_tables: bool) -> Shard:
+    def _shard(self, stage: pipeline_stages.PipelineStage, *, by_unit: bool, has_tables: bool) -> Shard:
         layers = self.layers[stage.start : stage.stop]
         share = self._share[stage.start : stage.stop]
         tables = [layer.embedding_gradient_bytes if has_tables else 0 for layer in layers]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stoker.perf.communication.collectives import Group, all_gather, all_reduce, all_to_all, reduce_scatter
-from stoker.perf.communication.cost import Cost, after
+from stoker.perf.communication.cost import ExchangeCost, after
 from stoker.perf.communication.overlap import Overlap, Task, Transfer, overlapped
 
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
@@ -50,7 +50,7 @@ class Exchange:
     overlap: Overlap
     low_s: float
     high_s: float
-    cost: Cost
+    cost: ExchangeCost
 
 
 def ddp(shard: Shard, group: Group) -> Exchange:
@@ -81,11 +81,11 @@ def fsdp(shard: Shard, group: Group) -> Exchange:
     units = len(shard.forward_s)
     gathers = _each(all_gather, group, shard.weight_bytes)
     scatters = _each(reduce_scatter, group, shard.gradient_bytes)
-    costs: list[Cost] = []
+    costs: list[ExchangeCost] = []
     places: list[int] = []
     needs = [0] * (2 * units)
 
-    def issue(cost: Cost, place: int) -> None:
+    def issue(cost: ExchangeCost, place: int) -> None:
         costs.append(cost)
         places.append(place)
 
@@ -113,7 +113,7 @@ def pearl(shard: Shard, group: Group, touched_bytes: float, count: int) -> Excha
     return together(dense, rows)
 
 
-def exposed(cost: Cost) -> Exchange:
+def exposed(cost: ExchangeCost) -> Exchange:
     """Nothing goes on beside it."""
     return Exchange(Overlap(cost.seconds, 0.0), cost.low, cost.high, cost)
 
@@ -147,7 +147,9 @@ def buckets_of(sizes: Sequence[float]) -> Iterator[tuple[float, int]]:
         yield held, last
 
 
-def _each(collective: Callable[[Group, float], Cost], group: Group, sizes: Sequence[float]) -> list[Cost]:
+def _each(
+    collective: Callable[[Group, float], ExchangeCost], group: Group, sizes: Sequence[float]
+) -> list[ExchangeCost]:
     """One for each size, worked out once for those that are equal, as most are."""
     known = {size: collective(group, size) for size in set(sizes)}
     return [known[size] for size in sizes]
@@ -161,10 +163,10 @@ def _ddp_tasks(seconds: Sequence[float], places: Sequence[int]) -> tuple[list[Ta
     return tasks, [number[place] for place in places]
 
 
-def _priced(tasks: Sequence[Task], places: Sequence[int], costs: Sequence[Cost], group: Group) -> Exchange:
+def _priced(tasks: Sequence[Task], places: Sequence[int], costs: Sequence[ExchangeCost], group: Group) -> Exchange:
     """The same order of events with likely, low and high costs."""
 
-    def run(seconds: Callable[[Cost], float]) -> Overlap:
+    def run(seconds: Callable[[ExchangeCost], float]) -> Overlap:
         transfers = [Transfer(seconds(cost), place) for cost, place in zip(costs, places, strict=True)]
         return overlapped(tasks, transfers, group.fabric.slowdown)
 

@@ -7,7 +7,7 @@ hidden (the paths and the 70 % are recalled: see :mod:`stoker.perf.equations`). 
 from __future__ import annotations
 
 from stoker.perf.communication.collectives import Group
-from stoker.perf.communication.cost import Cost
+from stoker.perf.communication.cost import ExchangeCost
 from stoker.perf.communication.fabric import NETWORK_SHARE, NETWORK_SPREAD
 from stoker.perf.communication.replicas import Exchange, Shard, exposed, pearl
 from stoker.perf.equations import Architecture
@@ -29,4 +29,4 @@ def served(shard: Shard, features: StepFeatures, machines: Machines, strategy: S
     sharing = min(machines.gpus, machines.gpus_per_node)
     seconds = sent * sharing / (machines.network * NETWORK_SHARE) + sent / (machines.gpu.pcie * _PCIE_SHARE)
     note = "weights and gradients over the network and PCIe, one after the other, at 70 % of their rates"
-    return exposed(Cost(seconds, seconds / NETWORK_SPREAD, seconds * NETWORK_SPREAD, "specification", note))
+    return exposed(ExchangeCost(seconds, seconds / NETWORK_SPREAD, seconds * NETWORK_SPREAD, "specification", note))

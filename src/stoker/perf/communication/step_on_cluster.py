@@ -13,11 +13,11 @@ from stoker.perf.communication.blocks import units_of
 from stoker.perf.communication.collectives import Group
 from stoker.perf.communication.cost import NOTHING, Basis
 from stoker.perf.communication.fabric import Fabric, fabric_of
-from stoker.perf.communication.replica_split import Layout, Replica
+from stoker.perf.communication.replica_split import Replica, ReplicaLayout
 from stoker.perf.communication.replicas import Exchange, Shard
 from stoker.perf.communication.servers import served
 from stoker.perf.communication.stragglers import Cluster, slowest
-from stoker.perf.communication.times import StepTimes, layers_of
+from stoker.perf.communication.times import PassTimes, layers_of
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.strategy import Machines, Strategy
 
@@ -75,7 +75,7 @@ def refusal(features: StepFeatures, machines: Machines, strategy: Strategy) -> s
 
 
 def spread(
-    compute: StepTimes,
+    compute: PassTimes,
     features: StepFeatures,
     machines: Machines,
     strategy: Strategy | None = None,
@@ -104,7 +104,7 @@ def spread(
     if reason := refusal(features, machines, strategy):
         raise ValueError(f"`strategy` cannot be used: {reason}")
     fabric = fabric or fabric_of(machines.gpu, gpus=min(machines.gpus, machines.gpus_per_node))
-    layout = Layout(machines, strategy, fabric)
+    layout = ReplicaLayout(machines, strategy, fabric)
     replica = Replica(features, compute, layout, precision, sent)
     steps = strategy.accumulation
     passes = steps + strategy.pipeline - 1
@@ -136,7 +136,7 @@ def spread(
     )
 
 
-def _data(replica: Replica, layout: Layout) -> Exchange:
+def _data(replica: Replica, layout: ReplicaLayout) -> Exchange:
     """What keeps replicas alike, over the whole step; of the stage that it delays most."""
     strategy, group = layout.strategy, layout.data()
     if layout.replicas == 1:
@@ -171,7 +171,7 @@ def is_measured(strategy: Strategy, gpus: int) -> bool:
     return cut == 1 and (gpus == 1 or strategy.data not in _NOT_MEASURED)
 
 
-def _unvalidated(strategy: Strategy, layout: Layout) -> tuple[str, ...]:
+def _unvalidated(strategy: Strategy, layout: ReplicaLayout) -> tuple[str, ...]:
     found = [_NOT_MEASURED[strategy.data]] if layout.replicas > 1 and strategy.data in _NOT_MEASURED else []
     if strategy.tensor > 1:
         found.append("tensor parallelism" + (" over servers" if strategy.tensor > layout.local else ""))

@@ -13,7 +13,7 @@ _BALANCE = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimes:
+class PassTimes:
     """One micro-batch on one GPU, and the optimizer.
 
     Attributes:
@@ -47,7 +47,7 @@ class StepTimes:
         """The step on one GPU."""
         return math.hypot(self.compute_s, self.host_s) + self.optimizer_s
 
-    def scaled(self, factor: float) -> StepTimes:
+    def scaled(self, factor: float) -> PassTimes:
         """The same on a GPU so many times as slow."""
         return replace(
             self,
@@ -58,7 +58,7 @@ class StepTimes:
         )
 
     @staticmethod
-    def of(features: StepFeatures, seconds: Callable[[Operation], float]) -> StepTimes:
+    def of(features: StepFeatures, seconds: Callable[[Operation], float]) -> PassTimes:
         """From the seconds of each operation; work outside of known modules belongs to the first layer."""
         layers = layers_of(features)
         places = {layer.module: number for number, layer in enumerate(layers)}
@@ -69,26 +69,26 @@ class StepTimes:
                 optimizer += seconds(operation)
             else:
                 sums[operation.phase][places.get(operation.module, 0)] += seconds(operation)
-        return StepTimes(forward_s=tuple(sums["forward"]), backward_s=tuple(sums["backward"]), optimizer_s=optimizer)
+        return PassTimes(forward_s=tuple(sums["forward"]), backward_s=tuple(sums["backward"]), optimizer_s=optimizer)
 
     @staticmethod
-    def shared(features: StepFeatures, forward_s: float, backward_s: float, optimizer_s: float) -> StepTimes:
+    def shared(features: StepFeatures, forward_s: float, backward_s: float, optimizer_s: float) -> PassTimes:
         """From the seconds of whole passes: layers share them as their FLOPs and bytes say."""
-        weights = StepTimes.of(features, _weight)
-        return StepTimes(
+        weights = PassTimes.of(features, _weight)
+        return PassTimes(
             forward_s=_shares(weights.forward_s, forward_s),
             backward_s=_shares(weights.backward_s, backward_s),
             optimizer_s=optimizer_s,
         )
 
     @staticmethod
-    def measured(features: StepFeatures, step_s: float) -> StepTimes:
+    def measured(features: StepFeatures, step_s: float) -> PassTimes:
         """From the seconds of a whole step: parts share them as their FLOPs and bytes say.
 
         Raises:
             ValueError: the features have no operations.
         """
-        weights = StepTimes.of(features, _weight)
+        weights = PassTimes.of(features, _weight)
         if not weights.step_s:
             raise ValueError(f"`features` must have operations, got none of {features.name}")
         return weights.scaled(step_s / weights.step_s)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from stoker.perf.diagnosis.marks import Pace, pace_of
+from stoker.perf.diagnosis.marks import StepPace, pace_of
 from stoker.records.parts import PARTS, PREDICTED, fold
 from stoker.records.profile import RankRecord, SampledStep, StepTimes
 
 
-class Breakdown(NamedTuple):
+class StepBreakdown(NamedTuple):
     """A rank's step.
 
     Attributes:
@@ -21,7 +21,7 @@ class Breakdown(NamedTuple):
         own_s: of the step, without communication.
     """
 
-    pace: Pace
+    pace: StepPace
     seconds: dict[str, float]
     hidden_s: float
     steps: int
@@ -32,7 +32,7 @@ class Breakdown(NamedTuple):
         return fold(self.seconds, PREDICTED)
 
 
-def break_down(record: RankRecord) -> Breakdown | None:
+def break_down(record: RankRecord) -> StepBreakdown | None:
     """The step of one rank; None where no whole step was seen.
 
     Sampled steps are slower than others. What sampling adds lies between operators, so it is taken from the host's
@@ -46,7 +46,7 @@ def break_down(record: RankRecord) -> Breakdown | None:
     seconds, hidden_s = _divided(record, plain, pace) if record.samples else (_undivided(plain, pace), 0.0)
     total_s = sum(seconds.values())
     scale = pace.seconds / total_s if total_s > 0 else 0.0
-    return Breakdown(
+    return StepBreakdown(
         pace=pace,
         seconds={label: scale * seconds.get(label, 0.0) for label in PARTS},
         hidden_s=scale * hidden_s,
@@ -55,7 +55,7 @@ def break_down(record: RankRecord) -> Breakdown | None:
     )
 
 
-def _undivided(plain: Sequence[StepTimes], pace: Pace) -> dict[str, float]:
+def _undivided(plain: Sequence[StepTimes], pace: StepPace) -> dict[str, float]:
     wait_s, optimizer_s = _typical_s(plain, "wait_s"), _typical_s(plain, "optimizer_s")
     return {"input": wait_s, "optimizer": optimizer_s, "other": max(0.0, pace.seconds - wait_s - optimizer_s)}
 
@@ -65,7 +65,7 @@ def _typical_s(plain: Sequence[StepTimes], name: str) -> float:
     return pace_of([getattr(step, name) for step in plain]).seconds
 
 
-def _divided(record: RankRecord, plain: Sequence[StepTimes], pace: Pace) -> tuple[dict[str, float], float]:
+def _divided(record: RankRecord, plain: Sequence[StepTimes], pace: StepPace) -> tuple[dict[str, float], float]:
     samples = typical(record.samples)
     wait_s = _typical_s(plain, "wait_s")
     seconds = {label: fmean(sample.seconds.get(label, 0.0) for sample in samples) for label in PARTS}
@@ -127,7 +127,7 @@ def without_overhead(seconds: Mapping[str, float], target_s: float, most_s: floa
     return {label: value * target_s / total_s for label, value in lighter.items()}
 
 
-def mean_of(breakdowns: Sequence[Breakdown]) -> Breakdown:
+def mean_of(breakdowns: Sequence[StepBreakdown]) -> StepBreakdown:
     """The mean over ranks, label by label; they share one pace, that of the slowest."""
     slowest = max(breakdowns, key=lambda each: each.pace.seconds)
     seconds = {label: fmean(each.seconds[label] for each in breakdowns) for label in PARTS}

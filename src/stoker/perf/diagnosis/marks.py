@@ -16,7 +16,7 @@ from typing import NamedTuple
 from stoker.records.profile import StepTimes
 
 
-class Kind(IntEnum):
+class MarkKind(IntEnum):
     """What happened."""
 
     ASKED = 0
@@ -36,7 +36,7 @@ class Mark(NamedTuple):
         cpu_s: processor time of the thread, of loader marks.
     """
 
-    kind: Kind
+    kind: MarkKind
     t_s: float
     thread: int
     owner: int = 0
@@ -85,9 +85,9 @@ def steps_of(marks: Sequence[Mark], *, by_optimizer: bool, sampled: tuple[int, i
         by_optimizer: whether optimizer steps count, rather than batches.
         sampled: numbers of the first step that was disturbed by sampling and of the first after them.
     """
-    end = next((mark for mark in marks if mark.kind is Kind.STEPPED), None) if by_optimizer else None
+    end = next((mark for mark in marks if mark.kind is MarkKind.STEPPED), None) if by_optimizer else None
     by_optimizer = end is not None
-    end = end or next((mark for mark in marks if mark.kind is Kind.ASKED), None)
+    end = end or next((mark for mark in marks if mark.kind is MarkKind.ASKED), None)
     if end is None:
         return []
     begun = _begun_at(end, (mark for mark in marks if mark.thread == end.thread))
@@ -116,17 +116,17 @@ def _begun_at(end: Mark, marks: Iterable[Mark]) -> list[_Begun]:
     waiting: list[tuple[Mark, _Begun]] = []
     working: tuple[float, _Begun] | None = None
     for mark in marks:
-        if mark.kind is Kind.STEPPED and working is not None:
+        if mark.kind is MarkKind.STEPPED and working is not None:
             begin_s, step = working
             step.worked(begin_s, mark.t_s)
             working = None
         if mark.kind is end.kind and mark.owner == end.owner:
             begun.append(_Begun(mark.t_s))
-        if mark.kind is Kind.ASKED:
+        if mark.kind is MarkKind.ASKED:
             waiting.append((mark, begun[-1]))
-        elif mark.kind is Kind.STEPPING:
+        elif mark.kind is MarkKind.STEPPING:
             working = mark.t_s, begun[-1]
-        elif mark.kind is Kind.DELIVERED and waiting:
+        elif mark.kind is MarkKind.DELIVERED and waiting:
             asked, step = waiting.pop()
             if not waiting:
                 step.waited(asked, mark)
@@ -136,7 +136,7 @@ def _begun_at(end: Mark, marks: Iterable[Mark]) -> list[_Begun]:
 NUM_BLOCKS = 5
 
 
-class Pace(NamedTuple):
+class StepPace(NamedTuple):
     """How long a step takes.
 
     Attributes:
@@ -155,9 +155,9 @@ class Pace(NamedTuple):
     blocks: int
 
 
-def pace_of(periods_s: Sequence[float]) -> Pace:
+def pace_of(periods_s: Sequence[float]) -> StepPace:
     """The pace of consecutive steps; at least one."""
     count = min(NUM_BLOCKS, len(periods_s))
     bounds = [round(k * len(periods_s) / count) for k in range(count + 1)]
     means = [sum(periods_s[a:b]) / (b - a) for a, b in pairwise(bounds)]
-    return Pace(median(means), min(means), max(means), max(0.0, 1 - 2 * 0.5**count), count)
+    return StepPace(median(means), min(means), max(means), max(0.0, 1 - 2 * 0.5**count), count)

@@ -11,7 +11,16 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from stoker.perf.diagnosis.kernels import label_of_kernel
-from stoker.perf.diagnosis.timeline import STEP, Span, contexts, cut, flatten, modules_by_sequence, on_device, on_host
+from stoker.perf.diagnosis.timeline import (
+    STEP,
+    TracedRange,
+    contexts,
+    cut,
+    flatten,
+    modules_by_sequence,
+    on_device,
+    on_host,
+)
 from stoker.records.profile import ModuleTime, OperatorTime, SampledStep
 
 NS = 1e-9
@@ -36,7 +45,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class ProfilerTrace:
     """What torch's profiler saw in a few steps.
 
     Attributes:
@@ -46,8 +55,8 @@ class Trace:
         kernels: of the device; none on a CPU.
     """
 
-    main: Sequence[Span]
-    threads: Sequence[Sequence[Span]] = ()
+    main: Sequence[TracedRange]
+    threads: Sequence[Sequence[TracedRange]] = ()
     exchanges: Sequence[tuple[int, int]] = ()
     kernels: Sequence[Kernel] = ()
 
@@ -61,7 +70,7 @@ class Sampled:
     operators: list[OperatorTime] = field(default_factory=list[OperatorTime])
 
 
-def analyse(trace: Trace, *, first: int) -> Sampled:
+def analyse(trace: ProfilerTrace, *, first: int) -> Sampled:
     """The whole steps of a trace; the first range between two ends of steps lets the profiler settle, and is left out.
 
     Args:
@@ -94,18 +103,20 @@ def analyse(trace: Trace, *, first: int) -> Sampled:
         )
     if has_device:
         pieces = [
-            Piece(k.end - k.start, label, module, name, True)
+            TimedStretch(k.end - k.start, label, module, name, True)
             for k, label, module, name in labelled
             if begin <= k.start < end
         ]
     else:
-        pieces = [Piece(s.length, s.label, s.module, s.name, s.begins) for s in cut(segments, begin, end) if s.covered]
+        pieces = [
+            TimedStretch(s.length, s.label, s.module, s.name, s.begins) for s in cut(segments, begin, end) if s.covered
+        ]
     found.modules = _modules(pieces, len(found.steps))
     found.operators = _operators(pieces, len(found.steps))
     return found
 
 
-def _labelled(trace: Trace) -> list[tuple[Kernel, str, str, str]]:
+def _labelled(trace: ProfilerTrace) -> list[tuple[Kernel, str, str, str]]:
     """Each kernel with its label, the module and the operator that it belongs to."""
     modules = modules_by_sequence(sorted(trace.main, key=lambda span: (span.start, -span.end)))
     known: dict[int, tuple[str, str, str]] = {}
@@ -121,7 +132,7 @@ def _labelled(trace: Trace) -> list[tuple[Kernel, str, str, str]]:
     return found
 
 
-class Piece(NamedTuple):
+class TimedStretch(NamedTuple):
     """A stretch of time that belongs to an operator, or to a kernel of it.
 
     Attributes:
@@ -136,7 +147,7 @@ class Piece(NamedTuple):
     begins: bool
 
 
-def _modules(pieces: Iterable[Piece], steps: int) -> list[ModuleTime]:
+def _modules(pieces: Iterable[TimedStretch], steps: int) -> list[ModuleTime]:
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for piece in pieces:
         if piece.label in ("compute", "memory"):
@@ -145,7 +156,7 @@ def _modules(pieces: Iterable[Piece], steps: int) -> list[ModuleTime]:
     return sorted(found, key=lambda module: -module.total_s)
 
 
-def _operators(pieces: Iterable[Piece], steps: int) -> list[OperatorTime]:
+def _operators(pieces: Iterable[TimedStretch], steps: int) -> list[OperatorTime]:
     sums: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0])
     for piece in pieces:
         if piece.label in ("compute", "memory", "optimizer") and not piece.operator.startswith(_OURS):

@@ -24,7 +24,7 @@ _BACKWARD = "autograd::engine::evaluate_function"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TracedRange:
     """One traced range.
 
     Attributes:
@@ -67,13 +67,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    span: Span
+    span: TracedRange
     region: str
     module: str
     label: str
 
 
-def flatten(spans: Iterable[Span]) -> list[Segment]:
+def flatten(spans: Iterable[TracedRange]) -> list[Segment]:
     """The training thread as stretches without gaps, each of its innermost range, from its first range to its last.
 
     Waiting for a batch and the optimizer swallow what is inside of them. What no range covers is the host's, or, from
@@ -117,7 +117,7 @@ def flatten(spans: Iterable[Span]) -> list[Segment]:
     return segments
 
 
-def _opened(span: Span, outer: _Open | None, modules: dict[int, str]) -> _Open:
+def _opened(span: TracedRange, outer: _Open | None, modules: dict[int, str]) -> _Open:
     region = outer.region if outer else ""
     if span.name == NEXT:
         region = "input"
@@ -136,7 +136,7 @@ def _opened(span: Span, outer: _Open | None, modules: dict[int, str]) -> _Open:
     return _Open(span, region, module, region or span.label or "host")
 
 
-def contexts(spans: Iterable[Span], modules: dict[int, str]) -> dict[int, tuple[str, str, str]]:
+def contexts(spans: Iterable[TracedRange], modules: dict[int, str]) -> dict[int, tuple[str, str, str]]:
     """Region, module and name of each operator of a thread that may have started kernels, by its number.
 
     Args:
@@ -155,7 +155,7 @@ def contexts(spans: Iterable[Span], modules: dict[int, str]) -> dict[int, tuple[
     return found
 
 
-def modules_by_sequence(ordered: Sequence[Span]) -> dict[int, str]:
+def modules_by_sequence(ordered: Sequence[TracedRange]) -> dict[int, str]:
     """Module of each forward operator that has a node of the backward pass."""
     found: dict[int, str] = {}
     stack: list[tuple[int, str]] = []

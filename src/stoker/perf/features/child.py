@@ -30,20 +30,20 @@ from stoker.perf.features.step import fake_of, prepare_optimizer
 from stoker.perf.features.torch_private import BaseIterator, FakeTensor, tree_leaves
 from stoker.perf.features.tracing.accelerator import answering
 from stoker.perf.features.tracing.distributed import alone
-from stoker.perf.features.tracing.recorder import Recorder
+from stoker.perf.features.tracing.recorder import DispatchRecorder
 from stoker.perf.features.tracing.redirect import Redirect, redirected
 from stoker.perf.features.tracing.summing import features_of
-from stoker.perf.features.tracing.watch import Watch, first_size
+from stoker.perf.features.tracing.watch import StepFollower, first_size
 
 
 class _Program:
     """The program, up to the step that is recorded."""
 
     def __init__(self, target: str, hints: dict[str, float], out: Path) -> None:
-        self.recorder = Recorder(hints)
+        self.recorder = DispatchRecorder(hints)
         self.recorder.shapes_weights = True
         self.redirect = Redirect(self.recorder, target)
-        self.watch = Watch(self.recorder)
+        self.watch = StepFollower(self.recorder)
         self.target, self.out = target, out
         self.name = ""
         self.batches: list[list[Tensor]] = []

@@ -23,10 +23,10 @@ from stoker.perf.features.torch_private import (
     tree_map_only,
     undo_compiling_in_place,
 )
-from stoker.perf.features.tracing.recorder import Recorder
+from stoker.perf.features.tracing.recorder import DispatchRecorder
 from stoker.perf.features.tracing.redirect import Redirect, redirected
 from stoker.perf.features.tracing.summing import features_of
-from stoker.perf.features.tracing.watch import Watch
+from stoker.perf.features.tracing.watch import StepFollower
 
 Target = Literal["cuda", "cpu"]
 
@@ -63,7 +63,7 @@ def characterise(
     """
     if target not in ("cuda", "cpu"):
         raise ValueError(f"`target` must be 'cuda' or 'cpu', got {target!r}")
-    recorder = Recorder(check_hints(hints or {}))
+    recorder = DispatchRecorder(check_hints(hints or {}))
     module_or_step, recorder.compiled = uncompiled(module_or_step)
     redirect = Redirect(recorder, target)
     if isinstance(module_or_step, nn.Module):
@@ -83,7 +83,7 @@ def characterise(
             model, optimizers = None, []
         for tensor in tensors:
             recorder.buffers.give_role(tensor, "input")
-        watch = Watch(recorder, model)
+        watch = StepFollower(recorder, model)
         with watch.recording():
             _call(run, known)
         found = features_of(
@@ -108,7 +108,7 @@ class _Step:
     """Forward, backward and optimizer of a module's fake twin."""
 
     def __init__(
-        self, recorder: Recorder, module: nn.Module, optimizer: Any, loss: Any, autocast: Any, target: str
+        self, recorder: DispatchRecorder, module: nn.Module, optimizer: Any, loss: Any, autocast: Any, target: str
     ) -> None:
         self._recorder, self._given, self._make, self._loss = recorder, module, optimizer, loss
         self._autocast, self._target = autocast, target
@@ -170,7 +170,7 @@ def prepare_optimizer(optimizer: Optimizer, target: str) -> None:
 class _Faking(TorchFunctionMode):
     """Copies have fake tensors for those of the original."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: DispatchRecorder) -> None:
         super().__init__()
         self._recorder = recorder
 
@@ -186,7 +186,7 @@ class _Faking(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def fake_of(recorder: Recorder, x: Tensor) -> Tensor:
+def fake_of(recorder: DispatchRecorder, x: Tensor) -> Tensor:
     """A fake tensor like ``x``, of the CPU's wherever that was; small constants stay as they are."""
     with recorder.fake:
         made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
@@ -195,7 +195,7 @@ def fake_of(recorder: Recorder, x: Tensor) -> Tensor:
     return made.requires_grad_(x.requires_grad)
 
 
-def _input(recorder: Recorder, x: Tensor) -> Tensor:
+def _input(recorder: DispatchRecorder, x: Tensor) -> Tensor:
     """Whole numbers keep their values, since sizes may follow from them."""
     known = x.device.type == "cpu" and not isinstance(x, FakeTensor) and not x.dtype.is_floating_point
     return x if known else fake_of(recorder, x)

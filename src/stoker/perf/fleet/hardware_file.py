@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from stoker.core.errors import ConfigError
-from stoker.perf.hardware import PAPER_TESTBED, VALUES, Basis, Hardware, Resource, Source
+from stoker.perf.hardware import PAPER_TESTBED, VALUES, Basis, Hardware, Provenance, Resource
 
 _TABLE = "efficiency"
 
@@ -26,7 +26,7 @@ def read_hardware(path: Path) -> Hardware:
         raise ConfigError(f"`{path}` must be a file that can be read: {error.strerror}") from None
     except ValueError as error:  # of TOML and of its encoding
         raise ConfigError(f"`{path}` must be TOML: {error}") from None
-    source = Source(Basis.GIVEN, path.name)
+    source = Provenance(Basis.GIVEN, path.name)
     try:
         efficiency = content.pop(_TABLE, None)
         found = PAPER_TESTBED.with_values(source, **_numbers(content, VALUES))
@@ -37,7 +37,7 @@ def read_hardware(path: Path) -> Hardware:
     return replace(found, name=path.name)
 
 
-def _with_efficiency(hardware: Hardware, given: object, source: Source) -> Hardware:
+def _with_efficiency(hardware: Hardware, given: object, source: Provenance) -> Hardware:
     if isinstance(given, Mapping):
         names = tuple(str(resource) for resource in Resource)
         numbers = _numbers(cast("Mapping[str, object]", given), names)

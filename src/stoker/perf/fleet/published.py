@@ -14,11 +14,11 @@ import numpy as np
 from stoker.perf.equations import Architecture
 from stoker.perf.fleet.jobs import Fleet
 from stoker.perf.fleet.shares import ALL
-from stoker.perf.hardware import PAPER, Basis, Source
-from stoker.records.fleet import Comparison, FleetReport, Port, Upgrade
+from stoker.perf.hardware import PAPER, Basis, Provenance
+from stoker.records.fleet import FleetReport, Port, PublishedFigure, Upgrade
 
-_ABSTRACT = Source(Basis.ABSTRACT, f"{PAPER}: abstract or published summaries")
-_RECALLED = Source(Basis.RECALLED, f"{PAPER}, recalled")
+_ABSTRACT = Provenance(Basis.ABSTRACT, f"{PAPER}: abstract or published summaries")
+_RECALLED = Provenance(Basis.RECALLED, f"{PAPER}, recalled")
 _PS, _ONE = Architecture.PS_WORKER.label, Architecture.ONE_GPU.label
 Sense = Literal["about", "more than", "less than"]
 
@@ -30,16 +30,16 @@ class Marginal:
     what: str
     percent: float
     measure: Callable[[FleetReport, Fleet], float]
-    source: Source
+    source: Provenance
     sense: Sense = "about"
 
-    def compare(self, report: FleetReport, fleet: Fleet) -> Comparison:
+    def compare(self, report: FleetReport, fleet: Fleet) -> PublishedFigure:
         """The figure beside the report's."""
         found = self.measure(report, fleet)
         off = found - self.percent
         off_points = {"about": abs(off), "more than": max(0.0, -off), "less than": max(0.0, off)}[self.sense]
         prefix = "" if self.sense == "about" else f"{self.sense} "
-        return Comparison(
+        return PublishedFigure(
             what=self.what,
             published=f"{prefix}{self.percent:g} %",
             found=f"{found:.1f} %",
@@ -48,7 +48,7 @@ class Marginal:
         )
 
 
-def compare(report: FleetReport, fleet: Fleet) -> list[Comparison]:
+def compare(report: FleetReport, fleet: Fleet) -> list[PublishedFigure]:
     """Every published figure beside the report's."""
     return [marginal.compare(report, fleet) for marginal in MARGINALS]
 

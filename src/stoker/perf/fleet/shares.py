@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stoker.perf.equations import RESOURCE_OF_PART, Breakdown, FloatArray, Overlap
 from stoker.perf.fleet.jobs import Fleet
 from stoker.perf.hardware import Resource
-from stoker.records.fleet import Bottleneck, Curve, Group, Shares
+from stoker.records.fleet import Bottleneck, Curve, JobGroup, Shares
 
 ALL = "all jobs"
 COMMUNICATION = ("pcie", "nvlink", "ethernet")
@@ -72,11 +72,11 @@ class Classes:
         return (*self.names, ALL)
 
 
-def groups_of(fleet: Fleet, classes: Classes) -> list[Group]:
+def groups_of(fleet: Fleet, classes: Classes) -> list[JobGroup]:
     """How many jobs and GPUs each class has."""
     jobs, gpus, weight = classes.sums(None), classes.sums(fleet.num_gpus), classes.sums(classes.weight)
     return [
-        Group(
+        JobGroup(
             name=name,
             jobs=round(jobs[number]),
             gpus=round(gpus[number]),

@@ -45,7 +45,7 @@ class Roofline:
 
 
 @dataclass(frozen=True)
-class Found:
+class CallTime:
     """Seconds of one call, and how they were found."""
 
     warm_s: float
@@ -82,7 +82,7 @@ class Speed:
         times = np.array([(sample.warm_s, sample.cold_s) for sample in samples])
         return fitted(points, np.log(times / at_most[:, None]), _CLOCK_S / times[:, 0])
 
-    def of(self, work: Work) -> Found:
+    def of(self, work: Work) -> CallTime:
         """One call of an operation; an unmeasured one is charged for its bytes."""
         curve, at = work.curve, logs(work.dims)
         surface = self.surfaces.get(curve)
@@ -91,4 +91,4 @@ class Speed:
             at = logs((max(1.0, work.bytes / 12.0), 3.0))
         where = np.array(at)
         warm, cold = surface.ratios(where) * self._least(work)
-        return Found(float(warm), float(cold), curve, surface.distance(where))
+        return CallTime(float(warm), float(cold), curve, surface.distance(where))

@@ -31,7 +31,7 @@ _LAYERS = 16
 
 
 @dataclass(frozen=True)
-class Program:
+class MeasuredProgram:
     """A module, what it is called with, and its optimizer."""
 
     module: nn.Module
@@ -73,9 +73,9 @@ def host_seconds(speed: Speed, seconds: float) -> dict[str, float]:
     """
     layers = [part for _ in range(10) for part in (nn.Linear(16, 16), nn.ReLU(), nn.LayerNorm(16))]
     programs = [
-        Program(nn.Sequential(*layers), torch.rand(8, 16), partial(SGD, lr=1e-3, momentum=0.9)),
-        Program(nn.Sequential(*layers), torch.rand(8, 16), Adam),
-        Program(nn.Sequential(*(nn.Tanh() for _ in range(30)), nn.Linear(16, 16)), torch.rand(8, 16), Adam),
+        MeasuredProgram(nn.Sequential(*layers), torch.rand(8, 16), partial(SGD, lr=1e-3, momentum=0.9)),
+        MeasuredProgram(nn.Sequential(*layers), torch.rand(8, 16), Adam),
+        MeasuredProgram(nn.Sequential(*(nn.Tanh() for _ in range(30)), nn.Linear(16, 16)), torch.rand(8, 16), Adam),
     ]
     found: dict[str, list[float]] = {phase: [] for phase in PHASES}
     for features, times in _timed(programs, seconds):
@@ -93,9 +93,11 @@ def coldness(speed: Speed, host_s: dict[str, float], cache_bytes: int, seconds: 
     """
     found: dict[str, list[float]] = {phase: [] for phase in PHASES}
     numbers = [int(level * cache_bytes / 4) for level in _LEVELS]
-    chains = [Program(_Pointwise(), torch.rand(n // (_LAYERS + 3)).requires_grad_(), _no_weights) for n in numbers]
+    chains = [
+        MeasuredProgram(_Pointwise(), torch.rand(n // (_LAYERS + 3)).requires_grad_(), _no_weights) for n in numbers
+    ]
     # An optimizer of this kind keeps four numbers a weight: itself, its gradient and two states.
-    stores = [Program(_Weights(6, n // 24), torch.rand(8), Adam) for n in numbers]
+    stores = [MeasuredProgram(_Weights(6, n // 24), torch.rand(8), Adam) for n in numbers]
     passes: list[tuple[Phase, ...]] = [("forward", "backward") for _ in chains]
     updates: list[tuple[Phase, ...]] = [("optimizer",) for _ in stores]
     programs = chains + stores
@@ -124,7 +126,7 @@ def _no_weights(_: Any) -> Optimizer:
     return SGD([nn.Parameter(torch.zeros(1))], lr=0.0)
 
 
-def _timed(programs: Sequence[Program], seconds: float) -> Iterator[tuple[StepFeatures, dict[str, Times]]]:
+def _timed(programs: Sequence[MeasuredProgram], seconds: float) -> Iterator[tuple[StepFeatures, dict[str, Times]]]:
     """Features and times by phase of each, measured in turns."""
     steps = [_Step(program) for program in programs]
     for step in steps:
@@ -144,7 +146,7 @@ def _timed(programs: Sequence[Program], seconds: float) -> Iterator[tuple[StepFe
 class _Step:
     """A program's step, timed by phase."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: MeasuredProgram) -> None:
         self._program = program
         self._optimizer = program.optimizer(list(program.module.parameters()))
         self.times = {phase: Times() for phase in PHASES}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stoker.perf.communication.blocks import Unit, output_bytes, units_of
-from stoker.perf.communication.pipeline_stages import Stage, split_layers, stages_of
+from stoker.perf.communication.pipeline_stages import PipelineStage, split_layers, stages_of
 from stoker.perf.communication.times import layers_of
 from stoker.perf.features.records import Layer, StepFeatures
 from stoker.perf.strategy import Strategy
@@ -76,7 +76,7 @@ class _Cut:
         self._beside = min(beside, likely) if is_optimizer else beside
         self._temporaries = features.activation_peak_bytes if is_optimizer else 0.0
 
-    def held(self, stage: Stage, open_batches: int) -> Held:
+    def held(self, stage: PipelineStage, open_batches: int) -> Held:
         """Of one stage."""
         weights_of_model = self._features.weights
         layers = self.layers[stage.start : stage.stop]

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stoker.perf.communication.step_on_cluster import is_measured
-from stoker.perf.planning.pricing import TIERS, Plan
+from stoker.perf.planning.pricing import TIERS, PricedPlan
 
 TIE = 1.05
 """Plans that are closer than this in hours and in cost are not told apart: calibrated ones are off by more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PlanLimits:
     """What the job may take.
 
     Attributes:
@@ -32,24 +32,24 @@ class Limits:
             if not getattr(self, name) > 0:
                 raise ValueError(f"`{name}` must be positive, got {getattr(self, name)}")
 
-    def hours(self, plan: Plan) -> float:
+    def hours(self, plan: PricedPlan) -> float:
         """What is compared with the deadline."""
         return plan.hours.high if self.sure else plan.hours.likely
 
-    def cost(self, plan: Plan) -> float:
+    def cost(self, plan: PricedPlan) -> float:
         """What is compared with the budget."""
         return plan.cost.high if self.sure else plan.cost.likely
 
-    def allow(self, plan: Plan) -> bool:
+    def allow(self, plan: PricedPlan) -> bool:
         """Whether a plan keeps both."""
         return self.hours(plan) <= self.deadline_h and self.cost(plan) <= self.budget
 
-    def excess(self, plan: Plan) -> float:
+    def excess(self, plan: PricedPlan) -> float:
         """How many times a plan takes what it may, by the limit that it breaks more; at most 1 where it keeps both."""
         return max(self.hours(plan) / self.deadline_h, self.cost(plan) / self.budget)
 
 
-def front(plans: Iterable[Plan], limits: Limits | None = None) -> list[Plan]:
+def front(plans: Iterable[PricedPlan], limits: PlanLimits | None = None) -> list[PricedPlan]:
     """Plans that no other beats: none is both as fast and as cheap. The fastest first.
 
     Of plans that are equal in both, the surer tier stays, then the one with fewer GPUs. Takes O(n log n).
@@ -58,9 +58,9 @@ def front(plans: Iterable[Plan], limits: Limits | None = None) -> list[Plan]:
         plans: in any order.
         limits: whose figures are compared; what is most likely by default.
     """
-    limits = limits or Limits()
+    limits = limits or PlanLimits()
     ordered = sorted(plans, key=lambda plan: (limits.hours(plan), limits.cost(plan), _preference(plan)))
-    found: list[Plan] = []
+    found: list[PricedPlan] = []
     least = math.inf
     for plan in ordered:
         if limits.cost(plan) < least:
@@ -69,12 +69,12 @@ def front(plans: Iterable[Plan], limits: Limits | None = None) -> list[Plan]:
     return found
 
 
-def _preference(plan: Plan) -> tuple[int, bool, int, int]:
+def _preference(plan: PricedPlan) -> tuple[int, bool, int, int]:
     """Of equals, the smaller: surer, simpler, fewer GPUs."""
     return *_standing(plan), plan.candidate.gpus
 
 
-def _standing(plan: Plan) -> tuple[int, bool, int]:
+def _standing(plan: PricedPlan) -> tuple[int, bool, int]:
     """How sure a plan is, whether its kind was ever measured, and how much beyond plain replicas it asks for."""
     strategy, candidate = plan.candidate.strategy, plan.candidate
     replicated = candidate.replicas == 1 or strategy.data == "ddp"
@@ -82,7 +82,9 @@ def _standing(plan: Plan) -> tuple[int, bool, int]:
     return TIERS.index(plan.tier), not is_measured(strategy, candidate.gpus), sum(more)
 
 
-def settled(best: Sequence[Plan], plans: Sequence[Plan], limits: Limits | None = None) -> list[Plan]:
+def settled(
+    best: Sequence[PricedPlan], plans: Sequence[PricedPlan], limits: PlanLimits | None = None
+) -> list[PricedPlan]:
     """A front on which ties are won by the surer plan, then by the simpler one.
 
     Args:
@@ -90,11 +92,11 @@ def settled(best: Sequence[Plan], plans: Sequence[Plan], limits: Limits | None =
         plans: all of them.
         limits: whose figures are compared; a plan that keeps one of them gives way only to one that keeps it too.
     """
-    limits = limits or Limits()
+    limits = limits or PlanLimits()
     return front((_winner(plan, plans, limits) for plan in best), limits)
 
 
-def _winner(plan: Plan, plans: Iterable[Plan], limits: Limits) -> Plan:
+def _winner(plan: PricedPlan, plans: Iterable[PricedPlan], limits: PlanLimits) -> PricedPlan:
     """Of plans that cannot be told from one, the surest and simplest."""
     hours, cost = limits.hours(plan), limits.cost(plan)
     most_hours, most_cost = TIE * hours, TIE * cost
@@ -106,7 +108,7 @@ def _winner(plan: Plan, plans: Iterable[Plan], limits: Limits) -> Plan:
     return min((plan, *tied), key=lambda each: (_standing(each), limits.hours(each) * limits.cost(each)))
 
 
-def measured_instead(plan: Plan, plans: Iterable[Plan], limits: Limits) -> Plan | None:
+def measured_instead(plan: PricedPlan, plans: Iterable[PricedPlan], limits: PlanLimits) -> PricedPlan | None:
     """Of a plan that nobody has measured, the calibrated one that its interval cannot tell from it.
 
     The cheapest whose cost lies in the interval, and its hours before the deadline or in the interval; it keeps both
@@ -131,7 +133,7 @@ def measured_instead(plan: Plan, plans: Iterable[Plan], limits: Limits) -> Plan 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Recommendation:
     """What to take of a front.
 
     Attributes:
@@ -140,12 +142,12 @@ class Choice:
         nearest: to both limits, where no plan keeps both; None where one does.
     """
 
-    cheapest: Plan | None
-    fastest: Plan | None
-    nearest: Plan | None
+    cheapest: PricedPlan | None
+    fastest: PricedPlan | None
+    nearest: PricedPlan | None
 
 
-def choose(found: Sequence[Plan], limits: Limits) -> Choice:
+def choose(found: Sequence[PricedPlan], limits: PlanLimits) -> Recommendation:
     """The cheapest plan within the deadline, the fastest within the budget, the nearest miss.
 
     Args:
@@ -158,4 +160,4 @@ def choose(found: Sequence[Plan], limits: Limits) -> Choice:
     cheapest, fastest = (in_time[-1] if in_time else None), (affordable[0] if affordable else None)
     keeps = cheapest is not None and limits.allow(cheapest)
     nearest = None if keeps or not found else min(found, key=limits.excess)
-    return Choice(cheapest=cheapest, fastest=fastest, nearest=nearest)
+    return Recommendation(cheapest=cheapest, fastest=fastest, nearest=nearest)

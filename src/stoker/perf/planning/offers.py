@@ -57,7 +57,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class PriceList:
     """A list of offers in one currency.
 
     Attributes:
@@ -77,14 +77,14 @@ class Prices:
         return self.currency != GPU_HOURS
 
 
-def without_prices(gpus: Mapping[str, Gpu] | None = None) -> Prices:
+def without_prices(gpus: Mapping[str, Gpu] | None = None) -> PriceList:
     """All known GPUs in servers of eight, an hour of a GPU for one: plans then cost GPU-hours."""
     known = (catalogue() if gpus is None else gpus).values()
     offers = tuple(Offer(name=gpu.name, gpu=gpu, per_hour=1.0, by_gpu=True) for gpu in known)
-    return Prices(offers=offers, currency=GPU_HOURS)
+    return PriceList(offers=offers, currency=GPU_HOURS)
 
 
-def only(prices: Prices, names: Iterable[str]) -> Prices:
+def only(prices: PriceList, names: Iterable[str]) -> PriceList:
     """The offers of some GPUs.
 
     Raises:
@@ -96,7 +96,7 @@ def only(prices: Prices, names: Iterable[str]) -> Prices:
         if name not in offered:
             raise ValueError(f"`--gpu` must be one of {', '.join(offered)}, got {name!r}")
     offers = tuple(offer for offer in prices.offers if offer.gpu.name in wanted)
-    return Prices(offers=offers, currency=prices.currency, date=prices.date, source=prices.source)
+    return PriceList(offers=offers, currency=prices.currency, date=prices.date, source=prices.source)
 
 
 def read_gpus(path: Path) -> dict[str, Gpu]:
@@ -111,7 +111,7 @@ def read_gpus(path: Path) -> dict[str, Gpu]:
         raise ConfigError(f"{error} ({path})") from None
 
 
-def read_prices(path: Path, gpus: Mapping[str, Gpu] | None = None) -> Prices:
+def read_prices(path: Path, gpus: Mapping[str, Gpu] | None = None) -> PriceList:
     """Offers of a price list.
 
     Args:
@@ -144,7 +144,7 @@ def _table_of(path: Path) -> dict[str, Any]:
         raise ConfigError(f"`{path}` must be TOML: {error}; docs/plan.md has an example") from None
 
 
-def prices_of(content: Mapping[str, Any], name: str, gpus: Mapping[str, Gpu]) -> Prices:
+def prices_of(content: Mapping[str, Any], name: str, gpus: Mapping[str, Gpu]) -> PriceList:
     """As :func:`read_prices`, of the list's content.
 
     Raises:
@@ -161,7 +161,9 @@ def prices_of(content: Mapping[str, Any], name: str, gpus: Mapping[str, Gpu]) ->
     date = content.get("date", "")
     if not isinstance(date, str | datetime.date):
         raise ValueError(f"`date` of the list must be a date, got {date!r}")
-    return Prices(offers=offers, currency=_word(content, "currency", "the list", "USD"), date=str(date), source=source)
+    return PriceList(
+        offers=offers, currency=_word(content, "currency", "the list", "USD"), date=str(date), source=source
+    )
 
 
 _KEYS = ("name", "gpu", "gpus", "per_hour", "cores", "network_gbps", "max_servers", "source")

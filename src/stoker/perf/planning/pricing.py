@@ -39,7 +39,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PricedPlan:
     """A candidate and what it takes.
 
     Attributes:
@@ -91,7 +91,7 @@ Refuses = Callable[[StepFeatures, Candidate], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TrainingJob:
     """What shall be trained.
 
     Attributes:
@@ -197,7 +197,7 @@ def precision_of(features: StepFeatures) -> str:
     return _PRECISIONS.get(max(flops, key=lambda name: flops[name]), "fp32") if flops else "fp32"
 
 
-def price(candidate: Candidate, job: Job) -> Plan | Rejection:
+def price(candidate: Candidate, job: TrainingJob) -> PricedPlan | Rejection:
     """A candidate's hours and cost, or why it cannot be."""
     features = job.batches.at(candidate.micro_batch)
     if reason := job.refuses(features, candidate):
@@ -211,7 +211,7 @@ def price(candidate: Candidate, job: Job) -> Plan | Rejection:
     return _plan(candidate, job, step, memory.needed)
 
 
-def _plan(candidate: Candidate, job: Job, step: Prediction, needed_bytes: float) -> Plan:
+def _plan(candidate: Candidate, job: TrainingJob, step: Prediction, needed_bytes: float) -> PricedPlan:
     batch, servers = candidate.global_batch, candidate.servers
     steps = -(-job.samples // batch)
     alone = Amount(likely=step.seconds, low=step.low, high=step.high)
@@ -224,7 +224,7 @@ def _plan(candidate: Candidate, job: Job, step: Prediction, needed_bytes: float)
         parts["input"] = parts.get("input", 0.0) + step_s.likely - alone.likely
     hours = step_s.times(steps / 3600)
     assert step.tier != "refused"
-    return Plan(
+    return PricedPlan(
         candidate=candidate, steps=steps, step_s=step_s, hours=hours, cost=hours.times(candidate.per_hour),
         tier=step.tier, parts=parts, hidden_s=step.hidden_s, needed_bytes=needed_bytes,
         cores=None if work_s is None else work_s / step_s.likely, reasons=step.reasons,

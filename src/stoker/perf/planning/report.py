@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stoker.core.amounts import format_cost, format_hours
-from stoker.perf.planning.front import TIE, Choice, Limits, choose, front, measured_instead, settled
-from stoker.perf.planning.offers import Prices
-from stoker.perf.planning.pricing import Amount, Job, Plan, Rejection
+from stoker.perf.planning.front import TIE, PlanLimits, Recommendation, choose, front, measured_instead, settled
+from stoker.perf.planning.offers import PriceList
+from stoker.perf.planning.pricing import Amount, PricedPlan, Rejection, TrainingJob
 from stoker.perf.planning.searching import Found, examples, search
 from stoker.perf.planning.space import FAMILIES, Space
-from stoker.records.plan import Dot, Family, Miss, Pick, PlanReport, PlanRow, Span
+from stoker.records.plan import Dot, Family, NearestMiss, Pick, PlanReport, PlanRow, Span
 
 _SHARE = 0.9
 
@@ -22,10 +22,10 @@ class Question:
     """What is asked: a job, what it may take, and where it may run."""
 
     name: str
-    job: Job
+    job: TrainingJob
     space: Space
-    limits: Limits
-    prices: Prices
+    limits: PlanLimits
+    prices: PriceList
     notes: tuple[str, ...] = ()
 
 
@@ -70,7 +70,7 @@ def _batch(space: Space) -> str:
     return f"global batch of {space.batch:,} samples, however many GPUs"
 
 
-def _prices(prices: Prices) -> str:
+def _prices(prices: PriceList) -> str:
     if not prices.is_money:
         return "none given: GPU-hours are counted, whatever the GPU"
     return prices.source + (f", {prices.date}" if prices.date else "")
@@ -80,7 +80,7 @@ def _span(amount: Amount) -> Span:
     return Span(likely=amount.likely, low=amount.low, high=amount.high)
 
 
-def _row(plan: Plan) -> PlanRow:
+def _row(plan: PricedPlan) -> PlanRow:
     candidate = plan.candidate
     strategy = candidate.strategy
     return PlanRow(
@@ -112,10 +112,10 @@ def _row(plan: Plan) -> PlanRow:
     )
 
 
-def _picks(best: list[Plan], choice: Choice, plans: list[Plan], question: Question) -> list[Pick]:
+def _picks(best: list[PricedPlan], choice: Recommendation, plans: list[PricedPlan], question: Question) -> list[Pick]:
     """The plans that answer the question; the same plan only once, for its first role."""
     limits, currency = question.limits, question.prices.currency
-    wanted: list[tuple[str, Plan | None]] = []
+    wanted: list[tuple[str, PricedPlan | None]] = []
     if choice.nearest is not None:
         wanted.append(("nearest to both limits", choice.nearest))
     within = f" within {format_hours(limits.deadline_h)}" if math.isfinite(limits.deadline_h) else ""
@@ -146,13 +146,13 @@ def _picks(best: list[Plan], choice: Choice, plans: list[Plan], question: Questi
     return list(picks.values())
 
 
-def _middle(best: list[Plan], limits: Limits) -> Plan:
+def _middle(best: list[PricedPlan], limits: PlanLimits) -> PricedPlan:
     """The plan with the least product of hours and cost: a little more of the one buys the most of the other."""
     allowed = [plan for plan in best if limits.allow(plan)] or best
     return min(allowed, key=lambda plan: plan.hours.likely * plan.cost.likely)
 
 
-def _remarks(plan: Plan, question: Question) -> list[str]:
+def _remarks(plan: PricedPlan, question: Question) -> list[str]:
     """What to know before taking it."""
     limits, currency = question.limits, question.prices.currency
     remarks: list[str] = []
@@ -170,7 +170,7 @@ def _remarks(plan: Plan, question: Question) -> list[str]:
     return remarks
 
 
-def _surer(plan: Plan, plans: list[Plan], question: Question) -> list[str]:
+def _surer(plan: PricedPlan, plans: list[PricedPlan], question: Question) -> list[str]:
     """Of a plan without measurements behind it, one with, if the intervals cannot tell the two apart."""
     calibrated = [other for other in plans if other.tier == "calibrated"]
     if plan.tier == "calibrated" or not calibrated:
@@ -186,9 +186,9 @@ def _surer(plan: Plan, plans: list[Plan], question: Question) -> list[str]:
     ]
 
 
-def _dots(plans: Iterable[Plan]) -> list[Dot]:
+def _dots(plans: Iterable[PricedPlan]) -> list[Dot]:
     """The fastest of each kind of server, number of GPUs and kind of strategy; its price an hour is that of all."""
-    found: dict[tuple[str, int, str], Plan] = {}
+    found: dict[tuple[str, int, str], PricedPlan] = {}
     for plan in plans:
         candidate = plan.candidate
         key = (candidate.offer.name, candidate.gpus, candidate.family)
@@ -203,7 +203,7 @@ def _dots(plans: Iterable[Plan]) -> list[Dot]:
     ]  # fmt: skip
 
 
-def _family(name: str, found: Found, best: list[Plan], question: Question) -> Family:
+def _family(name: str, found: Found, best: list[PricedPlan], question: Question) -> Family:
     plans = found.of(name)
     on_front = sum(plan.candidate.family == name for plan in best)
     return Family(
@@ -212,7 +212,7 @@ def _family(name: str, found: Found, best: list[Plan], question: Question) -> Fa
     )  # fmt: skip
 
 
-def _why(name: str, found: Found, best: list[Plan], space: Space) -> str:
+def _why(name: str, found: Found, best: list[PricedPlan], space: Space) -> str:
     """Why nothing of a family is worth taking."""
     if not found.tried.get(name):
         return _absent(name, space)
@@ -235,7 +235,7 @@ def _why(name: str, found: Found, best: list[Plan], space: Space) -> str:
     return "; ".join(words)
 
 
-def _beaten(margin: float, plan: Plan, by: Plan) -> str:
+def _beaten(margin: float, plan: PricedPlan, by: PricedPlan) -> str:
     """How far a plan is behind another."""
     one, other = plan.candidate, by.candidate
     name = f"{one.gpus}x {one.offer.gpu.name} in {format_hours(plan.hours.likely)}"
@@ -252,7 +252,7 @@ def _beaten(margin: float, plan: Plan, by: Plan) -> str:
     return f"{name} at best: {behind} {against}"
 
 
-def _same_machines(plan: Plan, other: Plan) -> bool:
+def _same_machines(plan: PricedPlan, other: PricedPlan) -> bool:
     return (plan.candidate.offer, plan.candidate.gpus) == (other.candidate.offer, other.candidate.gpus)
 
 
@@ -261,13 +261,13 @@ def _gb(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.3g} GB"
 
 
-def _margin(plan: Plan, other: Plan) -> float:
+def _margin(plan: PricedPlan, other: PricedPlan) -> float:
     return min(plan.hours.likely / other.hours.likely, plan.cost.likely / other.cost.likely)
 
 
-def _least_beaten(plans: list[Plan], best: list[Plan]) -> tuple[float, Plan, Plan]:
+def _least_beaten(plans: list[PricedPlan], best: list[PricedPlan]) -> tuple[float, PricedPlan, PricedPlan]:
     """Of plans behind a front, the one that is nearest to it, and what it is beaten by."""
-    nearest: tuple[float, Plan, Plan] | None = None
+    nearest: tuple[float, PricedPlan, PricedPlan] | None = None
     for plan in plans:
         margin, by = max(((_margin(plan, other), other) for other in best), key=lambda each: each[0])
         if nearest is None or margin < nearest[0]:
@@ -291,7 +291,7 @@ def _absent(name: str, space: Space) -> str:
     return f"the batch of {space.batch:,} cannot be shared among its replicas evenly"
 
 
-def _advice(best: list[Plan], choice: Choice, question: Question) -> list[str]:
+def _advice(best: list[PricedPlan], choice: Recommendation, question: Question) -> list[str]:
     """What binds, and what relaxing it buys."""
     limits, currency = question.limits, question.prices.currency
     lines: list[str] = []
@@ -317,7 +317,7 @@ def _advice(best: list[Plan], choice: Choice, question: Question) -> list[str]:
     return lines
 
 
-def _with_more_gpus(best: list[Plan], question: Question) -> list[str]:
+def _with_more_gpus(best: list[PricedPlan], question: Question) -> list[str]:
     """What twice as many GPUs would bring, of the fastest plan's servers."""
     offers = (best[0].candidate.offer,)
     most = 2 * question.space.max_gpus
@@ -336,7 +336,7 @@ def _with_more_gpus(best: list[Plan], question: Question) -> list[str]:
     ]
 
 
-def _miss(found: Found, question: Question) -> Miss | None:
+def _miss(found: Found, question: Question) -> NearestMiss | None:
     """What lacks least where nothing can run."""
     unfit = [rejected.least for rejected in found.unfit.values()]
     if not unfit:
@@ -352,13 +352,13 @@ def _miss(found: Found, question: Question) -> Miss | None:
             f"--max-gpus {smallest.candidate.gpus}: {smallest.candidate.family} on "
             f"{smallest.candidate.gpus}x {smallest.candidate.offer.gpu.name} fits"
         )
-    return Miss(
+    return NearestMiss(
         offer=candidate.offer.name, gpu=candidate.offer.gpu.name, gpus=candidate.gpus, family=candidate.family,
         missing_bytes=least.missing_bytes, needed_bytes=needed, remedies=remedies,
     )  # fmt: skip
 
 
-def _notes(plans: list[Plan], question: Question) -> list[str]:
+def _notes(plans: list[PricedPlan], question: Question) -> list[str]:
     notes: list[str] = []
     batches = question.job.batches
     if not batches.is_exact:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from stoker.perf.communication.step_on_cluster import is_measured
-from stoker.perf.planning.front import TIE, Limits
-from stoker.perf.planning.pricing import Job, Plan, Rejection, price
+from stoker.perf.planning.front import TIE, PlanLimits
+from stoker.perf.planning.pricing import PricedPlan, Rejection, TrainingJob, price
 from stoker.perf.planning.space import Candidate, Space, groups
 from stoker.perf.strategy import Strategy
 
@@ -41,15 +41,15 @@ class Found:
         refused: of each family, how many have no prediction, and one of them.
     """
 
-    plans: list[Plan] = field(default_factory=list[Plan])
+    plans: list[PricedPlan] = field(default_factory=list[PricedPlan])
     tried: dict[str, int] = field(default_factory=dict[str, int])
     beaten: dict[str, int] = field(default_factory=dict[str, int])
     unfit: dict[str, Rejected] = field(default_factory=dict[str, "Rejected"])
     refused: dict[str, Rejected] = field(default_factory=dict[str, "Rejected"])
 
-    def add(self, outcome: Plan | Rejection, count: int = 1) -> None:
+    def add(self, outcome: PricedPlan | Rejection, count: int = 1) -> None:
         """Puts a candidate where it belongs, and with it others that cannot be for the same reason."""
-        if isinstance(outcome, Plan):
+        if isinstance(outcome, PricedPlan):
             self.plans.append(outcome)
             return
         kind, family = (self.unfit if outcome.why == "memory" else self.refused), outcome.candidate.family
@@ -57,7 +57,7 @@ class Found:
         least = min(before.least, outcome, key=lambda rejection: rejection.missing_bytes)
         kind[family] = Rejected(before.count + count, least)
 
-    def of(self, family: str) -> list[Plan]:
+    def of(self, family: str) -> list[PricedPlan]:
         """Plans of a family."""
         return [plan for plan in self.plans if plan.candidate.family == family]
 
@@ -97,7 +97,7 @@ _COMPUTING = ("compute", "memory", "communication")
 class _Floor:
     """Hours and cost below which no candidate can come: by the micro-batch on as few GPUs as compute it together."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self._job = job
         self._known: dict[tuple[str, int, int, Strategy], float] = {}
         self._surely: dict[tuple[str, int], bool] = {}
@@ -144,11 +144,11 @@ class _Floor:
 class _Best:
     """What is known to be good: of all plans, and of calibrated ones."""
 
-    def __init__(self, floor: _Floor, limits: Limits) -> None:
+    def __init__(self, floor: _Floor, limits: PlanLimits) -> None:
         self._floor, self._limits = floor, limits
         self._all, self._calibrated = Stairs(), Stairs()
 
-    def add(self, plan: Plan) -> None:
+    def add(self, plan: PricedPlan) -> None:
         """Takes one in."""
         hours, cost = self._limits.hours(plan), self._limits.cost(plan)
         self._all.add(hours, cost)
@@ -162,7 +162,7 @@ class _Best:
         return any(stairs.beats(*(least / TIE for least in floor(candidate))) for floor in floors)
 
 
-def search(space: Space, job: Job, limits: Limits | None = None, known: Iterable[Plan] = ()) -> Found:
+def search(space: Space, job: TrainingJob, limits: PlanLimits | None = None, known: Iterable[PricedPlan] = ()) -> Found:
     """The plans of a space that are worth it.
 
     Candidates with the least hours x cost come first, as far as their computation tells: what they take shows early
@@ -174,7 +174,7 @@ def search(space: Space, job: Job, limits: Limits | None = None, known: Iterable
         limits: whose figures are compared.
         known: plans that candidates must not be beaten by either.
     """
-    limits = limits or Limits()
+    limits = limits or PlanLimits()
     found, floor = Found(), _Floor(job)
     known_best = _Best(floor, limits)
     for plan in known:
@@ -189,14 +189,14 @@ def search(space: Space, job: Job, limits: Limits | None = None, known: Iterable
     return found
 
 
-def examples(space: Space, job: Job, found: Found) -> list[Plan]:
+def examples(space: Space, job: TrainingJob, found: Found) -> list[PricedPlan]:
     """A plan of each offer that has none yet, so that it can be shown what it is beaten by.
 
     Plain replicas, where they fit, on one GPU, on a server, and on all that may be taken.
     """
     shown = {plan.candidate.offer.name for plan in found.plans}
     offers = tuple(offer for offer in space.offers if offer.name not in shown)
-    plans: dict[tuple[str, int], Plan] = {}
+    plans: dict[tuple[str, int], PricedPlan] = {}
     for group in groups(replace(space, offers=offers)):
         first = group[0]
         key = (first.offer.name, first.gpus)
@@ -205,7 +205,7 @@ def examples(space: Space, job: Job, found: Found) -> list[Plan]:
             continue
         for candidate in group:
             outcome = price(candidate, job)
-            if isinstance(outcome, Plan):
+            if isinstance(outcome, PricedPlan):
                 plans[key] = outcome
                 break
             if outcome.why == "refused":
@@ -216,7 +216,7 @@ def examples(space: Space, job: Job, found: Found) -> list[Plan]:
 _PLAIN = ("1 GPU", "DDP in a server", "DDP over servers", "FSDP")
 
 
-def _search(group: Sequence[Candidate], job: Job, found: Found, best: _Best) -> None:
+def _search(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _Best) -> None:
     for checkpointing in (False, True):
         sizes = [candidate for candidate in group if candidate.strategy.checkpointing == checkpointing]
         largest = _descend(sizes, job, found, best)
@@ -226,7 +226,7 @@ def _search(group: Sequence[Candidate], job: Job, found: Found, best: _Best) -> 
         group = [candidate for candidate in group if candidate.micro_batch > largest]
 
 
-def _descend(group: Sequence[Candidate], job: Job, found: Found, best: _Best) -> int:
+def _descend(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _Best) -> int:
     """Prices candidates that differ in their micro-batch alone, until smaller ones are worse.
 
     Larger ones compute as much in fewer and larger pieces, and exchange no more often: the first that fits is the best.
@@ -242,7 +242,7 @@ def _descend(group: Sequence[Candidate], job: Job, found: Found, best: _Best) ->
             found.beaten[candidate.family] = found.beaten.get(candidate.family, 0) + 1
             continue
         outcome = price(candidate, job)
-        if isinstance(outcome, Plan):
+        if isinstance(outcome, PricedPlan):
             found.add(outcome)
             largest = max(largest, candidate.micro_batch)
             best.add(outcome)
@@ -264,7 +264,7 @@ def _descend(group: Sequence[Candidate], job: Job, found: Found, best: _Best) ->
     return largest
 
 
-def priced(all_of_them: Iterable[Candidate], job: Job) -> Found:
+def priced(all_of_them: Iterable[Candidate], job: TrainingJob) -> Found:
     """All of some candidates."""
     found = Found()
     for candidate in all_of_them:

@@ -20,7 +20,7 @@ from stoker.perf.prediction.terms import CARD, COMPUTE, HOST, OPTIMIZER, TERMS
 FILE = "calibration.json"
 
 
-class Table(msgspec.Struct, frozen=True):
+class CalibrationTable(msgspec.Struct, frozen=True):
     """What ``calibration.json`` holds, every digit of it."""
 
     coefficients: dict[str, float]
@@ -39,7 +39,7 @@ def packed(found: Calibration) -> bytes:
         raise ValueError("a calibration needs a covariance to be kept: `with_covariance` gives it one")
     names = [term.name for term in found.terms]
     lower = tuple(tuple(row[: place + 1]) for place, row in enumerate(found.covariance.tolist()))
-    table = Table(dict(zip(names, found.coefficients.tolist(), strict=True)), lower)
+    table = CalibrationTable(dict(zip(names, found.coefficients.tolist(), strict=True)), lower)
     return msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n"
 
 
@@ -49,7 +49,7 @@ def unpacked(content: bytes) -> Calibration:
     Raises:
         ValueError: it is of other terms than there are.
     """
-    table = msgspec.json.decode(content, type=Table)
+    table = msgspec.json.decode(content, type=CalibrationTable)
     if tuple(table.coefficients) != tuple(term.name for term in TERMS):
         raise ValueError(
             f"`{FILE}` must hold the {len(TERMS)} terms that there are, in their order, got {len(table.coefficients)}; "

@@ -11,7 +11,7 @@ import numpy as np
 from stoker.perf.calibration.fitting import Calibration
 from stoker.perf.catalogue import Gpu, gpu
 from stoker.perf.communication.step_on_cluster import Spread, refusal, spread
-from stoker.perf.communication.times import StepTimes
+from stoker.perf.communication.times import PassTimes
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.prediction.anchor import CPU, Anchor
 from stoker.perf.prediction.anchoring import CARRIED, CARRIED_UNTIMED, OWN, anchored
@@ -249,7 +249,7 @@ def _own_s(measured: _Program, anchor: Anchor, precision: str, stack: Stack, use
     return high * _alone_s(times, strategy.accumulation)
 
 
-def _alone_s(times: StepTimes, accumulation: int) -> float:
+def _alone_s(times: PassTimes, accumulation: int) -> float:
     """A step on one GPU."""
     return times.compute_s * accumulation + times.optimizer_s
 
@@ -265,7 +265,7 @@ class _Alone:
         doubt: of the step: :meth:`~stoker.perf.calibration.fitting.Calibration.doubts`.
     """
 
-    device: StepTimes
+    device: PassTimes
     host_s: tuple[float, float]
     parts: dict[str, float]
     doubt: float
@@ -280,7 +280,7 @@ class _Alone:
         whole = float(np.hypot(passes + self.device.optimizer_s, host))
         return (whole - self.device.optimizer_s) / passes if passes else 1.0
 
-    def times(self, accumulation: int, *, divided: bool) -> StepTimes:
+    def times(self, accumulation: int, *, divided: bool) -> PassTimes:
         """The same with what the GPU waits for the host.
 
         Args:
@@ -299,7 +299,7 @@ def _worked_out(program: _Program, unit_s: Array, used: _Used) -> _Alone:
     by_term: Array = program.works @ units
     on_device = by_term[:, ~is_host].sum(axis=1)
     seconds = dict(zip(map(id, features.operations), on_device.tolist(), strict=True))
-    whole, times = StepTimes.of(features, lambda operation: seconds[id(operation)]), features.micro_batches
+    whole, times = PassTimes.of(features, lambda operation: seconds[id(operation)]), features.micro_batches
     device = replace(whole.scaled(1 / times), optimizer_s=whole.optimizer_s)
     is_step = np.array([operation.phase == "optimizer" for operation in features.operations])
     host = by_term[:, is_host].sum(axis=1)

@@ -10,8 +10,8 @@ from stoker.perf.calibration.fitting import Array
 from stoker.perf.catalogue import gpu
 from stoker.perf.prediction.terms import precision_of
 from stoker.perf.prediction.work_vector import AMOUNTS, WIDTHS
-from stoker.perf.study.cross_validation import Grouping, Judge, Pair, family
-from stoker.perf.study.holdout import Predicted
+from stoker.perf.study.cross_validation import CardPair, Grouping, Judge, family
+from stoker.perf.study.holdout import HoldoutPrediction
 from stoker.perf.study.published import Configuration
 
 
@@ -22,7 +22,7 @@ class Baseline:
         self._judge = judge
         self._at_spec = np.array([_seconds(each) for each in judge.all])
 
-    def left_out(self, rows: Sequence[int], group: Grouping = family) -> Predicted:
+    def left_out(self, rows: Sequence[int], group: Grouping = family) -> HoldoutPrediction:
         """Each group with the efficiency that is the median of the others'."""
         names = [group(self._judge.all[row]) for row in rows]
         others = {name: [other != name for other in names] for name in set(names)}
@@ -30,7 +30,7 @@ class Baseline:
         factors = {name: float(np.median((measured / at_spec)[rest])) for name, rest in others.items()}
         return _predicted(names, measured, at_spec * np.array([factors[name] for name in names]))
 
-    def anchored(self, pairs: Sequence[Pair]) -> Predicted:
+    def anchored(self, pairs: Sequence[CardPair]) -> HoldoutPrediction:
         """The second of each pair at the efficiency of the first."""
         first, second = [pair.anchor for pair in pairs], [pair.target for pair in pairs]
         measured, at_spec = self._judge.measured, self._at_spec
@@ -38,8 +38,8 @@ class Baseline:
         return _predicted(names, measured[second], at_spec[second] * measured[first] / at_spec[first])
 
 
-def _predicted(names: Sequence[str], measured: Array, times: Array) -> Predicted:
-    return Predicted(tuple(names), measured, times, times, times)
+def _predicted(names: Sequence[str], measured: Array, times: Array) -> HoldoutPrediction:
+    return HoldoutPrediction(tuple(names), measured, times, times, times)
 
 
 def _seconds(found: Configuration) -> float:

@@ -19,7 +19,7 @@ from stoker.perf.catalogue import gpu
 from stoker.perf.prediction.anchoring import CARRIED, OWN, anchored
 from stoker.perf.prediction.intervals import Distance, hidden, stretch
 from stoker.perf.prediction.terms import TERMS, without
-from stoker.perf.study.holdout import Predicted, quantiles
+from stoker.perf.study.holdout import HoldoutPrediction, quantiles
 from stoker.perf.study.published import (
     FOUNDRY,
     MPT,
@@ -43,7 +43,7 @@ def source(found: Configuration) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CardPair:
     """One program measured on one GPU of two cards: predicted on the second from the first."""
 
     anchor: int
@@ -84,11 +84,11 @@ class Judge:
         measured = np.concatenate([self.measured[rows], self._of_decoders.measured[more]])
         return without(with_covariance(fit(TERMS, at_spec, measured, start), at_spec), left_out)
 
-    def decoders(self) -> Predicted:
+    def decoders(self) -> HoldoutPrediction:
         """MPT's steps of one server by a calibration without any of them; what their exchange took is known."""
         found, models = self._of_decoders, tuple(each.model for each in self._decoders)
         times = self.without(frozenset({MPT})).seconds(found.at_spec)
-        return Predicted(models, found.measured, times, times, times)
+        return HoldoutPrediction(models, found.measured, times, times, times)
 
     def _own_s(self, row: int) -> float:
         """What one GPU would have taken for a step that several took."""
@@ -110,7 +110,7 @@ class Judge:
             if (loose or not each.is_loose) and (not alone or each.gpus == 1)
         ]
 
-    def left_out(self, rows: Sequence[int], group: Grouping = family, share: float = 0.9) -> Predicted:
+    def left_out(self, rows: Sequence[int], group: Grouping = family, share: float = 0.9) -> HoldoutPrediction:
         """Each group predicted by a calibration without it; with nested intervals where there are three or more.
 
         Intervals are made as in :func:`~stoker.perf.prediction.predictor.predict`: errors of other groups' steps on one
@@ -128,7 +128,7 @@ class Judge:
                 if other != name and len(places) > 2
             ]
             _fill((times, lows, highs), own, predicted, wider, ratios, share)
-        return Predicted(tuple(names), self.measured[list(rows)], times, lows, highs)
+        return HoldoutPrediction(tuple(names), self.measured[list(rows)], times, lows, highs)
 
     def _stretches(self, calibration: Calibration, rows: Sequence[int]) -> Array:
         """How much wider the interval of each row is than where every term is known."""
@@ -156,22 +156,22 @@ class Judge:
         ]  # fmt: skip
         return np.concatenate(found)
 
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[CardPair]:
         """All pairs of cards of one program on one GPU: any batch, the same width of numbers."""
         rows = self.rows(alone=True)
         return [
-            Pair(rows[first], rows[second])
+            CardPair(rows[first], rows[second])
             for places in _grouped([_program(self.all[row]) for row in rows]).values()
             for first in places
             for second in places
             if self.all[rows[first]].gpu != self.all[rows[second]].gpu
         ]
 
-    def pairs_of_several(self) -> list[Pair]:
+    def pairs_of_several(self) -> list[CardPair]:
         """A program on several GPUs, most of whose step is their own work, and on one of the same card."""
         rows = self.rows()
         return [
-            Pair(rows[first], rows[second])
+            CardPair(rows[first], rows[second])
             for places in _grouped([(*_program(self.all[row]), self.all[row].gpu) for row in rows]).values()
             for first in places
             for second in places
@@ -180,8 +180,8 @@ class Judge:
         ]
 
     def anchored(
-        self, pairs: Sequence[Pair], distance: Distance = "card", *, nested: bool = False, share: float = 0.9
-    ) -> Predicted:
+        self, pairs: Sequence[CardPair], distance: Distance = "card", *, nested: bool = False, share: float = 0.9
+    ) -> HoldoutPrediction:
         """The second of each pair, from a calibration without its family and from the first.
 
         Args:
@@ -202,14 +202,14 @@ class Judge:
                 if nested and other != name
             ]
             _fill((times, lows, highs), own, np.stack([seconds] * 3, axis=1), wider, ratios, share)
-        return Predicted(tuple(names), measured, times, lows, highs)
+        return HoldoutPrediction(tuple(names), measured, times, lows, highs)
 
-    def anchored_ratios(self, pairs: Sequence[Pair], distance: Distance = "card", *without: str) -> Array:
+    def anchored_ratios(self, pairs: Sequence[CardPair], distance: Distance = "card", *without: str) -> Array:
         """log(measured / predicted) of the second of each pair, over :func:`stretch`."""
         seconds, wider = self._from_anchors(pairs, distance, *without).T
         return np.log(self.measured[[pair.target for pair in pairs]] / seconds) / wider
 
-    def _from_anchors(self, pairs: Sequence[Pair], distance: Distance, *without: str) -> Array:
+    def _from_anchors(self, pairs: Sequence[CardPair], distance: Distance, *without: str) -> Array:
         """Of the second of each pair: its predicted seconds, and how much wider its interval is; shape (pairs, 2)."""
         found = np.empty((len(pairs), 2))
         for number, pair in enumerate(pairs):

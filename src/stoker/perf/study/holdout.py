@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class HoldoutPrediction:
     """Step times predicted for rows that the calibration has not seen.
 
     Attributes:
@@ -75,7 +75,7 @@ class Study:
         """log(measured / predicted) of some rows."""
         return np.log(self.measured[rows] / calibration.seconds(self.at_spec[rows]))
 
-    def held_out(self, groups: Sequence[Hashable], share: float = 0.9) -> Predicted:
+    def held_out(self, groups: Sequence[Hashable], share: float = 0.9) -> HoldoutPrediction:
         """Each group predicted from all others, with an interval that should hold a share of its rows."""
         names = tuple(dict.fromkeys(groups))
         if len(names) < 3:
@@ -86,7 +86,7 @@ class Study:
             own = _rows_of(name, groups)
             below, above = self.interval(groups, ~own, share)
             low[own], high[own] = predicted[own] * below, predicted[own] * above
-        return Predicted(tuple(groups), self.measured, predicted, low, high)
+        return HoldoutPrediction(tuple(groups), self.measured, predicted, low, high)
 
     def left_out(self, groups: Sequence[Hashable]) -> Array:
         """Step times of each group as predicted from all others, without intervals: shape (rows,), in seconds."""
@@ -96,12 +96,12 @@ class Study:
             predicted[own] = self.calibrated(~own).seconds(self.at_spec[own])
         return predicted
 
-    def predicted(self, train: Mask, test: Mask, groups: Sequence[Hashable], share: float = 0.9) -> Predicted:
+    def predicted(self, train: Mask, test: Mask, groups: Sequence[Hashable], share: float = 0.9) -> HoldoutPrediction:
         """Some rows predicted from others."""
         times = self.calibrated(train).seconds(self.at_spec[test])
         below, above = self.interval(groups, train, share)
         own = tuple(group for group, inside in zip(groups, test, strict=True) if inside)
-        return Predicted(own, self.measured[test], times, times * below, times * above)
+        return HoldoutPrediction(own, self.measured[test], times, times * below, times * above)
 
     def interval(self, groups: Sequence[Hashable], rows: Mask, share: float) -> tuple[float, float]:
         """Factors on a prediction for a group that is none of those of the rows."""

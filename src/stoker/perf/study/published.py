@@ -21,7 +21,7 @@ from stoker.perf.study.communication.profiles import key_of as profile_key
 from stoker.perf.study.communication.profiles import profiles
 from stoker.perf.study.communication.scaling import group_in
 from stoker.perf.study.holdout import Study
-from stoker.perf.study.tables.decoders import Decoder, decoders
+from stoker.perf.study.tables.decoders import DecoderRow, decoders
 from stoker.perf.study.tables.rows import Published
 from stoker.perf.study.tables.traced import Traced, traced_programs
 from stoker.perf.study.workloads.definitions import defined_rows
@@ -131,12 +131,12 @@ MPT, FOUNDRY = "mpt", "llm-foundry"
 """Family and source of the decoders."""
 
 
-def decoders_on_one_server() -> list[Decoder]:
+def decoders_on_one_server() -> list[DecoderRow]:
     """Decoders with fused attention, which no step on one GPU has; over several servers too much of it is exchange."""
     return [each for each in decoders() if each.nodes == 1]
 
 
-def decoder_study(found: Sequence[Decoder]) -> Study:
+def decoder_study(found: Sequence[DecoderRow]) -> Study:
     """What single GPUs of them did, as a study."""
     at_spec = [np.array(each.work) @ unit_times(gpu(each.gpu), "bf16", Stack()) for each in found]
     return Study(TERMS, np.array(at_spec), np.array([each.own_s for each in found]))

@@ -15,7 +15,7 @@ import numpy as np
 from stoker.perf.calibration.fitting import Array, Term
 from stoker.perf.study.baseline import Baseline
 from stoker.perf.study.cross_validation import Judge, source
-from stoker.perf.study.holdout import Mask, Predicted, Study
+from stoker.perf.study.holdout import HoldoutPrediction, Mask, Study
 from stoker.perf.study.published import LOOSE
 from stoker.perf.study.tables.rows import Published, published
 from stoker.perf.study.workloads import gpt, mpt
@@ -197,7 +197,7 @@ def _crossing(name: str, study: Study, constant: Study, train: Mask, groups: Seq
     return _score(name, study.predicted(train, ~train, groups), constant.predicted(train, ~train, groups))
 
 
-def _score(name: str, found: Predicted, constant: Predicted) -> Score:
+def _score(name: str, found: HoldoutPrediction, constant: HoldoutPrediction) -> Score:
     return Score(
         name,
         len(found.measured),

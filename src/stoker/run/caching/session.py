@@ -17,7 +17,7 @@ from typing import Any
 from stoker.cache.filesystem import routing
 from stoker.cache.page_stores import page_store
 from stoker.cache.reading.read_counters import watch
-from stoker.cache.reading.run_counters import Ledger, create_ledger
+from stoker.cache.reading.run_counters import RunCounts, create_ledger
 from stoker.cache.rule_settings import CacheSettings, cache_settings, note_asked, rules_of, settled
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
@@ -107,7 +107,7 @@ def install(text: str) -> None:
     """
     told: dict[str, Any] = json.loads(text)
     rules = tuple(replace(rule, pinned_since=told["began"]) for rule in rules_of(told["rules"]))
-    ledger = Ledger(Path(told["ledger"]))
+    ledger = RunCounts(Path(told["ledger"]))
     # Readers of this process count where the whole run does.
     watch.counts = lambda: ledger
     teller = Teller(Path(told["ledger"]), quiet=told["quiet"])

@@ -7,7 +7,7 @@ from typing import Any
 from torch.fx import GraphModule
 from torch.utils.data import DataLoader
 
-from stoker.graph.cut_control import Verdict
+from stoker.graph.cut_control import CutVerdict
 from stoker.graph.replay.module import to_module
 from stoker.records.events import CutChosen
 from stoker.run.loaders import patch
@@ -56,11 +56,11 @@ class LoaderCut:
                 return to_module(verdict.recording)
         raise LookupError(f"`variant` {variant} was not recorded so far; known: {[v.variant for v in self._found()]}")
 
-    def _found(self) -> list[Verdict]:
+    def _found(self) -> list[CutVerdict]:
         feed, cutting = self._serving.known_feed(self._loader), self._serving.cutting
         return cutting.verdicts(feed.number) if feed is not None and cutting is not None else []
 
-    def _best(self) -> Verdict | None:
+    def _best(self) -> CutVerdict | None:
         found = self._found()
         return max(found, key=lambda v: (v.outcome == "moved", v.cut.saved_s), default=None)
 

@@ -12,9 +12,9 @@ from stoker.feed.loader import LoaderFeed, StepCutter
 from stoker.feed.program import Tier
 from stoker.feed.window import Counters
 from stoker.graph.choice.cut import Prices
-from stoker.graph.cut_control import Cutter, Verdict, measure_bandwidth
+from stoker.graph.cut_control import Cutter, CutVerdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Node
-from stoker.graph.loop_memory import Memory
+from stoker.graph.loop_memory import LoopMemory
 from stoker.graph.recording.deferred import PATCHES, guard_capsules
 from stoker.graph.watching.step_watcher import Conductor
 from stoker.records import events
@@ -53,8 +53,8 @@ class Cutting:
         self._conductor = Conductor()
         guard_capsules()
         _open.add(self)
-        self._verdicts: dict[int, dict[int, Verdict]] = {}
-        self._memories: dict[tuple[str, str], Memory] = {}
+        self._verdicts: dict[int, dict[int, CutVerdict]] = {}
+        self._memories: dict[tuple[str, str], LoopMemory] = {}
         self._always = always
         self._sample = sample
         self._bytes_per_s: float | None = None
@@ -66,7 +66,7 @@ class Cutting:
             feed: the loader.
             loop: where the program made it, and where it iterates: steps of the same loop are the same steps.
         """
-        memory = self._memories.setdefault(loop, Memory()) if all(loop) else Memory()
+        memory = self._memories.setdefault(loop, LoopMemory()) if all(loop) else LoopMemory()
 
         items = _Items(feed)
 
@@ -76,7 +76,7 @@ class Cutting:
             item_s, workers = items.capacity(self._cores())
             return Prices(bytes_per_s=self._bytes_per_s, item_s=item_s, workers=workers)
 
-        def report(verdict: Verdict) -> None:
+        def report(verdict: CutVerdict) -> None:
             self._verdicts.setdefault(feed.number, {})[verdict.variant] = verdict
             while len(self._verdicts) > _MAX_LOADERS:
                 del self._verdicts[next(iter(self._verdicts))]
@@ -97,7 +97,7 @@ class Cutting:
         )
         return _Careful(cutter, items, fail)
 
-    def verdicts(self, loader: int) -> list[Verdict]:
+    def verdicts(self, loader: int) -> list[CutVerdict]:
         """What became of each kind of step over a loader, as far as is known."""
         return list(self._verdicts.get(loader, {}).values())
 
@@ -182,7 +182,7 @@ class _Careful:
                 stop()
 
 
-def record_of(verdict: Verdict, loader: int, t_s: float) -> events.CutChosen:
+def record_of(verdict: CutVerdict, loader: int, t_s: float) -> events.CutChosen:
     """A verdict as a record, with all that a picture needs."""
     graph, cut = verdict.graph, verdict.cut
     before = sum(value.size_bytes for value in graph.values if value.producer is None)

@@ -33,8 +33,8 @@ from stoker.feed.tiers import Choice
 from stoker.feed.torch_private import BaseIterator, is_iterable
 from stoker.records import events
 from stoker.records.versus import Pair
-from stoker.run.loaders.steps import NOTHING_DELIVERED, Delivery, StepClock
-from stoker.run.rank import Place, find_place
+from stoker.run.loaders.steps import NOTHING_DELIVERED, LoaderTotals, StepClock
+from stoker.run.rank import RankPlace, find_place
 from stoker.scale.budget import CpuLedger, rank_bytes, rank_cores
 from stoker.scale.job import JobAutoscaler
 from stoker.scale.limits import JobScalingConfig
@@ -111,7 +111,7 @@ class Serving:
             self._blind = error
             return None
 
-    def _take_place(self, place: Place) -> None:
+    def _take_place(self, place: RankPlace) -> None:
         """Divides the machine among the ranks that share it."""
         self.place = place
         """This process among the ranks of its program, as known when it first iterated over a loader."""
@@ -206,7 +206,7 @@ class Serving:
         found = self._feeds.get(id(loader))
         return found[1] if found is not None and found[0]() is loader else None
 
-    def progress(self, feed: LoaderFeed, at: Delivery | None) -> events.Progress:
+    def progress(self, feed: LoaderFeed, at: LoaderTotals | None) -> events.Progress:
         """A loader's counters as of a delivery (None: none yet), with the state of its queue now."""
         counters, engine, now_s = feed.counters, feed.engine, time.monotonic()
         done = at or NOTHING_DELIVERED

@@ -24,7 +24,7 @@ from stoker.feed.loader import LoaderFeed
 from stoker.feed.window import Counters
 
 
-class Delivery(NamedTuple):
+class LoaderTotals(NamedTuple):
     """A loader's cumulative figures as they were when the program got a batch."""
 
     at_s: float
@@ -41,7 +41,7 @@ class Delivery(NamedTuple):
     optimizer_steps: int
 
 
-NOTHING_DELIVERED = Delivery(0.0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
+NOTHING_DELIVERED = LoaderTotals(0.0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
 
 
 @dataclass(slots=True)
@@ -78,13 +78,13 @@ class LoaderClock:
         self.other_s = 0.0
         self.paused_s = 0.0
         self.optimizer_steps = 0
-        self.first: Delivery | None = None
-        self._last: Delivery | None = None
+        self.first: LoaderTotals | None = None
+        self._last: LoaderTotals | None = None
         self._taken = True
         """The figures of the last delivery are in ``_last``."""
 
     @property
-    def last(self) -> Delivery | None:
+    def last(self) -> LoaderTotals | None:
         """The figures as they were at the last delivery; None where there was none.
 
         They are put together when somebody asks, or when something is about to change: in the program's next call of
@@ -93,7 +93,7 @@ class LoaderClock:
         if not self._taken and self._since_s is not None:
             counters = self._counters
             self._taken = True
-            self._last = Delivery(
+            self._last = LoaderTotals(
                 self._since_s,
                 counters.batches,
                 counters.samples,

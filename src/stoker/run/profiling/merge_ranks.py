@@ -13,7 +13,7 @@ from stoker.perf.diagnosis.breakdown import break_down, mean_of, typical
 from stoker.perf.diagnosis.sampled import Sampled, rescaled
 from stoker.perf.diagnosis.stragglers import find_stragglers, waited_s
 from stoker.records.parts import PARTS
-from stoker.records.profile import Details, Profile, RankRecord
+from stoker.records.profile import Profile, RankRecord, StepDetails
 
 
 def assemble(
@@ -73,7 +73,7 @@ def assemble(
         high=whole.pace.high,
         share=whole.pace.share,
         parts=parts,
-        details=Details(
+        details=StepDetails(
             wait_s=whole.seconds["input"],
             copy_s=whole.seconds["copy"],
             hidden_communication_s=whole.hidden_s,

@@ -66,7 +66,7 @@ class Sampler:
         self._profile = None
 
     def read(self) -> Any:
-        """What was seen, a :class:`~stoker.perf.diagnosis.sampled.Trace`; None where nothing was."""
+        """What was seen, a :class:`~stoker.perf.diagnosis.sampled.ProfilerTrace`; None where nothing was."""
         results = getattr(getattr(self._profile, "profiler", None), "kineto_results", None)
         return read_trace(results.events()) if results is not None else None
 

@@ -16,7 +16,7 @@ from stoker.run.run_context import Active
 from stoker.run.session import Session
 
 
-class Serving:
+class ServedSession:
     """Serves the loaders of this process from now on, without a word.
 
     Args:

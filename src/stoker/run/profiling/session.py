@@ -28,7 +28,7 @@ from stoker.run.header import describe_run
 from stoker.run.profiling.options import ProfileOptions
 from stoker.run.profiling.sampling import Sampler, mark_step
 from stoker.run.profiling.schedule import Do, Schedule
-from stoker.run.profiling.serving import Serving
+from stoker.run.profiling.serving import ServedSession
 from stoker.run.profiling.step_marks import StepRecorder
 from stoker.run.profiling.usage import read_usage, used_between
 from stoker.run.rank import find_place
@@ -52,12 +52,12 @@ class ProfileSession:
         self._usage: tuple[int, Usage] | None = None
         self._end = 0
         self._finished = False
-        self._serving: Serving | None = None
+        self._serving: ServedSession | None = None
 
     def start(self) -> None:
         """Watches from now on; what was found is written when the steps are over, or when the interpreter exits."""
         if self._options.served:
-            self._serving = Serving(self._active, self._watch)
+            self._serving = ServedSession(self._active, self._watch)
         else:
             self._watch.install()
         atexit.register(self.end)

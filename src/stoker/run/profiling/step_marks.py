@@ -23,7 +23,7 @@ from stoker.core.patching import Patches
 from stoker.feed.iterator import FedIterator
 from stoker.feed.loader import LoaderFeed
 from stoker.feed.torch_private import BaseIterator, dataset_of, num_workers_of
-from stoker.perf.diagnosis.marks import Kind, Mark
+from stoker.perf.diagnosis.marks import Mark, MarkKind
 from stoker.perf.diagnosis.timeline import CLOSURE, NEXT, OPTIMIZER
 from stoker.records.profile import LoaderFacts
 from stoker.run.loaders.serving import call_site
@@ -32,7 +32,7 @@ from stoker.run.loaders.steps import StepClock
 ENOUGH_BATCHES = 40
 """Batches without an optimizer step after which batches count as steps; accumulation over more is rare."""
 
-_ASKED, _DELIVERED, _STEPPING, _STEPPED = (kind.value for kind in Kind)
+_ASKED, _DELIVERED, _STEPPING, _STEPPED = (kind.value for kind in MarkKind)
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class StepRecorder(StepClock):
     @property
     def marks(self) -> list[Mark]:
         """All marks so far, in the order in which they were set."""
-        return [Mark(Kind(kind), t_s, thread, owner, cpu_s) for kind, t_s, thread, owner, cpu_s in self._raw]
+        return [Mark(MarkKind(kind), t_s, thread, owner, cpu_s) for kind, t_s, thread, owner, cpu_s in self._raw]
 
     def install(self) -> None:
         """Begins to see optimizer steps and torch's own iterators."""

@@ -7,18 +7,18 @@ from collections import defaultdict
 from typing import Any
 
 from stoker.perf.diagnosis.kernels import label_of_operator
-from stoker.perf.diagnosis.sampled import Kernel, Trace
-from stoker.perf.diagnosis.timeline import STEP, Span
+from stoker.perf.diagnosis.sampled import Kernel, ProfilerTrace
+from stoker.perf.diagnosis.timeline import STEP, TracedRange
 from stoker.run.profiling.torch_private import DeviceType, is_made_of_others
 
 
-def read_trace(events: list[Any]) -> Trace:
+def read_trace(events: list[Any]) -> ProfilerTrace:
     """The events of a finished profile, by what they are.
 
     Args:
         events: as kineto keeps them, ``prof.profiler.kineto_results.events()``.
     """
-    threads: defaultdict[int, list[Span]] = defaultdict(list)
+    threads: defaultdict[int, list[TracedRange]] = defaultdict(list)
     exchanges: list[tuple[int, int]] = []
     kernels: list[Kernel] = []
     main = 0
@@ -36,12 +36,12 @@ def read_trace(events: list[Any]) -> Trace:
                 exchanges.append((start, end))
             continue
         label = label_of_operator(name, is_wrapper=_is_wrapper(name))
-        span = Span(name, start, end, label, event.sequence_nr(), event.correlation_id())
+        span = TracedRange(name, start, end, label, event.sequence_nr(), event.correlation_id())
         threads[thread].append(span)
         if name == STEP:
             main = thread
     others = [spans for thread, spans in threads.items() if thread != main]
-    return Trace(main=threads.get(main, []), threads=others, exchanges=exchanges, kernels=kernels)
+    return ProfilerTrace(main=threads.get(main, []), threads=others, exchanges=exchanges, kernels=kernels)
 
 
 @functools.cache

@@ -2,7 +2,7 @@ import pytest
 
 from stoker.perf.communication.sweeps import all_reduce
 from stoker.perf.study.tables.rows import published
-from stoker.perf.study.workloads.gpt import TERMS, Plan, at_spec, plan_of
+from stoker.perf.study.workloads.gpt import TERMS, ModelPlan, at_spec, plan_of
 
 ROWS = [row for row in published() if row.source == "vtrain-single"]
 NAMES = [term.name for term in TERMS]
@@ -28,7 +28,7 @@ def test_every_row_says_how_it_is_cut() -> None:
 
 def test_the_work_of_one_row_by_hand() -> None:
     row = row_of("TP2 DP2 PP2")
-    assert plan_of(row) == Plan(24, 2048, 2, 2, 2)
+    assert plan_of(row) == ModelPlan(24, 2048, 2, 2, 2)
     times = dict(zip(NAMES, at_spec(row), strict=True))
     tokens, passes, layers = 2048, 4 + 2 - 1, 12
     assert times["matrix products"] == pytest.approx(8 * 12 * 2048**2 * tokens * layers * passes / 2 / 312e12)

@@ -28,7 +28,7 @@ _CHECKED_FROM = _FRONT_OF_HEAD.size
 LONGEST_TEXT_BYTES = 0xFFFF
 
 
-class Header(NamedTuple):
+class PageHeader(NamedTuple):
     """What a record says of its page.
 
     Attributes:
@@ -118,7 +118,7 @@ def locate(
     return offset + payload, bytes(data[at : at + sums_bytes(length)])
 
 
-def parse(data: Readable, offset: int, end: int) -> Header | None:
+def parse(data: Readable, offset: int, end: int) -> PageHeader | None:
     """All that a header says; None if there is none, or not a whole one. The payload is not looked at."""
     if offset + _HEAD.size > end:
         return None
@@ -139,7 +139,7 @@ def parse(data: Readable, offset: int, end: int) -> Header | None:
     if name.key(index) != key or version.digest != digest:
         return None
     sums = head[_HEAD.size : _HEAD.size + sums_bytes(length)]
-    return Header(name, index, version, checked_at, rule, length, payload, sums, aligned(payload + length))
+    return PageHeader(name, index, version, checked_at, rule, length, payload, sums, aligned(payload + length))
 
 
 def header_bytes(name: ObjectName, version: Version, length: int) -> int:

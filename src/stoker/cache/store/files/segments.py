@@ -16,7 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 from stoker.cache.store.files.checksums import Readable
 from stoker.cache.store.files.holes import Span
-from stoker.cache.store.files.records import Header, aligned, parse
+from stoker.cache.store.files.records import PageHeader, aligned, parse
 
 FIRST_RECORD_AT = 4096
 _MAGIC = b"STKSEGM1"
@@ -134,7 +134,7 @@ def parts_read(fd: int, tail: int) -> list[Span]:
     return [(0, tail), (max(0, size - _TRAILER.size), size)]
 
 
-def walk(data: Readable, tail: int) -> Iterator[tuple[int, Header]]:
+def walk(data: Readable, tail: int) -> Iterator[tuple[int, PageHeader]]:
     """Records of a segment up to ``tail``, or to the first one that is damaged: offset and header."""
     offset = FIRST_RECORD_AT
     while offset < tail:
@@ -145,7 +145,7 @@ def walk(data: Readable, tail: int) -> Iterator[tuple[int, Header]]:
         offset += header.total
 
 
-def listing(data: Readable, tail: int) -> Iterator[tuple[int, Header]]:
+def listing(data: Readable, tail: int) -> Iterator[tuple[int, PageHeader]]:
     """The same, from the footer where there is one."""
     size = len(data)
     magic, at, length, check = _TRAILER.unpack_from(data, size - _TRAILER.size)

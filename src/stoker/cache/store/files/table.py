@@ -43,7 +43,7 @@ ROWS = np.dtype(
 )  # fmt: skip
 
 
-class State(enum.IntEnum):
+class RowState(enum.IntEnum):
     """What a row stands for."""
 
     FREE = 0
@@ -56,7 +56,7 @@ class State(enum.IntEnum):
     """It goes as soon as nobody has it mapped; its pages are gone already."""
 
 
-class Kind(enum.IntEnum):
+class FileKind(enum.IntEnum):
     """Which shape a file has."""
 
     SEGMENT = 0
@@ -97,7 +97,7 @@ class Row(NamedTuple):
     doomed: float = 0.0
 
 
-class Table:
+class FileTable:
     """The rows of a store. Methods that change something are called under the publish lock.
 
     Attributes:
@@ -161,7 +161,7 @@ class Table:
     def alive(self) -> np.ndarray[Any, np.dtype[Any]]:
         """Numbers of the files whose pages are served, sorted."""
         rows = np.frombuffer(self._map, ROWS, self.num_rows, _HEADER_BYTES)
-        return np.sort(rows["id"][(rows["state"] == State.OPEN) | (rows["state"] == State.SEALED)])
+        return np.sort(rows["id"][(rows["state"] == RowState.OPEN) | (rows["state"] == RowState.SEALED)])
 
     def get(self, row: int) -> Row:
         """One row."""
@@ -193,7 +193,7 @@ class Table:
             raise OSError(errno.EIO, "the table of pages is damaged")
         os.pwrite(self._fd, _U64.pack(number), _NEXT_ID)
         states = np.frombuffer(self._map, ROWS, self.num_rows, _HEADER_BYTES)["state"]
-        free = np.flatnonzero(states == State.FREE)
+        free = np.flatnonzero(states == RowState.FREE)
         row = int(free[0]) if len(free) else len(states)
         if row >= MOST_ROWS:
             raise OSError(errno.ENOSPC, "the table of pages is full")
@@ -234,9 +234,9 @@ class Table:
 
     def doom(self, row: int, now: float) -> None:
         """The pages of a row are given up; its file goes once nobody has it mapped."""
-        self.update(row, state=State.DOOMED, doomed=now, live_bytes=0, live_pages=0)
+        self.update(row, state=RowState.DOOMED, doomed=now, live_bytes=0, live_pages=0)
         os.pwrite(self._fd, _U64.pack(self.changes + 1), _CHANGES)
 
     def free(self, row: int) -> None:
         """The file is gone."""
-        self.put(row, Row(0, State.FREE, 0, 0, 0, 0, 0, created=0.0, expires=0.0))
+        self.put(row, Row(0, RowState.FREE, 0, 0, 0, 0, 0, created=0.0, expires=0.0))

@@ -51,7 +51,7 @@ _SLOT_VALUE = np.dtype((np.void, SLOT_BYTES))
 Slots = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class View(NamedTuple):
+class MappedIndex(NamedTuple):
     """The file as it is mapped now: its bytes, its cells of 64 and of 32 bits."""
 
     data: mmap.mmap
@@ -59,7 +59,7 @@ class View(NamedTuple):
     words: memoryview[int]
 
 
-class Place(NamedTuple):
+class KeyPlace(NamedTuple):
     """Where a key belongs.
 
     Attributes:
@@ -151,7 +151,7 @@ class IndexFile:
         size = os.fstat(self._fd).st_size
         data = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
         whole = memoryview(data)
-        self.view = View(data, whole.cast("Q"), whole.cast("I"))
+        self.view = MappedIndex(data, whole.cast("Q"), whole.cast("I"))
 
     def remap_if_longer(self) -> bool:
         """Map the file anew if it has grown; whether it had."""
@@ -170,7 +170,7 @@ class IndexFile:
         if done != len(content):
             raise OSError(errno.ENOSPC, "the index of pages could not be written")
 
-    def place(self, key: bytes) -> Place | None:
+    def place(self, key: bytes) -> KeyPlace | None:
         """Where a key belongs; None if there is no table for it yet.
 
         Raises:
@@ -187,7 +187,7 @@ class IndexFile:
             return None
         table = (entry & 0xFFFFFFFF) - 1
         num_buckets = entry >> 32 & 0xFF
-        return Place(data, words, TABLES_WORD + table * TABLE_WORDS, num_buckets, low * num_buckets >> 32)
+        return KeyPlace(data, words, TABLES_WORD + table * TABLE_WORDS, num_buckets, low * num_buckets >> 32)
 
     def rewrite(self, key: bytes, alive: np.ndarray[Any, np.dtype[Any]]) -> None:
         """Write the table of a key anew: without dead slots, and with room for more.

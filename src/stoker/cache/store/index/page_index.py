@@ -34,7 +34,7 @@ from stoker.cache.store.index.index_file import (
     TABLE_WORDS,
     TABLES_WORD,
     IndexFile,
-    Place,
+    KeyPlace,
 )
 
 SLOT = struct.Struct("<12sQQQIII")
@@ -286,14 +286,14 @@ def _position(bucket: bytes, key: bytes) -> int:
     return pos
 
 
-def _buckets_from(place: Place) -> Iterator[int]:
+def _buckets_from(place: KeyPlace) -> Iterator[int]:
     """Places of a table's buckets in the file, from the one that is searched first."""
     for step in range(place.num_buckets):
         bucket = place.words[place.buckets + (place.first + step) % place.num_buckets]
         yield BUCKETS_AT + bucket * BUCKET_BYTES
 
 
-def _load(place: Place) -> float:
+def _load(place: KeyPlace) -> float:
     """Which part of a table's slots is used."""
     used = 0
     for at in _buckets_from(place):

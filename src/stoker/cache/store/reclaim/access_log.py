@@ -44,7 +44,7 @@ def tag_of(key: bytes) -> int:
     return int.from_bytes(key[8:], "little")
 
 
-class Mark(NamedTuple):
+class AccessRecord(NamedTuple):
     """How a file was used: see :class:`stoker.cache.store.reclaim.eviction.FileState`."""
 
     last_read: int
@@ -158,10 +158,10 @@ class Pulse:
         if groups:
             self.count(Count.HITS, sum(groups.values()))
 
-    def mark(self, row: int) -> Mark:
+    def mark(self, row: int) -> AccessRecord:
         """How a row's file was used."""
         first = self._mark(row)
-        return Mark(*self._cells[first : first + _MARK_CELLS])
+        return AccessRecord(*self._cells[first : first + _MARK_CELLS])
 
     def spare(self, row: int) -> None:
         """The policy passed a file over."""

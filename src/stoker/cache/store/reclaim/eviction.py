@@ -54,7 +54,7 @@ class FileState(NamedTuple):
     dead_frac: float = 0.0
 
 
-class Choice(NamedTuple):
+class Victims(NamedTuple):
     """What goes, in this order, and what was spared on the way (its ``passed`` is to be set to now)."""
 
     victims: list[FileState]
@@ -64,7 +64,7 @@ class Choice(NamedTuple):
 def choose(
     policy: Policy, files: Sequence[FileState], clock: ReadClock, need_bytes: int, max_idle_s: float, *,
     force: bool, for_copy: bool = False,
-) -> Choice:  # fmt: skip
+) -> Victims:  # fmt: skip
     """Which files are to go for so many bytes; less than that where the policy keeps the rest.
 
     Args:
@@ -83,11 +83,11 @@ def choose(
         rest = [file for file in rest if not file.is_copy]
     still_needed = need_bytes - sum(file.allocated for file in gone)
     if still_needed <= 0:
-        return Choice(_until(gone, need_bytes), [])
+        return Victims(_until(gone, need_bytes), [])
     choice = _POLICIES[policy](rest, clock, still_needed)
     if force and sum(file.allocated for file in choice.victims) < still_needed:
         choice = _lru(rest, clock, still_needed)
-    return Choice(gone + choice.victims, choice.spared)
+    return Victims(gone + choice.victims, choice.spared)
 
 
 def _until(files: Sequence[FileState], need_bytes: int) -> list[FileState]:
@@ -105,7 +105,7 @@ def _by_last_read(file: FileState) -> tuple[int, int]:
     return file.last_read, file.number
 
 
-def _epoch(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Choice:
+def _epoch(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Victims:
     left = {group: clock.left_since(group) for group in {file.group for file in files}}
     unread = clock.two_epochs_ago
     stale: list[FileState] = []
@@ -118,20 +118,20 @@ def _epoch(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Cho
             # What changes at its source leaves dead pages behind, and would fill the cache with them in the end.
             hollow.append(file)
     hollow.sort(key=lambda file: -file.dead_frac)
-    return Choice(_until(sorted(stale, key=_by_last_read) + hollow, need_bytes), [])
+    return Victims(_until(sorted(stale, key=_by_last_read) + hollow, need_bytes), [])
 
 
-def _lru(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Choice:
-    return Choice(_until(sorted(files, key=_by_last_read), need_bytes), [])
+def _lru(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Victims:
+    return Victims(_until(sorted(files, key=_by_last_read), need_bytes), [])
 
 
-def _sieve(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Choice:
+def _sieve(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Victims:
     """The hand goes from old to new, spares what was read since it passed last, and takes what was not."""
     spared: dict[int, FileState] = {}
     victims: list[FileState] = []
     for file in sorted(files, key=lambda file: (file.passed, file.number)):
         if need_bytes <= 0:
-            return Choice(victims, list(spared.values()))
+            return Victims(victims, list(spared.values()))
         if file.reads and file.last_read > file.passed:
             spared[file.row] = file
         else:
@@ -139,10 +139,10 @@ def _sieve(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Cho
             need_bytes -= file.allocated
     # All that is left was read: the hand has gone round once, and takes the oldest.
     again = _until(sorted(spared.values(), key=lambda file: (file.passed, file.number)), need_bytes)
-    return Choice(victims + again, [file for file in spared.values() if file not in again])
+    return Victims(victims + again, [file for file in spared.values() if file not in again])
 
 
-def _s3fifo(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Choice:
+def _s3fifo(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Victims:
     """New files are on trial in a small queue; those that were read go on to the main one, and round again."""
     small = sorted((file for file in files if not file.passed), key=lambda file: file.number)
     main = sorted((file for file in files if file.passed), key=lambda file: (file.passed, file.number))
@@ -166,10 +166,10 @@ def _s3fifo(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Ch
     if need_bytes > 0:
         again = _until(sorted(spared, key=_by_last_read), need_bytes)
         victims, spared = victims + again, [file for file in spared if file not in again]
-    return Choice(victims, spared)
+    return Victims(victims, spared)
 
 
-_POLICIES: dict[Policy, Callable[[Sequence[FileState], ReadClock, int], Choice]] = {
+_POLICIES: dict[Policy, Callable[[Sequence[FileState], ReadClock, int], Victims]] = {
     "epoch": _epoch,
     "lru": _lru,
     "sieve": _sieve,

@@ -16,7 +16,7 @@ import numpy as np
 from stoker.cache.policies import Life
 from stoker.cache.store.files.maps import is_in_use, remove_unused
 from stoker.cache.store.files.segments import FIRST_RECORD_AT
-from stoker.cache.store.files.table import Kind, Row, State, Table
+from stoker.cache.store.files.table import FileKind, FileTable, Row, RowState
 from stoker.cache.store.layout import Layout, StoreSettings
 from stoker.cache.store.locks import LockFile
 from stoker.cache.store.reclaim.access_log import Count, Pulse
@@ -38,7 +38,7 @@ _REFUSED_FACTOR = 20
 thread that was kept waiting for a core, a lock or the disk would be refused for epochs."""
 
 
-class Room:
+class SpaceBounds:
     """The bounds of a store.
 
     Args:
@@ -53,8 +53,8 @@ class Room:
     """
 
     def __init__(
-        self, layout: Layout, locks: LockFile, table: Table, pulse: Pulse, settings: StoreSettings, *, limit_bytes: int,
-        other_bytes: Callable[[], int], let_go: Callable[[Iterable[int]], None],
+        self, layout: Layout, locks: LockFile, table: FileTable, pulse: Pulse, settings: StoreSettings, *,
+        limit_bytes: int, other_bytes: Callable[[], int], let_go: Callable[[Iterable[int]], None],
     ) -> None:  # fmt: skip
         self._layout, self._locks, self._table, self._pulse, self._settings = layout, locks, table, pulse, settings
         self._limit_bytes = limit_bytes
@@ -127,9 +127,9 @@ class Room:
         rule_need = self._rule_lacking(rule, num_bytes)
         if need <= 0 and rule_need <= 0:
             return went
-        alive = (rows["state"] == State.OPEN) | (rows["state"] == State.SEALED)
+        alive = (rows["state"] == RowState.OPEN) | (rows["state"] == RowState.SEALED)
         files = [file for row in np.flatnonzero(alive).tolist() if (file := self._candidate(row, now)) is not None]
-        if rows["allocated"][rows["state"] == State.DOOMED].sum() > _MOST_DOOMED_FRAC * self._limit_bytes:
+        if rows["allocated"][rows["state"] == RowState.DOOMED].sum() > _MOST_DOOMED_FRAC * self._limit_bytes:
             self._let_go([file.number for file in files])
             files = [file for file in files if not self._is_used(file.row)]
         victims: dict[int, FileState] = {}
@@ -151,15 +151,15 @@ class Room:
     def _candidate(self, row: int, now: float) -> FileState | None:
         """A file that the policy may choose."""
         content = self._table.get(row)
-        if content.state not in (State.OPEN, State.SEALED):
+        if content.state not in (RowState.OPEN, RowState.SEALED):
             return None
         expired = content.expires <= now
         if content.life == Life.PINNED and content.live_pages and not expired:
             return None
-        if content.state == State.OPEN and content.kind == Kind.SEGMENT and not self._is_unclaimed(row):
+        if content.state == RowState.OPEN and content.kind == FileKind.SEGMENT and not self._is_unclaimed(row):
             return None
         mark = self._pulse.mark(row)
-        if content.kind == Kind.LARGE and not content.live_pages and now - mark.last_time < _NEW_S:
+        if content.kind == FileKind.LARGE and not content.live_pages and now - mark.last_time < _NEW_S:
             return None
         return FileState(
             row, content.id, content.group, content.allocated, 0 if expired else content.live_pages,
@@ -179,7 +179,7 @@ class Room:
         for row, number in files:
             with self._locks.publishing(self._settings.lock_wait_s) as held:
                 content = self._table.get(row)
-                if not held or content.id != number or content.state not in (State.OPEN, State.SEALED):
+                if not held or content.id != number or content.state not in (RowState.OPEN, RowState.SEALED):
                     continue
                 if not self._locks.claim(row):
                     continue
@@ -197,13 +197,13 @@ class Room:
                 if held:
                     self._table.renumber()
         rows = self._table.rows()
-        is_odd = (rows["state"] > State.DOOMED) | ((rows["state"] == State.FREE) & (rows["allocated"] > 0))
+        is_odd = (rows["state"] > RowState.DOOMED) | ((rows["state"] == RowState.FREE) & (rows["allocated"] > 0))
         for row in np.flatnonzero(is_odd).tolist():
             with self._locks.publishing(self._settings.lock_wait_s) as held:
                 state = self._table.get(row).state
-                if held and state == State.FREE:
+                if held and state == RowState.FREE:
                     self._table.free(row)
-                elif held and state > State.DOOMED:
+                elif held and state > RowState.DOOMED:
                     self._table.doom(row, time.time())
 
     def reap(self) -> None:
@@ -224,13 +224,13 @@ class Room:
 
     def _reap(self) -> bool:
         rows = self._table.rows()
-        self._let_go(rows["id"][rows["state"] == State.DOOMED].tolist())
+        self._let_go(rows["id"][rows["state"] == RowState.DOOMED].tolist())
         went = False
-        for row in np.flatnonzero((rows["state"] == State.DOOMED) | (rows["state"] == State.MAKING)).tolist():
+        for row in np.flatnonzero((rows["state"] == RowState.DOOMED) | (rows["state"] == RowState.MAKING)).tolist():
             content = self._table.get(row)
-            if content.state == State.MAKING and not self._is_unclaimed(row):
+            if content.state == RowState.MAKING and not self._is_unclaimed(row):
                 continue
-            if content.state not in (State.DOOMED, State.MAKING) or not self._remove(content):
+            if content.state not in (RowState.DOOMED, RowState.MAKING) or not self._remove(content):
                 continue
             with self._locks.publishing(self._settings.lock_wait_s) as held:
                 if held and self._table.get(row).id == content.id:
@@ -247,16 +247,16 @@ class Room:
 
     def _path(self, content: Row) -> Path:
         number = content.id
-        return self._layout.segment(number) if content.kind == Kind.SEGMENT else self._layout.large(number)
+        return self._layout.segment(number) if content.kind == FileKind.SEGMENT else self._layout.large(number)
 
     def _remove(self, content: Row) -> bool:
         gone = remove_unused(self._path(content))
-        return gone and (content.kind == Kind.SEGMENT or remove_unused(self._layout.large_rows(content.id)))
+        return gone and (content.kind == FileKind.SEGMENT or remove_unused(self._layout.large_rows(content.id)))
 
 
 def _dead_frac(content: Row) -> float:
     """How much of what was written into a segment is no longer live; a large object is replaced as a whole."""
     written = content.tail - FIRST_RECORD_AT
-    if content.kind != Kind.SEGMENT or written <= 0:
+    if content.kind != FileKind.SEGMENT or written <= 0:
         return 0.0
     return max(0.0, 1.0 - (content.live_bytes + content.live_pages * _MOST_HEADER_BYTES) / written)

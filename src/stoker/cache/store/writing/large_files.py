@@ -22,14 +22,14 @@ from stoker.cache.policies import Life
 from stoker.cache.store.files.checksums import Readable, sums_bytes, sums_of
 from stoker.cache.store.files.holes import Span
 from stoker.cache.store.files.maps import open_locked
-from stoker.cache.store.files.records import Header, aligned, pack_header, parse
-from stoker.cache.store.files.table import Kind, Row, State, Table
+from stoker.cache.store.files.records import PageHeader, aligned, pack_header, parse
+from stoker.cache.store.files.table import FileKind, FileTable, Row, RowState
 from stoker.cache.store.index.page_index import Entry, Index
 from stoker.cache.store.layout import LARGE_BYTES, Layout
 from stoker.cache.store.locks import LockFile
 from stoker.cache.store.reclaim.access_log import Count, Pulse
 from stoker.cache.store.reclaim.admission import Refusals, Shelf
-from stoker.cache.store.reclaim.space import Room
+from stoker.cache.store.reclaim.space import SpaceBounds
 from stoker.cache.store.writing.segment_writer import NewPage, forget, is_older
 from stoker.cache.versions import Version
 
@@ -97,7 +97,7 @@ def spans_there(pages: Readable) -> Iterator[Span]:
             yield index * PAGE_BYTES, (index + 1) * PAGE_BYTES
 
 
-def head_of(pages: Readable) -> Header | None:
+def head_of(pages: Readable) -> PageHeader | None:
     """Which object a file holds."""
     return parse(pages, 0, min(len(pages), _HEAD_BYTES))
 
@@ -106,7 +106,7 @@ class LargeFiles:
     """Writes pages of large objects, for this process."""
 
     def __init__(
-        self, layout: Layout, locks: LockFile, table: Table, index: Index, pulse: Pulse, room: Room,
+        self, layout: Layout, locks: LockFile, table: FileTable, index: Index, pulse: Pulse, room: SpaceBounds,
         *, lock_wait_s: float, seconds_to_live: tuple[float, ...],
     ) -> None:  # fmt: skip
         self._layout, self._locks, self._table, self._index = layout, locks, table, index
@@ -152,7 +152,7 @@ class LargeFiles:
         if entry is None or entry.version != version.digest:
             return None
         row = self._table.find(entry.segment)
-        return entry.segment if row >= 0 and self._table.get(row).state == State.OPEN else None
+        return entry.segment if row >= 0 and self._table.get(row).state == RowState.OPEN else None
 
     def put(self, page: NewPage, shelf: Shelf) -> bool:
         """Write a page and publish it; False if there is no room for it or a lock was not to be had."""
@@ -204,7 +204,7 @@ class LargeFiles:
         for _ in range(_ATTEMPTS):
             with self._locks.publishing(self._lock_wait_s) as held:
                 row = self._table.get(file.row)
-                if not held or row.id != file.number or row.state != State.OPEN:
+                if not held or row.id != file.number or row.state != RowState.OPEN:
                     return False
                 if num_bytes < 0 or self._room.fits(num_bytes, shelf.rule):
                     self._table.allocate(file.row, row.allocated + num_bytes)
@@ -219,7 +219,7 @@ class LargeFiles:
         with self._locks.publishing(self._lock_wait_s) as held:
             row = self._table.get(file.row)
             old = self._index.find(key)
-            if not held or row.id != file.number or row.state != State.OPEN or is_older(entry, old):
+            if not held or row.id != file.number or row.state != RowState.OPEN or is_older(entry, old):
                 return False
             self._index.put(key, entry)
             self._table.extend(file.row, row.tail, row.live_bytes + entry.length, row.live_pages + 1)
@@ -284,7 +284,7 @@ class LargeFiles:
         timed = shelf.life in (Life.TIMED, Life.COPY) and shelf.rule < len(self._ttl_s)
         ttl_s = self._ttl_s[shelf.rule] if timed else float("inf")
         row, content = self._table.add(
-            state=State.MAKING, kind=Kind.LARGE, life=shelf.life, rule=shelf.rule, group=shelf.group,
+            state=RowState.MAKING, kind=FileKind.LARGE, life=shelf.life, rule=shelf.rule, group=shelf.group,
             allocated=aligned(size, _BLOCK_BYTES), created=now, expires=now + ttl_s,
         )  # fmt: skip
         if not self._locks.claim(row):
@@ -299,7 +299,7 @@ class LargeFiles:
             self._pulse.begin(row)
             _make_file(self._layout.large_rows(content.id), head, size)
             _make_file(self._layout.large(content.id), b"", version.size)
-            self._table.update(row, state=State.OPEN)
+            self._table.update(row, state=RowState.OPEN)
             self._index.put(key, entry)
         except OSError:
             self._drop_files(row, content)

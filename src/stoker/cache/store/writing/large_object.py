@@ -34,7 +34,7 @@ _LOOKED_AT = 32
 """Pages in one go: a reader waits for it."""
 
 
-class Pages(Protocol):
+class OwningStore(Protocol):
     """What a large object asks of the store that it lies in."""
 
     @property
@@ -68,7 +68,7 @@ class LargeObject:
     """
 
     def __init__(
-        self, store: Pages, name: ObjectName, version: Version, mapped: Mapped, shelf: Shelf, checked_at: float
+        self, store: OwningStore, name: ObjectName, version: Version, mapped: Mapped, shelf: Shelf, checked_at: float
     ) -> None:
         self.name = name
         self.version = version

@@ -17,7 +17,7 @@ from stoker.cache.policies import Life
 from stoker.cache.store.files.checksums import sums_of
 from stoker.cache.store.files.records import pack_header
 from stoker.cache.store.files.segments import FIRST_RECORD_AT, SegmentWriter, make_segment
-from stoker.cache.store.files.table import Kind, Row, State, Table
+from stoker.cache.store.files.table import FileKind, FileTable, Row, RowState
 from stoker.cache.store.index.page_index import Entry, Index, pack_slot
 from stoker.cache.store.layout import Layout
 from stoker.cache.store.locks import LockFile
@@ -33,7 +33,7 @@ _ATTEMPTS = 4
 """Of making room, where other processes take what was made."""
 
 
-class Room(Refuser, Protocol):
+class Growth(Refuser, Protocol):
     """Who decides whether the store may grow."""
 
     def fits(self, num_bytes: int, rule: int) -> bool:
@@ -99,7 +99,7 @@ class Writers:
     """The segments that this process appends to, one per shelf."""
 
     def __init__(
-        self, layout: Layout, locks: LockFile, table: Table, index: Index, pulse: Pulse, room: Room,
+        self, layout: Layout, locks: LockFile, table: FileTable, index: Index, pulse: Pulse, room: Growth,
         *, segment_bytes: int, lock_wait_s: float, seconds_to_live: tuple[float, ...],
     ) -> None:  # fmt: skip
         self._layout, self._locks, self._table, self._index = layout, locks, table, index
@@ -189,7 +189,7 @@ class Writers:
                 return None
             for (_, page, header), entry, slot, end in zip(records, entries, slots, ends, strict=True):
                 number, state, live_bytes, live_pages = self._table.live(writer.row)
-                if number != writer.number or state != State.OPEN:
+                if number != writer.number or state != RowState.OPEN:
                     return None
                 spot = self._index.seek(page.key)
                 if is_older(entry, spot.entry):
@@ -225,7 +225,7 @@ class Writers:
             writer.seal()
             with self._locks.publishing(self._lock_wait_s) as held:
                 if held and self._table.get(writer.row).id == writer.number:
-                    self._table.update(writer.row, state=State.SEALED)
+                    self._table.update(writer.row, state=RowState.SEALED)
         finally:
             writer.close()
             self._locks.release(writer.row)
@@ -242,7 +242,9 @@ class Writers:
             if not held:
                 return None
             rows = self._table.rows()
-            fits = (rows["state"] == State.OPEN) & (rows["kind"] == Kind.SEGMENT) & (rows["group"] == shelf.group)
+            fits = (
+                (rows["state"] == RowState.OPEN) & (rows["kind"] == FileKind.SEGMENT) & (rows["group"] == shelf.group)
+            )
             fits &= (rows["life"] == shelf.life) & (rows["rule"] == shelf.rule)
             fits &= rows["created"] + self._ttl_of(shelf) * _APPEND_FRAC > time.time()
             for row in fits.nonzero()[0].tolist():
@@ -251,7 +253,7 @@ class Writers:
                     return writer
                 if writer is not None:
                     writer.seal()
-                    self._table.update(row, state=State.SEALED)
+                    self._table.update(row, state=RowState.SEALED)
                     writer.close()
                     self._locks.release(row)
         return None
@@ -293,7 +295,7 @@ class Writers:
     def _make_row(self, shelf: Shelf, size: int) -> SegmentWriter | None:
         now = time.time()
         row, content = self._table.add(
-            state=State.MAKING, kind=Kind.SEGMENT, life=shelf.life, rule=shelf.rule, group=shelf.group,
+            state=RowState.MAKING, kind=FileKind.SEGMENT, life=shelf.life, rule=shelf.rule, group=shelf.group,
             allocated=size, tail=FIRST_RECORD_AT, created=now, expires=now + self._ttl_of(shelf),
         )  # fmt: skip
         if not self._locks.claim(row):
@@ -302,7 +304,7 @@ class Writers:
         try:
             self._pulse.begin(row)
             fd = make_segment(self._layout.segment(content.id), content.id, row, size)
-            self._table.update(row, state=State.OPEN)
+            self._table.update(row, state=RowState.OPEN)
         except OSError:
             self._table.free(row)
             self._locks.release(row)
@@ -323,7 +325,7 @@ def is_older(new: Entry, old: Entry | None) -> bool:
     return old is not None and old.version != new.version and new.checked_at < old.checked_at <= time.time()
 
 
-def forget(table: Table, entry: Entry) -> None:
+def forget(table: FileTable, entry: Entry) -> None:
     """A page is no longer live. Under the publish lock."""
     row = table.find(entry.segment)
     if row >= 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.perf.features.tracing.recorder import Call
+from stoker.perf.features.tracing.recorder import TracedCall
 
 FUSIBLE = frozenset({"pointwise", "norm", "softmax", "reduction", "copy", "fill", "random"})
 
@@ -25,7 +25,7 @@ class _Group:
         self.reads: dict[int, dict[object, float]] = {}
 
 
-def fused(calls: Sequence[Call], sizes: Sequence[int], kept: set[int]) -> list[tuple[float, int]]:
+def fused(calls: Sequence[TracedCall], sizes: Sequence[int], kept: set[int]) -> list[tuple[float, int]]:
     """Bytes that each call is left with, and whether it begins a kernel (1 or 0).
 
     Args:
@@ -63,7 +63,7 @@ def fused(calls: Sequence[Call], sizes: Sequence[int], kept: set[int]) -> list[t
     return left
 
 
-def _grouped(calls: Sequence[Call]) -> tuple[list[_Group], list[int]]:
+def _grouped(calls: Sequence[TracedCall]) -> tuple[list[_Group], list[int]]:
     """The kernel of each call, and 1 for those that begin one."""
     made_by: dict[int, _Group] = {}
     groups: list[_Group] = []
@@ -81,7 +81,7 @@ def _grouped(calls: Sequence[Call]) -> tuple[list[_Group], list[int]]:
     return groups, fresh
 
 
-def _joined(call: Call, made_by: dict[int, _Group]) -> _Group | None:
+def _joined(call: TracedCall, made_by: dict[int, _Group]) -> _Group | None:
     """The latest kernel that this call can be part of."""
     makers = {id(group): group for buffer, _, _ in call.reads if (group := made_by.get(buffer))}
     size = call.dims[0] if call.dims else -1

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from stoker.perf.features.records import Layer, Weights
 from stoker.perf.features.torch_private import values_of
-from stoker.perf.features.tracing.recorder import Recorder
-from stoker.perf.features.tracing.watch import Watch
+from stoker.perf.features.tracing.recorder import DispatchRecorder
+from stoker.perf.features.tracing.watch import StepFollower
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Uses:
         return self.touched_bytes > 0 and not self.multiplied
 
 
-def uses_of(recorder: Recorder) -> dict[int, Uses]:
+def uses_of(recorder: DispatchRecorder) -> dict[int, Uses]:
     """Of each buffer that holds weights."""
     found: dict[int, Uses] = {}
     for at, call in enumerate(recorder.calls):
@@ -53,7 +53,7 @@ def uses_of(recorder: Recorder) -> dict[int, Uses]:
 
 
 def weights_of(
-    recorder: Recorder, uses: dict[int, Uses], parameters: Sequence[Tensor], states: Sequence[Tensor]
+    recorder: DispatchRecorder, uses: dict[int, Uses], parameters: Sequence[Tensor], states: Sequence[Tensor]
 ) -> Weights:
     """Parameters that are only looked up are embeddings; a table that also multiplies is dense."""
     count, size, gradients = ({True: 0, False: 0} for _ in range(3))
@@ -72,7 +72,7 @@ def weights_of(
 
 
 def layers_of(
-    recorder: Recorder, watch: Watch, uses: dict[int, Uses], parameters: Sequence[Tensor]
+    recorder: DispatchRecorder, watch: StepFollower, uses: dict[int, Uses], parameters: Sequence[Tensor]
 ) -> tuple[Layer, ...]:
     """One for each module that runs operations or owns parameters, by its first operation of the forward pass.
 

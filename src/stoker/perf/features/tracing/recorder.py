@@ -47,7 +47,7 @@ Access = tuple[int, tuple[Any, ...], float]
 """Buffer, which part of it, bytes."""
 
 
-class Call:
+class TracedCall:
     """One recorded call."""
 
     __slots__ = ("dims", "dtype", "flops", "kind", "module", "name", "phase", "reads", "where", "writes")
@@ -59,7 +59,7 @@ class Call:
         self.writes: list[Access] = []
 
 
-class Recorder(TorchDispatchMode):
+class DispatchRecorder(TorchDispatchMode):
     """Runs torch's calls on shapes, and records them while :attr:`recording` is set.
 
     Args:
@@ -81,7 +81,7 @@ class Recorder(TorchDispatchMode):
         self.conv_flops = {False: 0.0, True: 0.0}
         """Of convolutions that are given channels first, and last."""
         self.phase: Phase = "forward"
-        self.calls: list[Call] = []
+        self.calls: list[TracedCall] = []
         self.modules: dict[int, int] = {}
         """Module in whose forward a node of the autograd graph was made, by the node's sequence number."""
         self._formulas: dict[Any, tuple[str, Formula]] = {}
@@ -145,7 +145,7 @@ class Recorder(TorchDispatchMode):
             self.modules.setdefault(sequence, running)
         else:
             module = self.modules.get(sequence_of(node), 0)
-        call = Call(name, cost, self.phase, str(dtype)[6:], module, where)
+        call = TracedCall(name, cost, self.phase, str(dtype)[6:], module, where)
         number = self.buffers.number
         for tensor, size in cost.reads:
             call.reads.append((number(tensor), (tensor.storage_offset(), *tensor.shape), size))

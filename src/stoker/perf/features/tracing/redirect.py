@@ -32,7 +32,7 @@ from stoker.perf.features.torch_private import (
     run_backward,
     without_modes,
 )
-from stoker.perf.features.tracing.recorder import Recorder
+from stoker.perf.features.tracing.recorder import DispatchRecorder
 from stoker.perf.features.tracing.stand_ins import StandIns
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -67,7 +67,7 @@ class Redirect(TorchFunctionMode):
         target: ``cuda`` or ``cpu``.
     """
 
-    def __init__(self, recorder: Recorder, target: str) -> None:
+    def __init__(self, recorder: DispatchRecorder, target: str) -> None:
         super().__init__()
         self._recorder = recorder
         self.stand_ins: StandIns | None = None
@@ -208,7 +208,7 @@ def _apply_of(redirect: Redirect) -> Callable[..., torch.nn.Module]:
 
 
 @contextlib.contextmanager
-def redirected(recorder: Recorder, redirect: Redirect) -> Generator[None]:
+def redirected(recorder: DispatchRecorder, redirect: Redirect) -> Generator[None]:
     """Runs the block with both modes on, and torch's names for what modes do not see replaced."""
     changes: list[tuple[Any, str, Any]] = [
         (torch, "autocast", _Autocast),
@@ -230,7 +230,7 @@ def redirected(recorder: Recorder, redirect: Redirect) -> Generator[None]:
             yield
 
 
-def _compile_of(recorder: Recorder) -> Callable[..., Any]:
+def _compile_of(recorder: DispatchRecorder) -> Callable[..., Any]:
     """Leaves what is to be compiled as it is, and remembers that it is."""
 
     def compiled(model: Any = None, *, disable: bool = False, **_: Any) -> Any:
@@ -242,7 +242,7 @@ def _compile_of(recorder: Recorder) -> Callable[..., Any]:
     return compiled
 
 
-def _backward_of(recorder: Recorder) -> Callable[..., Any]:
+def _backward_of(recorder: DispatchRecorder) -> Callable[..., Any]:
     original = run_backward()
 
     def run(*args: Any, **kwargs: Any) -> Any:

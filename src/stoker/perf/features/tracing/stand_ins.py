@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stoker.perf.features.operators.kernels import Attention, Cell, Recurrent, RmsNorm, attention_kernel
 from stoker.perf.features.torch_private import FUNCTIONS, NEURAL, attention_math
-from stoker.perf.features.tracing.recorder import Recorder
+from stoker.perf.features.tracing.recorder import DispatchRecorder
 
 _SDPA: Any = functional.scaled_dot_product_attention
 _DROPOUT: Any = functional.dropout
@@ -28,7 +28,7 @@ class StandIns:
         recorder: keeps their calls.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: DispatchRecorder) -> None:
         self._record = recorder.record
         self.functional: dict[str, Callable[..., Any]] = {
             "scaled_dot_product_attention": self._attention,

@@ -13,13 +13,13 @@ from stoker.perf.features.records import Operation, StepFeatures, Unknown
 from stoker.perf.features.torch_private import tree_leaves
 from stoker.perf.features.tracing.fusion import fused
 from stoker.perf.features.tracing.layers import layers_of, memory_of, nbytes_of, uses_of, weights_of
-from stoker.perf.features.tracing.recorder import Call, Recorder
-from stoker.perf.features.tracing.watch import Watch
+from stoker.perf.features.tracing.recorder import DispatchRecorder, TracedCall
+from stoker.perf.features.tracing.watch import StepFollower
 
 
 def features_of(
-    recorder: Recorder, watch: Watch, optimizers: Sequence[Optimizer], *, target: str, inputs: Sequence[Tensor],
-    batch_size: int | None, name: str, input_bytes: int | None = None, batches: int = 1,
+    recorder: DispatchRecorder, watch: StepFollower, optimizers: Sequence[Optimizer], *, target: str,
+    inputs: Sequence[Tensor], batch_size: int | None, name: str, input_bytes: int | None = None, batches: int = 1,
 ) -> StepFeatures:  # fmt: skip
     """The features of the step that was recorded; called while its tensors are alive.
 
@@ -74,7 +74,7 @@ def features_of(
     )
 
 
-def _micro_batches(recorder: Recorder, is_divided: bool) -> int:
+def _micro_batches(recorder: DispatchRecorder, is_divided: bool) -> int:
     """Backward passes over parts of the batch, each after a forward pass of its own through the same modules.
 
     Other steps pass back more than once as well: a GAN's two networks, losses one by one, an optimizer that has the
@@ -95,7 +95,7 @@ def _micro_batches(recorder: Recorder, is_divided: bool) -> int:
     return passes if is_divided and alike and passes else 1
 
 
-def _operations(recorder: Recorder, modules: Sequence[str]) -> tuple[Operation, ...]:
+def _operations(recorder: DispatchRecorder, modules: Sequence[str]) -> tuple[Operation, ...]:
     left = fused(recorder.calls, recorder.buffers.sizes, recorder.buffers.alive())
     sums: dict[Any, list[float]] = {}
     for call, (fused_bytes, begins) in zip(recorder.calls, left, strict=True):
@@ -113,8 +113,8 @@ def _operations(recorder: Recorder, modules: Sequence[str]) -> tuple[Operation, 
     )  # fmt: skip
 
 
-def _unknown(calls: Sequence[Call]) -> tuple[Unknown, ...]:
-    found: dict[str, list[Call]] = {}
+def _unknown(calls: Sequence[TracedCall]) -> tuple[Unknown, ...]:
+    found: dict[str, list[TracedCall]] = {}
     for call in calls:
         if call.kind == "unknown":
             found.setdefault(call.name, []).append(call)

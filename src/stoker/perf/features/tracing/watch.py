@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from stoker.perf.features.torch_private import FakeTensor, tree_leaves
 from stoker.perf.features.tracing.distributed import paths
 from stoker.perf.features.tracing.places import outermost
-from stoker.perf.features.tracing.recorder import Recorder
+from stoker.perf.features.tracing.recorder import DispatchRecorder
 
 
 def first_size(tensors: Sequence[Tensor]) -> int:
@@ -23,7 +23,7 @@ def first_size(tensors: Sequence[Tensor]) -> int:
     return next((tensor.shape[0] for tensor in tensors if tensor.dim() > 0), 0)
 
 
-class Watch:
+class StepFollower:
     """Follows a step: which module runs, and which phase.
 
     Args:
@@ -31,7 +31,7 @@ class Watch:
         root: whose modules are named; the first that is called where none is given.
     """
 
-    def __init__(self, recorder: Recorder, root: nn.Module | None = None) -> None:
+    def __init__(self, recorder: DispatchRecorder, root: nn.Module | None = None) -> None:
         self._recorder = recorder
         self.root = root
         self._numbers: dict[int, int] = {}

@@ -56,7 +56,7 @@ def without(family: str) -> Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class FabricPrediction:
     """A step on several GPUs, from its time on one and from other families' steps on the same box.
 
     Attributes:
@@ -79,7 +79,7 @@ class Predicted:
         return self.low <= self.scaling.step_s <= self.high
 
 
-def held_out(rows: Sequence[Scaling]) -> list[Predicted]:
+def held_out(rows: Sequence[Scaling]) -> list[FabricPrediction]:
     """Each family of models predicted from the others.
 
     Intervals come from the errors of the other families, each of which was predicted without itself and counts alike
@@ -96,7 +96,7 @@ def held_out(rows: Sequence[Scaling]) -> list[Predicted]:
         others = [points for name, points in alike.items() if name != family]
         ends[family] = quantiles(np.concatenate(others), _SHARE)
     return [
-        Predicted(each, predicted, predicted * ends[each.family][0], predicted * ends[each.family][1])
+        FabricPrediction(each, predicted, predicted * ends[each.family][0], predicted * ends[each.family][1])
         for each, predicted in zip(rows, seconds, strict=True)
     ]
 

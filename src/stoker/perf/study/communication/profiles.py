@@ -2,7 +2,7 @@
 
 ``profiles.json.gz`` is part of the package: what :func:`compiled` makes by tracing each model of the published rows.
 A layer's share of the step does not depend on the GPU here: it is by FLOPs and bytes, as in
-:meth:`~stoker.perf.communication.times.StepTimes.measured`. Compile again with ``python -m
+:meth:`~stoker.perf.communication.times.PassTimes.measured`. Compile again with ``python -m
 stoker.perf.study.communication.profiles``.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.perf.communication.replicas import Shard
-from stoker.perf.communication.times import StepTimes, layers_of
+from stoker.perf.communication.times import PassTimes, layers_of
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.study.workloads.definitions import defined_rows
 from stoker.perf.study.workloads.workload import Workload
@@ -27,7 +27,7 @@ _LOOP = 20
 """Passes of a module's loop that are traced: the shares of its layers hardly depend on it."""
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     """One model, one micro-batch.
 
     Attributes:
@@ -57,15 +57,15 @@ def key_of(workload: Workload) -> str:
 
 
 @functools.cache
-def profiles() -> dict[str, Profile]:
+def profiles() -> dict[str, ModelProfile]:
     """All that were compiled, by :func:`key_of` their workload."""
     packed = (files("stoker.perf.study.communication") / _FILE).read_bytes()
-    return msgspec.json.decode(gzip.decompress(packed), type=dict[str, Profile])
+    return msgspec.json.decode(gzip.decompress(packed), type=dict[str, ModelProfile])
 
 
-def profile_of(features: StepFeatures) -> Profile:
+def profile_of(features: StepFeatures) -> ModelProfile:
     """Of a traced step."""
-    times, layers = StepTimes.measured(features, 1.0), layers_of(features)
+    times, layers = PassTimes.measured(features, 1.0), layers_of(features)
     backward: list[float] = []
     gradients: list[int] = []
     waiting = 0.0
@@ -76,7 +76,7 @@ def profile_of(features: StepFeatures) -> Profile:
             backward.append(round(waiting, 6))
             gradients.append(size)
             waiting = 0.0
-    return Profile(
+    return ModelProfile(
         weights=features.weights.count, forward=round(sum(times.forward_s), 6),
         backward=tuple(reversed(backward)), gradient_bytes=tuple(reversed(gradients)),
     )  # fmt: skip
@@ -91,7 +91,7 @@ def compiled() -> bytes:
         known = largest.setdefault(key_of(workload), workload)
         if workload.batch > known.batch:
             largest[key_of(workload)] = workload
-    found: dict[str, Profile] = {}
+    found: dict[str, ModelProfile] = {}
     for key, workload in sorted(largest.items()):
         step = workload.shortened(_LOOP) if workload.loop else workload
         with torch.device("meta"):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication.collectives import Group
 from stoker.perf.communication.fabric import Fabric, fabric_of
-from stoker.perf.study.communication.profiles import Profile, key_of, profiles
+from stoker.perf.study.communication.profiles import ModelProfile, key_of, profiles
 from stoker.perf.study.tables.rows import Published
 from stoker.perf.study.workloads.definitions import defined_rows
 from stoker.perf.study.workloads.workload import Workload
@@ -59,7 +59,7 @@ class Scaling:
     accumulation: int
     micro_s: float
     step_s: float
-    profile: Profile
+    profile: ModelProfile
     sent: float
 
     @property

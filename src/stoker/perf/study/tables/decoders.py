@@ -11,7 +11,7 @@ import msgspec
 FILE = "decoders.json.gz"
 
 
-class Decoder(msgspec.Struct, frozen=True, kw_only=True):
+class DecoderRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row of ``llm-foundry``.
 
     Attributes:
@@ -29,7 +29,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.cache
-def decoders() -> tuple[Decoder, ...]:
+def decoders() -> tuple[DecoderRow, ...]:
     """All of them, in the order of the published table."""
     packed = (files("stoker.perf.study.tables") / FILE).read_bytes()
-    return msgspec.json.decode(gzip.decompress(packed), type=tuple[Decoder, ...])
+    return msgspec.json.decode(gzip.decompress(packed), type=tuple[DecoderRow, ...])

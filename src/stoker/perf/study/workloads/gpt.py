@@ -47,7 +47,7 @@ TERMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ModelPlan:
     """A model and how it is cut."""
 
     layers: int
@@ -61,14 +61,14 @@ _MODEL = re.compile(r"GPT L(\d+) h(\d+) a16")
 _SHARDING = re.compile(r"TP(\d+) DP(\d+) PP(\d+)")
 
 
-def plan_of(row: Published) -> Plan:
+def plan_of(row: Published) -> ModelPlan:
     """What a row of ``vtrain-single`` ran."""
     model, sharding = _MODEL.fullmatch(row.model), _SHARDING.fullmatch(row.sharding)
     if model is None or sharding is None:
         raise ValueError(f"`row` must be one of vtrain-single, got {row.model} / {row.sharding}")
     layers, width = map(int, model.groups())
     tensor, data, pipeline = map(int, sharding.groups())
-    return Plan(layers, width, tensor, data, pipeline)
+    return ModelPlan(layers, width, tensor, data, pipeline)
 
 
 def at_spec(row: Published) -> list[float]:

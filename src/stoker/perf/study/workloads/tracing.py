@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 
 from stoker.perf.catalogue import gpu
-from stoker.perf.communication import Spread, StepTimes, spread
+from stoker.perf.communication import PassTimes, Spread, spread
 from stoker.perf.features.records import PHASES, StepFeatures
 from stoker.perf.prediction.work_vector import Array, work_of
 from stoker.perf.strategy import Machines, Strategy
 from stoker.perf.study.tables.decoders import FILE as DECODERS
-from stoker.perf.study.tables.decoders import Decoder
+from stoker.perf.study.tables.decoders import DecoderRow
 from stoker.perf.study.tables.rows import Published
 from stoker.perf.study.tables.traced import FILE, Traced
 from stoker.perf.study.workloads.definitions import defined_rows
@@ -104,7 +104,7 @@ def compiled() -> dict[str, Traced]:
     return {key: traced(workload) for key, workload in sorted(distinct().items())}
 
 
-def decoder(row: Published, features: StepFeatures) -> Decoder:
+def decoder(row: Published, features: StepFeatures) -> DecoderRow:
     """What one GPU of a row of ``llm-foundry`` did.
 
     Its own time is what makes the step the measured one when layers share it as their FLOPs and bytes say, and the
@@ -119,7 +119,7 @@ def decoder(row: Published, features: StepFeatures) -> Decoder:
     tokens = row.gpus * row.batch_per_gpu * row.accumulation * row.seq_len
 
     def spread_over(micro_batch_s: float) -> Spread:
-        times = StepTimes.measured(features, micro_batch_s)
+        times = PassTimes.measured(features, micro_batch_s)
         return spread(times, features, machines, strategy, precision=row.precision)
 
     low, high = 0.0, tokens / row.throughput
@@ -128,17 +128,17 @@ def decoder(row: Published, features: StepFeatures) -> Decoder:
         low, high = (half, high) if spread_over(half).step_s < tokens / row.throughput else (low, half)
     found = spread_over(high)
     work = passes * row.accumulation + own["optimizer"] / row.gpus
-    return Decoder(
+    return DecoderRow(
         model=row.model, gpu=row.gpu, gpus=row.gpus, nodes=row.nodes,
         work=tuple(float(f"{amount:.6g}") for amount in work),
         own_s=float(f"{found.compute_s + found.optimizer_s:.6g}"),
     )  # fmt: skip
 
 
-def compiled_decoders() -> tuple[Decoder, ...]:
+def compiled_decoders() -> tuple[DecoderRow, ...]:
     """The table of MPT; takes some minutes."""
     known: dict[tuple[object, ...], StepFeatures] = {}
-    found: list[Decoder] = []
+    found: list[DecoderRow] = []
     for row in mpt_rows():
         shape = row.model, row.seq_len, row.batch_per_gpu
         known[shape] = known.get(shape) or mpt_features(row)

@@ -32,7 +32,7 @@ class Squeeze(nn.Module):
         return x * self.gate(x)
 
 
-class Bottleneck(nn.Module):
+class BottleneckBlock(nn.Module):
     """1x1, 3x3 (with the stride: version 1.5) and 1x1 convolutions beside a shortcut."""
 
     def __init__(self, inputs: int, width: int, outputs: int, stride: int, groups: int, squeeze: bool) -> None:
@@ -62,7 +62,7 @@ def _stages(depth: int, groups: int, squeeze: bool, strides: Sequence[int]) -> n
     for number, stride in enumerate(strides):
         width, outputs = (64 if groups == 1 else 128) << number, 256 << number
         for block in range(LAYERS[depth][number]):
-            stages.append(Bottleneck(inputs, width, outputs, stride if block == 0 else 1, groups, squeeze))
+            stages.append(BottleneckBlock(inputs, width, outputs, stride if block == 0 else 1, groups, squeeze))
             inputs = outputs
     return nn.Sequential(*stages)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class Attention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """Attention of several heads, with a projection for each of query, key, value and output."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -43,8 +43,8 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.before, self.gelu, self.dropout = before, gelu, 0.1
-        self.own = Attention(width, heads, 0.1)
-        self.cross = Attention(width, heads, 0.1) if cross else None
+        self.own = MultiHeadAttention(width, heads, 0.1)
+        self.cross = MultiHeadAttention(width, heads, 0.1) if cross else None
         self.wide, self.narrow = nn.Linear(width, inner), nn.Linear(inner, width)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if cross else 2))
 
