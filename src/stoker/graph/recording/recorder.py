@@ -64,6 +64,8 @@ _MAX_USES = 10 * MAX_CALLS
 
 Run = Callable[[Function, tuple[Any, ...], dict[str, Any]], Any]
 """Makes a call."""
+_Arguments = tuple[Argument, ...]
+_Keywords = tuple[tuple[str, Argument], ...]
 Ambient = tuple[bool, torch.dtype, torch.dtype, torch.device | None]
 
 
@@ -256,54 +258,30 @@ class Recorder:
         inputs: tuple[int, ...],
         run: Run,
     ) -> Any:
-        why = self._refusal(function)
-        arguments: tuple[Argument, ...] = ()
-        keywords: tuple[tuple[str, Argument], ...] = ()
+        """Makes a call, and records it unless something about it is not stateless."""
         num_constants = len(self.trace.constants)
-        if not why:
-            try:
-                leaf = self._leaf if takes_leaves(function) else _no_leaf
-                take = self._argument
-                arguments = tuple([take(a) if type(a) is torch.Tensor else take_apart(a, take, leaf) for a in args])
-                if kwargs:
-                    keywords = tuple((name, take_apart(a, self._argument, leaf)) for name, a in sorted(kwargs.items()))
-            except NotRecordable as error:
-                why = str(error)
+        why, arguments, keywords = self._taken_apart(function, args, kwargs)
         if why:
-            del self.trace.constants[num_constants:]
-            self._use(function, inputs, why)
+            self._refuse(function, inputs, why, num_constants)
             return run(function, args, kwargs)
-        versions, random = versions_of(tensors), -1
-        before = b"" if function in self._quiet else _random_state()
-        if self._seed is not None and is_random(function):
-            random, self._num_random = self._num_random, self._num_random + 1
+        versions, before = versions_of(tensors), b"" if function in self._quiet else _random_state()
+        random = self._stream_of(function)
         begun = time.perf_counter()
         result = run(function, args, kwargs) if random < 0 else self._draw(random, function, args, kwargs, run)
         seconds = time.perf_counter() - begun
-        if before:
-            if _random_state() != before:
-                why = "it draws random numbers"
-            elif not is_random(function) and not is_marked(function):
-                self._quiet.add(function)  # asking costs 4 us; the first prepared batches are compared all the same
+        why = "it draws random numbers" if before and self._has_drawn(function, before) else ""
         self._check_versions(function)
         written: list[torch.Tensor] = []
         if versions_of(tensors) != versions:
             written = [t for t, version in zip(tensors, versions, strict=True) if version_of(t) != version]
             why = "it writes to an argument"
         outputs, container = _results(result)
-        if not why and not outputs:
-            why = "its result goes to Python" if inputs else "none"
-        if not why and [tensor for tensor in outputs if tensor.requires_grad or not is_plain(tensor)]:
-            why = _unmovable(outputs)
-        if not why and rounds_by_threads(function, args, tensors, outputs):
-            why = "it rounds as the number of threads says, and data workers have one"
+        why = why or _why_not(function, args, tensors, outputs, inputs)
         if why:
-            del self.trace.constants[num_constants:]
-            self._use(function, inputs, why)
+            self._refuse(function, inputs, why, num_constants)
             for tensor in written:
                 self._taint(tensor)
             return result
-        number = len(self.trace.calls)
         same_as = tuple([self._number(tensor) for tensor in outputs])
         if None not in same_as and all(same is not None and same < len(self._batch) for same in same_as):
             # The batch as it was, moved to the device where it is: no beginning for a loader that fetches ahead.
@@ -311,13 +289,9 @@ class Recorder:
             if not self.trace.calls and not self.trace.uses:
                 self._wait()
             return result
+        number = len(self.trace.calls)
         numbers = tuple([self._track(tensor, number, place) for place, tensor in enumerate(outputs)])
-        memory = self._memory
-        made = [memory[n] for n in numbers]
-        is_view = False
-        for tensor, n in zip(tensors, known, strict=True):
-            if (memory[n] if n is not None else identity_of(tensor.untyped_storage())) in made:
-                is_view = True
+        is_view = self._share_memory(numbers, tensors, known)
         self.trace.calls.append(
             Call(
                 function,
@@ -335,6 +309,48 @@ class Recorder:
             )
         )
         return result
+
+    def _taken_apart(self, function: Function, args: Any, kwargs: Any) -> tuple[str, _Arguments, _Keywords]:
+        """Why a call cannot be moved, as far as that is known before it is made; its arguments where it can."""
+        why = self._refusal(function)
+        if why:
+            return why, (), ()
+        leaf, take = self._leaf if takes_leaves(function) else _no_leaf, self._argument
+        try:
+            arguments = tuple([take(a) if type(a) is torch.Tensor else take_apart(a, take, leaf) for a in args])
+            keywords = tuple((name, take_apart(a, take, leaf)) for name, a in sorted(kwargs.items())) if kwargs else ()
+        except NotRecordable as error:
+            return str(error), (), ()
+        return "", arguments, keywords
+
+    def _refuse(self, function: Function, inputs: tuple[int, ...], why: str, num_constants: int) -> None:
+        """A call stays where it is; of the constants only those before it are needed."""
+        del self.trace.constants[num_constants:]
+        self._use(function, inputs, why)
+
+    def _stream_of(self, function: Function) -> int:
+        """Which stream of the work item's own a call draws from; -1: none."""
+        if self._seed is None or not is_random(function):
+            return -1
+        self._num_random += 1
+        return self._num_random - 1
+
+    def _has_drawn(self, function: Function, before: bytes) -> bool:
+        """Whether a call has changed the state of the generators."""
+        if _random_state() != before:
+            return True
+        if not is_random(function) and not is_marked(function):
+            self._quiet.add(function)  # asking costs 4 us; the first prepared batches are compared all the same
+        return False
+
+    def _share_memory(self, made: Iterable[int], tensors: list[torch.Tensor], known: list[int | None]) -> bool:
+        """Whether values lie in the memory of one of the tensors that they were made from."""
+        memory = self._memory
+        of_made = [memory[n] for n in made]
+        for tensor, n in zip(tensors, known, strict=True):
+            if (memory[n] if n is not None else identity_of(tensor.untyped_storage())) in of_made:
+                return True
+        return False
 
     def _draw(self, order: int, function: Function, args: Any, kwargs: Any, run: Run) -> Any:
         assert self._seed is not None
@@ -474,6 +490,19 @@ class Recorder:
             path = path_of(function) or simple_name(function)
             self.trace.uses.append(Use(path, tuple(dict.fromkeys(inputs)), why, site(), len(self.trace.calls)))
             self.done = self.done or len(self.trace.uses) > _MAX_USES
+
+
+def _why_not(
+    function: Function, args: Any, tensors: list[torch.Tensor], outputs: list[torch.Tensor], inputs: tuple[int, ...]
+) -> str:
+    """Why a call cannot be moved for what it has made; empty where it can."""
+    if not outputs:
+        return "its result goes to Python" if inputs else "none"
+    if [tensor for tensor in outputs if tensor.requires_grad or not is_plain(tensor)]:
+        return _unmovable(outputs)
+    if rounds_by_threads(function, args, tensors, outputs):
+        return "it rounds as the number of threads says, and data workers have one"
+    return ""
 
 
 def _tensors(part: Any, keywords: Any = None) -> list[torch.Tensor]:
