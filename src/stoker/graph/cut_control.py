@@ -8,11 +8,9 @@ compared; then the program runs with and without the cut in turn, and the cut st
 
 from __future__ import annotations
 
-import enum
 import functools
 import pickle
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,6 +20,7 @@ import numpy as np
 from stoker.core.units import format_seconds
 from stoker.graph.choice.cut import NO_TIME, Prices, choose
 from stoker.graph.choice.trial import Arm, Trial
+from stoker.graph.choice.variant_state import Phase, Shown, VariantState
 from stoker.graph.dataflow import Argument, Cut, Form, Graph
 from stoker.graph.leaves import leaves_of, signature_of
 from stoker.graph.loop_memory import LoopMemory
@@ -37,19 +36,14 @@ from stoker.graph.watching.step_watcher import Conductor
 SKIPPED_BATCHES = 2
 """Batches of a loader before recording: first steps allocate and warm up."""
 RECORDED_STEPS = 4
-COMPARED_STEPS = 3
 MAX_VARIANTS = 8
 _MAX_REVISIONS = 5
 """Times a cut is chosen again because something was found out; then its steps stay whole."""
-_OTHER_PHASE = 12
-"""Steps in a row that are not as recorded: the program does something else now, which is recorded as well."""
 _EAGER_BATCHES, _LOOK_EVERY = 64, 16
 """Up to so many batches each is looked at, then one in so many: looking costs some 10 us."""
 _PROBE_BYTES = 1 << 23
 _BEST_PRICES = Prices(bytes_per_s=1e12)
 """More than a core of any machine copies: what does not pay so never pays."""
-_WINDOW = 32
-"""Steps over which broken ones are counted."""
 
 Outcome = Literal["moved", "stayed", "reverted"]
 
@@ -72,21 +66,11 @@ class CutVerdict:
         return self.recording.graph
 
 
-class _Phase(enum.Enum):
-    RECORDING = enum.auto()
-    COMPARING = enum.auto()
-    ON = enum.auto()
-    """On trial, or after it."""
-    WHOLE = enum.auto()
-    """Nothing is moved, for good."""
-
-
 @dataclass(slots=True)
-class _Variant:
-    """Steps on batches that look the same: those of the phase in which the program is."""
+class _Variant(VariantState):
+    """With what is known of such steps, and what is made of it."""
 
     traces: list[Trace] = field(default_factory=list[Trace])
-    phase: _Phase = _Phase.RECORDING
     recording: Recording | None = None
     substitution: Substitution | None = None
     followed: frozenset[int] = frozenset()
@@ -95,17 +79,8 @@ class _Variant:
     """For steps on batches that workers have not prepared."""
     plan: StagePlan | None = None
     cut: Cut | None = None
-    compared: int = 0
-    steps: int = 0
-    in_a_row: int = 0
-    """Steps, up to the last one, that were not as recorded."""
     doubted: int | None = None
-    """Number of the call that did not come in those, while what comes instead is recorded."""
-    iterations: int = 0
-    """Iterations since it was left whole."""
-    missed: Counter[int] = field(default_factory=Counter[int])
-    """Calls that did not come as recorded, and in how many of the steps."""
-    seen_realised: dict[int, int] = field(default_factory=dict[int, int])
+    """Number of the call that did not come in several steps, while what comes instead is recorded."""
 
 
 def _reraise(error: Exception) -> None:
@@ -200,11 +175,8 @@ class Cutter:
     def _look_again(self) -> None:
         """The next iteration may be another phase; ever more seldom, a step of it shows whether one left whole is."""
         for variant in self._variants.values():
-            if variant.phase is _Phase.WHOLE and not self._broken and len(self._numbers) < MAX_VARIANTS:
-                variant.iterations += 1
-                if variant.iterations.bit_count() == 1:
-                    variant.phase = _Phase.RECORDING
-                    variant.traces.clear()
+            if not self._broken and len(self._numbers) < MAX_VARIANTS and variant.looks_again():
+                variant.traces.clear()
 
     def delivered(self, item: Any, seed: Callable[[], int] = int) -> Any:
         """The batch for the program, watched from now on if there is something to watch for.
@@ -269,7 +241,7 @@ class Cutter:
         self._broken = True
         self._memory.trial = None
         for variant in self._variants.values():
-            variant.phase, variant.plan, variant.substitution = _Phase.WHOLE, None, None
+            variant.phase, variant.plan, variant.substitution = Phase.WHOLE, None, None
         self._ship(b"")
         self._fail(error)
 
@@ -301,7 +273,7 @@ class Cutter:
             if len(self._variants) >= MAX_VARIANTS:
                 return
             variant = self._variants[signature] = _Variant()
-        if variant.phase is not _Phase.RECORDING:
+        if variant.phase is not Phase.RECORDING:
             self._follow(variant, batch, leaves)
             return
         expected = len(variant.traces[-1].calls) if variant.traces else 0
@@ -311,7 +283,7 @@ class Cutter:
         def take(compiled: bool) -> None:
             trace = recorder.finish(time.perf_counter() - begun)
             trace.bare = compiled
-            if recorder.began and variant.phase is _Phase.RECORDING:
+            if recorder.began and variant.phase is Phase.RECORDING:
                 variant.traces.append(trace)
                 self._ended.append(trace)
 
@@ -328,7 +300,7 @@ class Cutter:
             return
         self._know(variant, recording)
         if recording.whole:
-            variant.phase = _Phase.WHOLE
+            variant.phase = Phase.WHOLE
         else:
             self._choose(variant)
 
@@ -354,7 +326,7 @@ class Cutter:
         if (
             self._sample
             or self._batches < _EAGER_BATCHES
-            or any(v.phase is _Phase.RECORDING for v in self._variants.values())
+            or any(v.phase is Phase.RECORDING for v in self._variants.values())
         ):
             return True
         return len(self._variants) < MAX_VARIANTS and self._batches % _LOOK_EVERY == 0
@@ -412,7 +384,7 @@ class Cutter:
 
     def _record_again(self, variant: _Variant, doubted: int) -> None:
         """The program is in another phase, or a call of it is another from now on."""
-        variant.doubted, variant.phase, variant.plan = doubted, _Phase.RECORDING, None
+        variant.doubted, variant.phase, variant.plan = doubted, Phase.RECORDING, None
         variant.traces.clear()
         self._send()
 
@@ -433,9 +405,7 @@ class Cutter:
         used = {leaf.payload for step in steps for leaf in _leaves_of(step) if leaf.form is Form.CONSTANT}
         constants = {number: tensor for number, tensor in enumerate(recording.constants) if number in used}
         variant.plan = StagePlan(self._plans, recording.signature, steps, constants, cut.boundary)
-        variant.phase, variant.compared = _Phase.COMPARING, 0
-        variant.steps = variant.in_a_row = 0
-        variant.missed.clear()
+        variant.begin_comparing()
         self._send()
 
     def _keep_whole(
@@ -445,7 +415,7 @@ class Cutter:
         recording, cut = variant.recording, cut if cut is not None else variant.cut
         assert recording is not None
         assert cut is not None
-        variant.phase, variant.plan, variant.substitution = _Phase.WHOLE, None, None
+        variant.phase, variant.plan, variant.substitution = Phase.WHOLE, None, None
         recording.whole = True
         self._send()
         self._tell(recording, cut, outcome, reason, gain)
@@ -471,7 +441,7 @@ class Cutter:
             if known is not None:
                 self._follow(known, prepared.batch, leaves)
             return
-        comparing = variant.phase is _Phase.COMPARING
+        comparing = variant.phase is Phase.COMPARING
         verifier = Verifier(variant.substitution, leaves, prepared, comparing=comparing, seed=self._seed)
 
         def end(compiled: bool) -> None:
@@ -483,42 +453,32 @@ class Cutter:
         self._conductor.begin(self, verifier, end)
 
     def _judge(self, variant: _Variant, verifier: Verifier) -> None:
-        """What a step on a prepared batch has shown."""
+        """Draws the conclusions from what a step on a prepared batch has shown."""
         assert variant.recording is not None
-        assert variant.cut is not None
         graph = variant.recording.graph
-        if verifier.differing:
-            for value in verifier.differing:
-                node = graph.producer(value)
-                assert node is not None
-                node.state = "its result in a data worker differs in bits from the one here"
-            spread_state(graph)
-            self._revise(variant)
-            return
-        variant.steps += 1
-        missed = verifier.missed
-        variant.in_a_row = 0 if missed is None else variant.in_a_row + 1
-        if missed is not None:
-            variant.missed[missed] += 1
-        for value in verifier.realised:
-            variant.seen_realised[value] = variant.seen_realised.get(value, 0) + 1
-        again = [value for value, times in variant.seen_realised.items() if times >= 2 and value not in graph.kept]
-        if again:
-            graph.kept.update(dict.fromkeys(again, "is used in a way that was not recorded"))
-            self._revise(variant)
-        elif missed is not None and variant.in_a_row >= _OTHER_PHASE and len(self._numbers) < MAX_VARIANTS:
-            self._record_again(variant, missed)
-        elif variant.steps >= _WINDOW:
-            if variant.missed.total() > variant.steps // 2:
-                number, _ = variant.missed.most_common(1)[0]
+        found = variant.on_step(
+            verifier.differing, verifier.missed, verifier.realised, graph.kept, complete=verifier.complete,
+            may_record=len(self._numbers) < MAX_VARIANTS,
+        )  # fmt: skip
+        match found:
+            case (Shown.DIFFERS, values):
+                for value in values:
+                    node = graph.producer(value)
+                    assert node is not None
+                    node.state = "its result in a data worker differs in bits from the one here"
+                spread_state(graph)
+                self._revise(variant)
+            case (Shown.NEEDED, values):
+                graph.kept.update(dict.fromkeys(values, "is used in a way that was not recorded"))
+                self._revise(variant)
+            case (Shown.OTHER_PHASE, (number,)):
+                self._record_again(variant, number)
+            case (Shown.DOUBTED, (number,)):
                 self._doubt(variant, number)
-            variant.steps = 0
-            variant.missed.clear()
-        elif variant.phase is _Phase.COMPARING and verifier.complete:
-            variant.compared += 1
-            if variant.compared >= COMPARED_STEPS:
-                variant.phase = _Phase.ON
+            case (Shown.PROVEN, _):
                 self._start_trial()
+            case _:
+                pass
 
     # -- the trial ---------------------------------------------------------------------------------------------------
 
@@ -559,7 +519,7 @@ class Cutter:
         self._send()
 
     def _moved(self) -> list[_Variant]:
-        return [v for v in self._variants.values() if v.phase is _Phase.ON]
+        return [v for v in self._variants.values() if v.phase is Phase.ON]
 
     def _say_moved(self, reason: str, gain: float) -> None:
         for variant in self._moved():
