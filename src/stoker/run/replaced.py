@@ -30,7 +30,7 @@ def replace_all() -> dict[str, list[str]]:
     with contextlib.suppress(Exception):  # which is torch's business, until the program compiles
         importlib.import_module(COMPILER)
     modes.watch_compiled()
-    StepRecorder(lambda *_: None).install()
+    StepRecorder(lambda end, by_optimizer: None).install()
     arena = SlotArena()
     arena.install()
     streams.watch_reads()
