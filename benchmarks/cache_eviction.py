@@ -13,7 +13,8 @@ from pathlib import Path
 from benchmarks.caching import MIB, random_bytes, scratch
 from benchmarks.harness import Bar, Options, Report, number, run
 from stoker.cache.names import ObjectName
-from stoker.cache.store.layout import Policy, StoreSettings
+from stoker.cache.policies import Policy
+from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Strength, Version
 
@@ -35,7 +36,7 @@ class Trainer:
     """Reads data sets through a page store."""
 
     def __init__(self, folder: Path, limit_bytes: int, policy: Policy) -> None:
-        settings = StoreSettings(limit_bytes=limit_bytes, policy=policy, keep_free_frac=0.0)
+        settings = StoreSettings(limit_bytes=limit_bytes, eviction=policy, keep_free_frac=0.0)
         self._pages = PageStore(folder, settings)
         self._data = random_bytes(PAGE_BYTES, 0)
         self._version = Version(Strength.ETAG, '"emulated"', PAGE_BYTES)

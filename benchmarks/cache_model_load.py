@@ -26,7 +26,7 @@ from benchmarks.caching import MIB, ROOMY_BYTES, scratch
 from benchmarks.harness import Bar, Options, Report, Spread, ratios, run
 from benchmarks.stub_store import stub_store
 from stoker.cache.models.loading import load_safetensors
-from stoker.cache.rule_settings import CacheSettings
+from stoker.cache.settings import CacheSettings
 
 BAR = Bar(
     "cache_model_load",

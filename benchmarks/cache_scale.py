@@ -223,7 +223,7 @@ def _evict(options: Options, report: Report, directory: Path, limit_bytes: int) 
     ours.recv()
     rng, clock, fits = random.Random(0), time.perf_counter, limit_bytes // PAGE_BYTES
     took: list[float] = []
-    with PageStore(directory, settings(limit_bytes, policy="lru")) as pages:
+    with PageStore(directory, settings(limit_bytes, eviction="lru")) as pages:
         read = functools.partial(is_whole, pages, size=PAGE_BYTES)
         while not ours.poll():
             newest: int = written.value
@@ -246,7 +246,7 @@ def _evict(options: Options, report: Report, directory: Path, limit_bytes: int) 
 
 
 def _overwrite(directory: Path, limit_bytes: int, total: int, pipe: Any, written: Any) -> None:
-    with PageStore(directory, settings(limit_bytes, policy="lru")) as pages:
+    with PageStore(directory, settings(limit_bytes, eviction="lru")) as pages:
         begun = time.perf_counter()
         for place in range(total):
             put(pages, (place,), PAGE_BYTES)

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.served import Stoker
-from stoker.core.config import Settings
+from stoker.run.settings import RunSettings
 
 BATCH, SHAPE = 64, (3, 224, 224)
 
@@ -73,7 +73,7 @@ def main() -> None:
             loader = DataLoader(Images(steps * BATCH), BATCH, num_workers=options.workers, pin_memory=True)
             rates["torch"].append(train(loader, products))
             for side, workers in (("stoker", options.workers), ("stoker auto", None)):
-                stoker = Stoker(Settings(workers=workers))
+                stoker = Stoker(RunSettings.of(workers=workers))
                 rates[side].append(train(stoker.iterate(loader), products))
                 stoker.serving.close()
         ratios = [s / t for s, t in zip(rates["stoker"], rates["torch"], strict=True)]

@@ -20,11 +20,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, run
 from benchmarks.served import Stoker
-from stoker.core.config import Settings
 from stoker.feed.loader import LoaderFeed
 from stoker.records import events
 from stoker.records.runlog import RunLog
 from stoker.run.loaders.serving import Serving
+from stoker.run.settings import RunSettings
 from stoker.ui.live import LiveLine
 
 BAR = Bar("measuring_overhead", "cost of measuring, as a share of an emulated step", headline=("overhead_percent",))
@@ -80,7 +80,7 @@ class Timed:
 class Measured(Serving):
     """Serves as ``stoker run`` does, and knows what measuring costs."""
 
-    def __init__(self, settings: Settings, sinks: list[Any]) -> None:
+    def __init__(self, settings: RunSettings, sinks: list[Any]) -> None:
         super().__init__(settings, sinks)
         self.clock: Any = Timed(self.clock)
 
@@ -108,7 +108,7 @@ def _nothing(*_: object, **__: object) -> None:
 class Unmeasured(Serving):
     """Serves without marks and records."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RunSettings) -> None:
         super().__init__(settings, sinks=[])
         self.clock: Any = Silent()
 
@@ -143,7 +143,7 @@ def measure(options: Options) -> Report:
     """Both loops in alternation."""
     report = Report()
     steps = options.pick(1500, 400, 20)
-    settings = Settings(quiet=True, workers=2)
+    settings = RunSettings.of(quiet=True, workers=2)
     optimizer = torch.optim.SGD(torch.nn.Linear(64, 8).parameters(), lr=0.01)
     spent: list[float] = []
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:

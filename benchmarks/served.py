@@ -8,16 +8,16 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from stoker.core.config import Settings
 from stoker.records import events
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
+from stoker.run.settings import RunSettings
 
 
 class Stoker:
     """Serves the loaders it is handed; everything else in the process stays torch's."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RunSettings) -> None:
         self.events: list[events.AnyEvent] = []
         self.serving = Serving(settings, sinks=[self.events.append])
 
@@ -45,7 +45,7 @@ class Stoker:
 @contextlib.contextmanager
 def stoker(**settings: Any) -> Iterator[Stoker]:
     """A :class:`Stoker` with these settings, closed at the end."""
-    served = Stoker(Settings(quiet=True, **settings))
+    served = Stoker(RunSettings.of(quiet=True, **settings))
     try:
         yield served
     finally:

@@ -12,7 +12,7 @@ import pytest
 from stoker.cache.directories import Directories, Placed, open_directories
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.page_stores import close_page_stores
-from stoker.cache.policies import DEFAULT_RULES
+from stoker.cache.settings import CacheSettings
 from stoker.cache.versions import Strength, Version
 from stoker.core.errors import ConfigError
 
@@ -22,10 +22,14 @@ LIMIT = 64 << 20
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Directories:
-    found = open_directories([(tmp_path / "a", LIMIT), (tmp_path / "b", 3 * LIMIT)], DEFAULT_RULES)
+    found = open_directories([asked(tmp_path / "a"), asked(tmp_path / "b", 3 * LIMIT)])
     yield found  # type: ignore[misc]
     for each in found.directories:
         close_page_stores(each.path)
+
+
+def asked(path: Path, limit_bytes: int = LIMIT) -> CacheSettings:
+    return CacheSettings(directory=str(path), limit_bytes=limit_bytes)
 
 
 def name_of(number: int) -> ObjectName:
@@ -75,9 +79,9 @@ def test_the_pages_of_a_large_object_lie_together(opened: Directories) -> None:
 
 
 def test_a_directory_more_moves_nothing_and_hides_no_newer_version(tmp_path: Path) -> None:
-    alone = open_directories([(tmp_path / "a", LIMIT)], DEFAULT_RULES)
+    alone = open_directories([asked(tmp_path / "a")])
     assert all(put(alone, number) for number in range(OBJECTS))
-    both = open_directories([(tmp_path / "a", LIMIT), (tmp_path / "b", LIMIT)], DEFAULT_RULES)
+    both = open_directories([asked(tmp_path / "a"), asked(tmp_path / "b")])
     assert all(where(both, number) == "a" for number in range(OBJECTS))
     for number in range(OBJECTS):
         newer = version_of(1000 + number)
@@ -94,8 +98,8 @@ def test_what_cannot_be_used_is_named_and_costs_only_its_pages(tmp_path: Path) -
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "format").write_text("something else\n")
     (tmp_path / "file").write_text("no directory")
-    paths = [(tmp_path / name, LIMIT) for name in ("damaged", "file", "good")]
-    found = open_directories(paths, DEFAULT_RULES)
+    paths = [asked(tmp_path / name) for name in ("damaged", "file", "good")]
+    found = open_directories(paths)
     assert found.first == tmp_path / "good"
     assert all(put(found, number) for number in range(20))
     assert {where(found, number) for number in range(20)} == {"good"}
@@ -104,7 +108,7 @@ def test_what_cannot_be_used_is_named_and_costs_only_its_pages(tmp_path: Path) -
     assert "exists" in file["state"].lower()
     assert good["state"] == "ok"
     with pytest.raises(ConfigError, match=r"damaged.*format"):
-        open_directories(paths[:2], DEFAULT_RULES)
+        open_directories(paths[:2])
     close_page_stores(tmp_path / "good")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.cli import config_show
 from stoker.cli.main import COMMANDS, main
-from stoker.core.config import KEYS
+from stoker.run.settings import KEYS
 
 
 def test_show_as_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

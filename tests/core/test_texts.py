@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from stoker.core.config import Settings
 from stoker.core.texts import escaped, to_json
 from stoker.records import events
 from stoker.records.runlog import RunLog
+from stoker.run.settings import RunSettings
 
 NAME = "tr\udce4in.py"  # as python reads b"tr\xe4in.py"
 
@@ -34,8 +34,8 @@ def test_a_run_goes_on_being_recorded(tmp_path: Path) -> None:
 
 
 def test_settings_reach_the_program_as_they_are() -> None:
-    settings = Settings(run_dir="ru\udcfc")
-    assert Settings.from_json(settings.to_json()) == settings
+    settings = RunSettings.of(run_dir="ru\udcfc")
+    assert RunSettings.from_json(settings.to_json()) == settings
 
 
 def header() -> events.RunHeader:

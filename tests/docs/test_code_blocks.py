@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.main import COMMANDS
-from stoker.core.config import KEYS
+from stoker.run.settings import KEYS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from stoker.core.config import Settings
 from stoker.records import events
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
+from stoker.run.settings import RunSettings
 from tests.faults.harness import name_of
 
 # Templates forked from here collect garbage at their start: not over all that the tests have imported.
@@ -57,7 +57,7 @@ class Record:
 def served(**settings: Any) -> Iterator[Record]:
     """Serves the loaders of this process under these settings (fields of ``Settings``)."""
     record = Record()
-    serving = Serving(Settings(**settings), [record.all.append])
+    serving = Serving(RunSettings.of(**settings), [record.all.append])
     patch.install(serving)
     try:
         yield record

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 from stoker.core.errors import SampleKillsWorkerError
-from stoker.core.replay import Replay
+from stoker.feed.replay import Replay
 from tests.faults.data import Harmful, Numbers, PrivateRng, Shards, die, in_worker
 from tests.faults.harness import template_below, workers_below
 from tests.faults.serve import Forking, assert_same, driven, in_child, loader_of, plain, served

@@ -22,11 +22,11 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from stoker.core.config import Settings
 from stoker.feed.iterator import FedIterator
 from stoker.feed.order import Cursor
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
+from stoker.run.settings import RunSettings
 from tests.faults.data import Numbers, PrivateRng, Shards
 from tests.faults.harness import workers_below
 
@@ -139,7 +139,7 @@ def brokenly(case: Case) -> tuple[list[Any], int]:
 
 def piece(case: Case, state: bytes | None, until: int | None, found: list[Any]) -> bytes | None:
     """One process's part of the run; the state it saved, or None at the end."""
-    serving = Serving(Settings(workers=case.workers), [])
+    serving = Serving(RunSettings.of(workers=case.workers), [])
     patch.install(serving)
     try:
         loader = case.loader()

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stoker.core.config import Settings
 from stoker.core.errors import DifferentResultError
 from stoker.feed import moved
 from stoker.records import events
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
+from stoker.run.settings import RunSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -71,7 +71,7 @@ class Served:
 
     def __init__(self, **settings: Any) -> None:
         self.events: list[events.AnyEvent] = []
-        self.serving = Serving(Settings(**settings), sinks=[self.events.append])
+        self.serving = Serving(RunSettings.of(**settings), sinks=[self.events.append])
 
     def __enter__(self) -> Served:
         patch.install(self.serving)

@@ -24,7 +24,6 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from stoker.core.config import Settings
 from stoker.core.errors import ResumeError
 from stoker.feed.cursor import Cursor, inner_sampler, own_generator
 from stoker.feed.order import Order, blank_cursor, draws_lazily, num_free
@@ -32,6 +31,7 @@ from stoker.feed.program import WorkItem
 from stoker.records import events
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
+from stoker.run.settings import RunSettings
 
 N = 23
 DATA = list(range(N))
@@ -294,7 +294,7 @@ class TestLookahead:
 
         expected = states()
         seen: list[events.AnyEvent] = []
-        serving = Serving(Settings(workers=4), [seen.append])
+        serving = Serving(RunSettings.of(workers=4), [seen.append])
         patch.install(serving)
         try:
             assert states() == expected

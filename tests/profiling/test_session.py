@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from stoker.core.config import Settings
 from stoker.perf.diagnosis.breakdown import StepBreakdown, break_down
 from stoker.records.profile import RankRecord, rank_name, read_rank
 from stoker.run.profiling.options import ProfileOptions
 from stoker.run.profiling.session import ProfileSession, flush_files
 from stoker.run.run_context import Active
+from stoker.run.settings import RunSettings
 
 REST_S = 0.01
 
@@ -42,7 +42,9 @@ class Rows(Dataset[Tensor]):
 def profiled(program: Callable[[], object], folder: Path, **options: Any) -> tuple[RankRecord, StepBreakdown]:
     """What is measured of a program that goes on when that is done."""
     chosen = ProfileOptions(**{"steps": 12, "warmup": 1, "then": "continue", **options})
-    active = Active(settings=Settings(), run_dir=str(folder / "run"), profile=chosen.to_json(), program=("train.py",))
+    active = Active(
+        settings=RunSettings(), run_dir=str(folder / "run"), profile=chosen.to_json(), program=("train.py",)
+    )
     stock = _BaseDataLoaderIter.__next__
     session = ProfileSession(active)
     session.start()
@@ -262,7 +264,7 @@ class TestHarm:
 
     def test_nothing_but_a_launcher_leaves_nothing(self, tmp_path: Path) -> None:
         chosen = ProfileOptions(steps=4).to_json()
-        session = ProfileSession(Active(settings=Settings(), run_dir=str(tmp_path / "run"), profile=chosen))
+        session = ProfileSession(Active(settings=RunSettings(), run_dir=str(tmp_path / "run"), profile=chosen))
         session.start()
         session.end()
         assert not (tmp_path / "run").exists()

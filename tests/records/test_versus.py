@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core import config
 from stoker.records.versus import LEAST_BATCHES, MIN_PAIRS, Pair, Round, compare, describe, least_batches, shortfall
 
 
@@ -79,7 +78,3 @@ def test_batches_are_counted_where_samples_are_unknown() -> None:
 def test_more_workers_need_more_batches() -> None:
     assert least_batches(1) == least_batches(3) == LEAST_BATCHES
     assert least_batches(8) == 288
-
-
-def test_what_a_setting_asks_for_is_what_a_ratio_takes() -> None:
-    assert (config.LEAST_BATCHES, config.MIN_PAIRS) == (LEAST_BATCHES, MIN_PAIRS)

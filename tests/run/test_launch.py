@@ -15,9 +15,9 @@ import pytest
 
 import stoker
 from stoker.cli import run as cli_run
-from stoker.core.config import Settings
 from stoker.run import launch
 from stoker.run.run_context import Active
+from stoker.run.settings import RunSettings
 
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCE = str(Path(stoker.__file__).parents[1])
@@ -305,7 +305,7 @@ class TestHook:
 
     def test_interpreter_without_stoker(self, environ: dict[str, str], tmp_path: Path) -> None:
         # Another interpreter that inherits the environment: isolated from our packages, only the hook's folder seen.
-        settings = Active(settings=Settings(), run_dir="x").to_environment()
+        settings = Active(settings=RunSettings(), run_dir="x").to_environment()
         environ |= {"PYTHONPATH": launch.SITE_DIR, "STOKER_ACTIVE": settings}
         base = Path(getattr(sys, "_base_executable", sys.executable))
         command = [str(base), "-c", "import sys; print('stoker' in sys.modules, len(sys.meta_path))"]
@@ -469,7 +469,7 @@ class TestNames:
 
 class TestEnvironment:
     def test_served_and_plain_are_inverse(self) -> None:
-        active = Active(settings=Settings(workers=3), run_dir="/r", argv=())
+        active = Active(settings=RunSettings.of(workers=3), run_dir="/r", argv=())
         for path in (None, "a", "a::b"):
             environ = {"HOME": "/h"} | ({} if path is None else {"PYTHONPATH": path})
             served = launch.served_environment(environ, active)
@@ -480,6 +480,6 @@ class TestEnvironment:
 
     def test_active_survives_the_environment(self) -> None:
         active = Active(
-            settings=Settings(workers=3, quiet=True), run_dir="/r", run_id="r-1", pid=7, argv=tuple(sys.argv)
+            settings=RunSettings.of(workers=3, quiet=True), run_dir="/r", run_id="r-1", pid=7, argv=tuple(sys.argv)
         )
         assert Active.from_environment({"STOKER_ACTIVE": active.to_environment()}) == active

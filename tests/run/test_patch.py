@@ -6,17 +6,17 @@ from collections.abc import Iterator
 import pytest
 from torch.utils.data import DataLoader
 
-from stoker.core.config import Settings
 from stoker.core.patching import patched
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
+from stoker.run.settings import RunSettings
 
 STOCK = dict(vars(DataLoader))
 
 
 @pytest.fixture
 def serving() -> Iterator[Serving]:
-    made = Serving(Settings(), [])
+    made = Serving(RunSettings(), [])
     yield made
     patch.remove()
     made.close()
@@ -60,7 +60,7 @@ def test_torchs_capsules_are_its_own_again_after_the_last_that_watches() -> None
     import torch
 
     stock = torch.to_dlpack
-    one, two = Serving(Settings(), []), Serving(Settings(), [])
+    one, two = Serving(RunSettings(), []), Serving(RunSettings(), [])
     assert torch.to_dlpack is not stock
     one.close()
     assert torch.to_dlpack is not stock

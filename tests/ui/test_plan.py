@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import replace
 
-from stoker.core.amounts import format_cost, format_hours
+from stoker.core.units import format_cost, format_hours
 from stoker.records.plan import Dot, Family, NearestMiss, Pick, PlanReport, PlanRow, Span
 from stoker.ui.plan_html import render_plan_page
 from stoker.ui.plan_plots import draw_plans, gpu_classes

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stoker.cache.models.folders import materialise
     from stoker.cache.models.loading import load_safetensors, stream_safetensors
     from stoker.cache.policies import Freshness, Rule
-    from stoker.cache.rule_settings import rules_of
+    from stoker.cache.rules_text import rules_of
 
 __all__ = [
     "Freshness",
@@ -34,7 +34,7 @@ _HOMES = {
     "install": "filesystem.routing",
     "load_safetensors": "models.loading",
     "materialise": "models.folders",
-    "rules_of": "rule_settings",
+    "rules_of": "rules_text",
     "stream_safetensors": "models.loading",
     "uninstall": "filesystem.routing",
 }

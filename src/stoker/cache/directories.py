@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import xxhash
+from msgspec.structs import replace
 
 from stoker.cache.cluster.membership.ring import chunk_position
 from stoker.cache.names import ObjectName
 from stoker.cache.page_stores import page_store
-from stoker.cache.policies import Life, Rule
+from stoker.cache.policies import Life
 from stoker.cache.protocols import Pages, Reads
+from stoker.cache.settings import CacheSettings
 from stoker.cache.store.contents import HeldPage
 from stoker.cache.store.index.page_index import Entry
 from stoker.cache.store.page_store import PageStore
@@ -247,26 +249,27 @@ class Directories:
             return otherwise
 
 
-def open_directories(asked: Sequence[tuple[Path, int | None]], rules: Sequence[Rule]) -> Directories:
+def open_directories(asked: Sequence[CacheSettings]) -> Directories:
     """The directories, those that cannot be used with what is wrong with them.
 
     Args:
-        asked: path and most bytes of each; None for what was last asked for, else a part of the disk.
-        rules: say how long pages stay.
+        asked: settled settings of each.
 
     Raises:
         ConfigError: none can be used.
     """
-    opened = [_open(path, limit_bytes, rules) for path, limit_bytes in asked]
+    opened = [_open(settings) for settings in asked]
     if all(directory.store is None for directory in opened):
         faults = "; ".join(f"{directory.path}: {directory.fault}" for directory in opened)
         raise ConfigError(f"`--dir` must name a directory that can be used, got {faults}")
     return Directories(opened)
 
 
-def _open(path: Path, limit_bytes: int | None, rules: Sequence[Rule]) -> Directory:
+def _open(settings: CacheSettings) -> Directory:
+    path = Path(settings.directory)
     try:
-        return Directory(path, page_store(path, limit_bytes, rules))
+        # What a worker sends to others it compares with its checksum whatever is set for programs of this machine.
+        return Directory(path, page_store(replace(settings, verify="always")))
     # Damage shows in many ways: as another format, a short file, an index of nonsense. The others go on.
     except (CacheError, OSError, ValueError) as error:
         return Directory(path, None, _words(error))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
-from stoker.cache.store.layout import StoreSettings, default_directory
+import msgspec
+
+from stoker.cache.policies import Rule, Verify
+from stoker.cache.settings import CacheSettings
+from stoker.cache.store.layout import StoreSettings, default_directory, note_limit_bytes, note_policy
 from stoker.cache.store.page_store import PageStore
 from stoker.core.forking import ForkedLock
 
@@ -16,27 +18,38 @@ _stores: dict[tuple[Path, tuple[Rule, ...], Verify], PageStore] = {}
 _lock = ForkedLock()
 
 
-def page_store(
-    directory: str | os.PathLike[str] | None = None,
-    limit_bytes: int | None = None,
-    rules: Sequence[Rule] = DEFAULT_RULES,
-    verify: Verify = "always",
-) -> PageStore:
-    """The page store of a directory, opened or created.
-
-    Args:
-        directory: None for the user's own.
-        limit_bytes: most bytes on disk; None for what was last asked for, else a part of the disk.
-        rules: say how long pages stay.
-        verify: when bytes are compared with their checksums: at every read, or when this process first reads them.
-    """
-    place = (Path(directory) if directory is not None else default_directory()).expanduser().resolve()
-    key = place, tuple(rules), verify
+def page_store(settings: CacheSettings) -> PageStore:
+    """The page store of the cache, opened or created."""
+    place = Path(settled(settings).directory).resolve()
+    key = place, settings.all_rules, settings.verify
     with _lock:
         if key not in _stores:
-            settings = StoreSettings(limit_bytes=limit_bytes, rules=tuple(rules), verify=verify)
-            _stores[key] = PageStore(place, settings)
+            _stores[key] = PageStore(place, StoreSettings(**msgspec.structs.asdict(settings)))
         return _stores[key]
+
+
+def settled(settings: CacheSettings) -> CacheSettings:
+    """The settings with whole paths, and with the user's own directory where none is named.
+
+    Raises:
+        CacheDirectoryError: the user's own would be on a network mount.
+    """
+    return settings.settled(default_directory)
+
+
+def note_asked(settings: CacheSettings) -> None:
+    """Notes the size and the eviction policy that are asked for, if any are, for those who open the cache later.
+
+    Args:
+        settings: settled ones.
+
+    Raises:
+        CacheDirectoryError: the directory cannot be used.
+    """
+    if settings.limit_bytes is not None:
+        note_limit_bytes(Path(settings.directory), settings.limit_bytes)
+    if settings.eviction is not None:
+        note_policy(Path(settings.directory), settings.eviction)
 
 
 def close_page_stores(directory: str | os.PathLike[str]) -> None:

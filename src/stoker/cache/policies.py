@@ -9,6 +9,8 @@ from typing import Literal
 
 Verify = Literal["always", "first-touch"]
 """When cached bytes are compared with their checksums: at every read, or when a process first reads them."""
+Policy = Literal["epoch", "sieve", "s3fifo", "lru"]
+"""Which segments go first (:mod:`stoker.cache.store.reclaim.eviction`)."""
 
 
 class Freshness(enum.Enum):

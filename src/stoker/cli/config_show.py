@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from stoker.cli.arguments import Parser
-from stoker.core.config import KEYS
-from stoker.core.config_sources import PRECEDENCE, Resolved, resolve
+from stoker.core.settings_sources import PRECEDENCE, Resolved
 from stoker.core.units import format_bytes
+from stoker.run.settings import KEYS, RunSettings, resolve
 
 
 def main(argv: list[str]) -> int:
@@ -22,11 +22,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _as_json(resolved: Resolved) -> str:
+def _as_json(resolved: Resolved[RunSettings]) -> str:
     settings = [
         {
             "key": key.name,
-            "value": getattr(resolved.settings, key.field),
+            "value": key.of(resolved.settings),
             "origin": resolved.origins[key.field],
         }
         for key in KEYS
@@ -34,9 +34,9 @@ def _as_json(resolved: Resolved) -> str:
     return json.dumps({"settings": settings, "precedence": list(PRECEDENCE)}, indent=2)
 
 
-def _as_table(resolved: Resolved) -> str:
+def _as_table(resolved: Resolved[RunSettings]) -> str:
     rows = [("key", "value", "origin")]
-    rows += [(k.name, _shown(k.field, getattr(resolved.settings, k.field)), resolved.origins[k.field]) for k in KEYS]
+    rows += [(k.name, _shown(k.field, k.of(resolved.settings)), resolved.origins[k.field]) for k in KEYS]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in rows]
     lines += ["", "The first of these that names a key wins:"]

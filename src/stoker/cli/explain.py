@@ -15,7 +15,6 @@ from stoker.cli.command_line import Option, check_program, split
 from stoker.cli.errors import refuse
 from stoker.cli.output import print_json
 from stoker.cli.run import OPTIONS as RUN_OPTIONS
-from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError, RunFolderError, StokerError
 from stoker.core.saying import say
 from stoker.records.events import LoaderOpened
@@ -23,6 +22,7 @@ from stoker.records.explanation import Explanation
 from stoker.records.runlog import RUNS_FOLDER, Run, find_run, read_run
 from stoker.run.launch import command_of
 from stoker.run.process_tree import end_tree
+from stoker.run.settings import resolve
 from stoker.ui.cuts import latest_cuts, summarise_cut, write_cut
 from stoker.ui.explanation import render_explanation
 from stoker.ui.terminal import style_for
@@ -116,7 +116,7 @@ def explanation_of(run: Run) -> Explanation:
 
 def _explain_program(chosen: dict[str, str], program: list[str], *, as_json: bool) -> int:
     settings = resolve(chosen).settings
-    if settings.off:
+    if settings.report.off:
         raise ConfigError("`off` must not be set to explain a program: it leaves every loader to torch")
     with tempfile.TemporaryDirectory(prefix="stoker-explain-") as folder:
         target = Path(folder, "explanation.json")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from stoker.cli.command_line import Option, check_program, split
 from stoker.cli.errors import refuse
-from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError, StokerError
 from stoker.core.extras import require
 from stoker.run.profiling.options import ProfileOptions
+from stoker.run.settings import resolve
 
 HELP = """\
 usage: stoker profile [options] script.py [args...]

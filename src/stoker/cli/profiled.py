@@ -10,10 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 from statistics import fmean
 
-import msgspec
-
 from stoker.cli.output import json_of
-from stoker.core.config import Settings
 from stoker.core.saying import say
 from stoker.perf.diagnosis.rules import Context, judge
 from stoker.records.profile import PROFILE_NAME, Profile, RankRecord, write_record
@@ -24,11 +21,12 @@ from stoker.run.profiling.launching import clear, end_like, read_ranks, run_prog
 from stoker.run.profiling.merge_ranks import assemble
 from stoker.run.profiling.options import ProfileOptions
 from stoker.run.run_context import Active
+from stoker.run.settings import RunSettings
 from stoker.ui.profile_text import render_profile
 from stoker.ui.terminal import style_for
 
 
-def profile(settings: Settings, options: ProfileOptions, program: list[str], report: Report) -> int:
+def profile(settings: RunSettings, options: ProfileOptions, program: list[str], report: Report) -> int:
     """Measures a program and reports; returns the exit status.
 
     Args:
@@ -37,7 +35,7 @@ def profile(settings: Settings, options: ProfileOptions, program: list[str], rep
         program: a script or ``-m module``, with its arguments.
         report: that is made of it.
     """
-    command, environ = command_of(msgspec.structs.replace(settings, off=False), program, profile=options.to_json())
+    command, environ = command_of(settings.but(off=False), program, profile=options.to_json())
     environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own log lines
     active = Active.from_environment({ACTIVE_ENV: environ[ACTIVE_ENV]})
     folder, rank = Path(active.run_dir), _own_rank()

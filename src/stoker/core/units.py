@@ -1,4 +1,4 @@
-"""Bytes and seconds as people write and read them; inside stoker they are plain numbers."""
+"""Bytes, seconds, hours and money as people write and read them; inside stoker they are plain numbers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _BYTE_UNITS = {
     **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40},
 }
 _SECOND_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
@@ -86,3 +87,24 @@ def _split(text: str, expected: str) -> tuple[str, str]:
     if match is None:
         raise ValueError(f"`{text}` is not {expected}")
     return match[1], match[2].lower()
+
+
+def format_hours(hours: float) -> str:
+    """A duration as precise as predictions are: ``42 s``, ``3.4 h``, ``12 days``, ``3.1 years``."""
+    if hours < 1 / 60:
+        return f"{hours * 3600:.3g} s"
+    if hours < 1:
+        return f"{hours * 60:.1f} min" if hours < 1 / 6 else f"{hours * 60:.0f} min"
+    if hours < 72:
+        return f"{hours:.1f}".removesuffix(".0") + " h" if hours < 20 else f"{hours:.0f} h"
+    days = hours / 24
+    if days < 730:
+        return f"{days:.1f} days" if days < 20 else f"{days:,.0f} days"
+    return f"{days / 365.25:,.1f} years"
+
+
+def format_cost(amount: float, currency: str) -> str:
+    """An amount of money, or of GPU-hours: ``$3.20``, ``$480``, ``1,200 CHF``."""
+    digits = f"{amount:,.2f}" if amount < 10 else f"{amount:,.0f}"
+    sign = _SIGNS.get(currency)
+    return f"{sign}{digits}" if sign else f"{digits} {currency}"

@@ -8,10 +8,10 @@ from typing import Any, Literal, Protocol, cast
 
 from stoker.core import seeds
 from stoker.core.errors import SampleKillsWorkerError, dead_worker, end_of_worker
-from stoker.core.replay import replay_command
 from stoker.feed.crew import Departure
 from stoker.feed.leases import Item
 from stoker.feed.program import Iteration, WorkItem
+from stoker.feed.replay import replay_command
 
 Policy = Literal["raise", "skip", "replace"]
 

@@ -9,11 +9,7 @@ from html import escape
 from types import TracebackType
 from typing import Any
 
-import msgspec
-
 from stoker.core import host
-from stoker.core.config import Settings
-from stoker.core.config_sources import resolve
 from stoker.core.sources import own_program
 from stoker.records import events
 from stoker.records.runlog import Run, RunLog
@@ -23,6 +19,7 @@ from stoker.run.loaders import patch
 from stoker.run.loaders.library import log_event
 from stoker.run.loaders.serving import Serving
 from stoker.run.rank import find_place
+from stoker.run.settings import KEYS, RunSettings, resolve
 from stoker.ui.report_text import render_text
 from stoker.ui.summary import summarise
 
@@ -37,7 +34,7 @@ class feeding:
     serving, with its own settings.
 
     Args:
-        settings: fields of :class:`stoker.core.config.Settings` (``workers=4``, ``tier="pinned"`` …), which win over
+        settings: those of `stoker config show` (``workers=4``, ``tier="pinned"`` …), which win over
             the environment and the configuration files.
 
     Raises:
@@ -71,9 +68,9 @@ class feeding:
         return self
 
     def _begin(self) -> Serving:
-        serving = Serving(self._settings, [] if self._settings.quiet else [log_event])
-        if self._settings.run_dir is not None:
-            self._log = RunLog(os.path.abspath(self._settings.run_dir), self._header)
+        serving = Serving(self._settings, [] if self._settings.report.quiet else [log_event])
+        if self._settings.report.run_dir is not None:
+            self._log = RunLog(os.path.abspath(self._settings.report.run_dir), self._header)
             serving.add_sink(self._log.on_event)
         self._started_unix_s = time.time()
         patch.install(serving)
@@ -111,12 +108,12 @@ class feeding:
         return f"<pre>{escape(self.report())}</pre>"
 
 
-def settings_with(chosen: dict[str, Any]) -> Settings:
+def settings_with(chosen: dict[str, Any]) -> RunSettings:
     """The settings of the environment and the configuration files, with ``chosen`` ones in place of theirs."""
-    known = [field.name for field in msgspec.structs.fields(Settings)]
+    known = [key.field for key in KEYS]
     for name in chosen:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             remedy = f"did you mean `{near[0]}`?" if near else "settings are " + ", ".join(f"`{k}`" for k in known)
             raise TypeError(f"`{name}` is not a setting of `stoker.feeding`; {remedy}")
-    return msgspec.structs.replace(resolve().settings, **chosen)
+    return resolve().settings.but(**chosen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -13,14 +12,14 @@ import torch
 
 from stoker import __version__
 from stoker.core import host
-from stoker.core.config import Settings
 from stoker.core.texts import escaped
 from stoker.records.events import RunHeader
 from stoker.run.rank import RankPlace
+from stoker.run.settings import RunSettings
 
 
 def describe_run(
-    run_id: str, argv: Sequence[str], settings: Settings, started_unix_s: float, cpu_budget: float, place: RankPlace
+    run_id: str, argv: Sequence[str], settings: RunSettings, started_unix_s: float, cpu_budget: float, place: RankPlace
 ) -> RunHeader:
     """The header of this process's run.
 
@@ -35,7 +34,6 @@ def describe_run(
     facts = host.read_host()
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     name = torch.cuda.get_device_name() if accelerator is not None and accelerator.type == "cuda" else ""
-    chosen: dict[str, object] = json.loads(settings.to_json())
     return RunHeader(
         run_id=run_id,
         started_unix_s=started_unix_s,
@@ -52,5 +50,8 @@ def describe_run(
         rank=place.rank,
         world_size=place.world_size,
         local_world_size=place.local_world_size,
-        config={"cpu_budget": cpu_budget, **{key: value for key, value in chosen.items() if value is not None}},
+        config={
+            "cpu_budget": cpu_budget,
+            **{key: value for key, value in settings.flat().items() if value is not None},
+        },
     )

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from stoker.core.config import Settings
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
-from stoker.core.replay import launcher_of
+from stoker.feed.replay import launcher_of
 from stoker.run.environment import ACTIVE_ENV, CACHE_ENV
 from stoker.run.run_context import Active
+from stoker.run.settings import RunSettings
 
 SITE_DIR = str(Path(__file__).resolve().parent / "site")
 """Holds the ``sitecustomize`` that arms the hook; goes to the front of ``PYTHONPATH``."""
@@ -28,7 +28,7 @@ RUNS_DIR = "stoker-runs"
 """Where run folders are made, below the current directory, unless the user names one."""
 
 
-def launch(settings: Settings, program: Sequence[str]) -> NoReturn:
+def launch(settings: RunSettings, program: Sequence[str]) -> NoReturn:
     """Becomes ``python [flags] program…``; process id, standard streams and signals stay those of this process.
 
     Args:
@@ -46,7 +46,7 @@ def launch(settings: Settings, program: Sequence[str]) -> NoReturn:
 
 
 def command_of(
-    settings: Settings, program: Sequence[str], *, explain_to: str = "", profile: str = ""
+    settings: RunSettings, program: Sequence[str], *, explain_to: str = "", profile: str = ""
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the command line and the environment with which a program is run.
 
@@ -60,12 +60,12 @@ def command_of(
         ConfigError: Python was started in a way that cannot carry the hook to the program.
     """
     environ = plain_environment(os.environ)
-    if not settings.off:
+    if not settings.report.off:
         check_interpreter()
         run_id = run_name(program, environ)
         active = Active(
             settings=settings,
-            run_dir=run_folder(settings.run_dir, run_id),
+            run_dir=run_folder(settings.report.run_dir, run_id),
             # Ranks that were started one by one have nothing in common but the folder that they were given.
             run_id=run_id if environ.get("WORLD_SIZE", "") in ("", "1") else "",
             program=tuple(program),
@@ -75,11 +75,11 @@ def command_of(
             profile=profile,
         )
         environ = served_environment(environ, active)
-        if settings.cache != "off":
+        if settings.cache.directory != "off":
             require_cache()
             from stoker.run.caching import session
 
-            environ |= session.environment(settings, run_id)
+            environ |= session.environment(settings.cache, run_id, quiet=settings.report.quiet)
     else:
         environ = off_environment(environ)
     return [sys.executable, *interpreter_flags(sys.orig_argv), *program], environ

@@ -42,7 +42,7 @@ def _meant_by(active: Active) -> Mode:
         from stoker.run.explaining import Explainer
 
         return Explainer(active)
-    if active.settings.replay:
+    if active.settings.faults.replay:
         from stoker.run.replaying import Replayer
 
         return Replayer(active)

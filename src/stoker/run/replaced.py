@@ -7,7 +7,6 @@ import importlib
 import tempfile
 from importlib.util import find_spec
 
-from stoker.core.config import Settings
 from stoker.core.patching import patched
 from stoker.feed import streams
 from stoker.feed.arena import SlotArena
@@ -16,6 +15,7 @@ from stoker.graph.watching import modes
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
 from stoker.run.profiling.step_marks import StepRecorder
+from stoker.run.settings import RunSettings
 
 
 def replace_all() -> dict[str, list[str]]:
@@ -26,7 +26,7 @@ def replace_all() -> dict[str, list[str]]:
     Raises:
         AttributeError: a library has one of them no more.
     """
-    patch.install(Serving(Settings(), []))
+    patch.install(Serving(RunSettings(), []))
     with contextlib.suppress(Exception):  # which is torch's business, until the program compiles
         importlib.import_module(COMPILER)
     modes.watch_compiled()

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from stoker.core.replay import Replay
 from stoker.core.units import format_bytes, format_seconds
 from stoker.feed import fetch, streams
 from stoker.feed.loader import LoaderFeed
@@ -27,6 +26,7 @@ from stoker.feed.order import Cursor
 from stoker.feed.pack import digest
 from stoker.feed.program import Program
 from stoker.feed.quarantine import path_of
+from stoker.feed.replay import Replay
 from stoker.run.hard_exit import end_program
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving, call_site
@@ -43,7 +43,7 @@ class Replayer(Serving):
 
     def __init__(self, active: Active) -> None:
         super().__init__(active.settings, [], active.program, active.launcher)
-        self._replay = Replay.parse(active.settings.replay or "")
+        self._replay = Replay.parse(active.settings.faults.replay or "")
         self._reached = False
 
     def start(self) -> None:

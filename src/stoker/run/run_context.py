@@ -6,19 +6,20 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from stoker import __version__
-from stoker.core.config import Settings
 from stoker.core.errors import ConfigError
+from stoker.core.settings import Handed
 from stoker.run.environment import ACTIVE_ENV
+from stoker.run.settings import RunSettings
 
 
-@dataclass(frozen=True, kw_only=True)
-class Active:
+class Active(Handed, frozen=True, kw_only=True):
     """The run that this process belongs to."""
 
-    settings: Settings
+    settings: RunSettings
     """Settings of the run, already merged from the command line, the environment and files."""
     run_dir: str
     """Absolute path of the run folder; made by the first training process that writes to it. All ranks share it."""
@@ -37,21 +38,12 @@ class Active:
     profile: str = ""
     """Options of `stoker profile` as JSON, where the program is measured rather than served."""
 
+    stoker: str = __version__
+    """Which version of stoker this is of: another one may mean other things by the same names."""
+
     def to_environment(self) -> str:
         """Returns the value of ``STOKER_ACTIVE`` that carries this run to the program and its children."""
-        settings = json.loads(self.settings.to_json())
-        fields = {"stoker": __version__, "run_dir": self.run_dir, "settings": settings, "program": self.program}
-        if self.run_id:
-            fields["run_id"] = self.run_id
-        if self.launcher:
-            fields["launcher"] = self.launcher
-        if self.pid:
-            fields["pid"] = self.pid
-        if self.explain_to:
-            fields["explain_to"] = self.explain_to
-        if self.profile:
-            fields["profile"] = self.profile
-        return json.dumps(fields)
+        return replace(self, argv=()).to_json()
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Active:
@@ -62,25 +54,11 @@ class Active:
         """
         text = environ.get(ACTIVE_ENV, "")
         try:
-            fields = json.loads(text)
-            version, run_dir, settings = fields["stoker"], fields["run_dir"], json.dumps(fields["settings"])
-            program, explain_to = tuple(fields.get("program", ())), fields.get("explain_to", "")
-            run_id, launcher = fields.get("run_id", ""), tuple(fields.get("launcher", ()))
-            pid, profile = int(fields.get("pid", 0)), fields.get("profile", "")
+            version = json.loads(text)["stoker"]
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"`{ACTIVE_ENV}` must hold what `stoker run` wrote, got {text[:80]!r}") from error
         if version != __version__:
             raise ConfigError(
                 f"`stoker` must be {version} as in the process that started this one, got {__version__} in {sys.prefix}"
             )
-        return cls(
-            settings=Settings.from_json(settings),
-            run_dir=run_dir,
-            run_id=run_id,
-            argv=tuple(sys.argv),
-            program=program,
-            launcher=launcher,
-            pid=pid,
-            explain_to=explain_to,
-            profile=profile,
-        )
+        return replace(cls.from_json(text), argv=tuple(sys.argv))

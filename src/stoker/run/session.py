@@ -41,7 +41,7 @@ class Session:
     def __init__(self, active: Active, clock: StepClock | None = None) -> None:
         self._active = active
         # The rank may not be known before the program makes its process group; that of a launcher is known now.
-        self._live = LiveLine.on(sys.stderr, os.environ, quiet=active.settings.quiet, rank=find_place().rank)
+        self._live = LiveLine.on(sys.stderr, os.environ, quiet=active.settings.report.quiet, rank=find_place().rank)
         self._log = RunLog(active.run_dir, self._header)
         self._memory = EventBuffer()
         self._served = False
@@ -120,7 +120,7 @@ class Session:
     @property
     def is_to_report(self) -> bool:
         """Whether there is something to report, and somebody to read it."""
-        return self._served and self._rank == 0 and not self._active.settings.quiet and not self._log.silent
+        return self._served and self._rank == 0 and not self._active.settings.report.quiet and not self._log.silent
 
     def _report_cache(self) -> None:
         """Records what came from the data cache, where the run uses it; it has a word of its own otherwise."""
@@ -137,7 +137,7 @@ class Session:
     def _speaks_for_program(self) -> bool:
         """Whether silence about this process would leave a person without a word on the whole program."""
         active = self._active
-        return os.getpid() == active.pid and self._rank == 0 and not (self._served or active.settings.quiet)
+        return os.getpid() == active.pid and self._rank == 0 and not (self._served or active.settings.report.quiet)
 
     def _report(self) -> None:
         try:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from stoker.core.amounts import format_cost, format_hours
-from stoker.core.units import format_seconds
+from stoker.core.units import format_cost, format_hours, format_seconds
 from stoker.records.plan import Pick, PlanReport, PlanRow
 from stoker.ui.figures import write_count
 from stoker.ui.fleet_style import FLEET_STYLE

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from stoker.core.amounts import format_cost, format_hours
+from stoker.core.units import format_cost, format_hours
 from stoker.records.plan import Dot, PlanReport, PlanRow, Span
 from stoker.ui.html_page import BarPart, draw_bar
 from stoker.ui.plan_words import (

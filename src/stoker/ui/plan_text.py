@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.core.amounts import format_cost, format_hours
-from stoker.core.units import format_seconds
+from stoker.core.units import format_cost, format_hours, format_seconds
 from stoker.records.plan import Pick, PlanReport, PlanRow
 from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.figures import write_count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stoker.core.amounts import format_cost, format_hours
+from stoker.core.units import format_cost, format_hours
 from stoker.records.plan import Pick, PlanReport, PlanRow, Span
 from stoker.ui.figures import write_count
 

@@ -48,7 +48,7 @@ class Secrets:
         raise TypeError("secrets are not pickled: hand on the path of their file")
 
 
-def load_secrets(path: Path) -> Secrets:
+def load_secrets(path: str | Path) -> Secrets:
     """The secrets of a file: one a line, ``identity secret`` or only ``secret`` (for the identity ``default``).
 
     Raises:
@@ -68,7 +68,7 @@ def load_secrets(path: Path) -> Secrets:
     return _parse(path, data)
 
 
-def _parse(path: Path, data: bytes) -> Secrets:
+def _parse(path: str | Path, data: bytes) -> Secrets:
     found: dict[str, bytes] = {}
     for number, line in enumerate(data[:_MAX_FILE_BYTES].splitlines(), 1):
         words = line.split()

@@ -109,7 +109,7 @@ def worker_context(certificate: Certificate) -> ssl.SSLContext:
     return context
 
 
-def client_context(ca: Path) -> ssl.SSLContext:
+def client_context(ca: str | Path) -> ssl.SSLContext:
     """For dialling; raises :class:`ConfigError` where the file cannot be used."""
     try:
         context = ssl.create_default_context(cafile=ca)

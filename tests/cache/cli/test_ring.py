@@ -34,4 +34,4 @@ def test_a_worker_that_is_lost_or_not_understood_is_in_the_exit_status(
 ) -> None:
     monkeypatch.setattr(ring, "_client", lambda settings: None)
     monkeypatch.setattr(ring, "_ask", lambda client, join: (1, [RingNode(MEMBER, STATUS), RingNode(MEMBER, status)]))
-    assert ring.show_ring(ring.CacheSettings(join="static:a:7070"), as_json=True) == expected
+    assert ring.show_ring(ring.CacheSettings.of(cache_join="static:a:7070"), as_json=True) == expected

@@ -18,6 +18,7 @@ from stoker.cache.page_stores import close_page_stores
 from stoker.cache.peer_clients import peer_client
 from stoker.cache.policies import Freshness, Rule
 from stoker.cache.reading.reader import Reader
+from stoker.cache.settings import CacheSettings
 from stoker.cache.sources.opening import SourceHolder
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
@@ -119,9 +120,10 @@ def _read(target: StokerFileSystem | bytes, path: str) -> None:
 def test_workers_of_other_machines_need_a_secret(tmp_path: Path) -> None:
     there = Member(id="there", addresses=("unix:///run/there.sock", "tcp://there:7070"), machine="another")
     (tmp_path / "ring.json").write_bytes(RingRecord(epoch=1, members=(there,)).encode())
+    settings = CacheSettings(directory=str(tmp_path)).but(cache_join=f"file://{tmp_path}/ring.json")
     with pytest.raises(ConfigError, match="since there is reached over TCP"):
-        peer_client(f"file://{tmp_path}/ring.json", tmp_path)
+        peer_client(settings)
     create_secret(tmp_path / "secret")
-    client = peer_client(f"file://{tmp_path}/ring.json", tmp_path)
-    assert peer_client(f"file://{tmp_path}/ring.json", str(tmp_path)) is client
+    client = peer_client(settings)
+    assert peer_client(settings) is client
     client.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 import signal
@@ -12,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache import page_stores
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.names import PAGE_BYTES
-from stoker.cache.policies import Freshness, Rule
-from stoker.cache.store.layout import Policy, StoreSettings
+from stoker.cache.policies import Freshness, Policy, Rule
 from tests.cache.store.storing import disk_bytes
 
 NUM_READS = int(os.environ.get("STOKER_TEST_READS", "130"))
@@ -94,16 +91,11 @@ def run(filesystem: StokerFileSystem, folder: Path, num_reads: int) -> int:
 
 
 @pytest.mark.parametrize("policy", ["epoch", "lru"])
-def test_eight_processes(
-    make: Callable[..., StokerFileSystem],
-    tmp_path: Path,
-    policy: Policy,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_eight_processes(make: Callable[..., StokerFileSystem], tmp_path: Path, policy: Policy) -> None:
     """Pages are evicted by name all the time, and with `lru` by each page that comes as well."""
-    monkeypatch.setattr(page_stores, "StoreSettings", functools.partial(StoreSettings, policy=policy))
     make_objects(tmp_path / "store")
-    filesystem = make("file", rules=(Rule(freshness=Freshness.IMMUTABLE),), limit_bytes=LIMIT_BYTES)
+    rules = (Rule(freshness=Freshness.IMMUTABLE),)
+    filesystem = make("file", rules=rules, limit_bytes=LIMIT_BYTES, eviction=policy)
     most = run(filesystem, tmp_path / "store", num_reads=NUM_READS)
     assert LIMIT_BYTES / 2 < most <= LIMIT_BYTES
     stats = filesystem.pages.stats()

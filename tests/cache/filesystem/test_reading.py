@@ -173,7 +173,7 @@ def test_an_option_that_nobody_knows_is_refused(make: Make, directory: Path) -> 
     assert make("s3", anon=True).spec.options == {"anon": True}
     assert make("http", verify_ssl=False).spec.options == {"verify_ssl": False}
     assert make("memory", {"anything": 1}).spec.options == {"anything": 1}
-    with pytest.raises(ValueError, match="`verify` must be `always` or `first-touch`, got 'never'"):
+    with pytest.raises(ValueError, match="`verify` must be one of `always`, `first-touch`, got 'never'"):
         make("memory", verify="never")
 
 

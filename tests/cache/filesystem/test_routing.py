@@ -182,7 +182,7 @@ def test_web_servers_are_routed_by_rule_alone(tmp_path: Path) -> None:
             found = routing.installed()
             assert found is not None
             assert ("https" in found.protocols) is expected
-            assert routing.Routing.decode(found.encode()) == found
+            assert routing.Routing.from_json(found.to_json()) == found
         finally:
             routing.uninstall()
 
@@ -213,7 +213,7 @@ def test_what_an_install_says_reaches_filesystems(tmp_path: Path) -> None:
         routing.install(directory=tmp_path / "cache", verify="first-touch", join=join, timeout_s=2.5)
         found = routing.installed()
         assert found is not None
-        assert routing.Routing.decode(found.encode()) == found
+        assert routing.Routing.from_json(found.to_json()) == found
         cached = fsspec.filesystem("s3", anon=True, skip_instance_cache=True).stoker
         assert cached.pages.settings.verify == "first-touch"
         assert cached.reader.fetcher.peers.settings.timeout_s == 2.5

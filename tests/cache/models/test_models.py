@@ -17,7 +17,7 @@ from stoker.cache.filesystem.resolve_url import open_place
 from stoker.cache.models import loading
 from stoker.cache.page_stores import close_page_stores, page_store
 from stoker.cache.policies import Freshness, Rule
-from stoker.cache.rule_settings import CacheSettings
+from stoker.cache.settings import CacheSettings
 from stoker.core.errors import ModelFileError, SourceChangedError
 
 ALL = Rule(freshness=Freshness.IMMUTABLE)
@@ -172,7 +172,7 @@ def test_processes_read_the_store_once(tmp_path: Path, directory: Path) -> None:
     path = tmp_path / "m.safetensors"
     save_file({"large": torch.ones(6 << 20)}, path)
     # Forked children of a process that has the store open already.
-    page_store(directory, 256 << 20, (ALL,))
+    page_store(CacheSettings(directory=directory, limit_bytes=256 << 20, rules=(ALL,)))
     context = multiprocessing.get_context("fork")
     results, start = context.Queue(), context.Barrier(3)
     arguments = (f"file://{path}", str(directory), start.wait, results)
@@ -191,7 +191,7 @@ def test_what_is_installed_says_where_models_are_kept(memory: MemoryFileSystem, 
     stoker.cache.install(directory=directory, limit_bytes=64 << 20, rules=(ALL,), join=None, protocols=())
     try:
         stoker.cache.load_safetensors("memory://models/model.safetensors")
-        assert page_store(directory).stats().live.pages >= 3000 * 512 * 4 // (1 << 20)
+        assert page_store(CacheSettings(directory=directory)).stats().live.pages >= 3000 * 512 * 4 // (1 << 20)
         local = stoker.cache.materialise("memory://models")
         assert (local / "model.safetensors").resolve().is_relative_to(directory)
     finally:
@@ -214,14 +214,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_model_on_a_full_disk_in_memory_is_loaded_into_memory_of_its_own(small_disk: Path, tmp_path: Path) -> None:
     """The file that the cache has begun for it has holes, and touching one there would end the process."""
     save_file({"weight": torch.ones(3000, 512)}, tmp_path / "m.safetensors")
-    page_store(small_disk / "pages", 64 << 20, (ALL,))
+    page_store(CacheSettings(directory=small_disk / "pages", limit_bytes=64 << 20, rules=(ALL,)))
     disk = os.statvfs(small_disk)
     kept_free = disk.f_blocks // 10 * disk.f_frsize
     (small_disk / "other").write_bytes(bytes(disk.f_bavail * disk.f_frsize - kept_free - (200 << 10)))
     program = f"""
 from pathlib import Path
 import stoker.cache
-from stoker.cache.rule_settings import CacheSettings, rules_of
+from stoker.cache.rules_text import rules_of
+from stoker.cache.settings import CacheSettings
 directory, rules = Path({str(small_disk / "pages")!r}), rules_of("file://* immutable")
 settings = CacheSettings(directory=directory, limit_bytes=64 << 20, rules=rules)
 loaded = stoker.cache.load_safetensors("file://{tmp_path}/m.safetensors", settings=settings)

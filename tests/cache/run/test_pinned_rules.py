@@ -1,7 +1,7 @@
 import pytest
 
 from stoker.cache.policies import Freshness, Life, Rule
-from stoker.cache.rule_settings import rules_of, write_rule
+from stoker.cache.rules_text import rules_of, write_rule
 
 
 def test_a_run_keeps_what_it_saw_and_asks_for_what_it_did_not() -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stoker.cache.names import ObjectName, pages_of, span_of
-from stoker.cache.store.layout import Policy, StoreSettings
+from stoker.cache.policies import Policy
+from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Strength, Version
 
@@ -21,7 +22,7 @@ CONTEXT = multiprocessing.get_context("fork")
 
 
 def settings(policy: Policy = "lru", limit: int = LIMIT) -> StoreSettings:
-    return StoreSettings(limit_bytes=limit, keep_free_frac=0.0, policy=policy)
+    return StoreSettings(limit_bytes=limit, keep_free_frac=0.0, eviction=policy)
 
 
 def name_of(i: int) -> ObjectName:

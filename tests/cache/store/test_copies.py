@@ -34,7 +34,7 @@ def held(store: PageStore, numbers: range) -> list[int]:
 
 
 def test_a_full_cache_gives_up_copies_and_nothing_else(tmp_path: Path) -> None:
-    settings = StoreSettings(limit_bytes=LIMIT, keep_free_frac=0.0, policy="epoch")
+    settings = StoreSettings(limit_bytes=LIMIT, keep_free_frac=0.0, eviction="epoch")
     with PageStore(tmp_path, settings) as store:
         own = [number for number in range(80) if put(store, number, Life.NORMAL)]
         copies = range(1000, 1300)

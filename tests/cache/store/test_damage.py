@@ -17,7 +17,7 @@ from stoker.cache.names import DESCRIPTION, PAGE_BYTES
 from stoker.cache.store import layout
 from stoker.cache.store.layout import Layout, StoreSettings
 from stoker.cache.store.page_store import PageStore
-from stoker.core.errors import CacheDirectoryError
+from stoker.core.errors import CacheDirectoryError, ConfigError
 from tests.cache.store import storing
 
 
@@ -196,11 +196,11 @@ def test_types_of_filesystems(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"limit_bytes": 5}, {"keep_free_frac": 1.0}, {"policy": "fifo"}, {"verify": "never"}],
+    [{"limit_bytes": 5}, {"keep_free_frac": 1.0}, {"eviction": "fifo"}, {"verify": "never"}],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_wrong_settings(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises((ValueError, ConfigError), match="must be"):
         StoreSettings(**wrong)  # pyright: ignore[reportArgumentType]
 
 

@@ -6,11 +6,11 @@ import mmap
 import os
 import random
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.cache.names import PAGE_BYTES, ObjectName, pages_of, span_of
 from stoker.cache.store.layout import StoreSettings
@@ -20,7 +20,7 @@ from stoker.cache.versions import Strength, Version
 NAME = ObjectName("s3||", "bucket/large")
 SIZE = 5 * PAGE_BYTES + 12_345
 LIMIT = 40 << 20
-SETTINGS = StoreSettings(limit_bytes=LIMIT, keep_free_frac=0.0, policy="lru")
+SETTINGS = StoreSettings(limit_bytes=LIMIT, keep_free_frac=0.0, eviction="lru")
 
 
 def bytes_of(seed: int, size: int = SIZE) -> bytes:

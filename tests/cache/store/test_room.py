@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from stoker.cache.names import ObjectName
-from stoker.cache.policies import Life, Rule
+from stoker.cache.policies import Life, Policy, Rule
 from stoker.cache.store.files.checksums import sums_of
 from stoker.cache.store.layout import (
-    Policy,
     StoreSettings,
     note_limit_bytes,
     note_policy,
@@ -32,7 +31,7 @@ PAGE = 20_000
 
 
 def settings(policy: Policy = "lru", **more: object) -> StoreSettings:
-    return StoreSettings(limit_bytes=LIMIT, keep_free_frac=0.0, policy=policy, **more)  # pyright: ignore
+    return StoreSettings(limit_bytes=LIMIT, keep_free_frac=0.0, eviction=policy, **more)  # pyright: ignore
 
 
 def disk_bytes(directory: Path) -> int:

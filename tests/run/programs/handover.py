@@ -15,7 +15,7 @@ def install(active):
     calls.append(active)
     print("install", hasattr(torch.utils.data, "DataLoader"), "torch.utils.data.dataloader" in sys.modules)
     print("torch is whole", torch.complete)
-    print("run", active.run_dir.rsplit("/")[-1], active.settings.workers, active.argv)
+    print("run", active.run_dir.rsplit("/")[-1], active.settings.scale.workers, active.argv)
 
 
 session = types.ModuleType("stoker.run.modes")

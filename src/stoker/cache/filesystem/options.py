@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 _OF_FSSPEC = frozenset(
@@ -17,12 +17,12 @@ _HANDS_ON = frozenset(("http", "https", "sftp", "ssh", "webhdfs", "smb", "hf"))
 """Protocols whose filesystems give what they do not know to another library."""
 
 
-def check_options(options: Collection[str], own: type, target: Any) -> None:
+def check_options(options: Collection[str], ours: Sequence[str], target: Any) -> None:
     """Refuses options that neither the cache nor the store's filesystem knows.
 
     Args:
         options: names that were given and are not the cache's.
-        own: class of the cached filesystem.
+        ours: those of the cached filesystem.
         target: class of the store's.
 
     Raises:
@@ -32,7 +32,7 @@ def check_options(options: Collection[str], own: type, target: Any) -> None:
         return
     protocols = (target.protocol,) if isinstance(target.protocol, str) else target.protocol
     takes_any = not _HANDS_ON.isdisjoint(protocols)
-    ours, theirs = _named(own.__init__), _of(target)
+    theirs = _of(target)
     for name in unnamed(options, target):
         near = difflib.get_close_matches(name, ours if takes_any else (*ours, *theirs), 1, 0.8)
         if takes_any and not near:

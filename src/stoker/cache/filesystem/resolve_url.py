@@ -4,17 +4,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import fsspec
 
 from stoker.cache.filesystem.routing_settings import installed
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
+from stoker.cache.page_stores import settled
 from stoker.cache.reading import reader
-from stoker.cache.rule_settings import CacheSettings, cache_settings, settled
-from stoker.core.config_sources import resolve
+from stoker.cache.settings import CacheSettings
 from stoker.core.errors import ConfigError, MissingExtraError
+from stoker.core.settings_sources import resolve
 
 _WITHOUT_HOST = ("file", "local", "memory", "hdfs", "webhdfs", "arrow_hdfs", "viewfs")
 """Protocols whose paths may begin behind ``://``: of this machine, or of a cluster that is set up elsewhere."""
@@ -27,18 +27,7 @@ def settings_in_use() -> CacheSettings:
         CacheDirectoryError: the user's own directory would be on a network mount.
     """
     routing = installed()
-    if routing is None:
-        return settled(cache_settings(resolve().settings))
-    return CacheSettings(
-        directory=Path(routing.directory),
-        limit_bytes=routing.limit_bytes,
-        rules=routing.rules,
-        verify=routing.verify,
-        join=routing.join,
-        secret_file=Path(routing.secret_file) if routing.secret_file is not None else None,
-        tls_ca=Path(routing.tls_ca) if routing.tls_ca is not None else None,
-        timeout_s=routing.timeout_s,
-    )
+    return routing.cache if routing is not None else settled(resolve(CacheSettings).settings)
 
 
 def open_place(
@@ -65,14 +54,7 @@ def open_place(
     filesystem = StokerFileSystem(
         target_protocol=protocol,
         target_options={**target._get_kwargs_from_urls(plain), **(options or {})},
-        directory=settings.directory,
-        limit_bytes=settings.limit_bytes,
-        rules=settings.rules,
-        verify=settings.verify,
-        join=settings.join,
-        secret_file=settings.secret_file,
-        tls_ca=settings.tls_ca,
-        timeout_s=settings.timeout_s,
+        cache_settings=settings,
     )
     return filesystem, filesystem._strip_protocol(plain)
 

@@ -41,7 +41,7 @@ class Routed(AbstractFileSystem):
         names = list(inspect.signature(filesystem_class(self.routed_protocol).__init__).parameters)[1:]
         options = {**dict(zip(names, self.storage_args, strict=False)), **self.storage_options}
         options = {name: value for name, value in options.items() if name not in _NOT_OF_THE_STORE}
-        cached = StokerFileSystem(self.routed_protocol, options, **(routing.options() if routing else {}))
+        cached = StokerFileSystem(self.routed_protocol, options, cache_settings=routing.cache if routing else None)
         if unnamed(options, cached.target_class) and (connect := getattr(cached.target, "connect", None)) is not None:
             connect()  # what it hands on to a library shows there, and not where nothing is asked of the store
         return cached

@@ -10,8 +10,7 @@ synchronous: an asynchronous class costs tens of microseconds a call before any 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, ClassVar, cast
 
 from fsspec.compression import compr
@@ -23,12 +22,11 @@ from stoker.cache.filesystem.bulk import cat_many, cat_ranges, copy_out, get_man
 from stoker.cache.filesystem.files import CachedFile
 from stoker.cache.filesystem.options import check_options
 from stoker.cache.filesystem.writing import SpooledWrite, WritingCompressed, WritingFile, WritingText
-from stoker.cache.page_stores import page_store
-from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
+from stoker.cache.page_stores import page_store, settled
 from stoker.cache.reading.reader import Reader
+from stoker.cache.settings import ARGUMENTS, CacheSettings
 from stoker.cache.sources.fsspec_registry import filesystem_class
 from stoker.cache.sources.opening import SourceHolder, SourceSpec
-from stoker.core.config import CACHE_TIMEOUT_S
 
 _SCHEME = "stoker://"
 _CHAIN = "stoker::"
@@ -46,14 +44,7 @@ class StokerFileSystem(ChainedFileSystem):
         target_protocol: str | None = None,
         target_options: dict[str, Any] | None = None,
         fo: str | None = None,
-        directory: str | os.PathLike[str] | None = None,
-        limit_bytes: int | None = None,
-        rules: Sequence[Rule] = DEFAULT_RULES,
-        verify: Verify = "always",
-        join: str | None = None,
-        secret_file: str | os.PathLike[str] | None = None,
-        tls_ca: str | os.PathLike[str] | None = None,
-        timeout_s: float = CACHE_TIMEOUT_S,
+        cache_settings: CacheSettings | None = None,
         **options: Any,
     ) -> None:
         """Describes the target; it is built when a read misses.
@@ -62,18 +53,13 @@ class StokerFileSystem(ChainedFileSystem):
             target_protocol: of the store's filesystem.
             target_options: for its constructor.
             fo: path that a chained URL names; not needed.
-            directory: of the cache; None for the user's own.
-            limit_bytes: of the cache, if it has to be created; None for a part of the disk.
-            rules: how stale paths may be; the first that fits counts.
-            verify: when bytes are compared with their checksums: ``always``, or on ``first-touch`` by this process.
-            join: a cluster whose workers are asked before the store, such as ``static:a:7070,b:7070``.
-            secret_file: of the cluster; None for ``secret`` in the cache's directory.
-            tls_ca: certificates that vouch for its workers, which are then reached by TLS.
-            timeout_s: silence after which one of its workers counts as lost.
-            options: more of ``target_options``, so that URLs with options work as they do without the cache.
+            cache_settings: of the cache, as a whole.
+            options: fields of :class:`stoker.cache.settings.CacheSettings` and of its cluster, ``directory``,
+                ``limit_bytes``, ``rules``, ``join`` and so on; and more of ``target_options``, so that URLs with
+                options work as they do without the cache.
 
         Raises:
-            ValueError: there is no target.
+            ValueError: there is no target, or an option of the cache breaks its rule.
             TypeError: neither the cache nor the target knows an option.
             ConfigError: the cluster is named wrongly, or its secret cannot be used.
         """
@@ -85,17 +71,19 @@ class StokerFileSystem(ChainedFileSystem):
                 "give it, or write `stoker://s3/bucket/key`"
             )
         self.target_class: Any = filesystem_class(target_protocol)
-        check_options(options, type(self), self.target_class)
+        chosen = {name: options.pop(name) for name in ARGUMENTS if name in options}
+        check_options(options, ("target_protocol", "target_options", "fo", *ARGUMENTS), self.target_class)
+        settings = settled((cache_settings or CacheSettings()).with_arguments(chosen))
         self.spec = SourceSpec(target_protocol, {**(target_options or {}), **options})
-        self.pages = page_store(directory, limit_bytes, rules, verify)
+        self.pages = page_store(settings)
         peers = None
-        if join:
+        if settings.cluster.join:
             # Imported here: it takes a quarter of what importing the cache takes, and most programs join nothing.
             from stoker.cache.peer_clients import peer_client
 
-            peers = peer_client(join, self.pages.layout.root, secret_file, tls_ca, timeout_s)
+            peers = peer_client(settings)
             peers.tell_refusals()
-        self.reader = Reader(self.pages, SourceHolder(self.spec), tuple(rules), peers=peers)
+        self.reader = Reader(self.pages, SourceHolder(self.spec), settings.all_rules, peers=peers)
         self.root_marker = self.target_class.root_marker
         # Class methods of fsspec; here they depend on the instance's target.
         self._strip_protocol = self._strip

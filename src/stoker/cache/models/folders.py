@@ -13,7 +13,7 @@ from typing import Any
 from stoker.cache.filesystem.resolve_url import open_place, settings_in_use
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.reading.whole_object import WholeObject
-from stoker.cache.rule_settings import CacheSettings
+from stoker.cache.settings import CacheSettings
 from stoker.cache.warm.preloading import list_items
 from stoker.core.errors import ModelFileError
 from stoker.core.forking import ForkedLock, Owner

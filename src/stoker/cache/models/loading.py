@@ -24,7 +24,7 @@ from stoker.cache.models.safetensors_header import (
     parse_header,
 )
 from stoker.cache.reading.whole_object import ROUND_BYTES, WholeObject
-from stoker.cache.rule_settings import CacheSettings
+from stoker.cache.settings import CacheSettings
 from stoker.cache.warm.preloading import list_items
 from stoker.core.errors import ModelFileError
 from stoker.core.progress import ProgressLine

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Iterable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from stoker.cache.store.contents import Contents
 from stoker.cache.store.files.maps import Mapped, Maps, open_locked
@@ -42,7 +43,7 @@ class Parts:
     """
 
     def __init__(self, directory: Path, settings: StoreSettings) -> None:
-        settings = replace(settings, policy=settings.policy or noted_policy(directory) or "epoch")
+        settings = replace(settings, eviction=settings.eviction or noted_policy(directory) or "epoch")
         self.settings = settings
         self.layout = layout = Layout(directory)
         layout.prepare()
@@ -66,7 +67,7 @@ class Parts:
             layout, locks, table, pulse, settings, limit_bytes=self.limit_bytes,
             other_bytes=lambda: index.num_bytes + table.num_bytes + pulse.num_bytes, let_go=self._let_go,
         )  # fmt: skip
-        ttl_s = tuple(float("inf") if rule.ttl_s is None else rule.ttl_s for rule in settings.rules)
+        ttl_s = tuple(float("inf") if rule.ttl_s is None else rule.ttl_s for rule in settings.all_rules)
         self.writers = Writers(
             layout, locks, table, index, pulse, room,
             segment_bytes=segment_bytes_for(self.limit_bytes), lock_wait_s=settings.lock_wait_s, seconds_to_live=ttl_s,

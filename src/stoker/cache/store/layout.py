@@ -7,11 +7,12 @@ import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
-from stoker.cache.policies import DEFAULT_RULES, Rule, Verify
-from stoker.core.config import LEAST_BYTES
+from stoker.cache.policies import Policy
+from stoker.cache.settings import CacheSettings
 from stoker.core.errors import CacheDirectoryError, CacheUnwritableError
+from stoker.core.settings import LEAST_BYTES
 
 FORMAT = "stoker pages 2\n"
 """Content of the file ``format``. A store of another format is refused, never converted."""
@@ -35,45 +36,29 @@ _OTHERS = "--dir, --cache=DIR or STOKER_CACHE_DIR name another one"
 _PARTS = frozenset({"index", "table", "pulse", "locks", "segments", "large"})
 """Of the pages; each must be there for reading and writing."""
 
-Policy = Literal["epoch", "lru", "sieve", "s3fifo"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
-    """How a page store behaves.
+class StoreSettings(CacheSettings, frozen=True, kw_only=True):
+    """The cache's settings, and what only tests choose of a page store; the rules say what a rule's number means.
 
     Attributes:
-        limit_bytes: most bytes that it takes on disk; None: what was last noted (:func:`note_limit_bytes`), else the
-            smaller of 50 GB and a fifth of the free space.
-        policy: which segments go first (:mod:`stoker.cache.store.reclaim.eviction`); None: what was last noted
-            (:func:`note_policy`), else ``epoch``.
-        verify: checksums are compared at every read, or when this process first reads a block.
         keep_free_frac: of the disk, that stays free whatever the limit says.
         max_idle_s: segments that nobody read for so long go when room is needed.
         filling_wait_s: longest wait for another process that fetches the same page.
         lock_wait_s: longest wait for another process that writes into the index.
-        rules: what a rule's number means (:mod:`stoker.cache.rules`).
     """
 
-    limit_bytes: int | None = None
-    policy: Policy | None = None
-    verify: Verify = "always"
     keep_free_frac: float = 0.1
     max_idle_s: float = 7 * 86400.0
     filling_wait_s: float = 30.0
     lock_wait_s: float = 2.0
-    rules: tuple[Rule, ...] = DEFAULT_RULES
 
     def __post_init__(self) -> None:
-        if self.limit_bytes is not None and self.limit_bytes < LEAST_LIMIT_BYTES:
-            raise ValueError(f"`limit_bytes` must be at least {LEAST_LIMIT_BYTES} (1 MiB), got {self.limit_bytes}.")
+        """Checks each value."""
+        super().__post_init__()
         if not 0.0 <= self.keep_free_frac < 1.0:
             raise ValueError(f"`keep_free_frac` must be in [0, 1), got {self.keep_free_frac}.")
-        if self.policy is not None and self.policy not in POLICIES:
-            raise ValueError(f"`policy` must be epoch, lru, sieve or s3fifo, got {self.policy!r}.")
-        if self.verify not in ("always", "first-touch"):
-            raise ValueError(f"`verify` must be `always` or `first-touch`, got {self.verify!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,20 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from stoker.cache.cluster.membership.joining import open_membership
 from stoker.cache.filesystem.resolve_url import checked_url
-from stoker.cache.page_stores import page_store
-from stoker.cache.rule_settings import CacheSettings, cache_settings, note_asked, settled
+from stoker.cache.page_stores import note_asked, page_store, settled
+from stoker.cache.settings import CacheSettings, is_ring
 from stoker.cache.store.page_store import PageStore
 from stoker.cli.arguments import Parser
-from stoker.core.config import LEAST_BYTES
-from stoker.core.config_sources import resolve
 from stoker.core.errors import ConfigError
+from stoker.core.settings import LEAST_BYTES
 from stoker.core.units import format_bytes, parse_bytes
+from stoker.run.settings import resolve
 from stoker.ui.report_text import Style
 from stoker.ui.terminal import style_for
 
@@ -67,9 +69,9 @@ def settings_of(arguments: argparse.Namespace, *, note: bool = True) -> CacheSet
         arguments: of a command.
         note: what is asked for of size and eviction, beside the pages.
     """
-    settings = cache_settings(resolve().settings)
+    settings = resolve().settings.cache
     if arguments.dir:
-        settings = replace(settings, directory=Path(arguments.dir).expanduser().absolute())
+        settings = replace(settings, directory=arguments.dir)
     if getattr(arguments, "size", None):
         settings = replace(settings, limit_bytes=size_of("--size", arguments.size))
     settings = settled(settings)
@@ -97,13 +99,10 @@ def add_cluster(made: argparse.ArgumentParser, join_help: str) -> None:
 
 def joined(arguments: argparse.Namespace, settings: CacheSettings) -> CacheSettings:
     """The settings with the cluster that the arguments name."""
-    if arguments.join:
-        settings = replace(settings, join=arguments.join)
-    if arguments.secret_file:
-        settings = replace(settings, secret_file=Path(arguments.secret_file).expanduser().absolute())
-    if arguments.tls_ca:
-        settings = replace(settings, tls_ca=Path(arguments.tls_ca).expanduser().absolute())
-    return settings
+    if arguments.join and not is_ring(arguments.join):
+        open_membership(arguments.join)  # refuses it, in the words of the command line
+    given = {name: getattr(arguments, name) for name in ("join", "secret_file", "tls_ca") if getattr(arguments, name)}
+    return settled(replace(settings, cluster=replace(settings.cluster, **given)))
 
 
 def size_of(option: str, text: str, least: int = LEAST_BYTES) -> int:
@@ -128,8 +127,7 @@ def size_of(option: str, text: str, least: int = LEAST_BYTES) -> int:
 
 def directory_of(settings: CacheSettings) -> Path:
     """Where the cache is."""
-    assert settings.directory is not None, "settings of a command are settled"
-    return settings.directory
+    return Path(settings.directory)
 
 
 def open_existing(settings: CacheSettings) -> PageStore:
@@ -148,7 +146,7 @@ def open_existing(settings: CacheSettings) -> PageStore:
             f"`{directory}` must be a cache, and there is none yet; programs make it when they read: "
             "stoker run --cache train.py, or beforehand: stoker cache warm URL"
         )
-    return page_store(settings.directory, settings.limit_bytes, settings.rules)
+    return page_store(replace(settings, verify="always"))
 
 
 def print_json(content: object) -> None:

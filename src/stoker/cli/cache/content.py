@@ -10,7 +10,8 @@ from stoker.cache.filesystem.resolve_url import open_place
 from stoker.cache.inspection import Look, endpoint_of, folder_prefix, look, url_of_name
 from stoker.cache.names import DESCRIPTION, ObjectName
 from stoker.cache.policies import DEFAULT_RULES, Life
-from stoker.cache.rule_settings import CacheSettings, write_rule
+from stoker.cache.rules_text import write_rule
+from stoker.cache.settings import CacheSettings
 from stoker.cache.store.contents import HeldPage
 from stoker.cli.cache.arguments import checked, open_existing, parser, print_json, settings_of, show, stdout_style
 from stoker.core.errors import ConfigError

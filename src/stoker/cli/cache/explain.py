@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     settings = joined(arguments, settings_of(arguments))
     found = look_at(arguments.url, settings)
     does, why = next_read(found, time.time())
-    owners = owners_of(settings, found.name, found.num_pages) if settings.join else []
+    owners = owners_of(settings, found.name, found.num_pages) if settings.cluster.join else []
     if arguments.json:
         print_json({**facts_json(found), "next_read": does, "why": why, "where": str(directory_of(settings)),
                     "owners": [owner._asdict() for owner in owners]})  # fmt: skip

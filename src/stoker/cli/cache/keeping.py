@@ -7,7 +7,7 @@ import argparse
 from stoker.cache.filesystem.resolve_url import open_place
 from stoker.cache.inspection import folder_prefix
 from stoker.cache.names import ObjectName
-from stoker.cache.rule_settings import CacheSettings
+from stoker.cache.settings import CacheSettings
 from stoker.cache.store.maintenance import PageCount
 from stoker.cache.store.page_store import PageStore
 from stoker.cli.arguments import Parser

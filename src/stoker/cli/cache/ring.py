@@ -11,8 +11,8 @@ from stoker.cache.cluster.membership.ring import CHUNK_PAGES, HashRing, Member, 
 from stoker.cache.names import ObjectName
 from stoker.cache.peer_clients import peer_client
 from stoker.cache.protocols import Reads
-from stoker.cache.rule_settings import CacheSettings
-from stoker.cli.cache.arguments import directory_of, print_json, show, stdout_style
+from stoker.cache.settings import CacheSettings
+from stoker.cli.cache.arguments import print_json, show, stdout_style
 from stoker.core.errors import MembershipError
 from stoker.core.units import format_bytes
 from stoker.ui.figures import write_percent, write_plural
@@ -89,7 +89,7 @@ def owners_of(settings: CacheSettings, name: ObjectName, num_pages: int) -> list
     Raises:
         MembershipError: nobody tells which workers there are.
     """
-    ring = HashRing(_record(_client(settings), settings.join or ""))
+    ring = HashRing(_record(_client(settings), settings.cluster.join or ""))
     found: list[RingOwner] = []
     for first in range(0, max(num_pages, 1), CHUNK_PAGES):
         node, *then = ring.owners(name, first, 2) or ["no worker is there"]
@@ -102,9 +102,7 @@ def owners_of(settings: CacheSettings, name: ObjectName, num_pages: int) -> list
 
 
 def _client(settings: CacheSettings) -> PeerClient:
-    return peer_client(
-        settings.join or "", directory_of(settings), settings.secret_file, settings.tls_ca, settings.timeout_s
-    )
+    return peer_client(settings)
 
 
 def _record(client: PeerClient, join: str) -> RingRecord:
@@ -124,7 +122,7 @@ def show_ring(settings: CacheSettings, *, as_json: bool) -> int:
     Raises:
         MembershipError: nobody tells which workers there are.
     """
-    join = settings.join or ""
+    join = settings.cluster.join or ""
     epoch, nodes = _ask(_client(settings), join)
     if as_json:
         found = [

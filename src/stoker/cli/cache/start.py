@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from stoker.cache.cluster.client.client_settings import ClientSettings
 from stoker.cache.cluster.membership.ring import MAX_WEIGHT
@@ -15,11 +16,12 @@ from stoker.cache.cluster.server.http_sidecar import DoorPlan, door_process
 from stoker.cache.cluster.server.server import Server, ServerSettings
 from stoker.cache.cluster.server.worker import WorkerSettings, node_of, open_mounts, run_worker
 from stoker.cache.directories import Directories, open_directories
+from stoker.cache.page_stores import note_asked
 from stoker.cache.policies import Rule
-from stoker.cache.rule_settings import note_asked
+from stoker.cache.settings import CacheSettings
 from stoker.cache.sources.opening import SourceSpec
 from stoker.cli.arguments import Parser, amount
-from stoker.cli.cache.arguments import directory_of, parser, settings_of, size_of
+from stoker.cli.cache.arguments import parser, settings_of, size_of
 from stoker.cli.cache.mounts import Mounted, grants_of, mounts_of
 from stoker.core.errors import CacheError, ConfigError
 from stoker.core.units import format_bytes
@@ -67,7 +69,7 @@ def main(argv: list[str]) -> int:
         mounts=specs,
         secret_file=_secret(arguments, directories),
         state_dir=directories.first,
-        tls_ca=Path(arguments.tls_ca) if arguments.tls_ca else None,
+        tls_ca=arguments.tls_ca or None,
     )
 
     running: list[Server] = []
@@ -164,17 +166,14 @@ def _directories(arguments: argparse.Namespace) -> tuple[Directories, tuple[Rule
         raise ConfigError(
             f"`--size` must be given once, or once for each --dir, got {len(sizes)} sizes for {len(paths)} directories"
         )
-    asked: list[tuple[Path, int | None]] = []
-    rules: tuple[Rule, ...] = ()  # the same for each directory
+    asked: list[CacheSettings] = []
     for number, path in enumerate(paths):
         settings = settings_of(argparse.Namespace(dir=path, size=None), note=False)
-        limit_bytes = sizes[number] if sizes else settings.limit_bytes
+        asked.append(replace(settings, limit_bytes=sizes[number]) if sizes else settings)
         # A directory that cannot be written is named as such in a moment.
         with contextlib.suppress(CacheError, OSError):
-            note_asked(replace(settings, limit_bytes=limit_bytes))
-        asked.append((directory_of(settings), limit_bytes))
-        rules = settings.rules
-    return open_directories(asked, rules), rules
+            note_asked(asked[-1])
+    return open_directories(asked), asked[0].all_rules  # the same for each directory
 
 
 def _alone(listen: list[str], socket: str) -> str:
@@ -189,12 +188,12 @@ def _node(join: str, listen: list[str], socket: str, directories: Directories) -
     return node_of(directories.first)
 
 
-def _secret(arguments: argparse.Namespace, directories: Directories) -> Path | None:
+def _secret(arguments: argparse.Namespace, directories: Directories) -> str | None:
     if arguments.secret_file:
-        return Path(arguments.secret_file)
+        return arguments.secret_file
     if not arguments.listen:
         return None
-    return _made(directories.first / "secret")
+    return str(_made(directories.first / "secret"))
 
 
 def _made(path: Path) -> Path:
@@ -226,7 +225,7 @@ def _door(
     )
 
 
-def _announce(server: Server, specs: dict[str, SourceSpec], directories: Directories, secret: Path | None) -> None:
+def _announce(server: Server, specs: dict[str, SourceSpec], directories: Directories, secret: str | None) -> None:
     usable = [str(each.path) for each in directories.directories if each.store is not None]
     lines = [
         f"stoker cache: {server.settings.node} serves {write_plural(len(specs), 'mount')} ({', '.join(specs)}) "

@@ -13,7 +13,7 @@ from stoker.cache.filesystem.resolve_url import open_place, plain_url
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.peer_clients import peer_client
 from stoker.cache.reading.reader import Reader
-from stoker.cache.rule_settings import CacheSettings
+from stoker.cache.settings import CacheSettings
 from stoker.cache.warm.preloading import JOBS, Listing, Warming, list_items
 from stoker.cache.warm.replicating import TIMEOUT_S, Replicating
 from stoker.cache.warm.warm_plan import Account, Tally, WarmObject, has_magic, manifest_urls
@@ -21,7 +21,6 @@ from stoker.cli.arguments import Parser, whole
 from stoker.cli.cache.arguments import (
     add_cluster,
     checked,
-    directory_of,
     joined,
     parser,
     print_json,
@@ -59,7 +58,7 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     urls = _urls(arguments.what)
     settings = joined(arguments, settings_of(arguments))
-    if arguments.replicas and not settings.join:
+    if arguments.replicas and not settings.cluster.join:
         raise ConfigError("`--replicas` must come with the cluster whose workers hold the pages; add --join RING")
     account, began_s = Account(), time.monotonic()
     status = _warm(urls, settings, account, arguments.jobs, arguments.replicas, quiet=arguments.quiet)
@@ -151,11 +150,9 @@ def _warming(
     def report(num_bytes: int, moved: bool) -> None:
         line.advance(num_bytes, moved=moved)
 
-    if not replicas or settings.join is None:
+    if not replicas or settings.cluster.join is None:
         return Warming(reader, account, report)
-    client = peer_client(
-        settings.join, directory_of(settings), settings.secret_file, settings.tls_ca, settings.timeout_s
-    )
+    client = peer_client(settings)
     client.check()
     client = client.patient(TIMEOUT_S)
     return Replicating(reader, client, replicas, account, report)

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from stoker.cache.settings import CacheSettings
 from stoker.cli.doctor.check import Check
-from stoker.core.config import Settings
-from stoker.core.config_sources import Resolved, resolve
 from stoker.core.errors import StokerError
+from stoker.core.settings_sources import Resolved
 from stoker.run.launch import check_interpreter, require_cache, run_folder
+from stoker.run.settings import RunSettings, resolve
 
 _REFUSED = "`stoker run` refuses to start"
 
@@ -26,13 +27,13 @@ def check_settings() -> list[Check]:
     found = [
         interpreter,
         _check_switch(resolved),
-        check_run_folder(Path(run_folder(settings.run_dir, "run"))),
+        check_run_folder(Path(run_folder(settings.report.run_dir, "run"))),
     ]
-    return found if settings.cache == "off" else [*found, _check_cache(settings)]
+    return found if settings.cache.directory == "off" else [*found, _check_cache(settings.cache)]
 
 
-def _check_switch(resolved: Resolved) -> Check:
-    if not resolved.settings.off:
+def _check_switch(resolved: Resolved[RunSettings]) -> Check:
+    if not resolved.settings.report.off:
         return Check(name="settings", status="ok", found="of files and environment are as they must be")
     return Check(
         name="settings",
@@ -63,7 +64,7 @@ def check_run_folder(folder: Path) -> Check:
     )
 
 
-def _check_cache(settings: Settings) -> Check:
+def _check_cache(settings: CacheSettings) -> Check:
     def ask() -> None:
         require_cache()
         # Imported here: it needs the packages of an extra.
@@ -71,7 +72,7 @@ def _check_cache(settings: Settings) -> Check:
 
         session.usable(settings)
 
-    where = "the user's own directory" if settings.cache == "on" else settings.cache
+    where = "the user's own directory" if settings.directory == "on" else settings.directory
     return _refusal("cache", ask, f"reads go through {where}")
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from stoker.core.amounts import format_cost, format_hours
+from stoker.core.units import format_cost, format_hours
 from stoker.perf.planning.front import TIE, PlanLimits, Recommendation, choose, front, measured_instead, settled
 from stoker.perf.planning.offers import PriceList
 from stoker.perf.planning.pricing import Amount, PricedPlan, Rejection, TrainingJob

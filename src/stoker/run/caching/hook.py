@@ -56,7 +56,8 @@ def _fire(just_executed: str) -> None:
 
 def _report() -> None:
     """Says what came of it, where no report of the run does, in the process that `stoker run` became."""
-    if f'"pid": {os.getpid()},' in os.environ.get(CACHE_ENV, ""):
+    # Most processes cannot be that one, and need not read the text to know: its number is nowhere in it.
+    if str(os.getpid()) in os.environ.get(CACHE_ENV, ""):
         try:
             from stoker.run.caching import report
 

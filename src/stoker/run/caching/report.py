@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from stoker.cache.filesystem.unrouted import unroutable
 from stoker.cache.reading.run_counters import read_ledger
 from stoker.core import saying
 from stoker.records.events import CacheUsed
 from stoker.run.caching import changes
-from stoker.run.environment import CACHE_ENV
+from stoker.run.caching.cache_run import current_run
 from stoker.ui.cache_text import write_cache_used
 
 
@@ -27,19 +25,19 @@ def used(t_s: float = 0.0) -> CacheUsed | None:
     Args:
         t_s: time of the record.
     """
-    told = _told()
+    told = current_run()
     if told is None:
         return None
     try:
-        totals = read_ledger(Path(told["ledger"]))
+        totals = read_ledger(Path(told.ledger))
     except OSError:
         return None
-    around = {*unroutable(), *changes.around(Path(told["ledger"]))}
+    around = {*unroutable(), *changes.around(Path(told.ledger))}
     if not totals.asked_bytes and not totals.fetched_bytes and not around:
         return None
     return CacheUsed(
         t_s=t_s,
-        directory=told["directory"],
+        directory=told.cache.directory,
         around=sorted(around),
         **asdict(totals),
     )
@@ -47,26 +45,20 @@ def used(t_s: float = 0.0) -> CacheUsed | None:
 
 def end() -> None:
     """The run has reported."""
-    told = _told()
+    told = current_run()
     if told is not None:
-        changes.forget(Path(told["ledger"]))
+        changes.forget(Path(told.ledger))
         with contextlib.suppress(OSError):
-            os.unlink(told["ledger"])
+            os.unlink(told.ledger)
 
 
 def say() -> None:
-    """A line for a program whose loaders nobody reports on; the report has it otherwise."""
-    told = _told()
+    """A line for a program whose loaders nobody reports on, in its own process; the report has it otherwise."""
+    told = current_run()
     modes = sys.modules.get("stoker.run.modes")
-    if told is None or (modes is not None and modes.will_report()):
+    if told is None or told.pid != os.getpid() or (modes is not None and modes.will_report()):
         return
     record = used()
-    if record is not None and not told["quiet"]:
+    if record is not None and not told.quiet:
         saying.say(f"cache: {write_cache_used(record)}")
     end()
-
-
-def _told() -> dict[str, Any] | None:
-    """What the launcher told, or nothing outside `stoker run --cache`."""
-    text = os.environ.get(CACHE_ENV)
-    return json.loads(text) if text else None

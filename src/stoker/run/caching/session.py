@@ -6,75 +6,67 @@ A run reads one version of a path: the one that the store had when the run looke
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from stoker.cache.filesystem import routing
-from stoker.cache.page_stores import page_store
+from stoker.cache.page_stores import note_asked, page_store, settled
 from stoker.cache.reading.read_counters import watch
 from stoker.cache.reading.run_counters import RunCounts, create_ledger
-from stoker.cache.rule_settings import CacheSettings, cache_settings, note_asked, rules_of, settled
+from stoker.cache.settings import CacheSettings
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
-from stoker.core.config import Settings
 from stoker.core.errors import CacheBusyError, CacheUnwritableError
 from stoker.core.saying import say
+from stoker.run.caching.cache_run import CacheRun
 from stoker.run.caching.changes import Teller
 from stoker.run.environment import CACHE_ENV
 
 
-def environment(settings: Settings, run_id: str) -> dict[str, str]:
+def environment(settings: CacheSettings, run_id: str, *, quiet: bool) -> dict[str, str]:
     """Variables that route a program's reads through the cache; none if that is not wanted.
 
     Args:
-        settings: of the run.
+        settings: of the cache in the run.
         run_id: tells the run from all others of this host.
+        quiet: nothing is to be said but errors.
 
     Raises:
         CacheDirectoryError: the directory holds something else, or cannot be used and ``cache-required`` is set.
         ConfigError: the cluster to join is named wrongly, or its workers will not have this secret or certificate.
     """
-    if settings.cache == "off":
+    if settings.directory == "off":
         return {}
     try:
-        wanted, directory, is_known = usable(settings)
+        wanted, is_known = usable(settings)
         note_asked(wanted)
     except (CacheUnwritableError, CacheBusyError) as error:
-        if settings.cache_required:
+        if settings.required:
             raise
         say(f"cache: off, so that stores are read as without it: {error.args[0]}")
         return {}
-    ledger = create_ledger(directory, run_id)
-    if not is_known and not settings.quiet:
+    if not is_known and not quiet:
         sys.stderr.write(
-            f"stoker: cache: nobody tells which workers `{wanted.join}` has; until that changes, what is not in "
-            f"{directory} is read from its store\n"
+            f"stoker: cache: nobody tells which workers `{wanted.cluster.join}` has; until that changes, what is not "
+            f"in {wanted.directory} is read from its store\n"
         )
-    told = {
-        "directory": str(directory),
-        "limit_bytes": wanted.limit_bytes,
-        "rules": settings.cache_rules,
-        "verify": wanted.verify,
-        "join": wanted.join,
-        "secret_file": str(wanted.secret_file) if wanted.secret_file is not None else None,
-        "timeout_s": wanted.timeout_s,
-        "tls_ca": str(wanted.tls_ca) if wanted.tls_ca is not None else None,
-        "began": time.time(),
-        "ledger": str(ledger),
-        "pid": os.getpid(),
-        "quiet": settings.quiet,
-    }
+    began = time.time()
+    pinned = tuple(replace(rule, pinned_since=began) for rule in wanted.all_rules)
+    ledger = create_ledger(Path(wanted.directory), run_id)
+    told = CacheRun(
+        cache=msgspec.structs.replace(wanted, rules=pinned), ledger=str(ledger), pid=os.getpid(), quiet=quiet
+    )
     # Filesystems that the program makes itself (`stoker://`) keep their pages there as well.
-    return {CACHE_ENV: json.dumps(told), "STOKER_CACHE_DIR": str(directory)}
+    return {CACHE_ENV: told.to_json(), "STOKER_CACHE_DIR": wanted.directory}
 
 
-def usable(settings: Settings) -> tuple[CacheSettings, Path, bool]:
-    """The cache's settings and directory, and whether its cluster is known: refused here rather than in every process.
+def usable(settings: CacheSettings) -> tuple[CacheSettings, bool]:
+    """The settled settings, and whether their cluster is known: refused here rather than in every process.
 
     Args:
         settings: of a run that uses the cache.
@@ -84,19 +76,17 @@ def usable(settings: Settings) -> tuple[CacheSettings, Path, bool]:
         CacheBusyError: it is new, and a stopped process holds the lock under which it is made.
         ConfigError: the cluster to join is named wrongly, or its workers will not have this secret or certificate.
     """
-    wanted = settled(cache_settings(settings))
-    directory = wanted.directory
-    assert directory is not None
+    wanted = settled(settings)
     # Opened and closed: what a program would fail on at its first read shows here.
-    PageStore(directory, StoreSettings(limit_bytes=wanted.limit_bytes)).close()
-    if not wanted.join:
-        return wanted, directory, True
+    PageStore(Path(wanted.directory), StoreSettings(limit_bytes=wanted.limit_bytes)).close()
+    if not wanted.cluster.join:
+        return wanted, True
     from stoker.cache.peer_clients import peer_client
 
     # The processes find the ring beside the pages then.
-    client = peer_client(wanted.join, directory, wanted.secret_file, wanted.tls_ca, wanted.timeout_s)
+    client = peer_client(wanted)
     client.check()
-    return wanted, directory, client.record is not None
+    return wanted, client.record is not None
 
 
 def install(text: str) -> None:
@@ -105,14 +95,12 @@ def install(text: str) -> None:
     Args:
         text: what the launcher told.
     """
-    told: dict[str, Any] = json.loads(text)
-    rules = tuple(replace(rule, pinned_since=told["began"]) for rule in rules_of(told["rules"]))
-    ledger = RunCounts(Path(told["ledger"]))
+    told = CacheRun.from_json(text)
+    ledger = RunCounts(Path(told.ledger))
     # Readers of this process count where the whole run does.
     watch.counts = lambda: ledger
-    teller = Teller(Path(told["ledger"]), quiet=told["quiet"])
+    teller = Teller(Path(told.ledger), quiet=told.quiet)
     watch.tell_changed, watch.tell_around = teller.tell, teller.tell_around
     # Before anything is routed: what fails here leaves the program's reads as they are.
-    page_store(told["directory"], told["limit_bytes"], rules, told["verify"])
-    names = ("directory", "limit_bytes", "verify", "join", "secret_file", "tls_ca", "timeout_s")
-    routing.install(rules=rules, **{name: told[name] for name in names})
+    page_store(told.cache)
+    routing.install(told.cache)

@@ -17,7 +17,6 @@ from typing import Any, TypeVar, cast
 import msgspec
 import torch.utils.data as torch_data
 
-from stoker.core.config_sources import resolve
 from stoker.core.errors import ResumeError
 from stoker.core.forking import ForkedLock
 from stoker.feed import tiers
@@ -35,6 +34,7 @@ from stoker.records import events
 from stoker.run.loaders import patch
 from stoker.run.loaders.facts import LoaderExplanation, LoaderStats
 from stoker.run.loaders.serving import Serving, call_site
+from stoker.run.settings import resolve
 
 _T = TypeVar("_T", covariant=True)
 _logger = logging.getLogger("stoker")
@@ -104,7 +104,7 @@ class DataLoader(torch_data.DataLoader[_T]):
         serving = serving_of_process()
         if seat.site:
             serving.sites.setdefault(self, seat.site)
-        if serving.settings.off:
+        if serving.settings.report.off:
             if seat.pending is not None and not seat.pending.finished:
                 raise ResumeError(f"`load_state_dict` needs an iterator of stoker's, but {_OFF}")
             seat.bookmark, seat.pending, seat.unkept = None, None, _OFF
@@ -218,7 +218,7 @@ def _no_stats(loader: torch_data.DataLoader[Any]) -> LoaderStats:
 def explain(loader: torch_data.DataLoader[Any]) -> LoaderExplanation:
     """The tier that serves (or would serve) any loader, and why."""
     serving = _serving_of(loader) or serving_of_process()
-    if serving.settings.off:
+    if serving.settings.report.off:
         return LoaderExplanation(tier="stock", reason=_OFF, evidence=(), settled=True)
     feed = serving.known_feed(loader)
     choice = feed.choice if feed is not None else None

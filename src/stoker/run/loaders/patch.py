@@ -77,7 +77,7 @@ def stock_iterator(loader: DataLoader[Any]) -> Any:
 @functools.wraps(stock_get_iterator)
 def _get_iterator(self: DataLoader[Any]) -> Any:
     serving = serving_of(self)
-    if serving is None or serving.settings.off:
+    if serving is None or serving.settings.report.off:
         return stock_iterator(self)
     return serving.iterate(self, lambda: stock_iterator(self))
 
@@ -85,7 +85,7 @@ def _get_iterator(self: DataLoader[Any]) -> Any:
 def _new(kind: Any, *args: Any, **kwargs: Any) -> Any:
     """Makes one of torch's iterators, or, where the program makes it by its class, ours."""
     serving, loader = _serving, args[0] if args else kwargs.get("loader")
-    if is_torchs_own() or serving is None or serving.settings.off or kind not in _ITERATORS or loader is None:
+    if is_torchs_own() or serving is None or serving.settings.report.off or kind not in _ITERATORS or loader is None:
         return object.__new__(kind)
     # Python calls the constructor of torch's, and not that of ours, which is of another class.
     return serving.iterate(loader, lambda: object.__new__(kind))

@@ -14,12 +14,10 @@ from torch.utils.data import DataLoader
 
 from stoker.backends.local import LocalBackend
 from stoker.core import host
-from stoker.core.config import Settings
 from stoker.core.errors import ResumeError
 from stoker.core.forking import Owner
 from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.mishaps import BestEffort, Unfailing, line_of, reraise_from_handler, trace_of
-from stoker.core.replay import launcher_of
 from stoker.core.saying import say
 from stoker.core.sources import file_shown, own_program
 from stoker.feed.crew import Backend, Departure
@@ -27,6 +25,7 @@ from stoker.feed.iterator import Pace, close_all
 from stoker.feed.loader import FeedConfig, LoaderFeed, StepCutter
 from stoker.feed.objects import is_library
 from stoker.feed.order import Cursor
+from stoker.feed.replay import launcher_of
 from stoker.feed.scaling import Decision
 from stoker.feed.serve import serve
 from stoker.feed.tiers import Choice
@@ -35,6 +34,7 @@ from stoker.records import events
 from stoker.records.versus import Pair
 from stoker.run.loaders.steps import NOTHING_DELIVERED, LoaderTotals, StepClock
 from stoker.run.rank import RankPlace, find_place
+from stoker.run.settings import RunSettings
 from stoker.scale.budget import CpuLedger, rank_bytes, rank_cores
 from stoker.scale.job import JobAutoscaler
 from stoker.scale.limits import JobScalingConfig
@@ -65,7 +65,7 @@ class Serving:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: RunSettings,
         sinks: list[Sink],
         program: tuple[str, ...] = (),
         launcher: tuple[str, ...] = (),
@@ -104,8 +104,8 @@ class Serving:
                 self.emit,
                 self.now_s,
                 lambda: self.cores,
-                always=settings.cut == "always",
-                sample=settings.random == "sample",
+                always=settings.cut.cut == "always",
+                sample=settings.feed.random == "sample",
             )
         except Exception as error:  # told with the first loader, when there is somebody to tell
             self._blind = error
@@ -116,22 +116,22 @@ class Serving:
         self.place = place
         """This process among the ranks of its program, as known when it first iterated over a loader."""
         settings, ranks = self.settings, place.local_world_size
-        self.cores = settings.cpu_budget or rank_cores(host.cores(), ranks)
+        self.cores = settings.scale.cpu_budget or rank_cores(host.cores(), ranks)
         """CPU budget of all loaders of this process: what is set, or this rank's share of the machine."""
         self._ledger = CpuLedger(self.cores)
         _, available = host.memory_bytes()
         self._memory_bytes = rank_bytes(available, ranks)
         self.config = FeedConfig(
-            workers=settings.workers,
-            tier=settings.tier,
-            random=settings.random,
-            worker_memory_bytes=settings.worker_memory_bytes
+            workers=settings.scale.workers,
+            tier=settings.feed.tier,
+            random=settings.feed.random,
+            worker_memory_bytes=settings.feed.worker_memory_bytes
             or max(1 << 27, int(self._memory_bytes * _WORKER_SHARE / max(self.cores, 1))),
-            slot_memory_bytes=settings.slot_memory_bytes or int(self._memory_bytes * _SLOT_SHARE),
-            stall_timeout_s=settings.stall_timeout_s,
-            on_bad_sample=settings.on_bad_sample,
-            bad_sample_cap=settings.bad_sample_cap,
-            versus_batches=settings.versus_plain or 0,
+            slot_memory_bytes=settings.feed.slot_memory_bytes or int(self._memory_bytes * _SLOT_SHARE),
+            stall_timeout_s=settings.faults.stall_timeout_s,
+            on_bad_sample=settings.faults.on_bad_sample,
+            bad_sample_cap=settings.faults.bad_sample_cap,
+            versus_batches=settings.report.versus_plain or 0,
             program=self._program,
             launcher=self._launcher,
             memory_frac=1.0 / ranks,
@@ -163,8 +163,8 @@ class Serving:
 
     def policy(self, max_in_flight: int) -> JobAutoscaler:
         """A policy for one loader, under the CPU budget that all loaders of the process share."""
-        fixed = self.settings.workers
-        most = self.settings.max_workers or max(64, fixed or 0)
+        fixed = self.settings.scale.workers
+        most = self.settings.scale.max_workers or max(64, fixed or 0)
         config = JobScalingConfig(
             cpu_budget_cores=self.cores,
             memory_budget_bytes=int(self._memory_bytes * (_SLOT_SHARE + _WORKER_SHARE)),
@@ -176,7 +176,7 @@ class Serving:
 
     def cutter(self, feed: LoaderFeed, loader: DataLoader[Any]) -> StepCutter | None:
         """Who finds and moves what depends on the batch alone in the steps of one loader."""
-        if self.settings.cut == "off":
+        if self.settings.cut.cut == "off":
             return None
         if self.cutting is None:
             if self._blind is not None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Literal
 
-import msgspec
-
 from stoker.core.errors import ConfigError
+from stoker.core.settings import Handed
 
 LEAST_STEPS = 4
 """One to settle, one to sample, one to settle again, one to measure."""
 
 
-class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ProfileOptions(Handed, frozen=True, kw_only=True):
     """How much is measured.
 
     Raises:
@@ -41,12 +39,3 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
     def sampled(self) -> int:
         """Steps that are sampled: as many as asked for, as far as others are left to measure."""
         return min(self.samples, max(1, (self.steps - 2) // 2))
-
-    def to_json(self) -> str:
-        """What :meth:`from_json` of a child process reads back."""
-        return json.dumps(msgspec.to_builtins(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> ProfileOptions:
-        """What :meth:`to_json` wrote."""
-        return msgspec.convert(json.loads(text), cls)

@@ -5,9 +5,7 @@ The clock of that session is the one that records marks: there is no second one.
 
 from __future__ import annotations
 
-import dataclasses
-
-import msgspec
+from msgspec.structs import replace
 
 from stoker.records import events
 from stoker.records.profile import LoaderFacts
@@ -25,10 +23,7 @@ class ServedSession:
     """
 
     def __init__(self, active: Active, clock: StepClock) -> None:
-        self.session = Session(
-            dataclasses.replace(active, profile="", settings=msgspec.structs.replace(active.settings, quiet=True)),
-            clock,
-        )
+        self.session = Session(replace(active, profile="", settings=active.settings.but(quiet=True)), clock)
         self.changes = 0
         """Times that the number of data workers changed, since this was last set to 0."""
         self._tiers: dict[int, events.LoaderOpened] = {}
@@ -66,7 +61,7 @@ class ServedSession:
         tier = self._tiers[number].tier
         if tier == "stock":
             return found
-        return msgspec.structs.replace(found, tier=tier, workers=self._workers.get(number, 0))
+        return replace(found, tier=tier, workers=self._workers.get(number, 0))
 
     def notes(self) -> list[str]:
         """What makes the measurement less than steady."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.cache.cluster.client.budget import StoreBudget
 from stoker.cache.cluster.client.client_settings import ClientCounts, ClientSettings

@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.cache.settings import ClusterSettings
 from stoker.wire.secrets import DEFAULT_IDENTITY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
-    """How a client joins a cluster; can be pickled, holds no secret.
+class ClientSettings(ClusterSettings, frozen=True, kw_only=True):
+    """How a client joins a cluster: what people choose, and the rest; can be pickled, holds no secret.
 
     Attributes:
         join: as ``--join`` takes it.
-        secret_file: needed for workers that are reached over TCP.
         identity: name of the secret to use.
         state_dir: where the last ring is kept.
-        tls_ca: certificates that vouch for the workers' own, which are then reached by TLS over TCP.
-        timeout_s: longest silence of a worker that is taken for alive; workers that fetch say so more often.
         attempts: different workers that are asked for one part.
         store_per_s: store requests a second that all clients together may make while workers are lost.
         isolated_per_s: of this client while it knows of no other.
@@ -26,12 +23,9 @@ class ClientSettings:
         mapped: whether pages of workers of this machine and user are read from their files.
     """
 
-    join: str
-    secret_file: Path | None = None
+    join: str = ""
     identity: str = DEFAULT_IDENTITY
     state_dir: Path | None = None
-    tls_ca: Path | None = None
-    timeout_s: float = 0.9
     attempts: int = 2
     store_per_s: float = 2000.0
     isolated_per_s: float = 100.0
@@ -39,10 +33,10 @@ class ClientSettings:
     mapped: bool = True
 
     def __post_init__(self) -> None:
-        if not 0.05 <= self.timeout_s <= 30.0 or not 1 <= self.attempts <= 8:
-            raise ValueError(
-                f"`timeout_s` must be 0.05 to 30 and `attempts` 1 to 8, got {self.timeout_s} and {self.attempts}"
-            )
+        """Checks each value."""
+        super().__post_init__()
+        if not 1 <= self.attempts <= 8:
+            raise ValueError(f"`attempts` must be 1 to 8, got {self.attempts}")
 
 
 @dataclass(slots=True)

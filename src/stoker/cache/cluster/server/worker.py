@@ -51,10 +51,10 @@ class WorkerSettings:
     server: ServerSettings
     join: str
     mounts: Mapping[str, SourceSpec] = field(default_factory=dict[str, SourceSpec])
-    secret_file: Path | None = None
+    secret_file: str | None = None
     identity: str = DEFAULT_IDENTITY
     state_dir: Path | None = None
-    tls_ca: Path | None = None
+    tls_ca: str | None = None
     users: frozenset[int] = frozenset()
     drain_s: float = DRAIN_S
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from stoker.cache.store.layout import Policy
+from stoker.cache.policies import Policy
 from stoker.cache.store.reclaim.epoch_clock import ReadClock
 
 HOLLOW_FRAC = 0.4

@@ -93,7 +93,7 @@ class SpaceBounds:
 
     def quota_bytes(self, rule: int) -> int | None:
         """Most bytes of a rule's pages."""
-        rules = self._settings.rules
+        rules = self._settings.all_rules
         return rules[rule].quota_bytes if rule < len(rules) else None
 
     def make(self, num_bytes: int, life: Life, rule: int) -> bool:
@@ -139,8 +139,9 @@ class SpaceBounds:
         ):
             if bytes_needed > 0:
                 choice = choose(
-                    self._settings.policy or "epoch", among, self._pulse.clock, bytes_needed, self._settings.max_idle_s,
-                    force=life is Life.PINNED, for_copy=life is Life.COPY,
+                    self._settings.eviction or "epoch", among, self._pulse.clock, bytes_needed,
+                    self._settings.max_idle_s, force=life is Life.PINNED,
+                    for_copy=life is Life.COPY,
                 )  # fmt: skip
                 victims.update((file.row, file) for file in choice.victims)
                 for file in choice.spared:

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stoker
-from stoker.core.config import KEYS, Settings
-from stoker.core.config_sources import INTERNAL_VARIABLES, OTHER_VARIABLES, Resolved, resolve
+from stoker.cache.settings import CacheSettings
 from stoker.core.errors import ConfigError
+from stoker.core.settings_sources import Resolved
+from stoker.run.settings import KEYS, ReportSettings, RunSettings, resolve
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "workers": st.none() | st.integers(0, 3),
@@ -43,7 +44,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "stall_timeout_s": st.floats(0.1, 1e6),
     "replay": st.none() | st.just("0:17:4711"),
 }
-some_settings = st.builds(Settings, **VALUES)
+some_settings = st.builds(RunSettings.of, **VALUES)
 
 
 def resolved(tmp_path: Path, environ: dict[str, str] | None = None, **command_line: object) -> Resolved:
@@ -51,20 +52,20 @@ def resolved(tmp_path: Path, environ: dict[str, str] | None = None, **command_li
 
 
 def test_every_field_has_a_key_and_every_key_a_field() -> None:
-    assert [key.field for key in KEYS] == list(Settings.__struct_fields__) == list(VALUES)
+    assert [key.field for key in KEYS] == list(RunSettings().flat()) == list(VALUES)
 
 
 @given(some_settings)
-def test_settings_reach_a_child_unchanged(settings: Settings) -> None:
+def test_settings_reach_a_child_unchanged(settings: RunSettings) -> None:
     text = settings.to_json()
     assert "\n" not in text
-    assert Settings.from_json(text) == settings
+    assert RunSettings.from_json(text) == settings
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
 @given(some_settings)
-def test_resolving_a_full_command_line_gives_it_back(settings: Settings) -> None:
-    given_values = {field: getattr(settings, field) for field in VALUES}
+def test_resolving_a_full_command_line_gives_it_back(settings: RunSettings) -> None:
+    given_values = settings.flat()
     result = resolve(given_values, environ={}, cwd=Path("/"))
     assert result.settings == settings
     assert all(
@@ -75,7 +76,7 @@ def test_resolving_a_full_command_line_gives_it_back(settings: Settings) -> None
 
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
-        Settings().workers = 3  # type: ignore[misc]
+        RunSettings().scale.workers = 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -122,20 +123,22 @@ def test_settings_cannot_be_changed() -> None:
 def test_a_wrong_value_is_refused_at_construction(field: str, value: object) -> None:
     name = next(key.name for key in KEYS if key.field == field)
     with pytest.raises(ConfigError, match=rf"^`{name}` must be .*, got {value!r}"):
-        Settings(**{field: value})  # type: ignore[arg-type]
+        RunSettings.of(**{field: value})  # type: ignore[arg-type]
 
 
 def test_the_number_of_workers_may_not_pass_its_own_limit(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"`workers` must be at most `max-workers`, got 9 and 2"):
-        Settings(workers=9, max_workers=2)
+        RunSettings.of(workers=9, max_workers=2)
     with pytest.raises(ConfigError, match="from environment STOKER_WORKERS and the command line"):
         resolved(tmp_path, {"STOKER_WORKERS": "9"}, max_workers="2")
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"workers": "three"}', '{"unknown": 1}', '{"workers": -1}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"scale": {"workers": "three"}}', '{"unknown": 1}', '{"scale": {"workers": -1}}']
+)
 def test_settings_of_a_stranger_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        Settings.from_json(text)
+        RunSettings.from_json(text)
 
 
 def test_environment(tmp_path: Path) -> None:
@@ -150,7 +153,7 @@ def test_environment(tmp_path: Path) -> None:
         "HOME": str(tmp_path),
     }
     result = resolved(tmp_path, environ)
-    assert result.settings == Settings(
+    assert result.settings == RunSettings.of(
         workers=3, cpu_budget=1.5, slot_memory_bytes=2 << 30, quiet=True, stall_timeout_s=120.0
     )
     assert result.origins["workers"] == "environment STOKER_WORKERS"
@@ -159,8 +162,8 @@ def test_environment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "off"), [("1", True), ("true", True), ("TRUE", True), ("0", False), ("false", False)])
 def test_disable_is_another_word_for_off(tmp_path: Path, text: str, off: bool) -> None:
-    assert resolved(tmp_path, {"STOKER_DISABLE": text}).settings.off is off
-    assert resolved(tmp_path, {"STOKER_DISABLE": text, "STOKER_OFF": text}).settings.off is off
+    assert resolved(tmp_path, {"STOKER_DISABLE": text}).settings.report.off is off
+    assert resolved(tmp_path, {"STOKER_DISABLE": text, "STOKER_OFF": text}).settings.report.off is off
 
 
 def test_a_key_given_twice_in_one_source_must_agree(tmp_path: Path) -> None:
@@ -168,9 +171,9 @@ def test_a_key_given_twice_in_one_source_must_agree(tmp_path: Path) -> None:
         resolved(tmp_path, {"STOKER_DISABLE": "1", "STOKER_OFF": "0"})
 
 
-@pytest.mark.parametrize("variable", INTERNAL_VARIABLES)
+@pytest.mark.parametrize("variable", ReportSettings.variables)
 def test_internal_variables_are_not_settings(tmp_path: Path, variable: str) -> None:
-    assert resolved(tmp_path, {variable: "anything"}).settings == Settings()
+    assert resolved(tmp_path, {variable: "anything"}).settings == RunSettings()
 
 
 @pytest.mark.parametrize(
@@ -198,10 +201,12 @@ def project(folder: Path, name: str, text: str) -> Path:
 def test_the_nearest_file_that_speaks_of_stoker_counts(tmp_path: Path) -> None:
     project(tmp_path, "pyproject.toml", "[tool.stoker]\nworkers = 1\n")
     inner = project(tmp_path / "a", "pyproject.toml", "[tool.other]\nx = 1\n")
-    assert resolved(inner).settings.workers == 1
+    assert resolved(inner).settings.scale.workers == 1
     project(inner, "stoker.toml", 'slot-memory = "1GiB"\nworker_memory = 5000000\ncpu-budget = 2\noff = true\n')
     result = resolved(project(inner / "deep", "notes.txt", ""))
-    assert result.settings == Settings(slot_memory_bytes=1 << 30, worker_memory_bytes=5_000_000, cpu_budget=2, off=True)
+    assert result.settings == RunSettings.of(
+        slot_memory_bytes=1 << 30, worker_memory_bytes=5_000_000, cpu_budget=2, off=True
+    )
     assert result.origins["off"] == str(inner / "stoker.toml")
 
 
@@ -252,14 +257,14 @@ def test_the_strongest_source_that_names_a_key_wins(
         project(root / "home/.config/stoker", "config.toml", "workers = 3")
     result = resolve({"workers": 0 if present[0] else None}, environ=environ, cwd=root / "work")
     strongest = [*present, True].index(True)
-    assert result.settings.workers == [0, 1, 2, 3, None][strongest]
+    assert result.settings.scale.workers == [0, 1, 2, 3, None][strongest]
     assert result.origins["workers"].endswith(SOURCES[strongest])
 
 
 def test_the_user_file_follows_xdg(tmp_path: Path) -> None:
     project(tmp_path / "xdg/stoker", "config.toml", "quiet = true")
-    assert resolved(tmp_path, {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}).settings.quiet
-    assert not resolved(tmp_path, {"XDG_CONFIG_HOME": "xdg"}).settings.quiet
+    assert resolved(tmp_path, {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}).settings.report.quiet
+    assert not resolved(tmp_path, {"XDG_CONFIG_HOME": "xdg"}).settings.report.quiet
 
 
 @pytest.mark.parametrize(
@@ -274,7 +279,7 @@ def test_the_user_file_follows_xdg(tmp_path: Path) -> None:
 )
 def test_the_cache_in_a_file(tmp_path: Path, text: str, cache: str) -> None:
     (tmp_path / "pyproject.toml").write_text(f"[tool.stoker]\nquiet = true\n{text}\n")
-    assert resolved(tmp_path).settings.cache == cache
+    assert resolved(tmp_path).settings.cache.directory == cache
 
 
 def test_the_table_of_the_cache_has_its_size_and_rules(tmp_path: Path) -> None:
@@ -283,25 +288,29 @@ def test_the_table_of_the_cache_has_its_size_and_rules(tmp_path: Path) -> None:
         'join = "static:a:7070"\nsecret-file = "/secret"\n'
     )
     settings = resolved(tmp_path).settings
-    assert (settings.cache, settings.cache_size_bytes) == ("on", 50_000_000_000)
-    assert settings.cache_rules == "s3://data/* immutable; https://* 5min"
-    assert (settings.cache_join, settings.cache_secret_file) == ("static:a:7070", "/secret")
+    assert (settings.cache.directory, settings.cache.limit_bytes) == ("on", 50_000_000_000)
+    assert settings.cache.rules == "s3://data/* immutable; https://* 5min"
+    assert (settings.cache.cluster.join, settings.cache.cluster.secret_file) == ("static:a:7070", "/secret")
     (tmp_path / "stoker.toml").write_text("[cache]\nsise = 1\n")
     with pytest.raises(ConfigError, match="did you mean `cache-size`"):
         resolved(tmp_path)
 
 
 def test_the_place_of_the_cache_is_no_setting_and_no_mistake(tmp_path: Path) -> None:
-    assert resolved(tmp_path, {"STOKER_CACHE_DIR": "/pages"}).settings == Settings()
+    assert resolved(tmp_path, {"STOKER_CACHE_DIR": "/pages"}).settings == RunSettings()
 
 
 def test_auto_on_the_command_line_beats_a_number_below(tmp_path: Path) -> None:
     result = resolved(tmp_path, {"STOKER_WORKERS": "3"}, workers="auto")
-    assert (result.settings.workers, result.origins["workers"]) == (None, "the command line")
+    assert (result.settings.scale.workers, result.origins["workers"]) == (None, "the command line")
 
 
 def test_every_variable_in_the_source_is_a_setting_or_internal() -> None:
     source = Path(stoker.__file__).parent
     texts = [path.read_text() for path in source.rglob("*.py")]
     words = {word for text in texts for word in re.findall(r"STOKER_[A-Z][A-Z_]*[A-Z]", text)}
-    assert words <= {key.variable for key in KEYS} | {*INTERNAL_VARIABLES, *OTHER_VARIABLES, "STOKER_DISABLE"}
+    assert words <= {key.variable for key in KEYS} | {
+        *ReportSettings.variables,
+        *CacheSettings.variables,
+        "STOKER_DISABLE",
+    }

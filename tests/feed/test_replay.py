@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.config import Settings
 from stoker.core.errors import ConfigError
-from stoker.core.replay import Replay, launcher_of, replay_command
+from stoker.feed.replay import Replay, launcher_of, replay_command
+from stoker.run.settings import RunSettings
 
 scalars = st.none() | st.integers() | st.text() | st.booleans() | st.binary()
 indices = st.recursive(scalars, lambda part: st.tuples(part, part) | st.lists(part, max_size=3), max_leaves=5)
@@ -54,4 +54,4 @@ def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="`replay` must be `LOADER:INDEX:SEED`"):
         Replay.parse(text)
     with pytest.raises(ConfigError, match="`replay` must be `LOADER:INDEX:SEED`"):
-        Settings(replay=text)
+        RunSettings.of(replay=text)
