@@ -24,6 +24,7 @@ BARS = (
     "feed_large_batches",
     "feed_small_batches",
     "feed_start",
+    "feed_walk",
     "feed_constant",
     "feed_memory",
     "scale_converge",

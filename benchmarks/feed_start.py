@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, number, ratios, run
 from benchmarks.served import Stoker, shut_down, stoker
 from stoker.backends.local import LocalBackend
-from stoker.feed.crew import Crew, Message
 from stoker.feed.loader import LoaderFeed
 from stoker.feed.program import Iteration, Tier, WorkItem
+from stoker.feed.shell.crew import Crew, Message
 from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader
 
 BAR = Bar(

@@ -20,7 +20,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker.core import places
-from stoker.feed import memory, moved, objects, probe, probing, scaling, tiers, watch, window
+from stoker.feed import moved, objects, probe, scaling, tiers, window
+from stoker.feed.shell import memory, watch
+from stoker.feed.state import probing
 from stoker.graph import cut_control
 from stoker.graph.choice import cut
 from stoker.graph.recording import common_graph, recorder
@@ -40,7 +42,7 @@ CLASSES = (serving.LoaderEvents, moved.Trial)
 FALLBACKS = {
     # What stands for a choice that failed.
     "stoker.feed.tiers.left_to_torch", "stoker.feed.tiers.as_declared", "stoker.feed.tiers.Choice.__init__",
-    "stoker.feed.scaling.Decision.__init__", "stoker.feed.probing.Probing.give_up",
+    "stoker.feed.scaling.Decision.__init__", "stoker.feed.state.probing.Probing.give_up",
     # What hands a batch on, and what keeps mistakes in.
     "stoker.graph.cut_control.Cutter.batch_of",
     *(f"stoker.run.loaders.cutting._Careful.{name}" for name in vars(cutting._Careful)),

@@ -14,10 +14,11 @@ import torch
 from torch.utils.data import default_collate
 
 from stoker.backends.local import LocalBackend
-from stoker.feed.crew import Crew, Departure, Member, Message, process_state
+from stoker.feed.board import Departure
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.shell.crew import Crew, Member, Message, process_state
+from stoker.feed.shell.watch import Watch
 from stoker.feed.tiers import reuse_fingerprint
-from stoker.feed.watch import Watch
 from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader, unpack_ready
 
 pytestmark = pytest.mark.integration
@@ -156,25 +157,12 @@ class TestArrivals:
 
 
 class TestSlots:
-    def test_those_of_a_dead_worker_are_known_once(self, bench: Bench) -> None:
-        member = bench.spawn()
-        bench.working_on(member, bench.lease(member, -1, slot=4))
-        bench.lease(member, 1, slot=7)
-        os.kill(member.pid, signal.SIGKILL)
-        bench.until(lambda: bool(bench.departures()))
-        assert bench.crew.slots_left(member.identity.number) == {(0, 4), (0, 7)}
-        assert bench.crew.slots_left(member.identity.number) == set()
-
-    def test_an_answered_lease_is_not_among_them(self, bench: Bench) -> None:
-        member = bench.spawn()
-        bench.working_on(member, bench.lease(member, -1, slot=4))
-        bench.crew.answered(member.identity.number, 0, 4)
-        assert bench.crew.slots_left(member.identity.number) == set()
-
     def test_closing_gives_back_what_nobody_answered(self, bench: Bench) -> None:
         member = bench.spawn()
+        worker = bench.crew.ledger.born(member.identity.number, 0)
+        for slot in (4, 7):
+            bench.crew.ledger.lease(worker, None, 0, slot)
         bench.working_on(member, bench.lease(member, -1, slot=4))
-        bench.lease(member, 1, slot=7)
         pids = [member.pid, bench.crew.template_pid]
         bench.crew.close()
         assert sorted(bench.returned) == [(0, 4), (0, 7)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stoker.feed.history import History
 from stoker.feed.program import WorkItem
+from stoker.feed.state.history import History
 
 
 def work(number: int) -> WorkItem:

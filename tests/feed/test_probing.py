@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.feed.probing import MOST_PROBED_BYTES, why_not_probed
+from stoker.feed.state.probing import MOST_PROBED_BYTES, why_not_probed
 
 MIB = 1 << 20
 

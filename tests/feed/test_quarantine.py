@@ -13,9 +13,9 @@ from torch.utils.data import Subset
 
 from stoker.core import seeds
 from stoker.core.errors import SampleKillsWorkerError
-from stoker.feed.leases import Item
 from stoker.feed.program import Iteration, Tier, WorkItem
 from stoker.feed.quarantine import Quarantine, path_of
+from stoker.feed.state.ledger import Item
 
 ITERATION = Iteration(ordinal=3, base_seed=77, tier=Tier.ELASTIC)
 CAUSE = "killed by signal: SIGSEGV"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from stoker.feed.state.ledger import Idleness
 from stoker.feed.window import Counters, Window
 
 
@@ -16,7 +17,8 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self.now_s = 100.0
         self.counters = Counters()
-        self.window = Window(self.counters, self.now_s)
+        self.idleness = Idleness()
+        self.window = Window(self.counters, self.now_s, self.idleness)
         self.idle_since: dict[int, float] = {}
         self.idle_s = 0.0
         self.paused = False
@@ -44,12 +46,12 @@ class AnyOrder(RuleBasedStateMachine):
     def idle(self, worker: int) -> None:
         if worker not in self.idle_since:
             self.idle_since[worker] = self.now_s
-            self.window.idle(worker, self.now_s)
+            self.idleness.idle(worker, self.now_s)
 
     @rule(worker=st.integers(0, 3))
     def busy(self, worker: int) -> None:
         self.idle_since.pop(worker, None)
-        self.window.busy(worker, self.now_s)
+        self.idleness.busy(worker, self.now_s)
 
     @rule(batches=st.integers(0, 5), starved=st.integers(0, 5), wait_s=st.floats(0, 9), made=st.floats(0, 1))
     def deliver(self, batches: int, starved: int, wait_s: float, made: float) -> None:
@@ -99,7 +101,7 @@ def test_figures_are_those_of_the_window_alone() -> None:
     counters.worker_cpu_s += 0.25
     counters.step_s += 0.4
     counters.input_wait_s += 0.6
-    window.idle(7, 1.5)
+    window._idleness.idle(7, 1.5)
     seen = window.close(3.0, workers=2, depth=3, batch_bytes=99, waiting=False)
     assert (seen.steps, seen.items, seen.workers, seen.depth, seen.batch_bytes) == (4, 2, 2, 3, 99)
     assert seen.starved_frac == 0.25

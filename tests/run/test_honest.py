@@ -12,9 +12,10 @@ from torch.utils.data import DataLoader, Dataset
 import stoker
 from benchmarks.honest_report import compare
 from benchmarks.timed_program import Loop
-from stoker.feed.engine import Engine
 from stoker.feed.iterator import FedIterator
 from stoker.feed.order import Order
+from stoker.feed.shell.engine import Engine
+from stoker.feed.state.machine import Machine
 from stoker.graph.cut_control import Cutter
 
 pytestmark = pytest.mark.integration
@@ -51,10 +52,11 @@ DELAY_S = 0.004
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Engine, "_routine"),
-        (Engine, "_deliver"),
-        (Engine, "fill"),
-        (Engine, "build"),
+        (Engine, "pump"),
+        (Engine, "_delivered"),
+        (Engine, "next_item"),
+        (Machine, "on"),
+        (Engine, "next_batch"),
         (Order, "advance"),
         (Cutter, "delivered"),
         (Cutter, "asked"),

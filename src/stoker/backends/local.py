@@ -31,9 +31,9 @@ from stoker.core.errors import WorkerStartError
 from stoker.core.forking import at_fork
 from stoker.core.interrupts import interrupts_deferred
 from stoker.feed.board import Board
-from stoker.feed.crew import Template
 from stoker.feed.descriptors import spare_descriptors
 from stoker.feed.program import Program, WorkerIdentity
+from stoker.feed.shell.crew import Template
 from stoker.feed.slots import create_memory
 from stoker.feed.wire import Channel, Kind
 

@@ -32,6 +32,21 @@ class Whereabouts:
     """Monotonic time at which it began that sample."""
 
 
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A worker is gone for certain: its memory is no longer written by it."""
+
+    worker: int
+    pid: int
+    expected: bool
+    """It was told to stop (drained or recycled)."""
+    cause: str
+    whereabouts: Whereabouts
+    stack: str = ""
+    was_killed: bool = False
+    """By SIGKILL, and not by us."""
+
+
 class Board:
     """All rows of one crew; made by the training process, inherited or mapped by the workers."""
 

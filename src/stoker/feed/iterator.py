@@ -26,13 +26,13 @@ from stoker.core.forking import Owner
 from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.places import call, calling_as, standing_in
 from stoker.feed.cursor import Cursor
-from stoker.feed.engine import Engine
 from stoker.feed.inline import InlineMaker
 from stoker.feed.loader import LoaderFeed, Services
 from stoker.feed.order import Bookmark, Order
 from stoker.feed.outcome import FailedItem, IterationEnd
 from stoker.feed.pinning import Pinner
 from stoker.feed.program import Iteration, Tier, WorkItem, item_seed
+from stoker.feed.shell.engine import Engine
 from stoker.feed.torch_private import (
     BaseIterator,
     InProcessIterator,
@@ -164,7 +164,7 @@ class FedIterator(BaseIterator):
         if self._engine is None:
             return 0
         pinned = self._engine.iteration.tier is Tier.PINNED
-        return self._num_workers if pinned else self._engine.decision.workers
+        return self._num_workers if pinned else self._engine.state.decision.workers
 
     # -- the step ----------------------------------------------------------------------------------------------------
 
@@ -215,9 +215,9 @@ class FedIterator(BaseIterator):
             self._finish()
             raise StopIteration from None
         except WorkerStartError as error:
-            if self._engine is None or not self._engine.lost_pid:
+            if self._engine is None or not self._engine.state.lost_pid:
                 raise
-            raise WorkerStartError(f"{dead_worker(self._engine.lost_pid)}: {error.args[0]}") from error
+            raise WorkerStartError(f"{dead_worker(self._engine.state.lost_pid)}: {error.args[0]}") from error
         self._order.advance(self._in_process.seq if self._in_process is not None else self._after)
         return batch
 
@@ -261,9 +261,9 @@ class FedIterator(BaseIterator):
         assert self._engine is not None
         pinner = self._pinner
         if pinner is None:
-            result = self._payload()
-            self._after, self._seq = self._engine.cursor, self._engine.delivered_seq
-            return self._build(result)
+            batch, state = self._from_engine(Engine.next_batch), self._engine.state
+            self._after, self._seq = state.items.cursor, state.delivered_seq
+            return self._build(batch) if type(batch) is FailedItem else batch
         if pinner.pending:
             self._after, self._seq = self._after_pinned, self._seq_pinned
             batch = pinner.result()
@@ -272,12 +272,12 @@ class FedIterator(BaseIterator):
             self._engine.fill()
         else:
             result = self._payload()
-            self._after, self._seq = self._engine.cursor, self._engine.delivered_seq
+            self._after, self._seq = self._engine.state.items.cursor, self._engine.state.delivered_seq
             batch = pinner.pin(self._build(result))
         if self._engine.has_ready_head and self._loader.in_order:
             with contextlib.suppress(WorkerStartError):
                 result = self._payload(refill=False)
-                self._after_pinned, self._seq_pinned = self._engine.cursor, self._engine.delivered_seq
+                self._after_pinned, self._seq_pinned = self._engine.state.items.cursor, self._engine.state.delivered_seq
                 pinner.submit(lambda: self._build(result))
         return batch
 
@@ -291,10 +291,14 @@ class FedIterator(BaseIterator):
         failed.reraise(self._dataset)
 
     def _payload(self, *, refill: bool = True) -> Any:
-        assert self._engine is not None
+        return self._from_engine(lambda engine: engine.next_item(refill=refill))
+
+    def _from_engine(self, take: Callable[[Engine], Any]) -> Any:
+        """What an engine gives, after a restart if need be."""
         for attempt in (0, 1):
+            assert self._engine is not None
             try:
-                return self._engine.next_item(refill=refill)
+                return take(self._engine)
             except WorkerStartError as error:
                 if attempt:
                     raise
@@ -307,7 +311,7 @@ class FedIterator(BaseIterator):
         if engine is None or engine.iteration.tier is not Tier.ELASTIC or not self._settled:
             raise error
         self._feed.listener.notice(f"{error.args[0]}; the rest of the iteration is made in the training process")
-        maker, first = InlineMaker(self._program, engine.iteration), engine.cursor
+        maker, first = InlineMaker(self._program, engine.iteration), engine.state.items.cursor
         self._go_on_here(maker.make, self._leave_engine(), first)
 
     def _replace_crew(self, error: WorkerStartError) -> None:
@@ -326,7 +330,7 @@ class FedIterator(BaseIterator):
         elastic = self._verdict()
         if elastic and self._feed.services.config.workers != 0:
             return
-        first, iteration = self._engine.cursor, self._engine.iteration
+        first, iteration = self._engine.state.items.cursor, self._engine.iteration
         pinned = Iteration(ordinal=iteration.ordinal, base_seed=iteration.base_seed, tier=Tier.PINNED)
         if not elastic and self._engine.hand_over(pinned):
             if self._first is not None:
@@ -355,8 +359,9 @@ class FedIterator(BaseIterator):
             self._engine.await_head()
         except WorkerStartError:
             return False
-        is_worker_0s = self._num_workers > 0 and self._engine.cursor % self._num_workers == 0  # not so after a resume
-        return is_worker_0s and self._engine.probing.first_drew is False
+        state = self._engine.state
+        is_worker_0s = self._num_workers > 0 and state.items.cursor % self._num_workers == 0  # not so after a resume
+        return is_worker_0s and state.probing.first_drew is False
 
     def _verdict(self) -> bool:
         """Whether the elastic tier holds; probed a second time when the template dies meanwhile."""

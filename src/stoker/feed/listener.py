@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stoker.feed.crew import Departure
+from stoker.feed.board import Departure
 from stoker.feed.scaling import Decision
 from stoker.feed.tiers import Choice
 from stoker.records.versus import Pair

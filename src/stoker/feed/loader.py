@@ -17,16 +17,16 @@ from stoker.core.forking import Owner
 from stoker.core.mishaps import BestEffort, Unfailing
 from stoker.feed import tiers
 from stoker.feed.alternation import Alternation
-from stoker.feed.crew import Backend, Crew
-from stoker.feed.engine import Engine
 from stoker.feed.listener import LoaderListener
-from stoker.feed.memory import MemoryWatch
 from stoker.feed.order import Cursor, Order, draws_lazily, num_free
-from stoker.feed.oversight import Limits
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.quarantine import Quarantine
 from stoker.feed.rings import SlotKeeper
 from stoker.feed.scaling import Decision, ScalingPolicy
+from stoker.feed.shell.crew import Backend, Crew
+from stoker.feed.shell.engine import Engine
+from stoker.feed.shell.memory import MemoryWatch
+from stoker.feed.shell.oversight import Limits
 from stoker.feed.tiers import Choice
 from stoker.feed.torch_private import collates, index_sampler_of, is_iterable
 from stoker.feed.window import Counters
@@ -269,15 +269,11 @@ class LoaderFeed:
         decision = self.decide_start(loader)
         crew = crew or self._unpark(program, iteration) or self.new_crew(loader, iteration)
         try:
-            if (ring := self._keeper.current) is not None:
-                crew.share(ring)
             engine = self._new_engine(loader, crew, iteration, order, decision, first)
             if delivered is not None:
                 engine.inherit(first - 1, delivered)
             engine.adopt(adopt)
-            if self.choice is not None and self.choice.candidate:
-                engine.probing.start()
-            engine.staff()
+            engine.open(probed=self.choice is not None and self.choice.candidate)
             if not filled_next or draws_lazily(index_sampler_of(loader)):
                 crew.complete()
         except Exception:

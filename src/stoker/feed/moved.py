@@ -24,14 +24,14 @@ from stoker.core.errors import DifferentResultError
 from stoker.core.mishaps import is_own
 from stoker.feed import streams, tiers
 from stoker.feed.cursor import Cursor, get_state, set_state
-from stoker.feed.engine import Engine
 from stoker.feed.inline import InlineMaker
 from stoker.feed.iterator import FedIterator, InProcess, Pace
 from stoker.feed.loader import LoaderFeed
 from stoker.feed.outcome import FailedItem, IterationEnd
 from stoker.feed.pack import digest, is_plain, pack
-from stoker.feed.probing import why_not_probed
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.shell.engine import Engine
+from stoker.feed.state.probing import why_not_probed
 from stoker.feed.torch_private import DatasetKind
 
 _TRIAL = "trial of a loader without workers"

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from stoker.core import seeds
 
 
@@ -74,8 +76,7 @@ class WorkerIdentity:
     """Where it writes which sample it is working on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkItem:
+class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     """One batch: a pure function of these fields in the elastic tier."""
 
     indices: Any

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
+
+from msgspec.structs import replace
 
 from stoker.core import seeds
 from stoker.core.errors import SampleKillsWorkerError, dead_worker, end_of_worker
-from stoker.feed.crew import Departure
-from stoker.feed.leases import Item
+from stoker.feed.board import Departure
 from stoker.feed.program import Iteration, WorkItem
 from stoker.feed.replay import replay_command
+from stoker.feed.state.ledger import Item
 
 Policy = Literal["raise", "skip", "replace"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -33,8 +33,7 @@ MIN_SLOTS = 3
 """One being made, one ready, one in the program's hands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(msgspec.Struct, frozen=True):
     """A batch that has arrived: where its bytes are and the skeleton that refers to them."""
 
     header: ReadyHeader
@@ -56,7 +55,8 @@ class SlotKeeper:
         self._budget_bytes = budget_bytes
         self._notice = notice
         self._rings: dict[int, Ring] = {}
-        self._current: Ring | None = None
+        self.current: Ring | None = None
+        """The ring that new leases get slots of."""
         self._given_up = False
         self._num_warm: int | None = None
         self._counted_s = float("-inf")
@@ -74,28 +74,17 @@ class SlotKeeper:
         return self._short
 
     @property
-    def current(self) -> Ring | None:
-        """The ring that new leases get slots of."""
-        return self._current
-
-    @property
     def num_slots(self) -> int:
         """How many batches may be in flight at once because of memory; a large number before the size is known."""
-        if self._current is not None:
-            return self._current.num_slots
+        if self.current is not None:
+            return self.current.num_slots
         return MAX_SLOTS if not self.largest_bytes else max(MIN_SLOTS, self._budget_bytes // self.largest_bytes)
 
     def limit_warm(self, num_warm: int | None) -> None:
         """Sets how many slots may hold memory while nobody uses them; None for all."""
         self._num_warm = num_warm
-        if self._current is not None:
-            self._current.limit_warm(num_warm)
-
-    def take(self) -> tuple[int, int]:
-        """Ring generation and slot for a lease; (-1, -1) for none."""
-        ring = self._current
-        slot = ring.take() if ring is not None else None
-        return (ring.generation, slot) if ring is not None and slot is not None else (-1, -1)
+        if self.current is not None:
+            self.current.limit_warm(num_warm)
 
     def give_back(self, generation: int, slot: int) -> None:
         """Frees the slot of a lease that brought nothing."""
@@ -109,11 +98,12 @@ class SlotKeeper:
         skeleton = bytes(rest[: header.skeleton_bytes])
         if header.place is Place.SLOT:
             ring = self._rings.get(header.ring)
-            if ring is None or header.payload_bytes > ring.slot_bytes or not ring.is_taken(header.slot):
+            if ring is None or header.payload_bytes > ring.slot_bytes or header.slot not in ring.slots.taken:
                 raise WireError(f"batch {header.seq} came in slot {header.slot} of ring {header.ring}, not given to it")
             if not header.skeleton_bytes:
                 skeleton = _tail_skeleton(ring.view(header.slot, header.payload_bytes))
-            self.largest_bytes = max(self.largest_bytes, header.payload_bytes)
+            if header.payload_bytes > self.largest_bytes:
+                self.largest_bytes = header.payload_bytes
             return Payload(header, skeleton, ring=ring)
         self.give_back(header.ring, header.slot)
         if header.place is Place.INLINE:
@@ -141,7 +131,7 @@ class SlotKeeper:
             return payload.memory
         assert payload.ring is not None
         ring, slot, size = payload.ring, payload.header.slot, payload.header.payload_bytes
-        if ring is self._current and ring.num_free > reserve:
+        if ring is self.current and (len(ring.slots.free) > reserve or ring.num_free > reserve):
             return ring.hand_out(slot, size)
         copy = ring.view(slot, size).copy()
         self.drop(payload)
@@ -152,7 +142,7 @@ class SlotKeeper:
         if self._given_up or not self.largest_bytes:
             return None
         wanted = min(MAX_SLOTS, 2 * in_flight + 4)
-        ring = self._current
+        ring = self.current
         if (
             ring is not None
             and self.largest_bytes <= ring.slot_bytes
@@ -171,19 +161,19 @@ class SlotKeeper:
 
     def _create(self, slot_bytes: int, num_slots: int) -> Ring | None:
         generation = max(self._rings, default=-1) + 1
-        if self._current is not None:
-            generation = max(generation, self._current.generation + 1)
+        if self.current is not None:
+            generation = max(generation, self.current.generation + 1)
         try:
             ring = Ring(generation, slot_bytes, num_slots)
         except (OSError, ValueError, OverflowError) as error:
             self._give_up(str(error))
             return None
         at_fork(ring.abandon)
-        if self._current is not None:
-            self._current.limit_warm(0)  # workers keep it mapped
+        if self.current is not None:
+            self.current.limit_warm(0)  # workers keep it mapped
         ring.limit_warm(self._num_warm)
         self._rings[generation] = ring
-        self._current = ring
+        self.current = ring
         self._retire()
         return ring
 
@@ -197,7 +187,7 @@ class SlotKeeper:
     def _retire(self) -> None:
         """Closes earlier rings that nothing refers to any more."""
         for generation, ring in list(self._rings.items()):
-            if ring is not self._current and ring.idle:
+            if ring is not self.current and ring.idle:
                 ring.close()
                 del self._rings[generation]
 
@@ -206,7 +196,7 @@ class SlotKeeper:
         for ring in self._rings.values():
             ring.close()
         self._rings.clear()
-        self._current = None
+        self.current = None
 
 
 def _map_own(header: ReadyHeader, fds: tuple[int, ...]) -> npt.NDArray[np.uint8]:

@@ -13,13 +13,13 @@ import contextlib
 import mmap
 import os
 import weakref
-from collections import deque
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker.core.forking import Owner
+from stoker.feed.state.ledger import FreeSlots
 
 ALIGN = 64
 """Alignment of every buffer in a slot, in bytes (a cache line, and what vectorised kernels like)."""
@@ -85,48 +85,31 @@ class Ring:
         except (OSError, ValueError):
             os.close(self.fd)
             raise
-        self._free = list(range(num_slots - 1, -1, -1))
-        self._is_free = bytearray(b"\1" * num_slots)
-        self._returned: deque[int] = deque()  # appended to by finalizers, which may run in any thread
+        self.slots = FreeSlots(generation, num_slots)
+        """Which of them are free."""
         self._watches: dict[int, weakref.ref[Any]] = {}
         self._owner = Owner()
-        self._warm: set[int] = set()  # slots that hold memory: all that were taken since they were last trimmed
         self.num_warm: int | None = None
         """Most slots that may hold memory before one that gets free gives its own back; None for no bound."""
 
     @property
     def touched(self) -> int:
         """Slots that hold memory: what the ring costs."""
-        return len(self._warm)
+        return len(self.slots.warm)
 
     @property
     def num_free(self) -> int:
         """Slots that can be taken now."""
-        self._collect()
-        return len(self._free)
+        return self.slots.num_free
 
     def take(self) -> int | None:
         """A free slot, the one used last; None when all are taken."""
-        self._collect()
-        if not self._free:
-            return None
-        slot = self._free.pop()
-        self._is_free[slot] = 0
-        self._warm.add(slot)
-        return slot
-
-    def is_taken(self, slot: int) -> bool:
-        """Whether the number is that of a slot in use."""
-        return 0 <= slot < self.num_slots and not self._is_free[slot]
+        slot = self.slots.take()
+        return slot if slot >= 0 else None
 
     def give_back(self, slot: int) -> None:
         """Frees a slot that no view was made of."""
-        self._release(slot)
-
-    def _release(self, slot: int) -> None:
-        assert not self._is_free[slot], f"slot {slot} was freed twice; two batches would have shared it"
-        self._is_free[slot] = 1
-        self._free.append(slot)
+        self.slots.give_back(slot)
         self._cool(slot)
 
     def _cool(self, slot: int) -> None:
@@ -134,10 +117,11 @@ class Ring:
 
         Not in a forked child, which drops its own views of what this process goes on using.
         """
-        if self.num_warm is None or len(self._warm) <= self.num_warm or slot not in self._warm:
+        warm = self.slots.warm
+        if self.num_warm is None or len(warm) <= self.num_warm or slot not in warm:
             return
         if self._owner.is_here:
-            self._warm.discard(slot)
+            warm.discard(slot)
             with contextlib.suppress(OSError, ValueError):  # closed meanwhile, or refused: it stays as it is
                 self._mapping.trim(slot * self.slot_bytes, self.slot_bytes)
 
@@ -146,7 +130,7 @@ class Ring:
         if num_warm == self.num_warm:
             return
         self.num_warm = num_warm
-        for slot in list(self._free):
+        for slot in list(self.slots.free):
             self._cool(slot)
 
     def view(self, slot: int, size_bytes: int) -> npt.NDArray[np.uint8]:
@@ -156,21 +140,17 @@ class Ring:
     def hand_out(self, slot: int, size_bytes: int) -> npt.NDArray[np.uint8]:
         """The first bytes of a slot; the slot is freed when the returned array and all made from it are gone."""
         holder = self.view(slot, size_bytes)
-        returned = self._returned
+        returned, watches = self.slots.returned, self._watches
 
         def come_back(_: object) -> None:
             # At once, not when the slot is next asked for: the program may need the memory in between.
-            self._cool(slot)
+            if self.num_warm is not None:
+                self._cool(slot)
+            watches.pop(slot, None)
             returned.append(slot)
 
-        self._watches[slot] = weakref.ref(holder, come_back)
+        watches[slot] = weakref.ref(holder, come_back)
         return holder
-
-    def _collect(self) -> None:
-        while self._returned:
-            slot = self._returned.popleft()
-            self._watches.pop(slot, None)
-            self._release(slot)
 
     @property
     def idle(self) -> bool:

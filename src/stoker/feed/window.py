@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stoker.feed.scaling import Observation
+from stoker.feed.state.ledger import Idleness
 
 
 @dataclass(slots=True)
@@ -48,14 +49,20 @@ _SUMS = tuple(name for name in Counters.__slots__ if name not in ("asked_s", "pr
 
 
 class Window:
-    """Differences of the counters since the window began, and how long each worker has had nothing to do."""
+    """Differences of the counters since the window began, and how long each worker has had nothing to do.
 
-    def __init__(self, counters: Counters, now_s: float) -> None:
+    Args:
+        counters: of the loader.
+        now_s: when it begins.
+        idleness: since when workers have had nothing to do, and for how long in all; None where there are none.
+    """
+
+    def __init__(self, counters: Counters, now_s: float, idleness: Idleness | None = None) -> None:
         self._counters = counters
+        self._idleness = idleness if idleness is not None else Idleness()
         self._before = counters.copy()
         self._waited_s = counters.waited_s(now_s)
         self._begun_s = now_s
-        self._idle_since: dict[int, float] = {}
         self._paused: tuple[float, float, Counters] | None = None
         """Since when, with the input wait and the counters of then."""
         self._paused_s = 0.0
@@ -72,7 +79,7 @@ class Window:
     def pause(self, now_s: float) -> None:
         """What happens from now on is no part of the window; again and again is as good as once."""
         if self._paused is None:
-            self._settle_idle(now_s)
+            self.settle(now_s)
             self._paused = now_s, self._counters.waited_s(now_s), self._counters.copy()
 
     def resume(self, now_s: float) -> None:
@@ -81,32 +88,24 @@ class Window:
             since_s, waited_s, then = self._paused
             self._paused = None
             self._paused_s += now_s - since_s
-            self._idle_since = dict.fromkeys(self._idle_since, now_s)  # idle for want of work that was given elsewhere
+            idleness = self._idleness
+            idleness.since_s.update(dict.fromkeys(idleness.since_s, now_s))  # idle for want of work, given elsewhere
+            idleness.spent_s = 0.0
             self._waited_s += self._counters.waited_s(now_s) - waited_s
             for name in _SUMS:
                 during = getattr(self._counters, name) - getattr(then, name)
                 setattr(self._before, name, getattr(self._before, name) + during)
 
-    def _settle_idle(self, now_s: float) -> None:
-        for worker, since in self._idle_since.items():
-            self._counters.worker_idle_s += max(0.0, now_s - since)
-            self._idle_since[worker] = now_s
-
-    def idle(self, worker: int, since_s: float) -> None:
-        """A worker has no lease since ``since_s``."""
-        self._idle_since[worker] = max(since_s, self._begun_s)
-
-    def busy(self, worker: int, now_s: float) -> None:
-        """A worker has a lease again, or is gone."""
-        since = self._idle_since.pop(worker, None)
-        if since is not None and self._paused is None:
-            self._counters.worker_idle_s += max(0.0, now_s - since)
+    def settle(self, now_s: float) -> None:
+        """Counts the time for which workers have had nothing to do."""
+        if self._paused is None:
+            self._counters.worker_idle_s += self._idleness.settle(now_s)
 
     def close(
         self, now_s: float, *, workers: int, depth: int, batch_bytes: int, waiting: bool, free_bytes: int = -1
     ) -> Observation:
         """What happened in the window; the next one begins."""
-        self._settle_idle(now_s)
+        self.settle(now_s)
         now, was = self._counters, self._before
         span_s = max(self.span_s(now_s), 1e-9)
         steps, items = now.batches - was.batches, now.items - was.items

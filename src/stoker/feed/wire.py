@@ -10,7 +10,8 @@ from __future__ import annotations
 import enum
 import socket
 import struct
-from dataclasses import dataclass
+
+import msgspec
 
 from stoker.core.errors import WireError
 from stoker.wire.framing import Frame as FrameOf
@@ -111,9 +112,8 @@ class Channel(PolledChannel[Kind]):
         super().__init__(sock, FRAMING, blocking=blocking)
 
 
-# Not frozen: that would triple what it costs to make one, of which there are several for each batch.
-@dataclass(slots=True)
-class LeaseHeader:
+# Structs are made without a call into Python; there are several of them for each batch.
+class LeaseHeader(msgspec.Struct, gc=False):
     """Fixed part of a LEASE; the pickled index batch follows."""
 
     seq: int
@@ -128,8 +128,7 @@ class LeaseHeader:
         return _LEASE.pack(self.seq, self.generation, self.ring, self.slot, int(self.flags)) + body
 
 
-@dataclass(slots=True)
-class ReadyHeader:
+class ReadyHeader(msgspec.Struct, gc=False):
     """Fixed part of a READY; skeleton and (inline) payload follow."""
 
     seq: int

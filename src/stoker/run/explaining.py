@@ -22,11 +22,12 @@ from stoker.core.errors import WorkerStartError
 from stoker.core.texts import to_json
 from stoker.core.units import format_seconds
 from stoker.feed import tiers
-from stoker.feed.crew import Crew, Departure
+from stoker.feed.board import Departure
 from stoker.feed.loader import LoaderFeed
 from stoker.feed.order import Cursor, inner_sampler
 from stoker.feed.probe import NUM_SAMPLES, Evidence
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.shell.crew import Crew, Severance
 from stoker.feed.tiers import Choice
 from stoker.feed.torch_private import collates, index_sampler_of
 from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader, unpack_lease
@@ -180,6 +181,8 @@ def _run_probe(
         for arrival in crew.poll(0.1):
             if isinstance(arrival, Departure):
                 return None, f"a data worker that made its first samples was lost: {arrival.cause}"
+            if isinstance(arrival, Severance):
+                continue  # how it ended comes next
             frame = arrival.frame
             if frame.kind is Kind.PROBED:
                 role, evidence = pickle.loads(frame.body)

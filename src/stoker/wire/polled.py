@@ -47,19 +47,17 @@ class PolledChannel(Generic[K]):
         self._in = memoryview(bytearray(_RECEIVE_BYTES))
         self._out: deque[tuple[bytes | memoryview, tuple[int, ...]]] = deque()
         self._held = b""
+        self.unsent = False
+        """Whether bytes wait for the peer to read, or for the frame that they go with."""
 
     def fileno(self) -> int:
         """Descriptor to poll."""
         return self.sock.fileno()
 
-    @property
-    def unsent(self) -> bool:
-        """Whether bytes wait for the peer to read, or for the frame that they go with."""
-        return bool(self._out or self._held)
-
     def hold(self, kind: K, body: bytes = b"") -> None:
         """Keeps one frame until the next is sent or :meth:`flush` is called: the peer is woken once for both."""
         self._held += self._framing.pack(kind, len(body)) + body
+        self.unsent = True
 
     def send(self, kind: K, body: bytes = b"", fds: tuple[int, ...] = (), tail: memoryview | None = None) -> None:
         """Queues one frame (``tail`` continues the body without a copy) and sends what the socket takes.
@@ -88,11 +86,13 @@ class PolledChannel(Generic[K]):
                 else:
                     sent = self.sock.send(data, self._flags)
             except (BlockingIOError, InterruptedError):
+                self.unsent = True
                 return
             if sent == len(data):
                 self._out.popleft()
             else:
                 self._out[0] = (memoryview(data)[sent:], ())
+        self.unsent = False
 
     def receive(self, *, wait: bool = True) -> list[Frame[K]] | None:
         """Frames that have arrived; None when the peer is gone.
@@ -141,7 +141,7 @@ class PolledChannel(Generic[K]):
         for fd in self._decoder.close():
             os.close(fd)
         self._out.clear()
-        self._held = b""
+        self._held, self.unsent = b"", False
         self.sock.close()
 
 

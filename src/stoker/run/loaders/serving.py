@@ -20,7 +20,7 @@ from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.mishaps import BestEffort, Unfailing, line_of, reraise_from_handler, trace_of
 from stoker.core.saying import say
 from stoker.core.sources import file_shown, own_program
-from stoker.feed.crew import Backend, Departure
+from stoker.feed.board import Departure
 from stoker.feed.iterator import Pace, close_all
 from stoker.feed.loader import FeedConfig, LoaderFeed, StepCutter
 from stoker.feed.objects import is_library
@@ -28,6 +28,7 @@ from stoker.feed.order import Cursor
 from stoker.feed.replay import launcher_of
 from stoker.feed.scaling import Decision
 from stoker.feed.serve import serve
+from stoker.feed.shell.crew import Backend
 from stoker.feed.tiers import Choice
 from stoker.feed.torch_private import BaseIterator, is_iterable
 from stoker.records import events

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from stoker.feed.program import WorkItem
 
@@ -16,7 +16,6 @@ class History:
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Any, WorkItem, int | None, int]] = {}
-        self._repeating: set[int] = set()
         self._assumed: dict[int, int] = {}
         """Of the items that were made before: their place. Their numbers may be above those of later ones."""
 
@@ -42,21 +41,8 @@ class History:
         seq = entry[0]
         return seq not in self._assumed, self._assumed.get(seq, seq)
 
-    def expect(self, seq: int) -> None:
-        """The item is being made again."""
-        self._repeating.add(seq)
-
-    def forget_repeats(self) -> None:
-        """Nothing is being made again any more (all workers are gone)."""
-        self._repeating.clear()
-
-    def is_repeat(self, seq: int) -> bool:
-        """Whether a message about the item is about its repetition."""
-        return seq in self._repeating
-
-    def repeated(self, seq: int, check: int) -> bool:
-        """The item was made again; False when its batch is another one."""
-        self._repeating.discard(seq)
+    def is_same(self, seq: int, check: int) -> bool:
+        """An item was made again; False when its batch is another one."""
         known = self._made[seq][2]
         return known is None or known == check
 

@@ -12,7 +12,7 @@ import os
 import signal
 from dataclasses import dataclass
 
-from stoker.feed.crew import Crew, Member, cpu_seconds, process_state
+from stoker.feed.shell.crew import Crew, Member, cpu_seconds, process_state
 
 INTERVAL_S = 0.5
 STOPPED_GRACE_S = 1.0
@@ -50,16 +50,17 @@ class Watch:
     def __init__(self, stall_timeout_s: float, first_s: float = 0.0) -> None:
         self._stall_timeout_s = stall_timeout_s
         self._pulses: dict[int, _Pulse] = {}
-        self._next_s = first_s
+        self.next_s = first_s
+        """When it looks next."""
         self._template_stopped_s: float | None = None
 
     def look(self, crew: Crew, now_s: float, holding: set[int]) -> list[Suspect]:
         """Workers among ``holding`` (numbers) that must be replaced; ends a template that stands in their way."""
-        if now_s < self._next_s:
+        if now_s < self.next_s:
             return []
-        if now_s > self._next_s + _UNSEEN_S:
+        if now_s > self.next_s + _UNSEEN_S:
             self._pulses.clear()  # nobody looked: all processes may have been stopped together (Ctrl-Z) and continued
-        self._next_s = now_s + INTERVAL_S
+        self.next_s = now_s + INTERVAL_S
         self._check_template(crew, now_s)
         suspects: list[Suspect] = []
         for number, member in crew.members.items():

@@ -7,6 +7,7 @@ decided elsewhere and told to the crew. Single-threaded: everything happens insi
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import select
@@ -16,12 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
+
 from stoker.core.errors import WireError, WorkerStartError
 from stoker.core.forking import at_fork
-from stoker.feed.board import Board, Whereabouts
+from stoker.feed.board import Board, Departure, Whereabouts
 from stoker.feed.probe import Role
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.slots import Ring
+from stoker.feed.state.ledger import Ledger
 from stoker.feed.wire import Channel, Frame, Kind, LeaseHeader
 
 _REFUSED_S = 1.0
@@ -110,8 +114,7 @@ class Member:
     stack: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, gc=False):
     """A frame from a worker."""
 
     worker: int
@@ -119,18 +122,13 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
-    """A worker is gone for certain: its memory is no longer written by it."""
+class Severance:
+    """A worker's socket is closed: nobody can tell it anything, but it may still write its slots."""
 
     worker: int
-    pid: int
-    expected: bool
-    """It was told to stop (drained or recycled)."""
-    cause: str
-    whereabouts: Whereabouts
-    stack: str = ""
-    was_killed: bool = False
-    """By SIGKILL, and not by us."""
+
+
+Arrival = Message | Severance | Departure
 
 
 class Crew:
@@ -142,6 +140,8 @@ class Crew:
         context: ``multiprocessing`` context that starts the template.
         iteration: constants that new workers get first.
         give_back: told, when the processes are gone, each slot (ring, slot) that they still had.
+
+    Its ledger holds the leases of its workers, for whoever drives the crew: they outlive an iteration.
 
     Raises:
         WorkerStartError: the template could not be started.
@@ -171,8 +171,9 @@ class Crew:
         self._iteration = iteration
         self._ring: Ring | None = None
         self._stage = b""
-        self._arrived: list[Message | Departure] = []
-        self._slots: dict[int, set[tuple[int, int]]] = {}  # worker -> slots of the leases it has not answered
+        self._arrived: list[Arrival] = []
+        self._is_complete = False
+        self.ledger = Ledger()
         self._give_back = give_back
         self._fingerprint: bytes | None = None
         self.template_lost = False
@@ -200,8 +201,11 @@ class Crew:
         """Workers that may get leases."""
         return [m for m in self.members.values() if not (m.draining or m.gone)]
 
-    def spawn(self, worker_id: int) -> Member | None:
-        """A new worker, which can be given leases at once; None when the template is gone or there can be no more."""
+    def spawn(self, worker_id: int, *, apart: bool = False) -> Member | None:
+        """A new worker, which can be given leases at once; None when the template is gone or there can be no more.
+
+        One ``apart`` from the others is to get none, and leaves when it is told what else to do.
+        """
         if self.template_lost or not self._free_rows:
             return None
         if self.refusal and time.monotonic() - self._refused_s < _REFUSED_S:
@@ -219,7 +223,7 @@ class Crew:
         self._free_rows.pop()
         self._next_number += 1
         at_fork(channel.abandon)
-        member = Member(identity, channel, child)
+        member = Member(identity, channel, child, draining=apart)
         self.members[identity.number] = member
         if child is not None:
             member.pid = child.pid
@@ -245,6 +249,7 @@ class Crew:
         except WorkerStartError:
             self.template_lost = True
             raise
+        self._is_complete = self._template.is_started
 
     @property
     def is_reusable(self) -> bool:
@@ -286,18 +291,11 @@ class Crew:
             self._send(member, Kind.STAGE, body)
 
     def lease(self, member: Member, header: LeaseHeader, work: WorkItem) -> None:
-        """Sends a lease; its slot is the worker's until :meth:`answered`."""
-        if header.slot >= 0:
-            self._slots.setdefault(member.identity.number, set()).add((header.ring, header.slot))
-        self._send(member, Kind.LEASE, header.pack(pickle.dumps(work, 5)))
-
-    def answered(self, worker: int, ring: int, slot: int) -> None:
-        """A worker has answered a lease; its slot is whose the answer says."""
-        self._slots.get(worker, set()).discard((ring, slot))
-
-    def slots_left(self, worker: int) -> set[tuple[int, int]]:
-        """The slots (ring, slot) of a worker that is gone, of this iteration or an earlier one; asked once."""
-        return self._slots.pop(worker, set())
+        """Sends a lease."""
+        try:
+            member.channel.send(Kind.LEASE, header.pack(pickle.dumps(work, 5)))
+        except OSError:
+            pass  # it is dying; its departure is reported by the poll
 
     def probe(self, member: Member, role: Role, work: WorkItem, other: WorkItem | None = None) -> None:
         """Asks a throwaway worker for one side of the differential probe; ``other`` is another item of the order."""
@@ -309,8 +307,8 @@ class Crew:
         if member is not None:
             self._send(member, Kind.GO)
 
-    def end_probe(self, worker: int, reason: str) -> None:
-        """Ends a throwaway worker, if it lives: it may have died since it wrote."""
+    def end(self, worker: int, reason: str) -> None:
+        """Ends a worker, if it lives: it may have died since it wrote."""
         member = self.members.get(worker)
         if member is not None:
             self.kill(member, reason)
@@ -344,17 +342,17 @@ class Crew:
         except OSError:
             pass  # it is dying; its departure is reported by the poll
 
-    def poll(self, timeout_s: float) -> list[Message | Departure]:
+    def poll(self, timeout_s: float) -> list[Arrival]:
         """What has arrived; waits up to ``timeout_s`` for the first of it (0 does not wait)."""
         for member in self.members.values():
             if member.channel.unsent and not member.gone:
                 self._flush(member)
-        if not self.template_lost:
+        if not (self._is_complete or self.template_lost):
             self.complete()
         out, self._arrived = self._arrived, []  # kept while a fingerprint was waited for
         for fd, _ in self._poller.poll(timeout_s):
             if (number := self._by_fd.get(fd)) is not None:
-                out += self._read(self.members[number])
+                self._read(number, out)
             elif (number := self._by_child_fd.get(fd)) is not None:
                 self._reap(self.members[number])
             else:
@@ -369,7 +367,9 @@ class Crew:
         except OSError:
             pass
 
-    def _read(self, member: Member) -> list[Message | Departure]:
+    def _read(self, number: int, out: list[Arrival]) -> None:
+        """Appends what a worker has sent."""
+        member = self.members[number]
         try:
             frames = member.channel.receive()
         except WireError as error:
@@ -377,13 +377,13 @@ class Crew:
             frames = None
         if frames is None:
             self._lose_channel(member)
-            return []
-        number = member.identity.number
-        return [Message(number, frame) for frame in frames]
+            return
+        out.extend(map(functools.partial(Message, number), frames))
 
     def _lose_channel(self, member: Member) -> None:
         """The socket is closed; the process must be dead before its slots are used again."""
         member.gone = True
+        self._arrived.append(Severance(member.identity.number))
         fd = member.channel.fileno()
         self._poller.unregister(fd)
         del self._by_fd[fd]
@@ -500,8 +500,7 @@ class Crew:
         self._template.close()
         self._poller.close()
         self.members.clear()
-        slots, self._slots = self._slots, {}
-        for ring, slot in (pair for left in slots.values() for pair in left):
+        for ring, slot in self.ledger.clear():
             if self._give_back is not None:
                 self._give_back(ring, slot)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from stoker.core import host
 from stoker.core.errors import WorkerLostError, dead_worker
 from stoker.core.units import format_bytes
-from stoker.feed.crew import Departure
+from stoker.feed.board import Departure
 from stoker.feed.fetch import moves_samples
-from stoker.feed.leases import Item
 from stoker.feed.program import Program, Tier
 from stoker.feed.rings import SlotKeeper
 from stoker.feed.room import LARGE_BYTES, Room, fit
+from stoker.feed.state.ledger import Item
 
 _LOOK_S = 1.0
 """How often free memory is read: it costs a part of a millisecond."""
@@ -41,7 +41,8 @@ class MemoryWatch:
         self._grounds: tuple[object, ...] = ()
         self._next_s = 0.0
         self._kills = host.kills_for_memory()
-        self._tight = False
+        self.is_tight = False
+        """Whether hardly any memory is free."""
         self.in_flight: int | None = None
         """Items that may be leased or ready at a time; None for no bound."""
         self.most_busy: int | None = None
@@ -53,9 +54,9 @@ class MemoryWatch:
 
     def fit(self, capacity: int, workers: int, tier: Tier, head: Item | None) -> None:
         """Bounds what is in flight where batches are large; the answer holds until its grounds change."""
-        if self._keeper.largest_bytes < LARGE_BYTES and not self._tight and self.most_busy is None:
+        if self._keeper.largest_bytes < LARGE_BYTES and not self.is_tight and self.most_busy is None:
             return
-        grounds = (self._keeper.largest_bytes, workers, capacity, tier, self._tight, self.most_busy)
+        grounds = (self._keeper.largest_bytes, workers, capacity, tier, self.is_tight, self.most_busy)
         if grounds == self._grounds:
             return
         self._grounds = grounds
@@ -69,8 +70,8 @@ class MemoryWatch:
             program_bytes=host.private_bytes(),
             free_bytes=self.started_bytes,
         )
-        if self._tight or self.most_busy is not None:
-            room = Room(1 if self._tight else min(room.in_flight, self.most_busy or 1), 0)
+        if self.is_tight or self.most_busy is not None:
+            room = Room(1 if self.is_tight else min(room.in_flight, self.most_busy or 1), 0)
         self.in_flight = room.in_flight if room.in_flight < capacity else None
         self._keeper.limit_warm(room.num_warm)
 
@@ -84,7 +85,7 @@ class MemoryWatch:
             return
         limit_bytes, self.free_bytes = host.memory_bytes()
         frac = self.free_bytes / max(1, limit_bytes)
-        self._tight = frac < (_EASY_FRAC if self._tight else _TIGHT_FRAC)
+        self.is_tight = frac < (_EASY_FRAC if self.is_tight else _TIGHT_FRAC)
 
     def killed(self, departure: Departure, busy: int) -> str:
         """What to call the end of a worker that was killed, where the kernel did it for lack of memory; else empty.

@@ -9,41 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stoker.feed.crew import Crew
-from stoker.feed.leases import Item, LeaseTable, State
-from stoker.feed.program import Program
+from stoker.feed.state.ledger import Item, Items, Ledger, State
 
 
 class Handover:
-    """The answers of the workers of one engine."""
+    """The answers of the workers of one iteration."""
 
     def __init__(self) -> None:
         self._asked: set[int] = set()
         self._agreed: set[int] = set()
         self._failed = False
 
-    @property
-    def begun(self) -> bool:
-        """Whether the workers were asked."""
-        return bool(self._asked)
-
-    def begin(self, crew: Crew, program: Program, table: LeaseTable, most_open: int = 0) -> None:
-        """Asks all workers, if each holds a place of its own and has only items of that place.
+    def begin(self, ledger: Ledger, declared: int, items: Items, most_open: int = 0) -> list[int]:
+        """The workers to be asked: all, if each holds a place of its own and has only items of that place.
 
         Args:
-            crew: the workers.
-            program: says how many places there are.
-            table: the items, which are bound to the places.
-            most_open: as in :class:`LeaseTable`.
+            ledger: the workers.
+            declared: how many places there are.
+            items: are bound to the places.
+            most_open: as in :class:`Items`.
         """
-        places = {member.identity.number: member.identity.worker_id for member in crew.active()}
-        declared = program.declared_workers
-        if sorted(places.values()) != list(range(declared)) or not _as_pinned(table, places, declared):
-            return
-        table.pin(declared, most_open)
-        for member in crew.active():
-            self._asked.add(member.identity.number)
-            crew.pin(member)
+        places = {worker.number: worker.worker_id for worker in ledger.active()}
+        if sorted(places.values()) != list(range(declared)) or not _as_pinned(items, places, declared):
+            return []
+        items.pin(declared, most_open)
+        self._asked.update(places)
+        return list(places)
 
     def answered(self, worker: int, *, agreed: bool) -> None:
         """A worker says whether it goes on as a pinned one."""
@@ -65,4 +56,4 @@ class Handover:
 def _as_pinned(items: Iterable[Item], places: dict[int, int], declared: int) -> bool:
     """Whether every item that was given to a worker is one of its place."""
     given = [item for item in items if item.state in (State.LEASED, State.READY)]
-    return all(places.get(item.worker) == item.seq % declared for item in given)
+    return all(places.get(item.maker) == item.seq % declared for item in given)

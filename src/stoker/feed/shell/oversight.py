@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stoker.core.mishaps import BestEffort
-from stoker.feed.crew import Crew, Departure
-from stoker.feed.leases import Item
-from stoker.feed.memory import MemoryWatch
+from stoker.feed.board import Departure
 from stoker.feed.program import Tier
 from stoker.feed.scaling import Decision, Observation, ScalingPolicy
-from stoker.feed.watch import Suspect, Watch
+from stoker.feed.shell.crew import Crew
+from stoker.feed.shell.memory import MemoryWatch
+from stoker.feed.shell.watch import Suspect, Watch
+from stoker.feed.state.ledger import Item
 from stoker.feed.window import Counters, Window
 
 WINDOW_S = 0.25
@@ -75,6 +76,17 @@ class Oversight:
         return self._effort.attempt(
             COUNTING[0], lambda: self._window.span_s(now_s) >= WINDOW_S, False, then=COUNTING[1]
         )
+
+    def due_s(self, now_s: float) -> float:
+        """When it is time to look again, at workers or at what has happened."""
+        left_s = self._effort.attempt(
+            COUNTING[0], lambda: WINDOW_S - self._window.span_s(now_s), WINDOW_S, then=COUNTING[1]
+        )
+        return min(self._watch.next_s, now_s + left_s)
+
+    def settle(self, now_s: float) -> None:
+        """Counts what is not counted yet: the iteration is over."""
+        self._effort.attempt(COUNTING[0], lambda: self._window.settle(now_s), None, then=COUNTING[1])
 
     def observe(self, now_s: float, workers: int, depth: int, batch_bytes: int, *, waiting: bool) -> Observation | None:
         """What happened since the last time, and how much memory is free; None where that is not known."""

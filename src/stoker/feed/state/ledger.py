@@ -1,0 +1,390 @@
+"""The ledger: which work items exist, who has a lease of which, in which slot, and which one the program gets next.
+
+An item is waiting, leased or ready; it is delivered once, by number, and forgotten. A lease is noted in one place, with
+the worker that has it, and points to its item; what a worker holds, and whose a slot is, is read from there. Every
+lease has a generation: what arrives under one that the worker does not have any more is refused.
+
+:class:`Items` lives as long as an iteration, :class:`Ledger` as long as the processes: a worker may answer a lease of
+one iteration during the next.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterator
+
+import msgspec
+
+from stoker.feed.program import WorkItem
+
+
+class State(enum.Enum):
+    """Where an item is in its life."""
+
+    WAITING = "waiting"
+    LEASED = "leased"
+    READY = "ready"
+    VOID = "void"
+    """Its shard was exhausted before it."""
+
+
+class Item(msgspec.Struct, eq=False):
+    """One work item."""
+
+    seq: int
+    work: WorkItem
+    state: State = State.WAITING
+    owner: int = -1
+    """Id of the worker that it is bound to; -1 for none."""
+    leases: list[Lease] = []
+    """Those that may still bring it: one, or a second one where the first is late."""
+    maker: int = -1
+    """Number of the worker that got its last lease; -1 for none."""
+    arrived: int = 0
+    """Place among the results in the order in which they came."""
+    deaths: dict[int, int] = {}
+    """How many workers died at each position of the batch."""
+
+
+class Lease(msgspec.Struct, eq=False):
+    """A worker's right to make an item and to write a slot."""
+
+    generation: int
+    item: Item | None
+    """None once nobody waits for it any more: its iteration was left, or it is a repetition."""
+    ring: int
+    """-1 for no slot."""
+    slot: int
+    repeats: int = -1
+    """Number of the item that the worker makes once more, to get into the state of a lost one; -1 for none, -2 for one
+    of an earlier iteration."""
+
+
+class Worker(msgspec.Struct, eq=False):
+    """A data worker."""
+
+    number: int
+    worker_id: int
+    leases: dict[int, Lease] = {}
+    """What it has not answered, by generation; those of earlier iterations first."""
+    num_stale: int = 0
+    """How many of them are of an earlier iteration."""
+    may_lease: bool = True
+    """It was neither told to leave, nor lost, nor started for something else."""
+
+    @property
+    def num_held(self) -> int:
+        """Leases of this iteration that it has not answered."""
+        return len(self.leases) - self.num_stale
+
+
+class Idleness:
+    """Since when workers have had nothing to do, and for how long those that have work again had none."""
+
+    __slots__ = ("since_s", "spent_s")
+
+    def __init__(self) -> None:
+        self.since_s: dict[int, float] = {}
+        """Of those that have nothing, by their number."""
+        self.spent_s = 0.0
+        """Of the others, since it was last settled."""
+
+    def idle(self, worker: int, since_s: float) -> None:
+        """A worker has no lease since ``since_s``."""
+        self.since_s[worker] = since_s
+
+    def busy(self, worker: int, now_s: float) -> None:
+        """A worker has a lease again, or is gone."""
+        since_s = self.since_s.pop(worker, now_s)
+        if since_s < now_s:
+            self.spent_s += now_s - since_s
+
+    def settle(self, now_s: float) -> float:
+        """How long all of them had nothing to do, since it was last asked."""
+        spent_s, self.spent_s = self.spent_s, 0.0
+        for worker, since_s in self.since_s.items():
+            spent_s += max(0.0, now_s - since_s)
+            self.since_s[worker] = max(now_s, since_s)
+        return spent_s
+
+
+class FreeSlots:
+    """Which slots of one ring are free, handed out last-in first-out. No memory here.
+
+    Args:
+        generation: number that both sides name the ring by.
+        num_slots: how many there are.
+    """
+
+    __slots__ = ("free", "generation", "num_slots", "returned", "taken", "warm")
+
+    def __init__(self, generation: int, num_slots: int) -> None:
+        self.generation = generation
+        self.num_slots = num_slots
+        self.free = list(range(num_slots - 1, -1, -1))
+        """Those that can be taken, the one used last at the end."""
+        self.taken: set[int] = set()
+        self.returned: deque[int] = deque()
+        """Slots whose last view has died. Appended to by finalizers, which may run in any thread."""
+        self.warm: set[int] = set()
+        """Slots that hold memory: all that were taken since they were last trimmed."""
+
+    def take(self) -> int:
+        """A free slot, the one used last; -1 when all are taken."""
+        if self.returned:
+            self.collect()
+        if not self.free:
+            return -1
+        slot = self.free.pop()
+        self.taken.add(slot)
+        self.warm.add(slot)
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """Frees a slot that is taken."""
+        assert slot in self.taken, f"slot {slot} was freed twice; two batches would have shared it"
+        self.taken.remove(slot)
+        self.free.append(slot)
+
+    def collect(self) -> None:
+        """Frees the slots whose last view has died."""
+        while self.returned:
+            self.give_back(self.returned.popleft())
+
+    @property
+    def num_free(self) -> int:
+        """Slots that can be taken now."""
+        self.collect()
+        return len(self.free)
+
+
+class Ledger:
+    """The workers of a set of processes, and their leases."""
+
+    def __init__(self) -> None:
+        self.workers: dict[int, Worker] = {}
+        self._generation = self._stale_to = 0
+
+    def born(self, number: int, worker_id: int, *, may_lease: bool = True) -> Worker:
+        """A new worker."""
+        worker = self.workers[number] = Worker(number, worker_id, may_lease=may_lease)
+        return worker
+
+    def lease(self, worker: Worker, item: Item | None, ring: int = -1, slot: int = -1, repeats: int = -1) -> Lease:
+        """Gives a worker an item, or a repetition."""
+        self._generation = generation = self._generation + 1
+        lease = worker.leases[generation] = Lease(generation, item, ring, slot, repeats)
+        if item is not None:
+            item.leases.append(lease)
+            item.maker = worker.number
+        return lease
+
+    def answer(self, worker: Worker, generation: int) -> Lease | None:
+        """Ends a lease by the worker's answer; None where it has no such lease."""
+        lease = worker.leases.pop(generation, None)
+        if worker.num_stale and lease is not None and generation <= self._stale_to:
+            worker.num_stale -= 1
+        return lease
+
+    def depart(self, number: int) -> Worker | None:
+        """A worker is gone, with the leases that it still had."""
+        return self.workers.pop(number, None)
+
+    def active(self) -> list[Worker]:
+        """Workers that may get leases."""
+        return [worker for worker in self.workers.values() if worker.may_lease]
+
+    def make_stale(self) -> None:
+        """The iteration is left: what workers still make is nobody's, but their slots are theirs until they answer."""
+        self._stale_to = self._generation
+        for worker in self.workers.values():
+            worker.num_stale = len(worker.leases)
+            for lease in worker.leases.values():
+                lease.item = None
+                if lease.repeats >= 0:
+                    lease.repeats = -2
+
+    def clear(self) -> list[tuple[int, int]]:
+        """All processes are gone; the slots (ring, slot) that they still had."""
+        slots = [(lease.ring, lease.slot) for worker in self.workers.values() for lease in worker.leases.values()]
+        for worker in self.workers.values():
+            worker.leases.clear()
+        self.workers.clear()
+        return [pair for pair in slots if pair[1] >= 0]
+
+
+class Items:
+    """Items from the one the program gets next (``cursor``) to the last one drawn.
+
+    Args:
+        num_pinned: W to bind item k to the worker with id k modulo W; 0 to let any worker make any item.
+        first: number of the first item (a resumed iteration does not begin at 0).
+        most_open: where the program does not need the order, items that all pinned workers together may have undone;
+            an item is then bound to the next worker that has less than its share of them, as torch's loader does it.
+            0 where it needs the order.
+    """
+
+    def __init__(self, num_pinned: int = 0, first: int = 0, most_open: int = 0) -> None:
+        self._num_pinned = num_pinned
+        self._most_open = most_open
+        self._turn = first
+        self.by_seq: dict[int, Item] = {}
+        self.waiting: list[int] = []
+        """Numbers of those that wait for a worker, as a heap."""
+        self._void_from: dict[int, int] = {}  # worker id -> its first void item (exhausted shard)
+        self.cursor = first
+        self.next_seq = first
+        self.num_ready = 0
+        self._num_accepted = 0
+
+    def __len__(self) -> int:
+        return len(self.by_seq)
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(list(self.by_seq.values()))
+
+    def get(self, seq: int) -> Item | None:
+        """The item, unless delivered or unknown."""
+        return self.by_seq.get(seq)
+
+    def add(self, work: WorkItem) -> Item:
+        """A new item behind all others."""
+        seq = self.next_seq
+        item = self.by_seq[seq] = Item(seq, work, owner=self._next_owner() if self._num_pinned else -1)
+        self.next_seq = seq + 1
+        if item.owner in self._void_from:
+            item.state = State.VOID
+        else:
+            heapq.heappush(self.waiting, seq)
+        return item
+
+    def _next_owner(self) -> int:
+        if not self._most_open:
+            return self.next_seq % self._num_pinned
+        undone = Counter(item.owner for item in self.by_seq.values())
+        active = [worker for worker in range(self._num_pinned) if worker not in self._void_from]
+        for _ in range(self._num_pinned):
+            worker, self._turn = self._turn % self._num_pinned, self._turn + 1
+            if worker in active and undone[worker] < self._most_open // len(active):
+                return worker
+        return min(active, key=lambda worker: undone[worker], default=self.next_seq % self._num_pinned)
+
+    def pin(self, num_pinned: int, most_open: int = 0) -> None:
+        """Binds items to workers, as these arguments do at the start; before anything was delivered."""
+        self._num_pinned, self._most_open, self._turn = num_pinned, most_open, self.next_seq
+        for item in self.by_seq.values():
+            item.owner = item.seq % num_pinned
+
+    def pass_over(self) -> None:
+        """The next item was delivered before the iteration was gone on with."""
+        self.next_seq += 1
+
+    def skip_to(self, seq: int) -> None:
+        """All items below ``seq`` were delivered by somebody else; nothing is open."""
+        assert not self.by_seq
+        self.cursor = self.next_seq = seq
+
+    def next_waiting(self, worker_id: int) -> Item | None:
+        """The first item that a worker may take, without taking it."""
+        if not self._num_pinned:
+            return self.by_seq[self.waiting[0]] if self.waiting else None
+        for seq in sorted(self.waiting):
+            if self.by_seq[seq].owner == worker_id:
+                return self.by_seq[seq]
+        return None
+
+    def leased(self, item: Item) -> None:
+        """A waiting item was given to a worker."""
+        assert item.state is State.WAITING
+        if self.waiting[0] == item.seq:
+            heapq.heappop(self.waiting)
+        else:
+            self.waiting.remove(item.seq)
+            heapq.heapify(self.waiting)
+        item.state = State.LEASED
+
+    def accept(self, item: Item) -> None:
+        """A leased item is made; other leases of it are to nobody's use."""
+        assert item.state is State.LEASED
+        item.state = State.READY
+        for other in item.leases:
+            other.item = None
+        item.leases.clear()
+        self.num_ready += 1
+        item.arrived = self._num_accepted = self._num_accepted + 1
+
+    def release(self, item: Item, lease: Lease) -> bool:
+        """A lease of an item came to nothing; True where the item waits again."""
+        item.leases.remove(lease)
+        lease.item = None
+        if item.leases or item.state is not State.LEASED:
+            return False
+        item.state = State.WAITING
+        heapq.heappush(self.waiting, item.seq)
+        return True
+
+    def end_shard(self, item: Item) -> None:
+        """The shard of the worker that an item is bound to is exhausted: it and later ones will never be made."""
+        self._void_from[item.owner] = item.seq
+        for other in self.by_seq.values():
+            if other.seq >= item.seq and other.owner == item.owner:
+                other.state = State.VOID
+        self.waiting = [seq for seq in self.waiting if self.by_seq[seq].state is State.WAITING]
+        heapq.heapify(self.waiting)
+
+    @property
+    def all_shards_ended(self) -> bool:
+        """Whether every pinned worker's shard is exhausted."""
+        return self._num_pinned > 0 and len(self._void_from) == self._num_pinned
+
+    @property
+    def num_in_flight(self) -> int:
+        """Items that are leased or ready."""
+        return sum(1 for i in self.by_seq.values() if i.state in (State.LEASED, State.READY))
+
+    @property
+    def num_open(self) -> int:
+        """Items drawn and neither delivered nor void."""
+        if not self._void_from:
+            return len(self.by_seq)
+        return sum(1 for i in self.by_seq.values() if i.state is not State.VOID)
+
+    def head(self) -> Item | None:
+        """The item that the program gets next; None when none is left of those drawn."""
+        while True:
+            item = self.by_seq.get(self.cursor)
+            if item is None:
+                if self.cursor < self.next_seq:  # delivered out of order
+                    self.cursor += 1
+                    continue
+                return None
+            if item.state is not State.VOID:
+                return item
+            del self.by_seq[self.cursor]
+            self.cursor += 1
+
+    def first_ready(self) -> Item | None:
+        """The item that has been ready for longest, for programs that do not need the order."""
+        ready = [i for i in self.by_seq.values() if i.state is State.READY]
+        return min(ready, key=lambda i: i.arrived, default=None)
+
+    def deliver(self, item: Item) -> None:
+        """Removes a ready item."""
+        assert item.state is State.READY
+        del self.by_seq[item.seq]
+        self.num_ready -= 1
+        if item.seq == self.cursor:
+            self.cursor += 1
+
+    def forget_all(self) -> list[Item]:
+        """Empties the table (the program left the iteration); returns what was open, by number."""
+        items = sorted(self.by_seq.values(), key=lambda item: item.seq)
+        for item in items:
+            item.leases.clear()
+        self.by_seq.clear()
+        self.waiting.clear()
+        self.num_ready = 0
+        self.cursor = self.next_seq
+        return items
