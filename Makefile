@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup etcd demo test lint types layers unit integration torch-matrix bench lock clean
+.PHONY: setup etcd demo test test-all lint types layers unit integration exhaustive torch-matrix bench lock clean
 
 setup: $(STAMP)
 
@@ -28,8 +28,11 @@ demo: setup
 	$(BIN)/stoker run --versus-plain 336 examples/images/train.py --accelerator emulated --step-ms 25 --batch-size 32 \
 		--images 2048 --workers 1 --epochs 6
 
-# Cheap checks first; the last line is pytest's.
+# What people run, at most 10 minutes on 2 cores. Cheap checks first; the last line is pytest's.
 test: lint types layers unit integration
+
+# Everything, at most 45 minutes on 2 cores: what CI runs.
+test-all: test exhaustive
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -42,11 +45,15 @@ layers: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -q -n 2 -m "not integration"
+	$(BIN)/python -m pytest -q -n 2 -m "not integration and not exhaustive"
 
 # Two files at a time: these start workers and kill them, and wait more than they compute.
 integration: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m integration
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "integration and not exhaustive"
+
+# Kinds of tests of which `make test` has one each, over all that they can be about.
+exhaustive: setup
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m exhaustive
 
 # What stoker takes from torch, under another torch: its private names, the unit tests, the contract suite. Of most
 # versions there are builds for CUDA alone, of 6 GB with their libraries; they run where there is no accelerator too.

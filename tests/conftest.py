@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.durations import WRITTEN, Durations
+from tests.marks import is_exhaustive, may_match, unused
+from tests.warm.programs import servers
+
 # Timing on shared machines is noise: pytest-timeout bounds a test, hypothesis need not.
 # Derandomised, so that a check that passed passes again; `--hypothesis-profile=explore` looks further.
 settings.register_profile(
@@ -31,7 +35,29 @@ GRACE_S = 5.0
 _KEPT_BY_PYTHON = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--say-why", action="store_true", help="fail where a test takes long and does not say why")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    written = None if hasattr(config, "workerinput") else WRITTEN
+    config.pluginmanager.register(Durations(written, fails=config.getoption("say_why")), "durations")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Unit and integration tests are each collected alone: importing those of the other kind takes many seconds."""
+    if collection_path.name.startswith("test_") and not may_match(collection_path, config.getoption("markexpr")):
+        return True
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_exhaustive(item.nodeid):
+            item.add_marker("exhaustive")
+    if not any("::" in word for word in config.args) and (lines := unused(item.nodeid for item in items)):
+        raise pytest.UsageError(f"tests/marks.py names tests that are no more: {lines}")
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items and not _has_gpu():
         for item in gpu_items:
@@ -85,6 +111,7 @@ def _children() -> set[int]:
             children = {int(pid) for pid in _read(task / "children").split()} - found
             found |= children
             waiting.extend(children)
+    found -= servers()
     return {pid for pid in found if not any(name in _command(pid) for name in _KEPT_BY_PYTHON)}
 
 

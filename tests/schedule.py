@@ -2,14 +2,18 @@
 
 The tests of a file share a process, for what a file has computed is kept there. Where each test starts programs of its
 own, each is a part of its own instead, so that the processes end at about the same time. It is what ``--dist loadfile``
-means here.
+means here. The longest parts go first, by what ``tests/durations.json`` says of earlier runs.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.durations import SAVED, read
 
 SPREAD = (
     "tests/cli/test_explain.py",
@@ -21,18 +25,6 @@ SPREAD = (
     "tests/faults/test_leaks.py",
 )
 """Files and folders whose tests share nothing."""
-LONGEST = (
-    "tests/faults/test_leaks.py",  # forks the process of the tests, which grows with all that they import
-    "tests/faults/",
-    "tests/contract/",
-    "tests/cut/test_programs.py",
-    "tests/ecosystem/",
-    "tests/examples/",
-    "tests/docs/",
-    "tests/benchmarks/",
-    "tests/cut/",
-)
-"""What takes most time, longest first, as measured; the small ones after them even out the end."""
 
 
 def part_of(test: str) -> str:
@@ -40,17 +32,21 @@ def part_of(test: str) -> str:
     return test if test.startswith(SPREAD) else test.partition("::")[0]
 
 
-def rank_of(part: str) -> int:
-    """Small for parts that should begin early."""
-    return next((rank for rank, start in enumerate(LONGEST) if part.startswith(start)), len(LONGEST))
+def longest_of(parts: Iterable[str], durations_s: Mapping[str, float]) -> str:
+    """The part whose file took longest; of a new file nothing is known, and it goes out first lest it end last."""
+    return max(parts, key=lambda part: durations_s.get(part.partition("::")[0], math.inf))
 
 
 class Parts(LoadScopeScheduling):
     """Hands out parts rather than files, long ones first."""
 
+    def __init__(self, config: Any, log: Any = None) -> None:
+        super().__init__(config, log)
+        self._durations_s: dict[str, float] = read(SAVED)
+
     def _split_scope(self, nodeid: str) -> str:
         return part_of(nodeid)
 
     def _assign_work_unit(self, node: Any) -> None:
-        self.workqueue.move_to_end(min(self.workqueue, key=rank_of), last=False)
+        self.workqueue.move_to_end(longest_of(self.workqueue, self._durations_s), last=False)
         super()._assign_work_unit(node)

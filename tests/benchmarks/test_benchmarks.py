@@ -43,6 +43,7 @@ def forks():
 
 
 @pytest.mark.integration
+@pytest.mark.slow("the first bar waits for torch; a calibration measures this machine")
 @pytest.mark.timeout(300)  # a calibration of the CPU takes a minute and a half on a busy machine
 @pytest.mark.parametrize("name", table.BARS)
 def test_the_last_line_of_a_tiny_run_is_json(name, forks, tmp_path):

@@ -17,6 +17,7 @@ from stoker.records.events import LoaderOpened
 from stoker.records.explanation import Explanation
 from stoker.ui.explanation import render_explanation
 from stoker.ui.report_text import Style
+from tests.warm import programs
 
 PROGRAM = Path(__file__).parent / "programs" / "loaders.py"
 SOURCE = str(Path(stoker.__file__).parents[1])
@@ -25,7 +26,7 @@ SOURCE = str(Path(stoker.__file__).parents[1])
 def run_stoker(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "stoker", *map(str, words)]
-    return subprocess.run(command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=60)
+    return programs.run(command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.integration

@@ -18,12 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.warm.programs import Program
+
 from .registry import CASES, Case, by_process, process_of
 from .transcript import BATCH, NOTE
 
 ROOT = Path(__file__).resolve().parents[2]
 SIDE_LIMIT_S = 200.0
 """For all cases of a process on one side, restarts included."""
+BY_EXEC = "streams"
+"""Cases whose process is started as people start programs; the others are forked from one that has torch loaded."""
 MAX_RESTARTS = 3
 """A process that ends inside a case is started again with the cases after it, at most so often."""
 
@@ -60,7 +64,8 @@ class SideRun:
         if self._side == "stoker":
             program = ["-m", "stoker", "run", "--quiet", "--run-dir", str(base), *program]
         with self._err.open("wb") as stderr:
-            self._process = subprocess.Popen(
+            start = subprocess.Popen if process_of(CASES[self._left[0]].group) == BY_EXEC else Program
+            self._process = start(
                 [sys.executable, *program], cwd=ROOT, env=_environment(), stdout=subprocess.DEVNULL, stderr=stderr
             )
 

@@ -16,7 +16,8 @@ from .registry import PROCESSES, Case, process_of
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(300),  # the first test of a process waits for all of its cases, twice
+    pytest.mark.timeout(300),
+    pytest.mark.slow("the first test of a process waits for all of its cases, on both sides"),
 ]
 
 Results = dict[str, tuple[GroupResult, GroupResult]]
@@ -52,13 +53,11 @@ def test_equal_to_torch(case: Case, sides: tuple[GroupResult, GroupResult]) -> N
     found = difference(case, *sides)
     if found:
         pytest.fail(f"`{case.name}`: {found}\nalone: python -m tests.contract.compare {case.name}", pytrace=False)
+    if case.served:
+        check_served(case, sides)
 
 
-SERVED = [c for c in CASES.values() if c.served]
-
-
-@pytest.mark.parametrize("case", SERVED, ids=lambda case: f"{case.group}-{case.name}")
-def test_served_by_stoker(case: Case, sides: tuple[GroupResult, GroupResult]) -> None:
+def check_served(case: Case, sides: tuple[GroupResult, GroupResult]) -> None:
     """Equality alone would also hold if stoker did nothing."""
     for side, package in zip(sides, ("torch", "stoker"), strict=True):
         allowed = (f"{package}.", "builtins.")  # a subclass's own generator around the iterator

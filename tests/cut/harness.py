@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import uuid
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from stoker.records.events import CutChosen, LoaderOpened, Notice
 from stoker.records.runlog import Run, read_ranks
 from tests.ecosystem.harness import environment, warnings_in
+from tests.warm import programs
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT_S = 200
@@ -99,13 +99,13 @@ def both(
     return Both(plain, served, ranks, json.loads(steps.read_text()) if steps.exists() else {})
 
 
-def _start(command: tuple[str, ...], cwd: Path, mark: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def _start(command: tuple[str, ...], cwd: Path, mark: str) -> programs.Program:
+    return programs.Program(
         [sys.executable, *command],
         env={**environment(cwd), MARK: mark},
         cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=programs.PIPE,
+        stderr=programs.PIPE,
         text=True,
         start_new_session=True,  # Ctrl-C goes to a group of its own
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from tests.warm import programs
 
 pytestmark = [
     pytest.mark.integration,
@@ -50,7 +51,7 @@ def test_a_cut_is_shown(tmp_path: Path) -> None:
     script, picture = tmp_path / "show.py", tmp_path / "cut.html"
     script.write_text(PROGRAM)
     command = [sys.executable, str(script), str(picture)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ, check=False)
+    done = programs.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ, check=False)
     assert done.returncode == 0, done.stderr
     before, none_yet, decided, equal, title = done.stdout.splitlines()
     assert before == "LoaderCut: too few steps so far|<LoaderCut undecided: too few steps so far>|''|[]"

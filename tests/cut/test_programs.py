@@ -14,7 +14,8 @@ from .harness import Both, both
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(250),  # the first test of a process waits for all its programs
+    pytest.mark.timeout(250),
+    pytest.mark.slow("the first test of a process waits for all its programs"),
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="these programs need torch"),
 ]
 
@@ -47,6 +48,8 @@ GROUPS: dict[str, dict[str, set[str]]] = {
     "surroundings": {
         "features": {*SCALED, "flip", "add", "mul", "matmul"},
         "compiled": {"flip", "float", "mul", "sub"},
+    },
+    "frameworks": {
         "lightning_steps": SCALED,
         "trainer_steps": SCALED,
         "accelerate_steps": SCALED,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from stoker.records.events import CutChosen
 from stoker.records.runlog import read_run
+from tests.warm import programs
 
 pytestmark = [
     pytest.mark.integration,
@@ -50,13 +50,13 @@ def write_program(tmp_path: Path) -> Path:
 
 def run(program: Path, *options: str) -> str:
     command = [sys.executable, "-m", "stoker", "run", "--quiet", *options, str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=program.parent, env=os.environ, check=False)
+    done = programs.run(command, capture_output=True, text=True, cwd=program.parent, env=os.environ, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_kept_streams_are_the_programs(program: Path) -> None:
-    plain = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True).stdout
+    plain = programs.run([sys.executable, str(program)], capture_output=True, text=True, check=True).stdout
     assert run(program, "--cut", "always") == plain
 
 

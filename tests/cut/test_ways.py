@@ -13,6 +13,7 @@ from .harness import ALWAYS, both
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(100),
+    pytest.mark.slow("several programs, long enough for a cut to be tried and to pay"),
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="these programs need torch"),
 ]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -20,6 +21,7 @@ import pytest
 
 from stoker.cli.main import COMMANDS
 from stoker.run.settings import KEYS
+from tests.warm import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -61,6 +63,7 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.integration
+@pytest.mark.slow("all commands of a page, one after another, as a reader types them")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(block.kind != "text" for block in blocks_of(page))], ids=name_of
 )
@@ -87,12 +90,23 @@ def run(block: Block, folder: Path) -> None:
         commands = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
         assert commands, f"{block.where}: no line begins with `$ `"
         for command in commands:
-            succeed(["bash", "-c", command], folder, f"{block.where}: {command}")
+            succeed(parsed(command), folder, f"{block.where}: {command}")
+
+
+def parsed(command: str) -> list[str]:
+    """What a shell makes of a command line; a shell itself where it has more to do than to split words."""
+    words = [] if re.search(r"[^\w\s./:,=+'\"-]|^\S+=", command) else shlex.split(command)
+    known = {"python": [], "stoker": ["-m", "stoker"], "torchrun": ["-m", "torch.distributed.run"]}
+    if words and words[0] in known:
+        return [sys.executable, *known[words[0]], *words[1:]]
+    return ["bash", "-c", command]
 
 
 def succeed(command: list[str], folder: Path, where: str) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    done = subprocess.run(
+    # The README as a person types it; the other pages from a process that has torch loaded.
+    forked = command[0] == sys.executable and not where.startswith("README.md")
+    done = (programs if forked else subprocess).run(
         command,
         cwd=folder,
         env={**os.environ, "PATH": path},

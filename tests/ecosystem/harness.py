@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import stoker
 from stoker.records.events import IterationStarted, LoaderOpened, Notice, RunEnded
 from stoker.records.runlog import Run, read_ranks
+from tests.warm import programs
 
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCE = str(Path(stoker.__file__).parents[1])
@@ -96,12 +96,12 @@ def both(
 def _run(commands: list[tuple[str, ...]], cwd: Path) -> list[tuple[str, str]]:
     """What commands print to both streams, run side by side; fails where one fails."""
     processes = [
-        subprocess.Popen(
+        programs.Program(
             [sys.executable, *words],
             env=environment(cwd),
             cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=programs.PIPE,
+            stderr=programs.PIPE,
             text=True,
         )
         for words in commands

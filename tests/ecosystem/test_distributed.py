@@ -15,6 +15,7 @@ from .harness import both
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(200),
+    pytest.mark.slow("two ranks each start python and torch"),
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="these programs need torch"),
 ]
 

@@ -18,7 +18,8 @@ from .harness import PROGRAMS, Both, both
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(200),  # the first test of a process waits for all its programs
+    pytest.mark.timeout(200),
+    pytest.mark.slow("the first test waits for all programs, which import large frameworks"),
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="these programs need torch"),
 ]
 

@@ -1,4 +1,4 @@
-"""The examples under `stoker run`: the same losses for any number of data workers, and whatever happens to them."""
+"""The examples, plain and under `stoker run`: the same losses for any number of workers, whatever happens to them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ import stoker
 from stoker.records.events import LoaderOpened, SampleQuarantined, WorkerLost
 from stoker.records.runlog import Run, read_run
 from tests.faults.harness import workers_below
+from tests.warm import programs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEVERAL = Path(__file__).with_name("several.py")
@@ -38,12 +40,16 @@ SIZES = {
 }
 SAME = {"images": ["--deterministic"], "tabular_recommender": [], "text": [], "iterable": []}
 """Options with which stoker changes nothing, not even with another number of data workers."""
+ALONE = SAME | {"iterable": ["--deterministic"]}
+"""Options with which torch changes nothing: several workers each shuffle a stream by themselves."""
+EMULATED = ["--accelerator", "emulated", "--step-ms", "1", "--workers", "0"]
 COUNTS = (0, 1, 2, 5)
 """Data workers of the runs in one process; `stoker run` chooses their number itself."""
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(250),  # the first test of an example waits for all its runs
+    pytest.mark.timeout(250),
+    pytest.mark.slow("the first test of an example waits for all its runs; a stalled worker is waited for"),
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the examples need torch"),
 ]
 
@@ -53,6 +59,8 @@ class Outcome:
     """The losses of an example's runs, in two processes side by side."""
 
     plain: list[str]
+    alone: tuple[list[str], list[str]]
+    """Plain python's without data workers, and with some."""
     by_count: dict[int, list[str]]
     itself: list[str]
     """Under `stoker run`, which chooses the number of data workers."""
@@ -79,6 +87,7 @@ def outcome(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
         path, *words = program(example, data)
         same, varied = [*words, *SAME[example]], words if SAME[example] else None
         one: list[tuple[str, list[str], dict[str, object] | None]] = [("plain", same, None)]
+        one += [(f"alone {count}", [*words, *ALONE[example], "--workers", count], None) for count in ("0", "1")]
         other: list[tuple[str, list[str], None]] = [("itself", same, None)]
         if varied is not None:
             other.append(("varied itself", varied, None))
@@ -95,6 +104,7 @@ def outcome(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
         assert len(recorded) == 1 + len(COUNTS)
         return Outcome(
             plain=found["plain"],
+            alone=(found["alone 0"], found["alone 1"]),
             by_count={count: found[str(count)] for count in COUNTS if str(count) in found},
             itself=found["itself"],
             random_by_count={count: found.get(f"varied {count}", []) for count in COUNTS},
@@ -123,13 +133,16 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def printed(words: list[str], cwd: Path, at_line: Callable[[int, str], None] = lambda pid, line: None) -> str:
+def printed(
+    words: list[str],
+    cwd: Path,
+    at_line: Callable[[int, str], None] = lambda pid, line: None,
+    start: type[subprocess.Popen[Any]] = programs.Program,
+) -> str:
     """What a command prints, if it succeeds; ``at_line`` is called with each line as it comes."""
     with (
         open(cwd / f"errors-{random.getrandbits(40)}", "w+") as errors,
-        subprocess.Popen(
-            words, env=environment(), cwd=cwd, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
+        start(words, env=environment(), cwd=cwd, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
         assert process.stdout is not None
         lines: list[str] = []
@@ -177,6 +190,12 @@ def test_losses_are_those_of_plain_python(example: str, outcome: Callable[[str],
     assert found.tiers == [{(2, "pinned" if example == "iterable" else "elastic")}] * (1 + len(COUNTS))
 
 
+@pytest.mark.parametrize("example", SAME)
+def test_plain_losses_do_not_depend_on_workers(example: str, outcome: Callable[[str], Outcome]) -> None:
+    without, with_one = outcome(example).alone
+    assert without == with_one
+
+
 def test_random_transforms_do_not_depend_on_the_number_of_workers(outcome: Callable[[str], Outcome]) -> None:
     found = outcome("images")
     assert found.random_itself != found.itself
@@ -201,7 +220,8 @@ def test_losses_do_not_depend_on_what_happens_to_workers(
                 struck[number].append(worker)
 
     stormy = run_options(tmp_path / "stormy", "--workers", "3", "--stall-timeout", "2s")
-    found = losses(printed([sys.executable, *stormy, *program(example, data)], tmp_path, strike))
+    start = subprocess.Popen if example == "iterable" else programs.Program  # one as people start it
+    found = losses(printed([sys.executable, *stormy, *program(example, data)], tmp_path, strike, start))
     expected = outcome(example)
     assert found == (expected.random_itself or expected.itself)
     run = read_run(tmp_path / "stormy")
@@ -209,3 +229,14 @@ def test_losses_do_not_depend_on_what_happens_to_workers(
     for number, pids in struck.items():
         assert any(number.name in lost.get(pid, "") for pid in pids), (struck, lost)
     assert not [event for event in run.events if isinstance(event, SampleQuarantined)]
+
+
+def test_emulated_accelerator_is_called_so(data: Path, tmp_path: Path) -> None:
+    out = printed([sys.executable, *program("images", data), *EMULATED], tmp_path)
+    assert "accelerator: emulated, each step sleeps 1 ms" in out
+    assert re.search(r"\d+ steps, \d+ \w+ in [\d.]+ s of training", out), out
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_example_does_not_import_stoker(path: Path) -> None:
+    assert not re.search(r"^\s*(import|from)\s+stoker", path.read_text(), re.MULTILINE)

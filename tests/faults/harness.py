@@ -23,6 +23,7 @@ from typing import Any
 
 import stoker
 from tests.waiting import await_that
+from tests.warm.programs import Program
 
 PROGRAMS = Path(__file__).parent / "programs"
 MARK = "FAULTS_TRIAL"
@@ -125,7 +126,7 @@ class Trial:
         before = ["-m", "stoker", "run", "--quiet", "--run-dir", str(self.run_dir), *options] if served else []
         command = [sys.executable, *before, str(PROGRAMS / program), *map(str, arguments)]
         self._stderr = (folder / "stderr").open("wb")
-        self.process = subprocess.Popen(
+        self.process = Program(
             command,
             cwd=folder,
             env=self._environment(),

@@ -15,6 +15,7 @@ import stoker
 from stoker.records.events import RunEnded
 from stoker.records.runlog import read_run
 from tests.faults.harness import PROGRAMS
+from tests.warm.programs import Program
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -23,12 +24,12 @@ _MS_RDONLY = 1
 
 def start(
     cwd: Path, *options: str, served: bool = True, program: tuple[str, ...] = (str(PROGRAMS / "plainly.py"),)
-) -> subprocess.Popen[str]:
+) -> Program:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "PYTHON"))}
     environ = {**kept, "PYTHONPATH": str(Path(stoker.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     before = ["-m", "stoker", "run", *options] if served else []
     command = [sys.executable, *before, *program]
-    return subprocess.Popen(
+    return Program(
         command,
         cwd=cwd,
         env=environ,

@@ -15,6 +15,7 @@ import stoker
 from stoker.perf.prediction.anchor import Anchor
 from stoker.records.profile import Profile, read_profile
 from stoker.records.runlog import find_run
+from tests.warm import programs
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +34,7 @@ def profile(
     *words: object, environ: dict[str, str], cwd: Path, options: tuple[str, ...] = QUICK
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "stoker", "profile", *options, *map(str, words)]
-    return subprocess.run(command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
+    return programs.run(command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
 
 
 def found_in(folder: Path) -> Profile:
@@ -69,7 +70,7 @@ class TestStops:
         assert anchor.batch_size == 8
         assert anchor.seconds == pytest.approx(printed["seconds"])
         assert sum(anchor.parts.values()) == pytest.approx(anchor.seconds)
-        report = subprocess.run(
+        report = programs.run(
             [sys.executable, "-m", "stoker", "report", str(folder)],
             env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
@@ -112,7 +113,7 @@ class TestEnds:
 
     def test_interrupted(self, environ: dict[str, str], tmp_path: Path) -> None:
         """As by Ctrl-C in a terminal: all processes of the group get it."""
-        process = subprocess.Popen(
+        process = programs.Program(
             [sys.executable, "-m", "stoker", "profile", "--no-prediction", "--steps", "500", PROGRAMS / "trains.py"],
             env={**environ, "PAUSE_S": "0.005", "TELL": ""}, cwd=tmp_path, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, start_new_session=True,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.profiling.test_command import PROGRAMS, environ, found_in
+from tests.warm import programs
 
 __all__ = ["environ"]
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow("two ranks each start python and torch, under a profiler")]
 
 PROFILE = ("-m", "stoker", "profile", "--no-prediction", "--warmup", "2", "--steps", "16")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -22,7 +22,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
     ("words", "slow"), [((*PROFILE, *TORCHRUN), 1), ((*TORCHRUN, *PROFILE), 0)], ids=["around", "inside"]
 )
 def test_the_slow_rank_is_named(words: tuple[str, ...], slow: int, environ: dict[str, str], tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, *words, str(PROGRAMS / "trains_together.py")],
         env={**environ, "SLOW_RANK": str(slow)}, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip

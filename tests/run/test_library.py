@@ -22,6 +22,7 @@ from torch.utils.data import Dataset, DistributedSampler, IterableDataset, Sampl
 import stoker
 from stoker.core.errors import ConfigError, ResumeError
 from stoker.run.loaders import patch
+from tests.warm import programs
 
 SOURCE = str(Path(stoker.__file__).parents[1])
 pytestmark = pytest.mark.integration
@@ -425,7 +426,7 @@ class TestDataLoader:
         )
         monkeypatch.setenv("STOKER_OFF", "1")
         monkeypatch.setenv("PYTHONPATH", SOURCE)
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        done = programs.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
         assert done.stdout == "[[0, 1], [2, 3]]\n"
         assert "`state_dict` needs an iterator of stoker's, but stoker is off" in done.stderr
 
@@ -634,7 +635,7 @@ def test_under_stoker_run_all_belongs_to_the_run(tmp_path: Path) -> None:
     script.write_text(UNDER_RUN)
     command = [sys.executable, "-m", "stoker", "run", "--run-dir", str(tmp_path / "run"), str(script)]
     environ = os.environ | {"PYTHONPATH": SOURCE}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ, cwd=tmp_path)
+    done = programs.run(command, capture_output=True, text=True, timeout=60, env=environ, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "3\n4\n"
     opened = (tmp_path / "run" / "events.jsonl").read_text().count('"loader_opened"')

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from tests.warm import programs
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +39,7 @@ def test_only_the_first_samples_are_made_again(
     (tmp_path / "train.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "stoker", "run", *options, "train.py", str(workers)]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ, check=True)
+    done = programs.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ, check=True)
     made = Counter(done.stdout.split("\n")[:-1])
     assert set(made) == {f"made {index}" for index in range(300)}
     repeated = {line: count for line, count in made.items() if count > 1}

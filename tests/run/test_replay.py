@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import stoker
+from tests.warm import programs
 
 PROGRAM = Path(__file__).parent / "programs" / "poisoned.py"
 SOURCE = str(Path(stoker.__file__).parents[1])
@@ -27,7 +28,7 @@ def run_stoker(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def run_module(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", *words]
-    return subprocess.run(command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=60)
+    return programs.run(command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,7 @@ def test_an_exception_is_shown_and_is_the_status(tmp_path: Path) -> None:
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
+@pytest.mark.slow("two ranks each start python and torch")
 @pytest.mark.parametrize(
     "words",
     [(*TORCHRUN, "2", "-m", "stoker", "run", "--quiet"), ("stoker", "run", "--quiet", "-m", *TORCHRUN, "2")],

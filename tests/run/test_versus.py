@@ -11,17 +11,20 @@ from typing import Any
 
 import pytest
 
+from tests.warm import programs
+
 PROGRAM = Path(__file__).parent / "programs" / "sleepy.py"
 STOKER = ("-m", "stoker")
 
 
 def python(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=True)
+    return programs.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=True)
 
 
 @pytest.mark.integration
 @pytest.mark.timeout(120)
+@pytest.mark.slow("five rounds of either side are timed")
 def test_a_loader_that_gains_says_so_and_gets_plain_pythons_batches(tmp_path: Path) -> None:
     plain = python(PROGRAM, cwd=tmp_path)
     compared = python(

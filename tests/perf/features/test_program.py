@@ -1,7 +1,6 @@
 """`stoker perf features` on unmodified programs, in real processes."""
 
 import functools
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.fleet.reading import read_fleet
+from tests.warm import programs
 
 pytestmark = pytest.mark.integration
 
@@ -125,7 +125,7 @@ def run(name: str, folder: Path) -> Ended:
     (folder / "train.py").write_text(PROGRAMS[name])
     command = [sys.executable, "-m", "stoker", "perf", "features", "--json", "f.json"]
     command += ["--csv", "jobs.csv", "--gpus", "4", "train.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=110)
+    done = programs.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=110)
     return Ended(done.returncode, done.stdout, done.stderr, folder)
 
 

@@ -1,12 +1,12 @@
 """`stoker perf features` on programs that a library runs: Lightning, and the Trainer of Hugging Face."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from stoker.perf.features.records import StepFeatures
+from tests.warm import programs
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +40,7 @@ Trainer(model, arguments, train_dataset=tokens).train()
 def features(folder: Path, program: str) -> StepFeatures:
     (folder / "train.py").write_text(program)
     command = [sys.executable, "-m", "stoker", "perf", "features", "--json", "f.json", "train.py"]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=110)
+    ended = programs.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=110)
     assert ended.returncode == 0, ended.stderr
     return StepFeatures.from_json((folder / "f.json").read_bytes())
 

@@ -1,0 +1,96 @@
+"""Marks of tests by their place: what only ``make test-all`` runs, and which files a run need not look into."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+KINDS = ("integration", "exhaustive", "gpu")
+"""Marks by which runs choose their tests."""
+
+EXHAUSTIVE: dict[str, str] = {
+    # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on.
+    "tests/benchmarks/test_benchmarks.py::test_the_last_line_of_a_tiny_run_is_json": "stays: three of 31 bars",
+    "tests/cache/cluster/test_partitions.py": "stays: a black hole",
+    "tests/cache/filesystem/test_abstract.py::TestLocal": "stays: the same of fsspec's suites over memory",
+    "tests/cache/filesystem/test_abstract.py::TestS3": "stays: the same of fsspec's suites over memory",
+    "tests/cache/filesystem/test_eight_processes.py": "stays: test_processes",
+    "tests/cache/filesystem/test_memory.py": "stays: programs that open many files",
+    "tests/cache/filesystem/test_model.py": "stays: any interleaving under the rule that is asked each time",
+    "tests/cache/store/test_crashes.py": "stays: crashes in the middle of calls, in a store that is used",
+    "tests/cache/store/test_flips.py": "stays: any bit of the table of an open store; of records, in test_damage",
+    "tests/cut/test_programs.py::test_same_and_moved[lightning_steps]": "stays: served, in ecosystem; cuts of others",
+    "tests/cut/test_programs.py::test_same_and_moved[trainer_steps]": "stays: as above",
+    "tests/cut/test_programs.py::test_same_and_moved[accelerate_steps]": "stays: as above",
+    "tests/ecosystem/test_frameworks.py::test_model_compiled_to_machine_code": "stays: torch_features, compiled",
+    "tests/ecosystem/test_frameworks.py::test_pinned_tier": "stays: the pinned tier in contract and cut",
+    "tests/examples/test_examples_stoker.py::test_losses_are_those_of_plain_python[tabular": "stays: images, iterable",
+    "tests/examples/test_examples_stoker.py::test_plain_losses_do_not_depend_on_workers[tabular": "stays: as above",
+    "tests/examples/test_examples_stoker.py::test_losses_are_those_of_plain_python[text": "stays: images, iterable",
+    "tests/examples/test_examples_stoker.py::test_plain_losses_do_not_depend_on_workers[text": "stays: as above",
+    "tests/faults/test_leaks.py": "stays: elastic iterators that are left half way",
+    "tests/faults/test_memory.py": "stays: a worker that is killed for memory",
+    "tests/faults/test_planted.py": "stays: mistakes planted under one program",
+    "tests/perf/machine/test_calibrating.py::test_this_machine": "stays: probes of each kind are measured",
+    "tests/perf/study/test_scoreboard.py": "stays: what the scoreboard is made of, table by table",
+}
+"""Tests that `make test` leaves to `make test-all`, and what of their kind stays."""
+STAYS = (
+    "tests/benchmarks/test_benchmarks.py::test_the_last_line_of_a_tiny_run_is_json[feed_images]",
+    "tests/benchmarks/test_benchmarks.py::test_the_last_line_of_a_tiny_run_is_json[cache_hit_local]",
+    "tests/benchmarks/test_benchmarks.py::test_the_last_line_of_a_tiny_run_is_json[cut_overhead]",
+    "tests/cache/filesystem/test_memory.py::test_memory_is_bounded_whatever_is_read[open",
+    "tests/cache/cluster/test_partitions.py::test_a_black_hole",
+    "tests/cache/filesystem/test_model.py::test_any_interleaving[always",
+    "tests/cache/store/test_flips.py::test_any_file[table-True]",
+    "tests/cache/store/test_crashes.py::test_every_call[used-middle]",
+    "tests/faults/test_leaks.py::test_iterators_left_half_way[elastic]",
+    "tests/faults/test_memory.py::test_a_worker_killed",
+    "tests/faults/test_planted.py::test_no_planted_mistake_reaches_a_program[elastic]",
+)
+"""Representatives that lie among those."""
+
+
+def is_exhaustive(test: str) -> bool:
+    """Whether a test is left to ``make test-all``, by its id."""
+    return test.startswith(tuple(EXHAUSTIVE)) and not test.startswith(STAYS)
+
+
+def unused(tests: Iterable[str]) -> list[str]:
+    """Lines of the tables above that name no test of a list, among those whose files are in it."""
+    tests = list(tests)
+    files = {test.partition("::")[0] for test in tests}
+    lines = [line for line in (*EXHAUSTIVE, *STAYS) if line.partition("::")[0] in files]
+    return [line for line in lines if not any(test.startswith(line) for test in tests)]
+
+
+def may_match(path: Path, expression: str) -> bool:
+    """Whether a file may have tests for which an expression of marks is true.
+
+    It is found in the file's text, which costs nothing beside importing it: marks in ``pytestmark`` hold for all of its
+    tests, others for some. An expression with other names than :data:`KINDS` is not understood, and may be true.
+    """
+    if not path.exists():
+        return False
+    if not expression or set(re.findall(r"\w+", expression)) - {*KINDS, "not", "and", "or"}:
+        return True
+    always, sometimes = _marks_of(path)
+    return any(
+        eval(expression, {"__builtins__": {}}, {name: name in always or name in some for name in KINDS})
+        for count in range(len(sometimes) + 1)
+        for some in itertools.combinations(sorted(sometimes), count)
+    )
+
+
+@cache
+def _marks_of(path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    text = path.read_text(encoding="utf-8")
+    shared = "".join(re.findall(r"^pytestmark = (\[.*?\]|.*?)$", text, re.MULTILINE | re.DOTALL))
+    always = frozenset(re.findall(r"mark\.(\w+)", shared)) & {*KINDS}
+    sometimes = (frozenset(re.findall(r"mark\.(\w+)", text)) & {*KINDS}) - always
+    if any(str(path).endswith(line.partition("::")[0]) for line in EXHAUSTIVE):
+        sometimes |= {"exhaustive"}
+    return always, sometimes
