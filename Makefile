@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup etcd demo test test-all lint types layers unit integration exhaustive torch-matrix bench lock clean
+.PHONY: setup etcd demo test test-all lint types layers unit integration exhaustive torch-matrix bench docs lock clean
 
 setup: $(STAMP)
 
@@ -22,11 +22,9 @@ etcd:
 	fi; \
 	command -v etcd > /dev/null || echo "no etcd (Debian's etcd-server): the tests that need one are skipped"
 
-# The step is emulated (it sleeps), so that the input is the limit on any machine, with or without an accelerator.
-# Torch's own workers take turns, so that the report ends with a ratio to plain python in this very run.
+# Reads and step are emulated (they sleep), so that the input is the limit on any machine, with or without accelerator.
 demo: setup
-	$(BIN)/stoker run --versus-plain 336 examples/images/train.py --accelerator emulated --step-ms 25 --batch-size 32 \
-		--images 2048 --workers 1 --epochs 6
+	@$(BIN)/stoker demo
 
 # What people run, at most 10 minutes on 2 cores. Cheap checks first; the last line is pytest's.
 test: lint types layers unit integration
@@ -69,6 +67,10 @@ torch-matrix:
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# The reference pages that are lists of what the code has; a test compares them with it.
+docs: setup
+	$(BIN)/python docs/generate.py
 
 # After changing dependencies: resolve afresh in the environment, then pin what was tested.
 lock: setup

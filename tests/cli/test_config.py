@@ -48,7 +48,7 @@ def test_a_mistake_is_one_line_and_status_two(
     [
         (["rnu"], "did you mean `run`?"),
         (["train.py"], "stoker run train.py"),
-        (["zzz"], "known are run, profile, explain"),
+        (["zzz"], "known are demo, run, profile, explain"),
     ],
 )
 def test_a_word_that_is_no_command(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:

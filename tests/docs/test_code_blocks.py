@@ -19,14 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.main import COMMANDS
-from stoker.run.settings import KEYS
 from tests.warm import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BORROWED = {"why_is_my_gpu_idle.md": "quickstart.md", "cli.md": "quickstart.md"}
-"""Pages that say that they work on the program of another page."""
+QUICKSTART = ROOT / "docs" / "start" / "quickstart.md"
+BORROWED = {"why_is_my_gpu_idle.md", "run.md"}
+"""Pages that say that they work on the program of the quickstart."""
 KINDS = {"python", "console", "toml", "text"}
 BLOCK_LIMIT_S = 60.0
 
@@ -69,7 +68,7 @@ def name_of(page: Path) -> str:
 )
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
     if page.name in BORROWED:
-        for block in blocks_of(page.with_name(BORROWED[page.name])):
+        for block in blocks_of(QUICKSTART):
             if block.file:
                 (tmp_path / block.file).write_text(block.text)
     for block in blocks_of(page):
@@ -144,14 +143,6 @@ def anchors_of(page: Path) -> set[str]:
     """The anchors of a page's headings, as forges make them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def test_the_page_of_commands_has_them_all_and_no_others() -> None:
-    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    section = text[text.index("## stoker run") : text.index("## stoker explain")]
-    assert set(re.findall(r"^\| `--([\w-]+)`", section, re.MULTILINE)) == {key.name for key in KEYS}
-    headings = re.findall(r"^## stoker (\w+)", text, re.MULTILINE)
-    assert sorted(headings) == sorted(command.name for command in COMMANDS)
 
 
 def test_the_program_of_the_readme_is_short() -> None:

@@ -489,7 +489,7 @@ class TestWrap:
             def _get_iterator(self) -> Any:
                 return iter([])
 
-        with pytest.raises(TypeError, match="Own has a way of its own"):
+        with pytest.raises(TypeError, match="Own has its own way"):
             stoker.wrap(Own(Numbers(3)))
 
 

@@ -53,14 +53,14 @@ class Description(NamedTuple):
     details: Mapping[str, Any] | None
 
     def encode(self) -> bytes:
-        """As bytes for the page store."""
+        """The description as bytes for the page store."""
         strength, token, size = int(self.version.strength), self.version.token.encode(*_TEXT), self.version.size
         details = _written(self.details) or ""
         return _HEAD.pack(strength, size, len(token)) + token + details.encode(*_TEXT)
 
     @staticmethod
     def decode(data: bytes | bytearray | memoryview) -> Description:
-        """From bytes that :meth:`encode` wrote.
+        """The description that :meth:`encode` wrote.
 
         Raises:
             ValueError: they are none of these.

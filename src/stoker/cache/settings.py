@@ -41,7 +41,7 @@ def is_ring(value: object) -> bool:
 _RING = "a ring such as `static:a:7070,b:7070`, `file:///ring.json` or `etcd://host:2379/cluster`, or `auto`"
 _JOIN = "cluster that is asked before the store, such as static:a:7070,b:7070"
 _SECRET = "secret of that cluster (default: the file `secret` in the cache's directory)"
-_TLS = "certificates that vouch for the workers of that cluster, which are reached by TLS"
+_TLS = "certificate authorities of that cluster's workers, which are then reached over TLS"
 _LOST = "silence after which a worker of that cluster counts as lost (default 0.9s)"
 
 
@@ -59,8 +59,8 @@ class ClusterSettings(Settings, frozen=True, kw_only=True):
 
 _READ = "read remote stores (s3://, gs://, ...) through the data cache, kept in DIR"
 _RULES = "how stale paths may be, such as 's3://data/* immutable; https://* 5min'"
-_VERIFY = "compare cached bytes with their checksums `always`, or on `first-touch` by a process"
-_EVICTION = "which pages go first: `epoch` (training), `sieve`, `s3fifo` or `lru` (serving)"
+_VERIFY = "verify checksums of cached bytes `always`, or on `first-touch` by a process"
+_EVICTION = "which pages to evict: `epoch` (training), `sieve`, `s3fifo` or `lru` (serving)"
 
 
 class CacheSettings(Settings, frozen=True, kw_only=True):
@@ -76,9 +76,11 @@ class CacheSettings(Settings, frozen=True, kw_only=True):
             form="[=DIR]", text=_READ, rule="`on`, `off` or a directory", read=_place, accepts=is_text, field="cache"
         ),
     ] = "off"
-    required: Annotated[bool, switch("do not run where the data cache cannot be used, rather than without it")] = False
+    required: Annotated[
+        bool, switch("refuse to run where the data cache cannot be used, instead of running without it")
+    ] = False
     limit_bytes: Annotated[
-        int | None, memory("most bytes that the data cache takes on disk, such as 50GB", field="cache_size_bytes")
+        int | None, memory("largest size of the data cache on disk, such as 50GB", field="cache_size_bytes")
     ] = None
     """None: what was last noted in the directory, else the smaller of 50 GB and a fifth of the free space."""
     rules: Annotated[str | tuple[Rule, ...] | None, Option(form="RULES", text=_RULES, rule=FORM, accepts=is_rules)] = (

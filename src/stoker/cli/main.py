@@ -33,13 +33,14 @@ class Command:
 
 
 COMMANDS = (
+    Command("demo", "stoker.cli.demo.main", "show what stoker does, on a program that comes with it"),
     Command("run", "stoker.cli.run", "run a PyTorch program with stoker's data workers", runs_program=True),
-    Command("profile", "stoker.cli.profile", "say where a step's time goes and what to do about it", runs_program=True),
-    Command("explain", "stoker.cli.explain", "say how each loader is served, and why", runs_program=True),
-    Command("report", "stoker.cli.report", "say where the time of a run went"),
+    Command("profile", "stoker.cli.profile", "show where a step's time goes, and the remedy", runs_program=True),
+    Command("explain", "stoker.cli.explain", "show how each loader is served, and why", runs_program=True),
+    Command("report", "stoker.cli.report", "show where the time of a run went"),
     Command("graph", "stoker.cli.graph", "show what was moved out of a run's steps, as text or as a picture"),
-    Command("cache", "stoker.cli.cache.main", "fill, look into and serve the data cache"),
-    Command("plan", "stoker.cli.plan", "say which GPUs, how many and which strategy keep a budget and a deadline"),
+    Command("cache", "stoker.cli.cache.main", "fill, inspect and serve the data cache"),
+    Command("plan", "stoker.cli.plan", "recommend GPUs, their number and a strategy for a budget and a deadline"),
     Command("perf", "stoker.cli.perf.main", "predict where time goes: of a program's step, of a fleet of jobs"),
     Command("config", "stoker.cli.config_show", "show the settings and where each comes from"),
     Command("doctor", "stoker.cli.doctor.main", "check this machine: memory, descriptors, cores, torch"),
@@ -56,13 +57,16 @@ def main(argv: list[str] | None = None) -> int:
     command = next((command for command in COMMANDS if arguments[:1] == [command.name]), None)
     if command is None:
         return _guarded(_without_command, arguments)
-    entry = importlib.import_module(command.module).main
     if command.runs_program:
-        return entry(arguments[1:])
+        return _entry(command)(arguments[1:])
     stdout = sys.stdout
     if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
         stdout.reconfigure(errors="backslashreplace")  # names of files may be no text; as on standard error
-    return _guarded(entry, arguments[1:])
+    return _guarded(lambda rest: _entry(command)(rest), arguments[1:])
+
+
+def _entry(command: Command) -> Callable[[list[str]], int]:
+    return importlib.import_module(command.module).main
 
 
 def _guarded(entry: Callable[[list[str]], int], arguments: list[str]) -> int:

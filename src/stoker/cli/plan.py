@@ -161,7 +161,7 @@ def _hours(text: str) -> float:
 def _limits(arguments: argparse.Namespace) -> PlanLimits:
     if arguments.budget is not None and arguments.prices is None:
         raise ConfigError(
-            "`--budget` must go with `--prices FILE`, a list of servers and what they cost (docs/plan.md)"
+            "`--budget` must go with `--prices FILE`, a list of servers and what they cost (docs/guide/plan.md)"
         )
     return PlanLimits(
         budget=math.inf if arguments.budget is None else arguments.budget,
@@ -236,7 +236,7 @@ def _predictor(arguments: argparse.Namespace, batches: Batches, anchor: Anchor |
 
 
 def _cpu_seconds(arguments: argparse.Namespace, anchor: Anchor | None) -> float | None:
-    """Of a sample, as given, or else as measured."""
+    """CPU seconds of a sample, as given, or else as measured."""
     given: float | None = arguments.cpu_seconds_per_sample
     return given if given is not None or anchor is None else anchor.cpu_seconds_per_sample
 

@@ -17,11 +17,12 @@ HELP = """\
 usage: stoker profile [options] script.py [args...]
        stoker profile [options] -m module [args...]
 
-Measures where the time of a program's training steps goes, beside what is predicted from its operations, and says what
-limits it and what to do next. The program runs unmodified, its loaders as torch serves them, or as `stoker run` would.
+Measures where the time of a program's training steps goes, compares it with what its operations are predicted to take,
+and reports what limits it and what to do next. The program runs unmodified, its loaders as torch serves them, or as
+`stoker run` would.
 
   --steps N             steps to measure after warming up (default: 50)
-  --warmup N            steps to let go by first (default: 5; 50 with --served, so that data workers settle)
+  --warmup N            steps to skip first (default: 5; 50 with --served, so that data workers settle)
   --samples N           of the steps, how many torch's profiler divides into parts (default: 3; 10 with several ranks)
   --then stop|continue  what happens after that: the program is ended at once, without its own clean-up, so that no
                         half-trained model is saved over a good one (default), or it goes on to its end

@@ -16,7 +16,7 @@ from stoker.core import seeds
 
 
 class Tier(enum.Enum):
-    """How a loader's items are made (see the glossary in ``docs/how_it_works.md``)."""
+    """How a loader's items are made (see the glossary in ``CONTRIBUTING.md``)."""
 
     ELASTIC = "elastic"
     """Any number of data workers, a seed per sample."""

@@ -9,7 +9,7 @@ from stoker.feed.replay import RULE, is_replay
 
 _RANDOM = "keep the program's random streams where they matter, or seed each sample by itself"
 _STALL = "silence after which a data worker counts as stuck, such as 60s"
-_REPLAY = "make one sample again, alone, in the program, as an error message named it"
+_REPLAY = "make one sample again, alone, in the program, as an error message names it"
 
 
 class FeedSettings(Settings, frozen=True, kw_only=True):

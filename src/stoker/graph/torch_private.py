@@ -101,7 +101,7 @@ def version_of(tensor: torch.Tensor) -> int:
 
 
 def versions_of(tensors: list[torch.Tensor]) -> list[int]:
-    """As :func:`version_of`, for several."""
+    """Versions of several tensors, as :func:`version_of` gives one."""
     try:
         return [tensor._version for tensor in tensors]
     except RuntimeError:  # one of inference mode

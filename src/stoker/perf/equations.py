@@ -91,9 +91,9 @@ class Breakdown(Generic[Amount]):
 
     input_s: Amount
     compute_s: Amount
-    """Of compute-bound operations."""
+    """Time of compute-bound operations."""
     memory_s: Amount
-    """Of memory-bound operations."""
+    """Time of memory-bound operations."""
     pcie_s: Amount
     """Weights and gradients on PCIe."""
     nvlink_s: Amount

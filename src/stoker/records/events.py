@@ -248,11 +248,11 @@ class CacheUsed(Event, tag="cache_used"):
     """What the processes of a host read through the data cache until now."""
 
     directory: str
-    """Of the cache."""
+    """Directory of the cache."""
     asked_bytes: int
     """Handed to programs."""
     hit_bytes: int
-    """Of these, from pages of the cache."""
+    """Bytes of these that came from pages of the cache."""
     peer_bytes: int
     """Fetched from other nodes of the cache."""
     fetched_bytes: int

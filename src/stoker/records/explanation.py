@@ -19,6 +19,6 @@ class Explanation(msgspec.Struct, kw_only=True):
     first: int = -1
     """Number of the loader that the program was about to iterate over."""
     cuts: dict[int, str] = {}
-    """Of a run: what was moved out of the loop over each loader, by the loader's number; `stoker graph` has more."""
+    """What was moved out of a run's loop over each loader, by the loader's number; `stoker graph` has more."""
     rank: int = 0
     world_size: int = 1

@@ -56,7 +56,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     part: str
     jobs_frac: list[float]
-    """For shares of 0, 1, … 100 %."""
+    """Fraction of jobs for shares of 0, 1, … 100 %."""
 
 
 class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     """CPU cores of each server that prepare the input; None where the work a sample takes is not known."""
     offered_cores: float | None
     reasons: list[str]
-    """For the tier."""
+    """Reasons for the tier."""
 
 
 class Pick(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     sure: bool
     """Whether the upper ends of intervals must keep deadline and budget."""
     share: float
-    """Of the intervals: how often what is measured should lie inside."""
+    """How often a measurement should lie inside the intervals."""
     candidates: int
     unfit: int
     """Candidates that do not fit the memory of their GPUs."""

@@ -14,7 +14,7 @@ from stoker.core.texts import to_json
 PROFILE_NAME = "profile.json"
 FEATURES_NAME = "features.json"
 FORMAT = 1
-"""Of ``profile.json``; a field that changes its meaning raises it."""
+"""Format of ``profile.json``; a field that changes its meaning raises it."""
 
 Unit = Literal["optimizer step", "batch"]
 """What counts as a step: an optimizer's, or, where none steps, a batch of a loader."""
@@ -51,7 +51,7 @@ class SampledStep(msgspec.Struct, frozen=True, kw_only=True):
     seconds: dict[str, float]
     """By label: ``input``, ``copy``, ``compute``, ``memory``, ``host``, ``communication``, ``optimizer``, ``other``."""
     hidden_s: float = 0.0
-    """Of communication that goes on beside something else."""
+    """Communication that overlaps with other work."""
     ranges: int = 0
     """That the profiler saw on the training thread: what it adds to a step is in proportion."""
 
@@ -99,7 +99,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     process_s: float = 0.0
     children_s: float = 0.0
     others_s: float = 0.0
-    """Of all other processes on the cores that this one may use."""
+    """CPU time of all other processes on the cores that this one may use."""
     delayed_s: float = 0.0
     """That this process and those that it started were ready to run and had no core."""
 
@@ -120,7 +120,7 @@ class RankRecord(msgspec.Struct, kw_only=True):
     threads: int = 1
     """That torch computes one operation with."""
     precision: str = "fp32"
-    """Of products: ``fp32``, ``tf32``, ``fp16`` or ``bf16``."""
+    """Precision of products: ``fp32``, ``tf32``, ``fp16`` or ``bf16``."""
     unit: Unit = "optimizer step"
     complete: bool = False
     """Whether all the steps that were asked for were seen."""
@@ -140,12 +140,12 @@ class StepDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What the parts do not say."""
 
     wait_s: float
-    """Of the input: waiting for batches."""
+    """Part of the input: waiting for batches."""
     copy_s: float
-    """Of the input: copying them to the device."""
+    """Part of the input: copying them to the device."""
     hidden_communication_s: float
     straggler_wait_s: float
-    """Of the communication: waiting for the slowest rank."""
+    """Part of the communication: straggler wait."""
 
 
 class Stragglers(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,7 +207,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     saved_frac_low: float
     saved_frac_high: float
     price_per_hour: float | None = None
-    """Of everything the program runs on."""
+    """Price of everything that the program runs on."""
     saved_per_hour: float | None = None
     """Money that an hour's work would then not cost."""
     saved_per_hour_low: float | None = None
@@ -269,12 +269,12 @@ class Profile(msgspec.Struct, kw_only=True):
     sampled: int
     """Behind its division into parts."""
     seconds: float
-    """Of a step: median over blocks of consecutive steps of each block's mean."""
+    """Time of a step: median over blocks of consecutive steps of each block's mean."""
     low: float
     high: float
     """Shortest and longest block."""
     share: float
-    """Of such intervals that hold the median: what blocks of that number give."""
+    """Share of such intervals that hold the median, for that number of blocks."""
     parts: dict[str, float]
     details: StepDetails
     usage: Usage

@@ -20,7 +20,7 @@ LEAST_ROUND = 10
 ROUNDS_OF_WORKERS = 3
 """A round has at least so many batches for each worker: as many to fill the queue, to count, and to be made behind."""
 LEAST_BATCHES = 2 * (WARM_UP_PAIRS + MIN_PAIRS) * LEAST_ROUND
-"""Of a whole comparison."""
+"""Fewest batches of a whole comparison."""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     """Counted; 0 where the round was too short for its workers."""
     samples: int
-    """Of the counted batches; 0 where unknown."""
+    """Samples of the counted batches; 0 where unknown."""
     seconds: float
     """From the delivery before the first of them to the last one's, the program's own steps included."""
 

@@ -15,7 +15,7 @@ from stoker.graph.settings import CutSettings
 from stoker.records.versus import LEAST_BATCHES, MIN_PAIRS
 from stoker.scale.settings import ScaleSettings
 
-_VERSUS = "let torch's own workers take turns over the first N batches, and say who is faster"
+_VERSUS = "alternate with torch's own workers over the first N batches, and report which is faster"
 _VERSUS_RULE = f"a whole number of batches of at least {LEAST_BATCHES}, for {MIN_PAIRS} pairs of rounds that count"
 
 

@@ -285,7 +285,7 @@ class _Box:
 
 
 def _room(x: float, y: float, named: Sequence[_Box], marks: Sequence[tuple[float, float]]) -> _Box:
-    """Of the places for a name the nearest that covers least: no other name, and as few marks as can be."""
+    """The nearest place for a name that covers least: no other name, and as few marks as can be."""
     places = [_Box(x, y, right, lines) for lines in (-1, 1, 0, -2, 2, -3, 3) for right in (True, False)]
     inside = [box for box in places if box.is_inside] or places
     return min(inside, key=lambda box: (sum(map(box.meets, named)), sum(box.covers(*mark) for mark in marks)))

@@ -101,7 +101,7 @@ def write_cost_span(span: Span, currency: str) -> str:
 
 
 def write_gb(num_bytes: float) -> str:
-    """As the makers of GPUs count: ``38.2 GB``."""
+    """Decimal gigabytes, as on GPU data sheets: ``38.2 GB``."""
     size = num_bytes / 1e9
     return f"{size:.1f} GB" if size < 100 else f"{size:,.0f} GB"
 

@@ -128,7 +128,7 @@ def _between(profile: Profile, style: Style) -> list[str]:
     lines: list[str] = []
     if profile.details.hidden_communication_s > 0:
         hidden = format_seconds(profile.details.hidden_communication_s)
-        lines += _labelled("Overlap", f"{hidden} more of communication goes on beside computation", style)
+        lines += _labelled("Overlap", f"{hidden} more communication overlaps with compute", style)
     if profile.residual is not None:
         lines += _labelled("Residual", profile.residual.text, style)
     if profile.predicted is not None:

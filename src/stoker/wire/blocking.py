@@ -22,7 +22,7 @@ BUFFER_BYTES = 16 << 10
 TIMEVAL = struct.Struct("ll")
 """How the kernel takes a time-out: seconds and microseconds, 0 for none."""
 _SLOWEST_BYTES_PER_S = 1e6
-"""Of an answer; the store is asked rather than waiting for less."""
+"""Least throughput of an answer; below it the store is asked instead."""
 
 
 class BlockingChannel(Generic[K]):

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 import torch._dynamo  # optimizers of torch import it: here, once for all forks, and before a name is gone
+from stoker.core.config import Settings
 from torch.utils.data import DataLoader, Dataset
 
-from stoker.core.config import Settings
 from stoker.run import hook
 from stoker.run.environment import ACTIVE_ENV
 from stoker.run.run_context import Active

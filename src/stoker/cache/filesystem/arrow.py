@@ -36,7 +36,7 @@ class StokerHandler(_FSSpecHandler):
     """Lets pyarrow read a filesystem of the cache."""
 
     def get_type_name(self) -> str:
-        """As pyarrow names filesystems of fsspec."""
+        """The type's name, in the form that pyarrow uses for fsspec."""
         return f"fsspec+stoker+{self.fs.spec.protocol}"
 
     def open_input_stream(self, path: str) -> Any:

@@ -326,7 +326,7 @@ class CachedFile(io.BufferedReader):
 
     @property
     def full_name(self) -> str:
-        """With the protocol."""
+        """The name with its protocol."""
         return self.fs.unstrip_protocol(self.path)
 
     def info(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ Deliver = Callable[[int, memoryview], None]
 """Takes a page's index and its bytes, in the thread that brought them."""
 
 THREADS = 2 * PARALLEL
-"""Of one process, for all its reads: what is read for now, and what is read ahead."""
+"""Threads of a process for all its reads, readahead included."""
 
 
 class FoundPage(Protocol):

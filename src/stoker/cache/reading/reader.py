@@ -258,7 +258,7 @@ class Reader:
         self._namespace = ""  # what a process has in memory is its own
 
     def name(self, path: str) -> ObjectName:
-        """Of the object at a path of this store."""
+        """Name of the object at a path of this store."""
         if not self._namespace:
             self._namespace = self.holder.spec.namespace
         return ObjectName(self._namespace, path)

@@ -24,7 +24,7 @@ from stoker.cache.store.writing.large_object import LargeObject
 PARALLEL = 16
 """Requests that are under way at a time; each brings up to eight pages."""
 ROUND_BYTES = PARALLEL * MAX_REQUEST_PAGES * PAGE_BYTES
-"""Of as many requests."""
+"""Bytes that are requested at a time."""
 WHOLE = DESCRIPTION - 2
 """Stands for the whole object where one process at a time begins to load it."""
 

@@ -18,7 +18,7 @@ FORMAT = "stoker pages 2\n"
 """Content of the file ``format``. A store of another format is refused, never converted."""
 DEFAULT_LIMIT_BYTES = 50_000_000_000
 DEFAULT_LIMIT_FRAC = 0.2
-"""Of the free space; the smaller of the two bounds counts."""
+"""Share of the free space; the smaller of the two bounds counts."""
 SEGMENT_BYTES = 64 << 20
 LEAST_LIMIT_BYTES = LEAST_BYTES
 LARGE_BYTES = 4 << 20
@@ -34,7 +34,7 @@ _BESIDE = ("format", "size", "eviction", "secret", "node", "ring-", "runs", "wor
 """What names begin with that may be in a directory before its pages are."""
 _OTHERS = "--dir, --cache=DIR or STOKER_CACHE_DIR name another one"
 _PARTS = frozenset({"index", "table", "pulse", "locks", "segments", "large"})
-"""Of the pages; each must be there for reading and writing."""
+"""Files of a store; each must be there for reading and writing."""
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 

@@ -16,7 +16,7 @@ from stoker.cache.names import PAGE_BYTES, pages_of
 from stoker.cache.reading.request_planning import MAX_REQUEST_PAGES
 
 MOST_FAILURES_KEPT = 100
-"""Of the texts of failures; all are counted."""
+"""Most failures whose texts are kept; all are counted."""
 
 Outcome = Literal["present", "fetched", "refused", "failed", "uncached"]
 """How an object ended: it was there, was brought, found no room, could not be read, or no rule lets it be kept."""

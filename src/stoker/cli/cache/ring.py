@@ -68,7 +68,7 @@ class RingOwner(NamedTuple):
     then: list[str]
 
     def words(self, owners: int) -> str:
-        """For people.
+        """The node in words.
 
         Args:
             owners: that the object has in all.

@@ -30,7 +30,7 @@ from stoker.wire.secrets import create_secret
 from stoker.wire.tls import Certificate
 
 _EPILOG = """\
-A worker reads stores only for its own mounts, with credentials of its own environment; clients never send any.
+A worker reads stores only for its own mounts, with the credentials of its environment; clients never send any.
 NAME=URL: `s3=s3://` (every bucket), `train=s3://bucket/train` (what is below), options after `?`
 (`s3=s3://?endpoint_url=http://minio:9000`).
 examples:

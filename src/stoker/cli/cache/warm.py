@@ -75,7 +75,7 @@ def _parser() -> Parser:
     made = parser("warm", "Fills the cache with objects before they are needed.", _EPILOG)
     made.add_argument("what", metavar="WHAT", nargs="+", help="URL, pattern, or file of URLs")
     made.add_argument(
-        "--jobs", type=whole(1, MOST_JOBS), default=JOBS, metavar="N", help=f"requests side by side (default: {JOBS})"
+        "--jobs", type=whole(1, MOST_JOBS), default=JOBS, metavar="N", help=f"parallel requests (default: {JOBS})"
     )
     made.add_argument("--size", metavar="SIZE", help="most bytes of the cache, if it has to be made")
     add_cluster(made, "a cluster that is asked before the store (default: as set)")
@@ -246,7 +246,7 @@ def _verdict(account: Account, style: Style, where: str, replicas: int) -> list[
     if not account.is_listed:
         return ["Interrupted while it listed what to fetch."]
     if account.unfinished:
-        return ["Interrupted. Run the same command again to go on: what is there is not fetched again."]
+        return ["Interrupted. Run the same command again to resume: what is there is not fetched again."]
     if account.refused.objects or account.evicted.objects:
         return [
             style.paint("Not everything fits.", 33)

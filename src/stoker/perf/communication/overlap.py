@@ -50,7 +50,7 @@ class Overlap:
 
     @property
     def total_s(self) -> float:
-        """Of the exchange."""
+        """Time of the whole exchange."""
         return self.exposed_s + self.hidden_s
 
 

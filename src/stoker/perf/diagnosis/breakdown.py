@@ -61,7 +61,7 @@ def _undivided(plain: Sequence[StepTimes], pace: StepPace) -> dict[str, float]:
 
 
 def _typical_s(plain: Sequence[StepTimes], name: str) -> float:
-    """Of a mark, as the step's own time is found: waits that come back count in full, single disturbances do not."""
+    """Typical seconds of a mark, found as a step's time is: recurring waits count in full, disturbances do not."""
     return pace_of([getattr(step, name) for step in plain]).seconds
 
 

@@ -25,7 +25,7 @@ STRAGGLER_RATIO = 1.12
 STRAGGLER_OFTEN = 0.75
 """Share of steps in which one rank is the slowest, from which on it is named."""
 STRAGGLER_LOST = 0.05
-"""Of the step, spent by the other ranks on waiting for the slowest."""
+"""Share of the step that the other ranks spend waiting for the slowest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def _straggler(profile: Profile, context: Context) -> Verdict:
     )
     remedies = {
         "input": ("feed that rank faster", f"stoker run {_program(profile)}"),
-        "host": ("look at what that rank's host does beside training", "stoker doctor"),
+        "host": ("look at what else that rank's host does", "stoker doctor"),
     }
     text_of_action, command = remedies.get(found.part, ("look at that rank's machine", "stoker doctor"))
     if found.frequency < STRAGGLER_OFTEN:
@@ -231,7 +231,7 @@ def _copy(profile: Profile, context: Context, severity: str, text: str, evidence
     """Most of the input is copying to the device, which can go on beside computation."""
     evidence = [*evidence, f"copies to the device take {format_seconds(profile.details.copy_s)} that nothing hides"]
     best = profile.seconds - profile.details.copy_s
-    basis = "copies that go on beside computation cost nothing; copies that do not gain nothing"
+    basis = "copies that overlap with compute cost nothing; copies that do not gain nothing"
     return Verdict(
         kind="INPUT-BOUND", severity=severity, share=_share(profile, "input"), text=text, evidence=evidence,
         action=Action(

@@ -75,7 +75,7 @@ def _excess(by_number: Sequence[dict[int, SampledStep]], position: int, common: 
 
 
 def waited_s(records: Sequence[RankRecord]) -> float:
-    """Of a step's exchange, what is waiting for the slowest rank: its own exchange takes the shortest."""
+    """Straggler wait in a step's exchange: the slowest rank's own exchange takes the shortest."""
     exchanges = [
         fmean(sample.seconds.get("communication", 0.0) for sample in record.samples)
         for record in records

@@ -17,7 +17,7 @@ NEXT, STEP, OPTIMIZER, CLOSURE = "stoker::next", "stoker::step", "stoker::optimi
 """Names of the ranges that we put into the trace: waiting for a batch, the end of a step (an instant), an optimizer's
 step, what an optimizer calls to have the loss computed again."""
 MODULE = "stoker::module::"
-"""Of a module's forward pass; its path follows."""
+"""Prefix of a module's forward pass; its path follows."""
 _STEPS = (OPTIMIZER, "Optimizer.step#")
 _OPTIMIZER = (*_STEPS, "Optimizer.zero_grad#")
 _BACKWARD = "autograd::engine::evaluate_function"
@@ -249,7 +249,7 @@ class Busy:
 
     @property
     def total(self) -> float:
-        """Of all of it."""
+        """The whole time."""
         return float(self._sums[-1])
 
     def within(self, start: int, end: int) -> float:

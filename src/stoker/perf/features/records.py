@@ -64,7 +64,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Of all parameters."""
+        """Bytes of all parameters."""
         return self.dense_bytes + self.embedding_bytes
 
 
@@ -74,11 +74,11 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     """Path, as in :attr:`Operation.module`; empty for what runs outside of modules."""
     dense_bytes: int = 0
-    """Of the parameters that it is the first to use, embedding tables aside."""
+    """Bytes of the parameters that it is the first to use, embedding tables aside."""
     dense_gradient_bytes: int = 0
-    """Of their gradients, all of which are there once its backward pass is done."""
+    """Bytes of their gradients, all of which exist once its backward pass is done."""
     embedding_bytes: int = 0
-    """Of the tables that are only ever looked up."""
+    """Bytes of the tables that are only ever looked up."""
     embedding_gradient_bytes: int = 0
     """The whole tables, or the touched rows where gradients are sparse."""
     saved_bytes: int = 0
@@ -115,7 +115,7 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # a d
     operations: tuple[Operation, ...]
     weights: Weights
     input_bytes: int
-    """Of one batch, as it is copied to the device."""
+    """Bytes of one batch, as it is copied to the device."""
     activation_peak_bytes: int
     """Most that is alive at once beside weights, gradients, optimizer state and inputs."""
     peak_bytes: int
@@ -215,12 +215,12 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # a d
         return dict(sorted(sums.items(), key=lambda item: (PHASES.index(item[0][0]), -item[1].eager_bytes)))
 
     def to_json(self) -> bytes:
-        """As JSON, for files and other programs."""
+        """The features as JSON, for files and other programs."""
         return msgspec.json.encode(self)
 
     @staticmethod
     def from_json(content: bytes) -> StepFeatures:
-        """From what :meth:`to_json` made."""
+        """The features that :meth:`to_json` wrote."""
         return msgspec.json.decode(content, type=StepFeatures)
 
 

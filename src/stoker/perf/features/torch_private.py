@@ -137,5 +137,5 @@ def is_compiled_in_place(module: nn.Module) -> bool:
 
 
 def undo_compiling_in_place(module: nn.Module) -> None:
-    """As if it was not."""
+    """Undoes compilation in place, as if it had not been asked for."""
     module._compiled_call_impl = None

@@ -32,7 +32,7 @@ class _Outcome:
     """What becomes of each ported job."""
 
     place: NDArray[np.intp]
-    """Of the job in the fleet."""
+    """Place of the job in the fleet."""
     before: FloatArray
     """GPUs."""
     after: FloatArray

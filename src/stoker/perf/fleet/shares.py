@@ -40,7 +40,7 @@ class Classes:
     """The classes that have jobs, and how to sum over them."""
 
     names: tuple[str, ...]
-    """Of those with jobs, in order; the whole fleet is added as ``ALL``."""
+    """Names of the classes with jobs, in order; the whole fleet is added as ``ALL``."""
     code: NDArray[np.intp]
     """Place of each job's class in ``names``."""
     weight: FloatArray

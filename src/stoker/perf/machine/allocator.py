@@ -29,7 +29,7 @@ def keep_memory() -> bool:
 
 
 def fault_seconds_per_byte(rounds: int = 9) -> float:
-    """Of memory that is touched for the first time since the system gave it: the middle of some rounds."""
+    """Seconds a byte of memory that is touched for the first time since the system gave it: median of some rounds."""
     found: list[float] = []
     for _ in range(rounds):
         with mmap.mmap(-1, _BLOCK) as block:

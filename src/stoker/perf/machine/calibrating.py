@@ -25,7 +25,7 @@ from stoker.perf.machine.speed import Speed
 from stoker.perf.machine.steps import coldness, host_seconds
 
 _NUMBERS = 32_000_000
-"""Of the block of operands: several times what caches hold."""
+"""Numbers in the block of operands: several times what caches hold."""
 _EXCHANGED = (4_000, 36_000, 340_000, 620_000, 1_300_000, 2_400_000, 5_000_000, 13_000_000, 48_000_000)
 """Bytes that are summed over two processes; no powers of two, whose parts meet in the same lines of the caches."""
 _CACHE_BYTES = 32 << 20
@@ -97,7 +97,7 @@ def _thinned(probes: list[Probe], thin: int) -> list[Probe]:
 
 
 def last_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Of the last level of cache, as the system says."""
+    """Size of the last level of cache, as the system reports it."""
     found: list[tuple[int, int]] = []
     for folder in root.glob("index*"):
         try:

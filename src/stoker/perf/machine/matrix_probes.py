@@ -17,9 +17,9 @@ from stoker.perf.machine.operands import Operands, Probe, bytes_of, halton
 from stoker.perf.machine.rates import Work
 
 _MOST_FLOPS = 1.2e9
-"""Of a probe: a longer one would tell little more."""
+"""Most FLOPs of a probe: a longer one would tell little more."""
 _MOST_NUMBERS = 4_000_000
-"""Of an image's tensor."""
+"""Most numbers in an image's tensor."""
 aten: Any = torch.ops.aten
 
 
@@ -33,7 +33,7 @@ def matrix_probes() -> Iterator[Probe]:
 
 
 def _products() -> Iterator[Probe]:
-    """As a linear layer has them: weights transposed forward; plain, then with transposed gradients, backward."""
+    """Products of a linear layer: weights transposed forward; plain, then with transposed gradients, backward."""
     shapes = halton(70, (12, 2000), (16, 1800), (16, 1800))
     shapes += [
         (96, 448, 1),

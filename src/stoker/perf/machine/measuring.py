@@ -21,7 +21,7 @@ from stoker.perf.machine.rates import Sample
 _SAMPLE_S = 150e-6
 """Shorter calls are timed several at once."""
 _VISIT_S = 3e-3
-"""Of one probe, before it is the next one's turn."""
+"""Time of one probe, before it is the next one's turn."""
 _EVICTED_S = 1e-3
 """Longer calls are timed after the caches were emptied; of shorter ones, so many run in turn that they empty them."""
 _WARM, _COLD, _RING = 0.25, 2.5, 64

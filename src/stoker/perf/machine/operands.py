@@ -92,12 +92,12 @@ def _mirrored(n: int, base: int) -> float:
 
 
 def _round(size: float) -> int:
-    """As people choose sizes: multiples of 4 or 8 where that is close."""
+    """The size rounded as people choose it: to multiples of 4 or 8 where that is close."""
     if size < 12:
         return max(1, round(size))
     return round(size / 4) * 4 if size < 48 else round(size / 8) * 8
 
 
 def bytes_of(*tensors: Sequence[int]) -> float:
-    """Of float32 tensors of these shapes."""
+    """Bytes of float32 tensors of these shapes."""
     return 4.0 * sum(math.prod(shape) for shape in tensors)

@@ -35,7 +35,7 @@ class Line:
 
     operation: Operation
     seconds: float
-    """Of all calls in a step, without the host's work."""
+    """Time of all calls in a step, without the host's work."""
     host_s: float
     curve: str
     measured: bool

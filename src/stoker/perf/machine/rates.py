@@ -21,7 +21,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     bytes: float
     """Read and written, each tensor once."""
     rows: float = 0.0
-    """Of a table, looked up one by one."""
+    """Rows of a table, looked up one by one."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """Date and time, UTC."""
     took_s: float
     cache_bytes: int
-    """Of the last level of cache."""
+    """Size of the last level of cache."""
     samples: tuple[Sample, ...]
     host_s: Mapping[str, float]
     """What an operation costs beside its kernel, by phase: Python, dispatch, the graph of gradients."""
@@ -57,12 +57,12 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     all_reduce: tuple[tuple[float, float], ...] = ()
     """Bytes, and seconds of summing them over two processes of this machine by gloo."""
     fault_s_per_byte: float = 0.0
-    """Of memory that is touched for the first time since the system gave it."""
+    """Time of a byte of memory that is touched for the first time since the system gave it."""
     disturbed_share: float = 0.0
     """Samples during which the system ran something else."""
 
     def to_json(self) -> bytes:
-        """As JSON."""
+        """The rates as JSON."""
         return msgspec.json.encode(self)
 
 

@@ -31,7 +31,7 @@ class Roofline:
     bytes_per_s: float
 
     def seconds(self, work: Work) -> float:
-        """Of one call."""
+        """Time of one call."""
         return self.start_s + work.flops / self.flops_per_s + work.bytes / self.bytes_per_s
 
     @staticmethod

@@ -112,7 +112,7 @@ def coldness(speed: Speed, host_s: dict[str, float], cache_bytes: int, seconds: 
 
 
 def phase_seconds(speed: Speed, features: StepFeatures, phase: Phase) -> tuple[float, float]:
-    """Of all kernels of a phase: with warm tensors, and with cold ones."""
+    """Time of all kernels of a phase: with warm tensors, and with cold ones."""
     warm = cold = 0.0
     for operation in features.operations:
         if operation.phase == phase:
@@ -152,7 +152,7 @@ class _Step:
         self.times = {phase: Times() for phase in PHASES}
 
     def features(self) -> StepFeatures:
-        """Of the step."""
+        """Features of the step."""
         made = self._program.optimizer if next(self._program.module.parameters(), None) is not None else None
         return characterise(self._program.module, self._program.inputs, optimizer=made, target="cpu")
 

@@ -44,7 +44,7 @@ class Surface:
         return np.exp(self.means + (near @ self.weights)[0])
 
     def distance(self, at: Array) -> float:
-        """To the next measurement, in units of the logarithm."""
+        """Distance to the next measurement, in units of the logarithm."""
         return float(np.sqrt(((self.points - at) ** 2).sum(1)).min())
 
 

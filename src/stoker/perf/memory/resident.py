@@ -49,7 +49,7 @@ class Held:
 
     @staticmethod
     def fullest(features: StepFeatures, strategy: Strategy) -> Held:
-        """Of the stage that holds most; stages are cut as evenly by bytes as blocks allow."""
+        """What the stage that holds most holds; stages are cut as evenly by bytes as blocks allow."""
         cut = _Cut(features, strategy)
         stages = stages_of(cut.layers, cut.sizes, strategy.pipeline)
         # One forward, one backward in turn (1F1B): a stage has as many micro-batches open as stages follow, and one.

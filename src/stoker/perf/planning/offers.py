@@ -141,7 +141,7 @@ def _table_of(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(_text(path))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"`{path}` must be TOML: {error}; docs/plan.md has an example") from None
+        raise ConfigError(f"`{path}` must be TOML: {error}; docs/guide/plan.md has an example") from None
 
 
 def prices_of(content: Mapping[str, Any], name: str, gpus: Mapping[str, Gpu]) -> PriceList:
@@ -183,7 +183,7 @@ def _offer(number: int, row: object, gpus: Mapping[str, Gpu], source: str) -> Of
     if gpu not in gpus:
         raise ValueError(
             f"`gpu` of {where} must be one of {', '.join(gpus)}, got {gpu!r}; "
-            f"another is added with --gpus FILE: a table [{gpu}] with its data sheet's figures (docs/plan.md)"
+            f"another is added with --gpus FILE: a table [{gpu}] with its data sheet's figures (docs/guide/plan.md)"
         )
     cores = _positive(found, "cores", where)
     servers = _whole(found, "max_servers", where)

@@ -18,7 +18,7 @@ from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import DataParallel, Strategy
 
 TIERS = ("calibrated", "extrapolated")
-"""Of plans, the surer first."""
+"""Tiers of plans, the surer first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

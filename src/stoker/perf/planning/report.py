@@ -257,7 +257,7 @@ def _same_machines(plan: PricedPlan, other: PricedPlan) -> bool:
 
 
 def _gb(num_bytes: float) -> str:
-    """As the makers of GPUs count."""
+    """Bytes in the decimal gigabytes of GPU data sheets."""
     return f"{num_bytes / 1e9:.3g} GB"
 
 

@@ -103,12 +103,12 @@ class _Floor:
         self._surely: dict[tuple[str, int], bool] = {}
 
     def alone(self, candidate: Candidate) -> tuple[float, float]:
-        """As if products were shared at no cost, and nothing recomputed."""
+        """The job if products were shared at no cost, and nothing recomputed."""
         tensor = candidate.strategy.tensor
         return self._job_of(candidate, self._micro_batch_s(candidate, Strategy()) / tensor)
 
     def together(self, candidate: Candidate) -> tuple[float, float]:
-        """With the exchange among those that share products, and what is computed again."""
+        """The job with the exchange among those that share products, and recomputation."""
         strategy = candidate.strategy
         own = Strategy(tensor=strategy.tensor, checkpointing=strategy.checkpointing)
         return self._job_of(candidate, self._micro_batch_s(candidate, own))

@@ -63,7 +63,7 @@ def unpacked(content: bytes) -> Calibration:
 
 @functools.cache
 def calibration() -> Calibration:
-    """As the package has it."""
+    """The calibration of the package."""
     return unpacked((files("stoker.perf.prediction") / FILE).read_bytes())
 
 

@@ -68,7 +68,7 @@ def interval(distance: Distance, *, anchored: bool, share: float = 0.9, doubt: f
 
 
 def key(distance: Distance, anchored: bool) -> str:
-    """Of the table."""
+    """Key in the table."""
     return f"{distance}, anchored" if anchored else distance
 
 

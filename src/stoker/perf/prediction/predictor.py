@@ -173,7 +173,7 @@ class _Used:
 
     @classmethod
     def unmoved(cls, known: Calibration) -> _Used:
-        """Without a measured step."""
+        """The coefficients as they are without a measured step."""
         return cls(known, known)
 
     def doubt(self, at_spec: Array) -> float:

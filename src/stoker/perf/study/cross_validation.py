@@ -68,7 +68,7 @@ class Judge:
         self._alone_s = functools.cache(self._own_s)
 
     def _without(self, left_out: frozenset[str] = frozenset()) -> Calibration:
-        """From configurations on one GPU, and decoders, of none of these families, sources, cards and generations."""
+        """Calibration from steps on one GPU and decoders, without these families, sources, cards and generations."""
         rows = [
             row
             for row in self.rows(alone=True)

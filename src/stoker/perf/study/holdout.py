@@ -68,7 +68,7 @@ class Study:
     measured: Array
 
     def calibrated(self, rows: Mask) -> Calibration:
-        """From some rows."""
+        """The calibration from some rows."""
         return fit(self.terms, self.at_spec[rows], self.measured[rows])
 
     def ratios(self, calibration: Calibration, rows: Mask) -> Array:

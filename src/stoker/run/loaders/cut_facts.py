@@ -87,7 +87,7 @@ def cut(loader: DataLoader[Any]) -> LoaderCut:
     bit-identical results; nothing has to be marked.
 
     Raises:
-        TypeError: ``loader`` is no DataLoader, or one that makes its iterators in a way of its own.
+        TypeError: ``loader`` is no DataLoader, or one that makes its iterators in its own way.
     """
     serving = patch.serving_of(wrap(loader)) or serving_of_process()
     return LoaderCut(loader, serving)

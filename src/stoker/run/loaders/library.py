@@ -46,7 +46,7 @@ class _Seat:
 
     site: str = ""
     bookmark: Bookmark | None = None
-    """Of the iterator made last."""
+    """Bookmark of the iterator made last."""
     pending: Cursor | None = None
     """A loaded state that the next iterator begins at."""
     unkept: str = ""
@@ -89,8 +89,8 @@ class DataLoader(torch_data.DataLoader[_T]):
 
     ``state_dict()`` between two batches and ``load_state_dict(state)`` before the next ``iter()`` go on at the next
     batch, in another process, with another number of workers, and, with a ``DistributedSampler``, another number of
-    ranks. Skipped samples of a map-style dataset are not made. The main random stream is the program's own: whoever
-    wants equal random numbers after a resume saves and restores ``torch.get_rng_state()`` as ever.
+    ranks. Skipped samples of a map-style dataset are not made. The main random stream is the program's: for equal
+    random numbers after a resume, save and restore ``torch.get_rng_state()``.
     """
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> DataLoader[_T]:  # not __init__: its signature stays torch's
@@ -242,11 +242,11 @@ def wrap(loader: _Loader) -> _Loader:
     """Has one existing loader (of torch's class or a subclass) served by stoker; returns the loader itself.
 
     From its next ``iter()`` on its batches come from stoker's data workers. Nothing else about it changes: class,
-    attributes and methods stay, so whatever looks at it sees torch's loader (it does not grow ``state_dict``; make a
+    attributes and methods stay, so other code sees torch's loader (it does not grow ``state_dict``; make a
     :class:`DataLoader` for that). Other loaders stay torch's.
 
     Raises:
-        TypeError: it is no DataLoader, or one that makes its iterators in a way of its own.
+        TypeError: it is no DataLoader, or one that makes its iterators in its own way.
     """
     if not isinstance(loader, torch_data.DataLoader):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"`loader` must be a torch DataLoader, got {type(loader).__name__}")
@@ -254,8 +254,8 @@ def wrap(loader: _Loader) -> _Loader:
         return loader
     if not makes_iterators_as_torch(loader):
         raise TypeError(
-            f"`loader` must make its iterators as torch's DataLoader does, {type(loader).__name__} has a way of its "
-            "own; wrap a plain DataLoader over the same dataset instead"
+            f"`loader` must make its iterators as torch's DataLoader does, {type(loader).__name__} has its own "
+            "way; wrap a plain DataLoader over the same dataset instead"
         )
     patch.serve_one(loader, serving_of_process)
     forget_iterator(loader)  # workers that persist from earlier iterations are torch's

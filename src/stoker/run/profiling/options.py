@@ -23,7 +23,7 @@ class ProfileOptions(Handed, frozen=True, kw_only=True):
     warmup: int = 5
     """Steps that are let go by first: compilation, caches, the start of data workers."""
     samples: int = 3
-    """Of the steps, how many torch's profiler looks into."""
+    """Steps that torch's profiler samples."""
     then: Literal["stop", "continue"] = "stop"
     """Whether the program is ended after that, or goes on."""
     served: bool = False

@@ -151,7 +151,7 @@ def _on_gpu(profile: Profile, features: StepFeatures) -> Prophecy:
 
 
 def _on_cpu(profile: Profile, features: StepFeatures) -> Prophecy:
-    """By a calibration of this machine, where there is one."""
+    """The prediction by a calibration of this machine, where there is one."""
     path = machine.default_path()
     if not path.exists():
         why_not = "this machine's CPU has not been measured; `stoker perf calibrate` does it"

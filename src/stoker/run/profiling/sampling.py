@@ -22,7 +22,7 @@ class Sampler:
     def __init__(self) -> None:
         self.active = False
         self.precision = ""
-        """Of products under automatic mixed precision, as it was seen; empty where there was none."""
+        """Precision of products under automatic mixed precision, as observed; empty where there was none."""
         self.failure = ""
         """Why there is no trace."""
         self._profile: Any = None

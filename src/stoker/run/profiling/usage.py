@@ -37,7 +37,7 @@ def used_between(before: Usage, after: Usage, steps: int) -> Usage:
 
 
 def _busy_s(cores: set[int]) -> float:
-    """Of some cores since the machine started: proc(5), /proc/stat, all but idle and iowait; guests are in user time.
+    """Busy time of some cores since boot: proc(5), /proc/stat, all but idle and iowait; guests are in user time.
 
     Time that a hypervisor took (steal) is somebody else's as well.
     """

@@ -92,7 +92,7 @@ class PeerClient:
 
     def __reduce__(self) -> tuple[object, ...]:
         if not self._picklable:
-            raise TypeError("a `PeerClient` with a membership of its own cannot be pickled: hand on its settings")
+            raise TypeError("a `PeerClient` with its own membership cannot be pickled: hand on its settings")
         return PeerClient, (self.settings,)
 
     def fetch(

@@ -25,12 +25,12 @@ PROTOCOL = 1
 OLDEST_PROTOCOL = 1
 """The oldest way that it knows; client and worker agree on one as they greet each other (:func:`agreed`)."""
 MAX_BODY_BYTES = 256 << 10
-"""Of every frame but DATA and RING."""
+"""Most bytes of any frame but DATA and RING."""
 MAX_RING_BYTES = 4 << 20
 MAX_PAYLOAD_BYTES = 16 << 20
 MAX_RANGES = 4096
 MAX_RANGE_BYTES = 64 << 20
-"""Of one range; also what the ranges of one request may ask for together."""
+"""Most bytes of a range, and of all ranges of a request together."""
 MAX_PATH_BYTES = 4096
 MAX_TEXT_BYTES = 1024
 MAX_DESCRIPTION_BYTES = 64 << 10

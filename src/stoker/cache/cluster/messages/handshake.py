@@ -24,7 +24,7 @@ _PURPOSE = "stoker cache 1"
 _PLAIN = MAGIC.to_bytes(2, "little")
 """How a client begins that does not encrypt."""
 _MAX_BYTES = 4096
-"""Of a frame before the other side is known."""
+"""Most bytes of a frame before the peer is known."""
 _Greeting = TypeVar("_Greeting", Hello, Challenge, Proof, Welcome)
 
 

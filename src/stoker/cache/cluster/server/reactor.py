@@ -32,7 +32,7 @@ from stoker.cache.cluster.server.serving import SMALL_BYTES, Outgoing, PageServi
 from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
 
 GREETING_S = 5.0
-"""For a client to say who it is."""
+"""Time that a client has to say who it is."""
 STUCK_S = 30.0
 """A client that takes nothing of its answer for this long is gone."""
 _LINGER_S = 1.0
@@ -80,7 +80,7 @@ class ReactorHost(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Of the ring that is known."""
+        """Epoch of the ring that is known."""
         ...
 
     def secured(self, channel: NodeChannel) -> NodeChannel:

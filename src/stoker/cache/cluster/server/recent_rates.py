@@ -1,4 +1,4 @@
-"""How much a worker has done lately: so that whoever asks it once hears of rates at once. Pure: time is passed."""
+"""Recent throughput of a worker, so that one status request returns rates. Pure: time is passed."""
 
 from __future__ import annotations
 

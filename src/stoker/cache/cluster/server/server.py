@@ -244,7 +244,7 @@ class Server:
 
     @property
     def epoch(self) -> int:
-        """Of the ring that is known."""
+        """Epoch of the ring that is known."""
         record = self._membership.record()
         return 0 if record is None else record.epoch
 

@@ -169,7 +169,7 @@ class FileTable:
         return Row(*fields[:10], *fields[11:])
 
     def live(self, row: int) -> tuple[int, int, int, int]:
-        """Of one row: number of the file, its state, live bytes, live pages."""
+        """Number of a row's file, its state, live bytes, live pages."""
         return _LIVE_OF_ROW(self._map, _HEADER_BYTES + row * ROW_BYTES)
 
     def group(self, row: int) -> int:

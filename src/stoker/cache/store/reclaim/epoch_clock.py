@@ -32,11 +32,11 @@ NUM_CELLS = _SAMPLES_AT + 2 * SAMPLES
 _FEWEST_REPEATS = 8
 _SHORTEST_REPEAT_READS = 64
 _SHORTEST_REPEAT_FRAC = 0.25
-"""Of the epoch as it is known: repeats within less are not of the next one."""
+"""Shortest repeat, as a share of the estimated epoch, that counts as one of the next epoch."""
 _RISE, _FALL = 0.2, 0.01
 """How far the epoch follows a longer and a shorter repeat: it keeps to the upper end of what is seen."""
 _FEWEST_HITS = 32
-"""Of a group in an epoch, for its silences to say something."""
+"""Fewest hits of a group in an epoch for its silences to mean something."""
 _FEWEST_EPOCHS = 2
 _MOST_FIRST = SAMPLES // 2
 """Samples in an epoch; with more of them, every second one is left out from then on."""

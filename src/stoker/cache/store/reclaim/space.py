@@ -31,7 +31,7 @@ _NEW_S = 5.0
 _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 192 << 10, 1 << 20
 """Of the limit, that is left to the index: a table of it that grows is there twice for a moment (66 KiB)."""
 _MOST_HEADER_BYTES = 512
-"""Of a record, as a rule; what is taken for live may be a little more than is."""
+"""Header of a record, as a rule; live bytes may be overestimated a little."""
 _LETTING_GO_S = 0.002
 _REFUSED_FACTOR = 20
 """For how long nobody asks again after there was no room: times what asking took of the processor. Not of the clock: a

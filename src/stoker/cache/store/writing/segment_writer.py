@@ -76,14 +76,14 @@ class NewPage(NamedTuple):
     checked_at: float
 
     def header(self, rule: int) -> bytes | None:
-        """Of its record; None if a text is too long to be kept."""
+        """Header of its record; None if a text is too long to be kept."""
         return pack_header(
             self.name, self.page, self.version, len(self.view), sums_of(self.view), rule=rule,
             checked_at=self.checked_at, key=self.key, digest=self.digest,
         )  # fmt: skip
 
     def entry(self, segment: int, offset: int, rule: int) -> Entry:
-        """Of the index."""
+        """Its entry in the index."""
         return Entry(self.digest, self.version.size, self.checked_at, segment, offset, len(self.view), rule)
 
 

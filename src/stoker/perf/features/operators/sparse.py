@@ -23,7 +23,7 @@ def _made(like: Tensor, rows: int) -> Tensor:
 
 
 def _bag_gradient(args: tuple[Any, ...]) -> Tensor | None:
-    """Of an EmbeddingBag with ``sparse=True``: a row for each lookup."""
+    """Gradient of an EmbeddingBag with ``sparse=True``: a row for each lookup."""
     grad, indices, num_weights, sparse = args[0], args[1], args[6], args[9]
     if not sparse:
         return None
@@ -32,7 +32,7 @@ def _bag_gradient(args: tuple[Any, ...]) -> Tensor | None:
 
 
 def _alike(args: tuple[Any, ...]) -> Tensor | None:
-    """As many rows as the argument has."""
+    """A result with as many rows as the argument has."""
     x = args[0]
     return _made(x, num_stored(x)) if x.layout is torch.sparse_coo and x.sparse_dim() == 1 else None
 

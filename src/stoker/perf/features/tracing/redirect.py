@@ -74,7 +74,7 @@ class Redirect(TorchFunctionMode):
         self.applying = False
         """Whether a module's own tensors are being moved: no input."""
         self.moved_bytes = 0
-        """Of what was copied to the accelerator, weights aside."""
+        """Bytes copied to the accelerator, weights aside."""
         self._handlers: dict[Any, Callable[..., Any]] = {
             Tensor.cuda: self._moved,
             Tensor.pin_memory: lambda x, *_, **__: x,

@@ -105,7 +105,7 @@ class StandIns:
 
 
 def _cast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """To the precision of automatic mixed precision, where that is on."""
+    """The tensor in the precision of automatic mixed precision, where that is on."""
     if not torch.is_autocast_enabled("cpu"):
         return tensors
     dtype = torch.get_autocast_dtype("cpu")

@@ -19,7 +19,7 @@ from stoker.perf.features.tracing.recorder import DispatchRecorder
 
 
 def first_size(tensors: Sequence[Tensor]) -> int:
-    """Of the first tensor that has sizes; 0 without one."""
+    """First size of the first tensor that has sizes; 0 without one."""
     return next((tensor.shape[0] for tensor in tensors if tensor.dim() > 0), 0)
 
 

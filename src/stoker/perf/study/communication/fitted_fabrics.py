@@ -55,7 +55,7 @@ class Fitted:
 
 @functools.cache
 def fitted() -> Fitted:
-    """To all rows, as the package has it."""
+    """The fit to all rows, as the package has it."""
     rows, waiting = msgspec.json.decode((files("stoker.perf.study.communication") / FILE).read_bytes(), type=Table)
     return Fitted({((source, name, host), gpus): rate for source, name, host, gpus, rate in rows}, waiting)
 

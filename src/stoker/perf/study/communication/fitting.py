@@ -38,7 +38,7 @@ _FAMILIES = 2
 
 
 def fit(rows: Iterable[Scaling]) -> Fitted:
-    """To rows that say something about links."""
+    """The fit to rows that say something about links."""
     useful = [each for each in rows if not peculiarity(each.family)]
     waiting: dict[str, float] = {}
     bandwidths: dict[Place, float] = {}
@@ -51,7 +51,7 @@ def fit(rows: Iterable[Scaling]) -> Fitted:
 
 @functools.cache
 def without(family: str) -> Fitted:
-    """To all published rows but those of a family, for predictions of that family."""
+    """The fit to all published rows but those of a family, for predictions of that family."""
     return fit(each for each in scalings() if each.family != family)
 
 

@@ -57,7 +57,7 @@ _VALUES_TF2 = (1,) * 8 + (3,) * 3 + (1,) * 5
 def _wide_deep(
     row: Published, options: dict[str, Any], values: tuple[int, ...], optimizer: Optimizer, *sources: str
 ) -> Workload:
-    """With so many values for each feature."""
+    """A wide-and-deep model with so many values for each feature."""
     batch = int(row.batch_per_gpu)
     rows = [rows for rows, _ in options["tables"]] + list(options.get("indicators", ()))
     return Workload(

@@ -32,7 +32,7 @@ _SHORT, _LONGER = 20, 40
 
 
 def features_of(workload: Workload) -> StepFeatures:
-    """Of one step, as eager PyTorch with automatic mixed precision runs it on a GPU."""
+    """Features of one step, as eager PyTorch with automatic mixed precision runs it on a GPU."""
     torch = import_module("torch")
     with torch.device("meta"):
         model = workload.build()

@@ -233,6 +233,6 @@ def _upwards(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def _rounded(channels: float) -> int:
-    """To a multiple of 8, never more than 10 % less."""
+    """The number rounded to a multiple of 8, never more than 10 % less."""
     whole = max(8, int(channels + 4) // 8 * 8)
     return whole + 8 if whole < 0.9 * channels else whole

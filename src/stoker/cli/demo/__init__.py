@@ -1,0 +1,1 @@
+"""`stoker demo`: one ordinary program under plain python and under `stoker run`, on one screen."""
