@@ -12,7 +12,7 @@ from typing import NamedTuple
 from stoker.core.errors import ConfigError
 
 
-class Option(NamedTuple):
+class CommandOption(NamedTuple):
     """An option of a command; without a rule, a switch.
 
     Attributes:
@@ -24,7 +24,7 @@ class Option(NamedTuple):
     default: str | None = None
 
 
-def split(argv: Sequence[str], command: str, options: Mapping[str, Option]) -> tuple[dict[str, str], list[str]]:
+def split(argv: Sequence[str], command: str, options: Mapping[str, CommandOption]) -> tuple[dict[str, str], list[str]]:
     """Divides a command line into options, as texts by name, and what follows them: the program with its arguments.
 
     Options end at the first other word, at ``-m module``, ``-c command`` or ``-``, or after ``--``. A request for help
@@ -69,7 +69,7 @@ def check_program(program: Sequence[str], command: str) -> None:
         raise ConfigError(f"`script.py` or `-m module` must follow the options, got {found}; see `{command} --help`")
 
 
-def _remedy(word: str, command: str, options: Mapping[str, Option]) -> str:
+def _remedy(word: str, command: str, options: Mapping[str, CommandOption]) -> str:
     near = get_close_matches(word.partition("=")[0], [f"--{name}" for name in options], n=1, cutoff=0.7)
     if near:
         return f"did you mean `{near[0]}`?"
@@ -78,7 +78,7 @@ def _remedy(word: str, command: str, options: Mapping[str, Option]) -> str:
     return f"options of python go before: `python {word} -m {command} …`"
 
 
-def _value(name: str, option: Option, given: str | None, rest: list[str]) -> str:
+def _value(name: str, option: CommandOption, given: str | None, rest: list[str]) -> str:
     if not option.rule:
         if given is not None:
             raise ConfigError(f"`{name}` takes no value, got {given!r}")

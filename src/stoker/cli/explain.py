@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cli.command_line import Option, check_program, split
+from stoker.cli.command_line import CommandOption, check_program, split
 from stoker.cli.errors import refuse
 from stoker.cli.output import print_json
 from stoker.cli.run import OPTIONS as RUN_OPTIONS
@@ -43,7 +43,7 @@ default the latest), the records are read.
 """
 
 _COMMAND = "stoker explain"
-_OPTIONS = {**RUN_OPTIONS, "json": Option(), "rank": Option("a number")}
+_OPTIONS = {**RUN_OPTIONS, "json": CommandOption(), "rank": CommandOption("a number")}
 _POLL_S = 0.05
 """How often the program's state is looked at."""
 

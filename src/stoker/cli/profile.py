@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from stoker.cli.command_line import Option, check_program, split
+from stoker.cli.command_line import CommandOption, check_program, split
 from stoker.cli.errors import refuse
 from stoker.core.errors import ConfigError, StokerError
 from stoker.core.extras import require
@@ -37,15 +37,15 @@ Everything after the script or module belongs to the program. Under torchrun it 
 
 _COMMAND = "stoker profile"
 _OPTIONS = {
-    "steps": Option("a whole number"),
-    "warmup": Option("a whole number"),
-    "samples": Option("a whole number"),
-    "then": Option("`stop` or `continue`"),
-    "served": Option(),
-    "no-prediction": Option(),
-    "price-per-hour": Option("a positive number"),
-    "json": Option("a file, or `-`"),
-    "run-dir": Option("a directory"),
+    "steps": CommandOption("a whole number"),
+    "warmup": CommandOption("a whole number"),
+    "samples": CommandOption("a whole number"),
+    "then": CommandOption("`stop` or `continue`"),
+    "served": CommandOption(),
+    "no-prediction": CommandOption(),
+    "price-per-hour": CommandOption("a positive number"),
+    "json": CommandOption("a file, or `-`"),
+    "run-dir": CommandOption("a directory"),
 }
 
 

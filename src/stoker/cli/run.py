@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.cli.command_line import Option, check_program, split
+from stoker.cli.command_line import CommandOption, check_program, split
 from stoker.cli.errors import refuse
 from stoker.core.errors import StokerError
 from stoker.run.launch import launch
@@ -12,7 +12,7 @@ USAGE = "stoker run [options] script.py [args…]\n       stoker run [options] -
 _COMMAND = "stoker run"
 
 OPTIONS = {
-    key.name: Option(
+    key.name: CommandOption(
         rule=key.option.rule if key.option.form else "", default="on" if key.option.form.startswith("[") else None
     )
     for key in KEYS

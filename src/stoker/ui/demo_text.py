@@ -85,7 +85,7 @@ class Demonstration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
+class DemoGain:
     """How many times as fast the second run was."""
 
     end: float
@@ -96,11 +96,11 @@ class Gain:
     """By the whole time, start and search for the number of workers included."""
 
 
-def gain_of(plain: Course, served: Course) -> Gain:
+def gain_of(plain: Course, served: Course) -> DemoGain:
     """The ratio of both runs; above 1 where stoker was faster."""
     before, after = plain.rounds(), served.rounds()
     ratios = [was / now for was, now in zip(before, after, strict=True)]
-    return Gain(
+    return DemoGain(
         end=median(before) / median(after),
         least=min(ratios),
         most=max(ratios),

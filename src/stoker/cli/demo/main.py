@@ -14,7 +14,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from stoker.cli.arguments import Parser, amount, whole
-from stoker.cli.demo.progress import Progress
+from stoker.cli.demo.progress import DemoProgress
 from stoker.cli.demo.running import run_program
 from stoker.core.errors import ConfigError, MissingExtraError, StokerError
 from stoker.core.host import cores, shm_free_bytes
@@ -96,7 +96,7 @@ def _run_both(arguments: argparse.Namespace, folder: Path) -> tuple[Course, Cour
     settings = resolve({"run-dir": str(folder), "quiet": "true"}).settings
     served = command_of(settings.but(off=False), program)
     mode = choose_mode(sys.stderr, os.environ)
-    progress = Progress(sys.stderr, mode, style_for(sys.stderr, os.environ), arguments.batches)
+    progress = DemoProgress(sys.stderr, mode, style_for(sys.stderr, os.environ), arguments.batches)
     try:
         progress.begin(f"1 of 2, python {PROGRAM.name}")
         plain = run_program([sys.executable, *program], plain_environment(os.environ), progress.follow)

@@ -14,7 +14,7 @@ _BAR_COLUMNS = 24
 _ERASE = "\r\x1b[K"
 
 
-class Progress:
+class DemoProgress:
     """Says how far each run is.
 
     Args:
