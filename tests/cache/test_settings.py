@@ -30,7 +30,7 @@ FIELD = '''
 PROBE = """
 import os, sys
 from msgspec.structs import asdict
-from stoker.cache.cluster.client_settings import ClientSettings
+from stoker.cache.cluster.client.client_settings import ClientSettings
 from stoker.cache.filesystem import routing
 from stoker.cache.filesystem.resolve_url import settings_in_use
 from stoker.cache.filesystem.routing_settings import Routing

@@ -7,9 +7,13 @@ from types import ModuleType
 import pytest
 
 from stoker.cli import explain, profile, run
-from stoker.cli.command_line import Option, split
+from stoker.cli.command_line import CommandOption, split
 
-OPTIONS = {"count": Option("a whole number"), "place": Option("a path", default="here"), "quiet": Option()}
+OPTIONS = {
+    "count": CommandOption("a whole number"),
+    "place": CommandOption("a path", default="here"),
+    "quiet": CommandOption(),
+}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.run.process_tree import descendants, end_tree
+from stoker.backends.process_tree import descendants, end_tree
 from tests.faults.harness import is_alive
 from tests.waiting import await_that
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from stoker.backends.process_tree import end_tree
 from stoker.cli.command_line import CommandOption, check_program, split
 from stoker.cli.errors import refuse
 from stoker.cli.output import print_json
@@ -21,7 +22,6 @@ from stoker.records.events import LoaderOpened
 from stoker.records.explanation import Explanation
 from stoker.records.runlog import RUNS_FOLDER, Run, find_run, read_run
 from stoker.run.launch import command_of
-from stoker.run.process_tree import end_tree
 from stoker.run.settings import resolve
 from stoker.ui.cuts import latest_cuts, summarise_cut, write_cut
 from stoker.ui.explanation import render_explanation

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache.reading.run_counters import Ledger, create_ledger
+from stoker.cache.reading.run_counters import RunCounts, create_ledger
 from stoker.cache.settings import CacheSettings
 from stoker.run.caching import hook
 from stoker.run.caching.cache_run import CacheRun
@@ -27,7 +27,7 @@ def test_one_process_of_a_run_reports(
     pid_last: bool,
 ) -> None:
     ledger = create_ledger(tmp_path, f"run-{os.getpid()}")  # where a child finds the number as well
-    Ledger(ledger).asked_bytes += 7
+    RunCounts(ledger).asked_bytes += 7
     cache = CacheSettings(directory=str(tmp_path))
     told = CacheRun(cache=cache, ledger=str(ledger), pid=os.getpid() + (not own), quiet=False)
     fields = json.loads(told.to_json())

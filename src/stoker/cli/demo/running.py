@@ -9,8 +9,8 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from stoker.backends.process_tree import end_tree
 from stoker.core.errors import StokerError
-from stoker.run.process_tree import end_tree
 from stoker.ui.demo_text import Course
 
 _GRACE_S = 5.0

@@ -16,9 +16,9 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stoker.backends.process_tree import end_tree
 from stoker.core.errors import RunFolderError
 from stoker.records.profile import PROFILE_NAME, RankRecord, read_rank
-from stoker.run.process_tree import end_tree
 
 _POLL_S = 0.05
 _OTHERS_S = 10.0

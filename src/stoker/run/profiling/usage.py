@@ -8,8 +8,8 @@ import resource
 import time
 from pathlib import Path
 
+from stoker.backends.process_tree import descendants
 from stoker.records.profile import Usage
-from stoker.run.process_tree import descendants
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
