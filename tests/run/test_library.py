@@ -613,7 +613,7 @@ class TestFeeding:
 
 UNDER_RUN = """
 import torch, stoker
-from stoker.run import patch
+from stoker.run.loaders import patch
 
 loader = stoker.DataLoader(list(range(8)), batch_size=2, num_workers=1)
 next(iter(loader))

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 import torch._dynamo  # optimizers of torch import it: here, once for all forks, and before a name is gone
-from stoker.core.config import Settings
 from torch.utils.data import DataLoader, Dataset
 
 from stoker.run import hook
 from stoker.run.environment import ACTIVE_ENV
 from stoker.run.run_context import Active
+from stoker.run.settings import RunSettings
 
 
 class Rows(Dataset[Any]):
@@ -61,7 +61,7 @@ def run(command: str, name: str, folder: Path) -> None:
     if name:
         take_away(name)
         profile = '{"then": "continue"}' if command == "profile" else ""
-        active = Active(settings=Settings(), run_dir=str(folder / "run"), argv=("x",), program=("x",), profile=profile)
+        active = Active(settings=RunSettings(), run_dir=str(folder / "run"), argv=("x",), program=("x",), profile=profile)
         os.environ[ACTIVE_ENV] = active.to_environment()
         hook.arm()
     print(json.dumps(train()), flush=True)

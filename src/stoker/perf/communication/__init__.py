@@ -8,4 +8,18 @@ from stoker.perf.communication.fabric import Fabric, fabric_of
 from stoker.perf.communication.step_on_cluster import Spread, refusal, spread
 from stoker.perf.communication.times import PassTimes, layers_of
 
-__all__ = ["ExchangeCost", "Fabric", "Group", "PassTimes", "Spread", "fabric_of", "layers_of", "refusal", "spread"]
+Cost, StepTimes = ExchangeCost, PassTimes  # as they were documented first
+
+__all__ = [
+    "Cost",
+    "ExchangeCost",
+    "Fabric",
+    "Group",
+    "PassTimes",
+    "Spread",
+    "StepTimes",
+    "fabric_of",
+    "layers_of",
+    "refusal",
+    "spread",
+]
