@@ -61,7 +61,9 @@ def run(command: str, name: str, folder: Path) -> None:
     if name:
         take_away(name)
         profile = '{"then": "continue"}' if command == "profile" else ""
-        active = Active(settings=RunSettings(), run_dir=str(folder / "run"), argv=("x",), program=("x",), profile=profile)
+        active = Active(
+            settings=RunSettings(), run_dir=str(folder / "run"), argv=("x",), program=("x",), profile=profile
+        )
         os.environ[ACTIVE_ENV] = active.to_environment()
         hook.arm()
     print(json.dumps(train()), flush=True)
