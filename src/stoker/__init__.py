@@ -14,19 +14,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stoker.graph.marking import stateless
     from stoker.run.feeding import feeding
+    from stoker.run.loaders.api import DataLoader, explain, stats, wrap
     from stoker.run.loaders.cut_facts import cut
-    from stoker.run.loaders.library import DataLoader, explain, stats, wrap
 
 __all__ = ["DataLoader", "__version__", "cut", "explain", "feeding", "stateless", "stats", "wrap"]
 
 _HOMES = {
-    "DataLoader": "stoker.run.loaders.library",
+    "DataLoader": "stoker.run.loaders.api",
     "cut": "stoker.run.loaders.cut_facts",
-    "explain": "stoker.run.loaders.library",
+    "explain": "stoker.run.loaders.api",
     "feeding": "stoker.run.feeding",
     "stateless": "stoker.graph.marking",
-    "stats": "stoker.run.loaders.library",
-    "wrap": "stoker.run.loaders.library",
+    "stats": "stoker.run.loaders.api",
+    "wrap": "stoker.run.loaders.api",
 }
 
 

@@ -16,7 +16,7 @@ from stoker.records.runlog import Run, RunLog
 from stoker.run.event_buffer import EventBuffer
 from stoker.run.header import describe_run
 from stoker.run.loaders import patch
-from stoker.run.loaders.library import log_event
+from stoker.run.loaders.api import log_event
 from stoker.run.loaders.serving import Serving
 from stoker.run.rank import find_place
 from stoker.run.settings import KEYS, RunSettings, resolve

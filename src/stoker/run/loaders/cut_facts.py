@@ -11,8 +11,8 @@ from stoker.graph.cut_control import CutVerdict
 from stoker.graph.replay.module import to_module
 from stoker.records.events import CutChosen
 from stoker.run.loaders import patch
+from stoker.run.loaders.api import serving_of_process, wrap
 from stoker.run.loaders.cutting import record_of
-from stoker.run.loaders.library import serving_of_process, wrap
 from stoker.run.loaders.serving import Serving
 from stoker.ui.graph_svg import render_svg
 from stoker.ui.graph_text import render_graph
