@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +21,19 @@ from stoker.records.runlog import read_run
 QUICK = ["--batches", "60", "--read-ms", "8", "--step-ms", "8"]
 
 
-def start(folder: Path, **environ: str) -> subprocess.Popen[str]:
-    """The demonstration in a folder, with a temporary folder of its own below it."""
-    (folder / "tmp").mkdir()
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A temporary folder with a short name: torch's workers hand tensors over by sockets that have names below it."""
+    with tempfile.TemporaryDirectory(prefix="d", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def start(folder: Path, temporary: Path, **environ: str) -> subprocess.Popen[str]:
+    """The demonstration in a folder, with a temporary folder of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "stoker", "demo", *QUICK],
         cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder / "tmp"), "PYTHONIOENCODING": "utf-8", **environ},
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONIOENCODING": "utf-8", **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -33,9 +41,9 @@ def start(folder: Path, **environ: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.integration
-def test_one_screen_and_the_report(tmp_path: Path) -> None:
+def test_one_screen_and_the_report(tmp_path: Path, temporary: Path) -> None:
     # Some 15 s: two programs that import torch, one after the other; that is what is shown.
-    process = start(tmp_path)
+    process = start(tmp_path, temporary)
     screen, said = process.communicate()
     assert process.returncode == 0, said
     assert said == "1 of 2, python train.py …\n2 of 2, stoker run train.py …\n"
@@ -48,12 +56,12 @@ def test_one_screen_and_the_report(tmp_path: Path) -> None:
     report = tmp_path / found[1]
     assert report.read_text().startswith("<!doctype html>")
     assert read_run(report.parent).header.argv[0] == str(demo.PROGRAM)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.integration
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    process = start(tmp_path)
+def test_an_interrupt_leaves_nothing(tmp_path: Path, temporary: Path) -> None:
+    process = start(tmp_path, temporary)
     assert process.stderr is not None
     assert process.stderr.readline().startswith("1 of 2")
     process.send_signal(signal.SIGINT)
