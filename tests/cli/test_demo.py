@@ -68,7 +68,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, temporary: Path) -> None:
     screen, said = process.communicate()
     assert (process.returncode, screen) == (128 + signal.SIGINT, "")
     assert said == "stoker: the demo was interrupted; its processes are ended and its records removed\n"
-    assert [path.name for path in tmp_path.rglob("*")] == ["tmp"]
+    assert list(tmp_path.rglob("*")) == list(temporary.iterdir()) == []
 
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
