@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, number, ratios, run
 from benchmarks.served import Stoker, shut_down, stoker
 from stoker.backends.local import LocalBackend
-from stoker.feed.loader import LoaderFeed
+from stoker.feed.loader.loader_feed import LoaderFeed
 from stoker.feed.program import Iteration, Tier, WorkItem
 from stoker.feed.shell.crew import Crew, Message
-from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader
+from stoker.feed.transport.messages import Kind, LeaseFlag, LeaseHeader
 
 BAR = Bar(
     "feed_start",

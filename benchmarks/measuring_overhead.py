@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, run
 from benchmarks.served import Stoker
-from stoker.feed.loader import LoaderFeed
+from stoker.feed.loader.loader_feed import LoaderFeed
 from stoker.records import events
 from stoker.records.runlog import RunLog
 from stoker.run.loaders.serving import Serving

@@ -28,7 +28,7 @@ from torch.utils.data import (
 
 from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
 from benchmarks.served import Stoker, stoker
-from stoker.feed.order import Order
+from stoker.feed.order.sampling import Order
 
 BAR = Bar(
     "resume",

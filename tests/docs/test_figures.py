@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.feed import moved
+from stoker.feed.loader import moved
 
 ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = {

@@ -20,8 +20,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker.core import places
-from stoker.feed import moved, objects, probe, scaling, tiers, window
-from stoker.feed.shell import memory, watch
+from stoker.feed import scaling
+from stoker.feed.loader import moved
+from stoker.feed.purity import objects, probe, tiers
+from stoker.feed.shell import memory, watch, window
 from stoker.feed.state import probing
 from stoker.graph import cut_control
 from stoker.graph.choice import cut
@@ -41,8 +43,9 @@ MODULES = (
 CLASSES = (serving.LoaderEvents, moved.Trial)
 FALLBACKS = {
     # What stands for a choice that failed.
-    "stoker.feed.tiers.left_to_torch", "stoker.feed.tiers.as_declared", "stoker.feed.tiers.Choice.__init__",
-    "stoker.feed.scaling.Decision.__init__", "stoker.feed.state.probing.Probing.give_up",
+    "stoker.feed.purity.tiers.left_to_torch", "stoker.feed.purity.tiers.as_declared",
+    "stoker.feed.purity.tiers.Choice.__init__", "stoker.feed.scaling.Decision.__init__",
+    "stoker.feed.state.probing.Probing.give_up",
     # What hands a batch on, and what keeps mistakes in.
     "stoker.graph.cut_control.Cutter.batch_of",
     *(f"stoker.run.loaders.cutting._Careful.{name}" for name in vars(cutting._Careful)),
@@ -199,4 +202,4 @@ def used_by(program: str) -> list[str]:
         sys.setprofile(None)
     assert not record.notices()
     assert record.tiers()[-1] == ("pinned" if program == "pinned" else "elastic")
-    return sorted(seen | {path for path in ALL if path.startswith("stoker.feed.probe.")})
+    return sorted(seen | {path for path in ALL if path.startswith("stoker.feed.purity.probe.")})

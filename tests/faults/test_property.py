@@ -22,8 +22,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from stoker.feed.iterator import FedIterator
-from stoker.feed.order import Cursor
+from stoker.feed.loader.iterator import FedIterator
+from stoker.feed.order.sampling import Cursor
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
 from stoker.run.settings import RunSettings

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.feed.alternation import Alternation, Plan, Side, Stopwatch, Walk, counted_part, plan
+from stoker.feed.order.alternation import Alternation, Plan, Side, Stopwatch, Walk, counted_part, plan
 from stoker.records.versus import LEAST_BATCHES, LEAST_ROUND, compare, least_batches
 
 

@@ -14,12 +14,12 @@ import torch
 from torch.utils.data import default_collate
 
 from stoker.backends.local import LocalBackend
-from stoker.feed.board import Departure
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.purity.tiers import reuse_fingerprint
 from stoker.feed.shell.crew import Crew, Member, Message, process_state
 from stoker.feed.shell.watch import Watch
-from stoker.feed.tiers import reuse_fingerprint
-from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader, unpack_ready
+from stoker.feed.transport.board import Departure
+from stoker.feed.transport.messages import Kind, LeaseFlag, LeaseHeader, unpack_ready
 
 pytestmark = pytest.mark.integration
 ITERATION = Iteration(ordinal=0, base_seed=5, tier=Tier.ELASTIC)

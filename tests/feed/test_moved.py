@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from stoker.core.errors import DifferentResultError
-from stoker.feed import moved
+from stoker.feed.loader import moved
 from stoker.records import events
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving

@@ -25,7 +25,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.feed.objects import is_library, survey
+from stoker.feed.purity.objects import is_library, survey
 
 LIMIT = 5
 HELPERS = types.ModuleType("user_helpers")

@@ -25,8 +25,8 @@ from torch.utils.data import (
 )
 
 from stoker.core.errors import ResumeError
-from stoker.feed.cursor import Cursor, inner_sampler, own_generator
-from stoker.feed.order import Order, blank_cursor, draws_lazily, num_free
+from stoker.feed.order.cursor import Cursor, inner_sampler, own_generator
+from stoker.feed.order.sampling import Order, blank_cursor, draws_lazily, num_free
 from stoker.feed.program import WorkItem
 from stoker.records import events
 from stoker.run.loaders import patch

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.errors import WireError
-from stoker.feed.pack import digest, pack, place, unpack
-from stoker.feed.slots import SlotWriter
+from stoker.feed.transport.pack import digest, pack, place, unpack
+from stoker.feed.transport.slots import SlotWriter
 
 Point = namedtuple("Point", "x y")
 DTYPES = [

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 import stoker
 from stoker.feed import fetch, streams
-from stoker.feed.probe import Evidence, compare, run_apart, run_beside
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.purity.probe import Evidence, compare, run_apart, run_beside
 
 ITERATION = Iteration(ordinal=1, base_seed=1234, tier=Tier.ELASTIC)
 ITEM = WorkItem(indices=[5, 3, 8, 1, 9, 2], start=12)

@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 from stoker.core import seeds
 from stoker.core.errors import SampleKillsWorkerError
 from stoker.feed.program import Iteration, Tier, WorkItem
-from stoker.feed.quarantine import Quarantine, path_of
+from stoker.feed.shell.quarantine import Quarantine, path_of
 from stoker.feed.state.ledger import Item
 
 ITERATION = Iteration(ordinal=3, base_seed=77, tier=Tier.ELASTIC)

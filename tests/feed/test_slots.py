@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stoker.feed.slots import ALIGN, FreshWriter, Mapping, Ring, SlotWriter, align, create_memory
+from stoker.feed.transport.slots import ALIGN, FreshWriter, Mapping, Ring, SlotWriter, align, create_memory
 
 
 class SlotsInUse(RuleBasedStateMachine):

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 import stoker
 from benchmarks.honest_report import compare
 from benchmarks.timed_program import Loop
-from stoker.feed.iterator import FedIterator
-from stoker.feed.order import Order
+from stoker.feed.loader.iterator import FedIterator
+from stoker.feed.order.sampling import Order
 from stoker.feed.shell.engine import Engine
 from stoker.feed.state.machine import Machine
 from stoker.graph.cut_control import Cutter

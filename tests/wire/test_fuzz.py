@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stoker.cache.cluster.messages import frames as nodes
 from stoker.core.errors import PeerLostError, WireError
-from stoker.feed import wire as workers
+from stoker.feed.transport import messages as workers
 from stoker.wire.blocking import BlockingChannel
 from stoker.wire.framing import Frame, FrameDecoder, FrameHeader, Framing, Placing
 from stoker.wire.polled import PolledChannel

@@ -30,12 +30,12 @@ from stoker.backends.template import template_main
 from stoker.core.errors import WorkerStartError
 from stoker.core.forking import at_fork
 from stoker.core.interrupts import interrupts_deferred
-from stoker.feed.board import Board
-from stoker.feed.descriptors import spare_descriptors
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.shell.crew import Template
-from stoker.feed.slots import create_memory
-from stoker.feed.wire import Channel, Kind
+from stoker.feed.transport.board import Board
+from stoker.feed.transport.descriptors import spare_descriptors
+from stoker.feed.transport.messages import Channel, Kind
+from stoker.feed.transport.slots import create_memory
 
 _LEAST_DESCRIPTORS = 16
 """For a template, one worker, the throwaway one, a ring, and what starting a process takes for a moment."""

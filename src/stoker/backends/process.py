@@ -18,10 +18,10 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from stoker.feed.board import Board
 from stoker.feed.program import Program, WorkerIdentity
-from stoker.feed.wire import Channel
-from stoker.feed.worker import Worker
+from stoker.feed.transport.board import Board
+from stoker.feed.transport.messages import Channel
+from stoker.feed.worker.loop import Worker
 
 DUMP_SIGNAL = signal.SIGRTMIN + 7
 """Has a worker write where it is."""

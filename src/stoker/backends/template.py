@@ -12,10 +12,10 @@ import time
 
 from stoker.backends.process import FINISH_S, die_with, do_nothing, is_readable, serve, settle
 from stoker.core.errors import WireError
-from stoker.feed.board import Board
 from stoker.feed.program import Program, WorkerIdentity
-from stoker.feed.tiers import reuse_fingerprint
-from stoker.feed.wire import Channel, Kind
+from stoker.feed.purity.tiers import reuse_fingerprint
+from stoker.feed.transport.board import Board
+from stoker.feed.transport.messages import Channel, Kind
 
 
 class TemplateProcess:

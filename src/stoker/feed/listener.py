@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stoker.feed.board import Departure
+from stoker.feed.purity.tiers import Choice
 from stoker.feed.scaling import Decision
-from stoker.feed.tiers import Choice
+from stoker.feed.transport.board import Departure
 from stoker.records.versus import Pair
 
 

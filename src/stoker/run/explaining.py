@@ -21,16 +21,16 @@ from torch.utils.data import DataLoader, SubsetRandomSampler
 from stoker.core.errors import WorkerStartError
 from stoker.core.texts import to_json
 from stoker.core.units import format_seconds
-from stoker.feed import tiers
-from stoker.feed.board import Departure
-from stoker.feed.loader import LoaderFeed
-from stoker.feed.order import Cursor, inner_sampler
-from stoker.feed.probe import NUM_SAMPLES, Evidence
+from stoker.feed.loader.loader_feed import LoaderFeed
+from stoker.feed.order.sampling import Cursor, inner_sampler
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.purity import tiers
+from stoker.feed.purity.probe import NUM_SAMPLES, Evidence
+from stoker.feed.purity.tiers import Choice
 from stoker.feed.shell.crew import Crew, Severance
-from stoker.feed.tiers import Choice
 from stoker.feed.torch_private import collates, index_sampler_of
-from stoker.feed.wire import Kind, LeaseFlag, LeaseHeader, unpack_lease
+from stoker.feed.transport.board import Departure
+from stoker.feed.transport.messages import Kind, LeaseFlag, LeaseHeader, unpack_lease
 from stoker.records import events
 from stoker.records.explanation import Explanation
 from stoker.run.hard_exit import await_end

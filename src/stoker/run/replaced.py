@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from stoker.core.patching import patched
 from stoker.feed import streams
-from stoker.feed.arena import SlotArena
+from stoker.feed.worker.arena import SlotArena
 from stoker.graph.torch_private import COMPILER
 from stoker.graph.watching import modes
 from stoker.run.loaders import patch

@@ -21,12 +21,12 @@ from torch.utils.data import DataLoader
 
 from stoker.core.units import format_bytes, format_seconds
 from stoker.feed import fetch, streams
-from stoker.feed.loader import LoaderFeed
-from stoker.feed.order import Cursor
-from stoker.feed.pack import digest
+from stoker.feed.loader.loader_feed import LoaderFeed
+from stoker.feed.order.sampling import Cursor
 from stoker.feed.program import Program
-from stoker.feed.quarantine import path_of
 from stoker.feed.replay import Replay
+from stoker.feed.shell.quarantine import path_of
+from stoker.feed.transport.pack import digest
 from stoker.run.hard_exit import end_program
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving, call_site

@@ -2,5 +2,5 @@
 
 ``framing`` says how frames begin and cuts bytes into them, ``blocking`` and ``polled`` carry them over a socket,
 ``sockets`` makes sockets, ``secrets`` proves who is there and ``tls`` encrypts. What a frame means is its protocol's:
-``feed.wire`` for data workers, ``cache.cluster`` for nodes of the cache.
+``feed.transport.messages`` for data workers, ``cache.cluster`` for nodes of the cache.
 """

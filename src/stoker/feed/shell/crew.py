@@ -21,12 +21,12 @@ import msgspec
 
 from stoker.core.errors import WireError, WorkerStartError
 from stoker.core.forking import at_fork
-from stoker.feed.board import Board, Departure, Whereabouts
-from stoker.feed.probe import Role
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
-from stoker.feed.slots import Ring
+from stoker.feed.purity.probe import Role
 from stoker.feed.state.ledger import Ledger
-from stoker.feed.wire import Channel, Frame, Kind, LeaseHeader
+from stoker.feed.transport.board import Board, Departure, Whereabouts
+from stoker.feed.transport.messages import Channel, Frame, Kind, LeaseHeader
+from stoker.feed.transport.slots import Ring
 
 _REFUSED_S = 1.0
 """After a worker could not be started, none is asked for during this time."""

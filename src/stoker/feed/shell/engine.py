@@ -17,28 +17,28 @@ from typing import Any, TypeVar
 
 from stoker.core.errors import StokerError
 from stoker.core.mishaps import BestEffort, reraise_from_handler
-from stoker.feed.board import Departure
 from stoker.feed.fetch import moves_samples
 from stoker.feed.listener import Listener
-from stoker.feed.order import Order
-from stoker.feed.outcome import FailedItem, IterationEnd
-from stoker.feed.pack import unpack
-from stoker.feed.probe import Evidence
+from stoker.feed.order.sampling import Order
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
-from stoker.feed.quarantine import Quarantine
-from stoker.feed.rings import Payload, SlotKeeper
-from stoker.feed.room import LARGE_BYTES
+from stoker.feed.purity.probe import Evidence
 from stoker.feed.scaling import Decision, ScalingPolicy
 from stoker.feed.shell.crew import LEFT, Crew, Message
 from stoker.feed.shell.memory import MemoryWatch
+from stoker.feed.shell.outcome import FailedItem, IterationEnd
 from stoker.feed.shell.oversight import COUNTING, Limits, Oversight
+from stoker.feed.shell.quarantine import Quarantine
 from stoker.feed.shell.watch import INTERVAL_S, Watch
-from stoker.feed.slots import Ring
+from stoker.feed.shell.window import Counters, Window
 from stoker.feed.state import events as ev
 from stoker.feed.state import instructions as do
+from stoker.feed.state.in_flight import LARGE_BYTES
 from stoker.feed.state.machine import Machine
-from stoker.feed.window import Counters, Window
-from stoker.feed.wire import Frame, Kind, LeaseFlag, LeaseHeader, ReadyHeader, unpack_lease, unpack_ready
+from stoker.feed.transport.board import Departure
+from stoker.feed.transport.messages import Frame, Kind, LeaseFlag, LeaseHeader, ReadyHeader, unpack_lease, unpack_ready
+from stoker.feed.transport.pack import unpack
+from stoker.feed.transport.rings import Payload, SlotKeeper
+from stoker.feed.transport.slots import Ring
 
 _T = TypeVar("_T")
 _POLL_S = 0.1

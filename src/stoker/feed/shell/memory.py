@@ -5,12 +5,12 @@ from __future__ import annotations
 from stoker.core import host
 from stoker.core.errors import WorkerLostError, dead_worker
 from stoker.core.units import format_bytes
-from stoker.feed.board import Departure
 from stoker.feed.fetch import moves_samples
 from stoker.feed.program import Program, Tier
-from stoker.feed.rings import SlotKeeper
-from stoker.feed.room import LARGE_BYTES, Room, fit
+from stoker.feed.state.in_flight import LARGE_BYTES, Room, fit
 from stoker.feed.state.ledger import Item
+from stoker.feed.transport.board import Departure
+from stoker.feed.transport.rings import SlotKeeper
 
 _LOOK_S = 1.0
 """How often free memory is read: it costs a part of a millisecond."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stoker.core.mishaps import BestEffort
-from stoker.feed.board import Departure
 from stoker.feed.program import Tier
 from stoker.feed.scaling import Decision, Observation, ScalingPolicy
 from stoker.feed.shell.crew import Crew
 from stoker.feed.shell.memory import MemoryWatch
 from stoker.feed.shell.watch import Suspect, Watch
+from stoker.feed.shell.window import Counters, Window
 from stoker.feed.state.ledger import Item
-from stoker.feed.window import Counters, Window
+from stoker.feed.transport.board import Departure
 
 WINDOW_S = 0.25
 """How often the policy is asked."""

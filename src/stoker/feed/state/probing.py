@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.core.units import format_bytes
-from stoker.feed.room import torchs_batches
 from stoker.feed.state.events import Purpose
+from stoker.feed.state.in_flight import torchs_batches
 from stoker.feed.state.instructions import (
     Instruction,
     Judge,

@@ -19,10 +19,10 @@ import torch.utils.data as torch_data
 
 from stoker.core.errors import ResumeError
 from stoker.core.forking import ForkedLock
-from stoker.feed import tiers
-from stoker.feed.cursor import STATE_FORMAT, Cursor, check_fits
-from stoker.feed.loader import LoaderFeed
-from stoker.feed.order import Bookmark, blank_cursor
+from stoker.feed.loader.loader_feed import LoaderFeed
+from stoker.feed.order.cursor import STATE_FORMAT, Cursor, check_fits
+from stoker.feed.order.sampling import Bookmark, blank_cursor
+from stoker.feed.purity import tiers
 from stoker.feed.torch_private import (
     end_workers,
     forget_iterator,

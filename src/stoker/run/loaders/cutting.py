@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.core.mishaps import reraise_from_handler
-from stoker.feed.loader import LoaderFeed, StepCutter
+from stoker.feed.loader.loader_feed import LoaderFeed, StepCutter
 from stoker.feed.program import Tier
-from stoker.feed.window import Counters
+from stoker.feed.shell.window import Counters
 from stoker.graph.choice.cut import Prices
 from stoker.graph.cut_control import Cutter, CutVerdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Node

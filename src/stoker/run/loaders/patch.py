@@ -15,7 +15,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from stoker.core.patching import Patches
-from stoker.feed.stock import is_torchs_own, torchs_own
+from stoker.feed.loader.stock import is_torchs_own, torchs_own
 from stoker.feed.torch_private import GET_ITERATOR, InProcessIterator, WorkersIterator, stock_get_iterator
 from stoker.run.loaders.serving import Serving
 

@@ -20,17 +20,17 @@ from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.mishaps import BestEffort, Unfailing, line_of, reraise_from_handler, trace_of
 from stoker.core.saying import say
 from stoker.core.sources import file_shown, own_program
-from stoker.feed.board import Departure
-from stoker.feed.iterator import Pace, close_all
-from stoker.feed.loader import FeedConfig, LoaderFeed, StepCutter
-from stoker.feed.objects import is_library
-from stoker.feed.order import Cursor
+from stoker.feed.loader.iterator import Pace, close_all
+from stoker.feed.loader.loader_feed import FeedConfig, LoaderFeed, StepCutter
+from stoker.feed.loader.serve import serve
+from stoker.feed.order.sampling import Cursor
+from stoker.feed.purity.objects import is_library
+from stoker.feed.purity.tiers import Choice
 from stoker.feed.replay import launcher_of
 from stoker.feed.scaling import Decision
-from stoker.feed.serve import serve
 from stoker.feed.shell.crew import Backend
-from stoker.feed.tiers import Choice
 from stoker.feed.torch_private import BaseIterator, is_iterable
+from stoker.feed.transport.board import Departure
 from stoker.records import events
 from stoker.records.versus import Pair
 from stoker.run.loaders.steps import NOTHING_DELIVERED, LoaderTotals, StepClock

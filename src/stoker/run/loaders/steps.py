@@ -20,8 +20,8 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from stoker.core.mishaps import reraise_from_handler
-from stoker.feed.loader import LoaderFeed
-from stoker.feed.window import Counters
+from stoker.feed.loader.loader_feed import LoaderFeed
+from stoker.feed.shell.window import Counters
 
 
 class LoaderTotals(NamedTuple):

@@ -20,8 +20,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from stoker.core.forking import at_fork
 from stoker.core.patching import Patches
-from stoker.feed.iterator import FedIterator
-from stoker.feed.loader import LoaderFeed
+from stoker.feed.loader.iterator import FedIterator
+from stoker.feed.loader.loader_feed import LoaderFeed
 from stoker.feed.torch_private import BaseIterator, dataset_of, num_workers_of
 from stoker.perf.diagnosis.marks import Mark, MarkKind
 from stoker.perf.diagnosis.timeline import CLOSURE, NEXT, OPTIMIZER

@@ -23,8 +23,8 @@ from stoker.core import seeds
 from stoker.core.mishaps import is_own
 from stoker.feed import streams
 from stoker.feed.fetch import SampleError, collate, fetch_samples, takes_whole_batches
-from stoker.feed.pack import digest, pack
 from stoker.feed.program import Iteration, Program, WorkItem
+from stoker.feed.transport.pack import digest, pack
 
 NUM_SAMPLES = 4
 """Samples that are compared; each costs the throwaway worker two."""

@@ -25,14 +25,14 @@ from stoker.core.errors import WorkerStartError, dead_worker
 from stoker.core.forking import Owner
 from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.places import call, calling_as, standing_in
-from stoker.feed.cursor import Cursor
-from stoker.feed.inline import InlineMaker
-from stoker.feed.loader import LoaderFeed, Services
-from stoker.feed.order import Bookmark, Order
-from stoker.feed.outcome import FailedItem, IterationEnd
-from stoker.feed.pinning import Pinner
+from stoker.feed.loader.inline import InlineMaker
+from stoker.feed.loader.loader_feed import LoaderFeed, Services
+from stoker.feed.loader.pinning import Pinner
+from stoker.feed.order.cursor import Cursor
+from stoker.feed.order.sampling import Bookmark, Order
 from stoker.feed.program import Iteration, Tier, WorkItem, item_seed
 from stoker.feed.shell.engine import Engine
+from stoker.feed.shell.outcome import FailedItem, IterationEnd
 from stoker.feed.torch_private import (
     BaseIterator,
     InProcessIterator,

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from stoker.core.errors import WireError
 from stoker.core.forking import at_fork
 from stoker.core.units import format_bytes
-from stoker.feed.descriptors import spare_descriptors
-from stoker.feed.slots import Mapping, Ring
-from stoker.feed.wire import Place, ReadyHeader
+from stoker.feed.transport.descriptors import spare_descriptors
+from stoker.feed.transport.messages import Place, ReadyHeader
+from stoker.feed.transport.slots import Mapping, Ring
 
 HEADROOM = 1.25
 """A slot is this much larger than the batch that it was sized for: batches vary."""

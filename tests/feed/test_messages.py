@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.errors import WireError
-from stoker.feed import wire
-from stoker.feed.wire import LeaseFlag, LeaseHeader, Place, ReadyHeader
+from stoker.feed.transport import messages
+from stoker.feed.transport.messages import LeaseFlag, LeaseHeader, Place, ReadyHeader
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
@@ -24,14 +24,14 @@ class TestLease:
     @given(U64, U32, I32, I32, st.integers(0, 3), st.binary(max_size=50))
     def test_round_trip(self, seq: int, generation: int, ring: int, slot: int, flags: int, body: bytes) -> None:
         sent = LeaseHeader(seq, generation, ring, slot, LeaseFlag(flags))
-        got, rest = wire.unpack_lease(sent.pack(body))
+        got, rest = messages.unpack_lease(sent.pack(body))
         assert got == sent
         assert bytes(rest) == body
 
     @given(st.binary(max_size=60))
     def test_arbitrary_bytes(self, body: bytes) -> None:
         try:
-            wire.unpack_lease(body)
+            messages.unpack_lease(body)
         except WireError:
             return
 
@@ -44,38 +44,38 @@ class TestReady:
         sent = ReadyHeader(
             seq, generation, ring, slot, Place.SLOT, 10, len(skeleton), took_s, took_s, took_s, took_s, private, check
         )
-        got, rest = wire.unpack_ready(sent.pack() + skeleton)
+        got, rest = messages.unpack_ready(sent.pack() + skeleton)
         assert got == sent
         assert bytes(rest) == skeleton
 
     @given(st.binary(max_size=200))
     def test_arbitrary_bytes(self, body: bytes) -> None:
         try:
-            wire.unpack_ready(body)
+            messages.unpack_ready(body)
         except WireError:
             return
 
-    @given(st.integers(0, wire.READY_BYTES - 1), st.integers(0, 255))
+    @given(st.integers(0, messages.READY_BYTES - 1), st.integers(0, 255))
     def test_one_wrong_byte(self, at: int, value: int) -> None:
         body = bytearray(header(Place.INLINE, 4, 3).pack() + b"skelpay")
         body[at] = value
         try:
-            got, rest = wire.unpack_ready(bytes(body))
+            got, rest = messages.unpack_ready(bytes(body))
         except WireError:
             return
         inline = got.payload_bytes if got.place is Place.INLINE else 0
         assert len(rest) == got.skeleton_bytes + inline
 
-    @given(st.integers(0, wire.READY_BYTES + 6))
+    @given(st.integers(0, messages.READY_BYTES + 6))
     def test_truncated(self, length: int) -> None:
         body = header(Place.INLINE, 4, 3).pack() + b"skelpay"
         with pytest.raises(WireError):
-            wire.unpack_ready(body[:length])
+            messages.unpack_ready(body[:length])
 
     def test_a_header_that_lies_about_what_follows(self) -> None:
         with pytest.raises(WireError, match="item 3 holds 2 bytes, its header says 5"):
-            wire.unpack_ready(header(skeleton_bytes=5).pack() + b"ab")
+            messages.unpack_ready(header(skeleton_bytes=5).pack() + b"ab")
 
 
 def test_frames_begin_as_they_always_did() -> None:
-    assert wire.FRAMING.pack(wire.Kind.READY, 5, 2).hex() == "54530110020000000500000000000000"
+    assert messages.FRAMING.pack(messages.Kind.READY, 5, 2).hex() == "54530110020000000500000000000000"

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from stoker.feed.loader.stock import torchs_own
 from stoker.feed.program import WorkItem
-from stoker.feed.stock import torchs_own
 from stoker.feed.torch_private import (
     InProcessIterator,
     WorkersIterator,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.feed import fetch, streams, tiers
+from stoker.feed import fetch, streams
 from stoker.feed.program import Iteration, Program, WorkItem
+from stoker.feed.purity import tiers
 from stoker.feed.torch_private import set_worker_info, worker_info
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.feed.room import LARGE_BYTES, MOST_FRAC, OWN_BYTES, Room, fit, torchs_batches
+from stoker.feed.state.in_flight import LARGE_BYTES, MOST_FRAC, OWN_BYTES, Room, fit, torchs_batches
 
 MIB = 1 << 20
 GROUNDS = {

@@ -15,21 +15,21 @@ from torch.utils.data import DataLoader
 
 from stoker.core.forking import Owner
 from stoker.core.mishaps import BestEffort, Unfailing
-from stoker.feed import tiers
-from stoker.feed.alternation import Alternation
 from stoker.feed.listener import LoaderListener
-from stoker.feed.order import Cursor, Order, draws_lazily, num_free
+from stoker.feed.order.alternation import Alternation
+from stoker.feed.order.sampling import Cursor, Order, draws_lazily, num_free
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
-from stoker.feed.quarantine import Quarantine
-from stoker.feed.rings import SlotKeeper
+from stoker.feed.purity import tiers
+from stoker.feed.purity.tiers import Choice
 from stoker.feed.scaling import Decision, ScalingPolicy
 from stoker.feed.shell.crew import Backend, Crew
 from stoker.feed.shell.engine import Engine
 from stoker.feed.shell.memory import MemoryWatch
 from stoker.feed.shell.oversight import Limits
-from stoker.feed.tiers import Choice
+from stoker.feed.shell.quarantine import Quarantine
+from stoker.feed.shell.window import Counters
 from stoker.feed.torch_private import collates, index_sampler_of, is_iterable
-from stoker.feed.window import Counters
+from stoker.feed.transport.rings import SlotKeeper
 from stoker.records.events import BASELINE_BATCHES
 
 

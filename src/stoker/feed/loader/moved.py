@@ -22,17 +22,18 @@ from torch.utils.data import DataLoader
 
 from stoker.core.errors import DifferentResultError
 from stoker.core.mishaps import is_own
-from stoker.feed import streams, tiers
-from stoker.feed.cursor import Cursor, get_state, set_state
-from stoker.feed.inline import InlineMaker
-from stoker.feed.iterator import FedIterator, InProcess, Pace
-from stoker.feed.loader import LoaderFeed
-from stoker.feed.outcome import FailedItem, IterationEnd
-from stoker.feed.pack import digest, is_plain, pack
+from stoker.feed import streams
+from stoker.feed.loader.inline import InlineMaker
+from stoker.feed.loader.iterator import FedIterator, InProcess, Pace
+from stoker.feed.loader.loader_feed import LoaderFeed
+from stoker.feed.order.cursor import Cursor, get_state, set_state
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
+from stoker.feed.purity import tiers
 from stoker.feed.shell.engine import Engine
+from stoker.feed.shell.outcome import FailedItem, IterationEnd
 from stoker.feed.state.probing import why_not_probed
 from stoker.feed.torch_private import DatasetKind
+from stoker.feed.transport.pack import digest, is_plain, pack
 
 _TRIAL = "trial of a loader without workers"
 _STAYS = "its batches are made in the training process"

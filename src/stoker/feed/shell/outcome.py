@@ -6,7 +6,7 @@ import pickle
 from typing import Any, NoReturn, cast
 
 from stoker.feed.program import WorkItem
-from stoker.feed.quarantine import path_of
+from stoker.feed.shell.quarantine import path_of
 
 
 class IterationEnd(Exception):

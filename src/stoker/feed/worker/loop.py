@@ -23,15 +23,25 @@ import numpy as np
 
 from stoker.core.host import RunDelay
 from stoker.core.mishaps import trace_of
-from stoker.feed import fetch, probe, streams, tiers
-from stoker.feed.arena import SlotArena
-from stoker.feed.board import BoardWriter
+from stoker.feed import fetch, streams
 from stoker.feed.fetch import SampleError, ShardExhausted
-from stoker.feed.pack import Packed, pack, place
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
-from stoker.feed.slots import FreshWriter, Mapping, SlotWriter
+from stoker.feed.purity import probe, tiers
 from stoker.feed.torch_private import ExceptionWrapper
-from stoker.feed.wire import Channel, Frame, Kind, LeaseFlag, LeaseHeader, Place, ReadyHeader, unpack_lease
+from stoker.feed.transport.board import BoardWriter
+from stoker.feed.transport.messages import (
+    Channel,
+    Frame,
+    Kind,
+    LeaseFlag,
+    LeaseHeader,
+    Place,
+    ReadyHeader,
+    unpack_lease,
+)
+from stoker.feed.transport.pack import Packed, pack, place
+from stoker.feed.transport.slots import FreshWriter, Mapping, SlotWriter
+from stoker.feed.worker.arena import SlotArena
 
 _INLINE_SKELETON_BYTES = 1 << 15
 """Longer skeletons (batches of strings or bytes) go to the slot as well, not through the socket."""

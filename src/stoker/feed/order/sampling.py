@@ -25,7 +25,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from stoker.feed.cursor import (
+from stoker.feed.order.cursor import (
     DRAWS_NOTHING,
     STATE_FORMAT,
     Cursor,

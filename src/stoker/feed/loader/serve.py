@@ -15,10 +15,10 @@ from stoker.core.errors import ResumeError, WorkerStartError
 from stoker.core.mishaps import is_own, reraise_from_handler
 from stoker.core.places import call, standing_in
 from stoker.feed import streams
-from stoker.feed.compared import iterator_type
-from stoker.feed.cursor import Cursor, check_fits, inner_sampler, own_generator, set_state
-from stoker.feed.iterator import Pace
-from stoker.feed.loader import LoaderFeed
+from stoker.feed.loader.compared import iterator_type
+from stoker.feed.loader.iterator import Pace
+from stoker.feed.loader.loader_feed import LoaderFeed
+from stoker.feed.order.cursor import Cursor, check_fits, inner_sampler, own_generator, set_state
 from stoker.feed.program import Tier
 from stoker.feed.torch_private import BaseIterator, index_sampler_of, stock_get_iterator
 

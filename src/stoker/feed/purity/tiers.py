@@ -17,10 +17,10 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from stoker.feed.objects import Survey, survey
-from stoker.feed.order import draws_lazily, num_free
-from stoker.feed.probe import Evidence, compare
+from stoker.feed.order.sampling import draws_lazily, num_free
 from stoker.feed.program import Program, Tier
+from stoker.feed.purity.objects import Survey, survey
+from stoker.feed.purity.probe import Evidence, compare
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 # (torch's private iterator, of which this is a subclass, is untyped)
 """Iterators in which torch's own workers and ours take turns, so that a run says what the program gains from us.
 
-Which batch is whose, and what counts, is decided in :mod:`stoker.feed.alternation`. Both sides draw from one order: the
+Which batch is whose, and what counts, is decided in :mod:`stoker.feed.order.alternation`. Both sides draw from one order: the
 program sees each batch once, in its order.
 """
 
@@ -15,14 +15,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker.core.errors import WorkerStartError
-from stoker.feed.alternation import Alternation, Side, Turn, Walk, plan
-from stoker.feed.cursor import Cursor, length_of
-from stoker.feed.iterator import FedIterator, Pace
-from stoker.feed.loader import LoaderFeed, torchs_lookahead
-from stoker.feed.moved import UndeclaredIterator
-from stoker.feed.order import draws_lazily, num_free
+from stoker.feed.loader.iterator import FedIterator, Pace
+from stoker.feed.loader.loader_feed import LoaderFeed, torchs_lookahead
+from stoker.feed.loader.moved import UndeclaredIterator
+from stoker.feed.loader.rival import Rival
+from stoker.feed.order.alternation import Alternation, Side, Turn, Walk, plan
+from stoker.feed.order.cursor import Cursor, length_of
+from stoker.feed.order.sampling import draws_lazily, num_free
 from stoker.feed.program import Tier
-from stoker.feed.rival import Rival
 from stoker.feed.torch_private import index_sampler_of, is_iterable
 from stoker.records import versus
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from stoker.core import seeds
 from stoker.core.errors import SampleKillsWorkerError, dead_worker, end_of_worker
-from stoker.feed.board import Departure
 from stoker.feed.program import Iteration, WorkItem
 from stoker.feed.replay import replay_command
 from stoker.feed.state.ledger import Item
+from stoker.feed.transport.board import Departure
 
 Policy = Literal["raise", "skip", "replace"]
 

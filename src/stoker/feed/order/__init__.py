@@ -1,0 +1,1 @@
+"""Which work items there are, in which order, and where a program is in them."""

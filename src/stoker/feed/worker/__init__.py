@@ -1,0 +1,1 @@
+"""One data worker: leases in, batches out."""
