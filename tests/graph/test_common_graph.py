@@ -27,7 +27,7 @@ def record(step: Callable[..., Any], number: int, expected: int = 0) -> Trace:
         step(number, *leaves)
     finally:
         watch.detach()
-    return recorder.finish(1.0)
+    return recorder.finish(1.0, 1.0)
 
 
 def merged(step: Callable[..., Any], count: int = 3) -> Recording:

@@ -139,6 +139,17 @@ def test_a_cut_that_data_workers_have_no_time_for_is_not_made():
     assert set(none.stayed.values()) == {NO_TIME}
 
 
+def test_calls_that_wait_need_little_of_the_data_workers_where_more_are_added():
+    flow = Dataflow(step_s=7e-3)
+    flow.model(flow.call("read", flow.leaf(), seconds=6e-3, size_bytes=80))
+    prices = replace(FAST, item_s=1e-3, workers=1)
+    flow.graph.busy_s = 1.5e-3
+    assert choose(flow.graph, prices).saved_s < 1e-3
+    assert choose(flow.graph, replace(prices, waits_overlap=True)).saved_s == pytest.approx(4.5e-3, rel=0.01)
+    flow.graph.busy_s = 6.5e-3
+    assert choose(flow.graph, replace(prices, waits_overlap=True)) == choose(flow.graph, prices)
+
+
 def test_of_a_cut_too_large_for_the_data_workers_what_saves_most_of_their_time_is_made():
     cut = choose(of_busy_workers(), replace(FAST, item_s=3.5e-3, workers=1))
     assert cut.moved == {0}

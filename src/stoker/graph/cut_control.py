@@ -278,10 +278,10 @@ class Cutter:
             return
         expected = len(variant.traces[-1].calls) if variant.traces else 0
         recorder = Recorder(leaves, signature, expected, self._seed if self._sample else None)
-        begun = time.perf_counter()
+        begun, busy = time.perf_counter(), time.process_time()
 
         def take(compiled: bool) -> None:
-            trace = recorder.finish(time.perf_counter() - begun)
+            trace = recorder.finish(time.perf_counter() - begun, time.process_time() - busy)
             trace.bare = compiled
             if recorder.began and variant.phase is Phase.RECORDING:
                 variant.traces.append(trace)

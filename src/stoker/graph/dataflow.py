@@ -119,6 +119,8 @@ class Graph:
     """Recorded steps behind it."""
     step_s: float = 0.0
     """Median time from a batch's delivery to the next request."""
+    busy_s: float = 0.0
+    """Median processor time of all threads in that time; 0 where it is not known."""
 
     def producer(self, value: int) -> Node | None:
         """The node that made a value; None for a leaf."""

@@ -2,8 +2,8 @@
 # (torch's private iterator, of which this is a subclass, is untyped)
 """Iterators in which torch's own workers and ours take turns, so that a run says what the program gains from us.
 
-Which batch is whose, and what counts, is decided in :mod:`stoker.feed.order.alternation`. Both sides draw from one order: the
-program sees each batch once, in its order.
+Which batch is whose, and what counts, is decided in :mod:`stoker.feed.order.alternation`. Both sides draw from one
+order: the program sees each batch once, in its order.
 """
 
 from __future__ import annotations

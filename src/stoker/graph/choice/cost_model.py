@@ -31,6 +31,8 @@ class Prices:
     """What an item takes a data worker without the cut."""
     workers: float = math.inf
     """Data workers that can work at once; with infinitely many, steps never wait for them."""
+    waits_overlap: bool = False
+    """Whether items that wait get more data workers, so that their processor time counts alone."""
     min_saving_s: float = 0.0
     """A cut that saves less in a step is not made."""
     min_saving_frac: float = 0.02
@@ -132,6 +134,8 @@ class Ledger:
         if not moved or not step_s:
             return saved_s
         calls_s = math.fsum(self.graph.nodes[number].seconds for number in moved)
+        if self.prices.waits_overlap and self.graph.busy_s:
+            calls_s = min(calls_s, self.graph.busy_s)  # a bound: what each call takes of it is not measured
         copied_s = sum(self.graph.values[value].size_bytes for value in self.sent(moved)) / self.prices.bytes_per_s
         before_s = self.prices.item_s / self.prices.workers
         after_s = (self.prices.item_s + calls_s + copied_s) / self.prices.workers

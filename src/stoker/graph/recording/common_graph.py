@@ -57,7 +57,8 @@ def merge(traces: Sequence[Trace]) -> Recording:
     base = traces[-1]
     length = _common_length(base, traces)
     states = [_state(base, traces, k) for k in range(length)]
-    graph = Graph(values=[], nodes=[], steps=len(traces), step_s=median(t.step_s for t in traces))
+    step_s, busy_s = median(t.step_s for t in traces), median(t.busy_s for t in traces)
+    graph = Graph(values=[], nodes=[], steps=len(traces), step_s=step_s, busy_s=busy_s)
     num_values = 1 + max((n for call in base.calls[:length] for n in call.outputs), default=base.num_leaves - 1)
     graph.values = base.values[:num_values]
     calls: dict[int, Call] = {}

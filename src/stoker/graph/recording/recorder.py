@@ -12,7 +12,6 @@ alive that the program drops.
 from __future__ import annotations
 
 import functools
-import json
 import sys
 import time
 import weakref
@@ -25,7 +24,7 @@ import torch
 
 from stoker.core.sources import file_shown
 from stoker.graph.arguments import NotRecordable, copy_of, span_bytes, take_apart
-from stoker.graph.dataflow import DICT, Argument, Form, Value
+from stoker.graph.dataflow import Argument, Form, Value
 from stoker.graph.functions import (
     Effect,
     Function,
@@ -44,6 +43,7 @@ from stoker.graph.functions import (
 )
 from stoker.graph.leaves import is_changed, mark
 from stoker.graph.randomness import seeded
+from stoker.graph.recording.call_parts import results_of, tensors_in, why_unmovable
 from stoker.graph.torch_private import (
     count_dispatch_modes,
     devices,
@@ -126,6 +126,8 @@ class Trace:
     alive: frozenset[int] | None = None
     """Values still referred to right after the last stateless call; None where that was not looked at."""
     step_s: float = 0.0
+    busy_s: float = 0.0
+    """Processor time of the step in all threads."""
     bare: bool = False
     """The recorder could not see the whole step (compiled code); what it saw holds."""
 
@@ -192,7 +194,7 @@ class Recorder:
             return run(function, args, kwargs)
         if kind is Effect.ESCAPES and self.began and simple_name(function) == "backward":
             self.done = True  # what follows is not the beginning of a step any more
-        tensors = _tensors(args, kwargs) if kwargs else _tensors(args)
+        tensors = tensors_in(args, kwargs) if kwargs else tensors_in(args)
         numbers = [self._number(tensor) for tensor in tensors]
         inputs = tuple([n for n in numbers if n is not None and not self._is_written(n)])
         if self._objects and takes_leaves(function):
@@ -207,13 +209,13 @@ class Recorder:
             return run(function, args, kwargs)
         return self._computing(function, args, kwargs, tensors, numbers, inputs, run)
 
-    def finish(self, step_s: float) -> Trace:
+    def finish(self, step_s: float, busy_s: float) -> Trace:
         """The step is over, or can be followed no further."""
         self.done = True
         if self.trace.alive is None:
             self.trace.alive = self._alive()
         self._check_versions("is written to")
-        self.trace.step_s = step_s
+        self.trace.step_s, self.trace.busy_s = step_s, busy_s
         return self.trace
 
     def _begin(self) -> None:
@@ -237,9 +239,9 @@ class Recorder:
     ) -> Any:
         """A call that writes, or lets be written: everything on the memory it touches is state from here on."""
         if kind is Effect.ESCAPES:
-            touched, why = _tensors(args, kwargs), f"its memory is handed out by `{simple_name(function)}`"
+            touched, why = tensors_in(args, kwargs), f"its memory is handed out by `{simple_name(function)}`"
         else:
-            touched, why = _tensors(args[:1], kwargs.get("out")), f"it is written to by `{simple_name(function)}`"
+            touched, why = tensors_in(args[:1], kwargs.get("out")), f"it is written to by `{simple_name(function)}`"
         self._use(function, inputs, why)
         for tensor in touched:
             self._taint(tensor)
@@ -275,7 +277,7 @@ class Recorder:
         if versions_of(tensors) != versions:
             written = [t for t, version in zip(tensors, versions, strict=True) if version_of(t) != version]
             why = "it writes to an argument"
-        outputs, container = _results(result)
+        outputs, container = results_of(result)
         why = why or _why_not(function, args, tensors, outputs, inputs)
         if why:
             self._refuse(function, inputs, why, num_constants)
@@ -499,36 +501,10 @@ def _why_not(
     if not outputs:
         return "its result goes to Python" if inputs else "none"
     if [tensor for tensor in outputs if tensor.requires_grad or not is_plain(tensor)]:
-        return _unmovable(outputs)
+        return why_unmovable(outputs)
     if rounds_by_threads(function, args, tensors, outputs):
         return "it rounds as the number of threads says, and data workers have one"
     return ""
-
-
-def _tensors(part: Any, keywords: Any = None) -> list[torch.Tensor]:
-    """The tensors in the arguments of a call, from left to right."""
-    found: list[torch.Tensor] = []
-    _collect(part, found)
-    if keywords is not None:
-        _collect((keywords,), found)
-    return found
-
-
-def _collect(parts: Iterable[Any], found: list[torch.Tensor]) -> None:
-    for part in parts:
-        kind = type(part)
-        if kind is torch.Tensor:
-            found.append(part)
-        elif kind is int or kind is float or part is None:
-            continue
-        elif isinstance(part, list | tuple):
-            _collect(part, found)
-        elif isinstance(part, dict):
-            _collect(part.values(), found)
-        elif kind is slice:
-            _collect((part.start, part.stop, part.step), found)
-        elif isinstance(part, torch.Tensor):
-            found.append(part)
 
 
 def _no_leaf(_: Any) -> None:
@@ -555,34 +531,6 @@ def _random_state() -> bytes:
 @functools.cache
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _results(result: Any) -> tuple[list[torch.Tensor], str]:
-    """The tensors that a call returned, and what they came in; none where it returned something else as well."""
-    if isinstance(result, torch.Tensor):
-        return [result], "tensor"
-    if (
-        type(result) is dict
-        and result
-        and all(type(name) is str and isinstance(part, torch.Tensor) for name, part in result.items())
-    ):
-        return list(result.values()), DICT + json.dumps(list(result))
-    if isinstance(result, list | tuple) and result and all(isinstance(part, torch.Tensor) for part in result):
-        kind = type(result)
-        if kind in (list, tuple):
-            return list(result), kind.__name__
-        if kind.__module__ == "torch.return_types":
-            return list(result), f"{kind.__module__}.{kind.__qualname__}"
-    return [], "none"
-
-
-def _unmovable(outputs: list[torch.Tensor]) -> str:
-    for tensor in outputs:
-        if tensor.requires_grad:
-            return "its result depends on parameters"
-        if tensor.device.type != "cpu":
-            return f"it runs on {tensor.device}"
-    return f"its result is a {type(outputs[0]).__name__} of layout {outputs[0].layout}"
 
 
 def site() -> str:

@@ -73,8 +73,7 @@ class Cutting:
         def measured() -> Prices:
             if self._bytes_per_s is None:
                 self._bytes_per_s = measure_bandwidth()
-            item_s, workers = items.capacity(self._cores())
-            return Prices(bytes_per_s=self._bytes_per_s, item_s=item_s, workers=workers)
+            return items.prices(self._bytes_per_s, self._cores())
 
         def report(verdict: CutVerdict) -> None:
             self._verdicts.setdefault(feed.number, {})[verdict.variant] = verdict
@@ -125,8 +124,8 @@ class _Items:
         if self._first is None:
             self._first = self._feed.counters.copy()
 
-    def capacity(self, cores: float) -> tuple[float, float]:
-        """Seconds that an item takes a data worker, and how many data workers can work at once.
+    def prices(self, bytes_per_s: float, cores: float) -> Prices:
+        """What moving calls to the data workers costs.
 
         Where their number is given, wall time counts. Where it is stoker's, items that wait get more workers: processor
         time counts, on the cores that the training process leaves.
@@ -134,8 +133,10 @@ class _Items:
         now, first, choice = self._feed.counters, self._first or Counters(), self._feed.choice
         items = max(1, now.items - first.items)
         if self._feed.services.config.workers is None and choice is not None and choice.tier is Tier.ELASTIC:
-            return (now.worker_cpu_s - first.worker_cpu_s) / items, max(1.0, cores - 1.0)
-        return (now.worker_busy_s - first.worker_busy_s) / items, max(1, self._feed.num_workers)
+            item_s = (now.worker_cpu_s - first.worker_cpu_s) / items
+            return Prices(bytes_per_s=bytes_per_s, item_s=item_s, workers=max(1.0, cores - 1.0), waits_overlap=True)
+        item_s = (now.worker_busy_s - first.worker_busy_s) / items
+        return Prices(bytes_per_s=bytes_per_s, item_s=item_s, workers=max(1, self._feed.num_workers))
 
 
 class _Careful:
