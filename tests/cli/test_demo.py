@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -81,6 +82,18 @@ def test_too_little_shared_memory_is_said_before_anything_starts() -> None:
     demo.check_shared_memory(2**30)
     with pytest.raises(ConfigError, match=r"`/dev/shm` must have 16.0 MiB free .* has 64.0 KiB; .*--shm-size=1g"):
         demo.check_shared_memory(2**16)
+
+
+@pytest.mark.parametrize(("length", "error"), [(75, FileNotFoundError), (76, OSError)])
+def test_a_temporary_folder_is_refused_where_sockets_below_it_have_too_long_a_name(length: int, error: type) -> None:
+    folder = "/" + "d" * (length - 1)
+    with socket.socket(socket.AF_UNIX) as one, pytest.raises(error) as met:
+        one.connect(f"{folder}/pymp-xxxxxxxx/listener-xxxxxxxx")
+    if type(met.value) is FileNotFoundError:  # the name fits, so that the kernel looks for the file
+        demo.check_temporary(folder)
+    else:
+        with pytest.raises(ConfigError, match=r"at most 75 bytes.* has 76; .*TMPDIR=/tmp stoker demo"):
+            demo.check_temporary(folder)
 
 
 def test_a_folder_that_takes_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

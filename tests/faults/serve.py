@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import os
 import pickle
@@ -141,12 +142,14 @@ class Forking:
 def in_child(function: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     """Result of a function that runs in a forked child: limits that it sets, and harm that it does, stay there."""
     ours, theirs = os.pipe()
+    stacks = os.memfd_create("stacks")
     pid = os.fork()
     if pid:
         with contextlib.suppress(PermissionError, ProcessLookupError):
             os.setpgid(pid, pid)  # here as well as in the child: whoever comes first
     else:
         os.close(ours)
+        faulthandler.dump_traceback_later(0.8 * timeout_s, file=stacks)
         _answer(function, theirs)
     os.close(theirs)
     answer = b""
@@ -157,9 +160,11 @@ def in_child(function: Callable[[], Any], timeout_s: float = 30.0) -> Any:
             if not data or len(answer) >= 8 + int.from_bytes(answer[:8], "little"):
                 break  # its end would come only with that of the last process that the child forked
         else:
-            raise AssertionError(f"the child did not answer within {timeout_s} s")
+            shown = os.pread(stacks, 1 << 16, 0).decode()
+            raise AssertionError(f"the child did not answer within {timeout_s} s:\n{shown}")
     finally:
         os.close(ours)
+        os.close(stacks)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # with what it left: torch's own workers outlive some failures
         _, status = os.waitpid(pid, 0)

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -37,6 +38,8 @@ _NEEDS = {"torch": "torch", "PIL": "pillow"}
 """Packages that the program imports, as pip calls them."""
 _LEAST_SHM_BYTES = 16 * 2**20
 """Several times what torch's workers have in flight in the run under plain python."""
+_LONGEST_TEMPORARY = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
+"""Bytes of a folder below which the names of multiprocessing's sockets fit into an address (``sun_path``)."""
 
 
 def main(argv: list[str]) -> int:
@@ -51,6 +54,7 @@ def main(argv: list[str]) -> int:
     started_s, load = time.monotonic(), os.getloadavg()[0]
     check_packages()
     check_shared_memory(shm_free_bytes())
+    check_temporary(tempfile.gettempdir())
     with _ended_by_signals(), _run_folder() as folder:
         plain, served = _run_both(arguments, folder)
         shown = _demonstration(folder, plain, served, load, started_s)
@@ -83,6 +87,23 @@ def check_shared_memory(free_bytes: int) -> None:
             f"`/dev/shm` must have {format_bytes(_LEAST_SHM_BYTES)} free for torch's own workers, "
             f"has {format_bytes(free_bytes)}; enlarge it: docker run --shm-size=1g, or "
             "mount -o remount,size=1g /dev/shm"
+        )
+
+
+def check_temporary(folder: str) -> None:
+    """Refuses to start where torch's own workers would wait for ever.
+
+    They hand batches over by sockets in a folder that multiprocessing makes below this one. Where the name of a socket
+    is too long for the kernel, the thread that sends a batch drops it with a traceback, and nobody says so.
+
+    Raises:
+        ConfigError: The folder's name is too long.
+    """
+    length = len(os.fsencode(folder))
+    if length > _LONGEST_TEMPORARY:
+        raise ConfigError(
+            f"`{folder}` must have a name of at most {_LONGEST_TEMPORARY} bytes, since torch's own workers make "
+            f"sockets below it, has {length}; choose another: TMPDIR=/tmp stoker demo"
         )
 
 
