@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import layout
+from benchmarks.support.harness import layout
 from stoker.core import host
 
 BARS = (

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from benchmarks.caching import MIB, cached, random_bytes, routed, scratch, seconds, write_objects
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
-from benchmarks.stub_store import StubStore, stub_store
+from benchmarks.support.caching import MIB, cached, random_bytes, routed, scratch, seconds, write_objects
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
+from benchmarks.support.stub_store import StubStore, stub_store
 
 BAR = Bar(
     "cache_cold",

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.caching import MIB, random_bytes, scratch
-from benchmarks.harness import Bar, Options, Report, number, run
+from benchmarks.support.caching import MIB, random_bytes, scratch
+from benchmarks.support.harness import Bar, Options, Report, number, run
 from stoker.cache.names import ObjectName
 from stoker.cache.policies import Policy
 from stoker.cache.store.layout import StoreSettings

@@ -25,8 +25,8 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.cache_hit_remote import free_port
-from benchmarks.caching import MIB, cached, scratch, seconds, write_objects
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
+from benchmarks.support.caching import MIB, cached, scratch, seconds, write_objects
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
 from stoker.cache.cluster.client.client import ClientSettings, PeerClient
 from stoker.cache.cluster.client.hedging import Hedging
 from stoker.cache.cluster.client.lanes import Lanes

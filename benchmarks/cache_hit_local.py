@@ -18,8 +18,8 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from benchmarks.caching import MIB, cached, scratch, seconds, write_objects
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
+from benchmarks.support.caching import MIB, cached, scratch, seconds, write_objects
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
 
 BAR = Bar(
     "cache_hit_local",

@@ -29,8 +29,8 @@ import numpy as np
 from aiohttp import web
 from xxhash import xxh3_64_digest
 
-from benchmarks.caching import MIB, scratch, seconds, write_objects
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
+from benchmarks.support.caching import MIB, scratch, seconds, write_objects
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
 from stoker.cache.cluster.client.client import ClientSettings, PeerClient
 from stoker.cache.cluster.server.server import Server, ServerSettings
 from stoker.cache.cluster.server.worker import WorkerSettings, open_mounts, run_worker

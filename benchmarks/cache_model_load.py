@@ -22,9 +22,9 @@ import s3fs
 import safetensors.torch
 import torch
 
-from benchmarks.caching import MIB, ROOMY_BYTES, scratch
-from benchmarks.harness import Bar, Options, Report, Spread, ratios, run
-from benchmarks.stub_store import stub_store
+from benchmarks.support.caching import MIB, ROOMY_BYTES, scratch
+from benchmarks.support.harness import Bar, Options, Report, Spread, ratios, run
+from benchmarks.support.stub_store import stub_store
 from stoker.cache.models.loading import load_safetensors
 from stoker.cache.settings import CacheSettings
 

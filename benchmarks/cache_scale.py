@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.caching import MIB, scratch
-from benchmarks.harness import Bar, Options, Report, Spread, no_collections, number, run
+from benchmarks.support.caching import MIB, scratch
+from benchmarks.support.harness import Bar, Options, Report, Spread, no_collections, number, run
 from stoker.cache.names import ObjectName
 from stoker.cache.store.layout import Layout, StoreSettings
 from stoker.cache.store.page_store import PageStore

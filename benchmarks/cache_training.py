@@ -13,10 +13,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from benchmarks.caching import scratch
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, ratios, run
-from benchmarks.photographs import find_photographs
-from benchmarks.stub_store import stub_store
+from benchmarks.programs.photographs import find_photographs
+from benchmarks.support.caching import scratch
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, ratios, run
+from benchmarks.support.stub_store import stub_store
 
 BAR = Bar(
     "cache_training",
@@ -32,7 +32,7 @@ class Program:
     def __init__(self, url: str, options: list[str], arguments: list[str], environment: dict[str, str]) -> None:
         command = [sys.executable, "-m", "stoker.cli.main", "run", "--quiet", *options]
         self._process = subprocess.Popen(
-            [*command, "-m", "benchmarks.photograph_program", url, *arguments],
+            [*command, "-m", "benchmarks.programs.photograph_program", url, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment},
         )  # fmt: skip
         self.seen = ""

@@ -23,10 +23,10 @@ import s3fs  # noqa: F401 - imported once here and not in each reader
 from xxhash import xxh3_64_digest
 
 from benchmarks.cache_cold import BYTES_PER_S, LATENCY_S, read_columns, write_table
-from benchmarks.caching import MIB, cached, random_bytes, routed, scratch, seconds, write_objects
-from benchmarks.emulated import in_children
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
-from benchmarks.stub_store import StubStore, stub_store
+from benchmarks.support.caching import MIB, cached, random_bytes, routed, scratch, seconds, write_objects
+from benchmarks.support.emulated import in_children
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
+from benchmarks.support.stub_store import StubStore, stub_store
 from stoker.cache.policies import Freshness, Rule
 
 BAR = Bar(

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.arms import Outcome, Program, arms
-from benchmarks.harness import Bar, Options, Report, number, run
-from benchmarks.programs import PROGRAMS
+from benchmarks.programs.small_steps import PROGRAMS
+from benchmarks.support.arms import Outcome, Program, arms
+from benchmarks.support.harness import Bar, Options, Report, number, run
 
 BAR = Bar(
     "cut_never_slower",

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.arms import Program, arms
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
+from benchmarks.support.arms import Program, arms
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
 from stoker.graph.choice.cut import Prices
 from stoker.graph.cut_control import RECORDED_STEPS, SKIPPED_BATCHES, Cutter, CutVerdict
 from stoker.graph.watching.step_watcher import Conductor

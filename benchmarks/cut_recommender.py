@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.arms import Arm, Stretch, arms
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, ratios, run
-from benchmarks.recommender import recommender
+from benchmarks.programs.recommender import recommender
+from benchmarks.support.arms import Arm, Stretch, arms
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, ratios, run
 
 BAR = Bar(
     "cut_recommender",

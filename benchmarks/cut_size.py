@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 import time
 
-from benchmarks.dataflows import Dataflow, drawn, enumerate_cuts
-from benchmarks.executed_cuts import programs, try_every_cut
-from benchmarks.harness import Bar, Options, Report, number, run
+from benchmarks.programs.dataflows import Dataflow, drawn, enumerate_cuts
+from benchmarks.programs.executed_cuts import programs, try_every_cut
+from benchmarks.support.harness import Bar, Options, Report, number, run
 from stoker.core.units import format_bytes, format_seconds
 from stoker.graph.choice.cut import Prices, choose, value_of
 from stoker.graph.dataflow import Cut, Graph

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks import memory
-from benchmarks.harness import Bar, Options, Report, Spread, number, run
-from benchmarks.memory import MIB
-from benchmarks.served import Stoker, stoker
+from benchmarks.support import memory
+from benchmarks.support.harness import Bar, Options, Report, Spread, number, run
+from benchmarks.support.memory import MIB
+from benchmarks.support.served import Stoker, stoker
 from stoker.records import events
 
 BAR = Bar(

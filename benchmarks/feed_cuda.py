@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.served import Stoker
+from benchmarks.support.served import Stoker
 from stoker.run.settings import RunSettings
 
 BATCH, SHAPE = 64, (3, 224, 224)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
-from benchmarks.photographs import Photographs, find_photographs
-from benchmarks.served import shut_down, stoker
+from benchmarks.programs.photographs import Photographs, find_photographs
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
+from benchmarks.support.served import shut_down, stoker
 
 BAR = Bar(
     "feed_images",
@@ -116,7 +116,7 @@ def measure(options: Options) -> Report:
 def _start_peers(options: Options, report: Report, paths: list[str], count: int, batch_size: int) -> dict[str, Any]:
     if not options.peers:
         return {}
-    from benchmarks import peers
+    from benchmarks.support import peers
 
     return peers.start(report, paths, count, batch_size)
 

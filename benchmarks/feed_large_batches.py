@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
-from benchmarks.served import shut_down, stoker
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
+from benchmarks.support.served import shut_down, stoker
 
 BAR = Bar(
     "feed_large_batches",

@@ -13,15 +13,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import Bar, Options, Report, Spread, number, ratios, run
-from benchmarks.memory_group import Outcome, obstacle, run_limited
+from benchmarks.support.harness import Bar, Options, Report, Spread, number, ratios, run
+from benchmarks.support.memory_group import Outcome, obstacle, run_limited
 
 BAR = Bar(
     "feed_memory",
     "five programs inside 1.2 times the peak memory of plain python, 2 declared workers",
     headline=("worst_peak", "worst_time"),
 )
-PROGRAM = Path(__file__).parent / "memory_program.py"
+PROGRAM = Path(__file__).parent / "programs" / "memory_program.py"
 KINDS = ("240MB", "40MB", "1MB", "10kB", "dicts")
 LIMIT_FACTOR = 1.2
 MIB = 1 << 20

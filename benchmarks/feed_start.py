@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, number, ratios, run
-from benchmarks.served import Stoker, shut_down, stoker
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, number, ratios, run
+from benchmarks.support.served import Stoker, shut_down, stoker
 from stoker.backends.local import LocalBackend
 from stoker.feed.loader.loader_feed import LoaderFeed
 from stoker.feed.program import Iteration, Tier, WorkItem

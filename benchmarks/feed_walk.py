@@ -16,9 +16,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import stoker
-from benchmarks.harness import Bar, Options, Report, Spread, number, run
-from benchmarks.served import Stoker
-from benchmarks.served import stoker as serving
+from benchmarks.support.harness import Bar, Options, Report, Spread, number, run
+from benchmarks.support.served import Stoker
+from benchmarks.support.served import stoker as serving
 
 BAR = Bar(
     "feed_walk", "calls of Python and changes of file for one batch of an elastic loader", headline=("calls", "changes")

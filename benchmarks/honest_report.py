@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import timed_program
-from benchmarks.harness import Bar, Options, Report, Spread, run
-from benchmarks.timed_program import Loop
+from benchmarks.programs import timed_program
+from benchmarks.programs.timed_program import Loop
+from benchmarks.support.harness import Bar, Options, Report, Spread, run
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.summary import Summary
 from stoker.ui.windows import Window

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, run
-from benchmarks.served import Stoker
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, run
+from benchmarks.support.served import Stoker
 from stoker.feed.loader.loader_feed import LoaderFeed
 from stoker.records import events
 from stoker.records.runlog import RunLog

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.harness import Bar, Options, Report, number, run
+from benchmarks.support.harness import Bar, Options, Report, number, run
 from stoker.perf.study.cross_validation import Judge
 from stoker.perf.study.scoreboard import Score, anchored_scores, definition_scores
 

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from benchmarks.harness import Bar, Options, Report, number, run
+from benchmarks.support.harness import Bar, Options, Report, number, run
 from stoker.perf.study.cross_validation import Judge
 from stoker.perf.study.holdout import HoldoutPrediction
 from stoker.perf.study.workloads import mpt

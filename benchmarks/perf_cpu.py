@@ -19,9 +19,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.cpu_models import OTHERS, SIX, Trained
-from benchmarks.harness import Bar, Options, Report, number, run
-from benchmarks.live_bytes import peak_of_step
+from benchmarks.programs.cpu_models import OTHERS, SIX, Trained
+from benchmarks.support.harness import Bar, Options, Report, number, run
+from benchmarks.support.live_bytes import peak_of_step
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.perf.features.step import characterise
 from stoker.perf.machine.allocator import keep_memory

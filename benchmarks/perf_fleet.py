@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from benchmarks.harness import Bar, Options, Report, run
+from benchmarks.support.harness import Bar, Options, Report, run
 from stoker.perf.equations import PATHS, Architecture, breakdown
 from stoker.perf.fleet import Fleet, examine, synthetic_fleet
 from stoker.perf.fleet.shares import RESOURCE_LABELS

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, run
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, run
 from stoker.run.profiling.sampling import Sampler, mark_step
 from stoker.run.profiling.step_marks import StepRecorder
 

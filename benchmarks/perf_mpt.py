@@ -14,7 +14,7 @@ from collections import Counter
 
 import numpy as np
 
-from benchmarks.harness import Bar, Options, Report, number, run
+from benchmarks.support.harness import Bar, Options, Report, number, run
 from stoker.perf.study.cross_validation import Judge
 from stoker.perf.study.scoreboard import Score, mpt_scores
 

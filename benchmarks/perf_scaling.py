@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from benchmarks.harness import Bar, Options, Report, number, run
+from benchmarks.support.harness import Bar, Options, Report, number, run
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication import PassTimes, spread
 from stoker.perf.communication.fabric import fabric_of

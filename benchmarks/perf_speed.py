@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.harness import Bar, Options, Report, no_collections, run
+from benchmarks.support.harness import Bar, Options, Report, no_collections, run
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.fleet import examine, synthetic_fleet
 from stoker.perf.planning.batches import Batches
@@ -38,7 +38,7 @@ def _features(report: Report, options: Options) -> None:
     """Tracing one step with its optimizer, each time in a process of its own."""
     for name, bound_s, bound_gb in (("7b", 5.0, 1.0), ("70b", 15.0, 1.5), ("lstm", 3.0, 1.0)):
         model = "tiny" if options.size == "tiny" and name != "lstm" else name
-        command = [sys.executable, "-m", "benchmarks.traced_models", model]
+        command = [sys.executable, "-m", "benchmarks.programs.traced_models", model]
         runs = [
             json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             for _ in range(options.pick(options.rounds, min(2, options.rounds), 1))
@@ -53,7 +53,7 @@ def _plan(report: Report, options: Options) -> None:
     # Imported here: the lines above are about their own processes.
     import torch
 
-    from benchmarks.traced_models import SIZES, VOCABULARY, Decoder
+    from benchmarks.programs.traced_models import SIZES, VOCABULARY, Decoder
     from stoker.perf import characterise
 
     model = "tiny" if options.size == "tiny" else "7b"

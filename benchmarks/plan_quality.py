@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness import Bar, Options, Report, number, run
+from benchmarks.support.harness import Bar, Options, Report, number, run
 from stoker.perf.calibration.fitting import Array
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.planning.batches import Batches
@@ -125,7 +125,7 @@ def _programs(options: Options) -> dict[str, list[StepFeatures]]:
     import torch
     from torch import nn
 
-    from benchmarks.traced_models import Decoder
+    from benchmarks.programs.traced_models import Decoder
     from stoker.perf import characterise
 
     def language(batch_size: int) -> StepFeatures:

@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.harness import Bar, Options, Report, alternate, run
+from benchmarks.support.harness import Bar, Options, Report, alternate, run
 
 BAR = Bar(
     "restarts",

@@ -26,8 +26,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
-from benchmarks.served import Stoker, stoker
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, no_collections, ratios, run
+from benchmarks.support.served import Stoker, stoker
 from stoker.feed.order.sampling import Order
 
 BAR = Bar(

@@ -15,9 +15,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from benchmarks.emulated import Dial, Step, Waiting, in_children
-from benchmarks.harness import Bar, Options, Report, Spread, number, run
-from benchmarks.served import stoker
+from benchmarks.support.emulated import Dial, Step, Waiting, in_children
+from benchmarks.support.harness import Bar, Options, Report, Spread, number, run
+from benchmarks.support.served import stoker
 from stoker.records.events import WorkersChanged
 
 BAR = Bar(

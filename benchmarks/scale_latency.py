@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from benchmarks.emulated import Dial, Waiting
-from benchmarks.harness import Bar, Options, Report, Spread, alternate, ratios, run
-from benchmarks.served import shut_down, stoker
+from benchmarks.support.emulated import Dial, Waiting
+from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, ratios, run
+from benchmarks.support.served import shut_down, stoker
 from stoker.records.events import WorkersChanged
 
 BAR = Bar(

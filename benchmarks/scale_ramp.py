@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from benchmarks.emulated import Dial, Waiting, in_children
-from benchmarks.harness import Bar, Options, Report, alternate, number, ratios, run
-from benchmarks.served import stoker
+from benchmarks.support.emulated import Dial, Waiting, in_children
+from benchmarks.support.harness import Bar, Options, Report, alternate, number, ratios, run
+from benchmarks.support.served import stoker
 
 BAR = Bar(
     "scale_ramp",

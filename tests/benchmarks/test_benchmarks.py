@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as table
-from benchmarks.harness import Options, Report, layout, parse
+from benchmarks.support.harness import Options, Report, layout, parse
 
 pytest.importorskip("torch")
 pytest.importorskip("cv2")

@@ -10,10 +10,10 @@ pytest.importorskip("torch")
 
 import torch
 
-from benchmarks.arms import arms
 from benchmarks.cut_never_slower import bound
-from benchmarks.programs import PROGRAMS
-from benchmarks.recommender import Features, recommender, rows
+from benchmarks.programs.recommender import Features, recommender, rows
+from benchmarks.programs.small_steps import PROGRAMS
+from benchmarks.support.arms import arms
 
 
 def test_a_bound_lies_below_the_median_and_among_the_values():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory_group import Outcome, obstacle, run_limited
+from benchmarks.support.memory_group import Outcome, obstacle, run_limited
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

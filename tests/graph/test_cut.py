@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.dataflows import FEW, Dataflow, drawn, enumerate_cuts
+from benchmarks.programs.dataflows import FEW, Dataflow, drawn, enumerate_cuts
 from stoker.graph.choice.cut import NO_TIME, Prices, choose, value_of
 
 FAST = Prices(bytes_per_s=5e9)

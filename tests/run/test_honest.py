@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import stoker
 from benchmarks.honest_report import compare
-from benchmarks.timed_program import Loop
+from benchmarks.programs.timed_program import Loop
 from stoker.feed.loader.iterator import FedIterator
 from stoker.feed.order.sampling import Order
 from stoker.feed.shell.engine import Engine

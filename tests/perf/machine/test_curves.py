@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from benchmarks.cpu_models import OTHERS, SIX
+from benchmarks.programs.cpu_models import OTHERS, SIX
 from stoker.perf.features.records import MATRIX_KINDS, Operation, StepFeatures
 from stoker.perf.features.step import characterise
 from stoker.perf.machine.curves import placed

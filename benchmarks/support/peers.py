@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Report
+from benchmarks.support.harness import Report
 
 WORKERS = 2
 Epoch = Callable[[], Iterator[Any]]
@@ -24,7 +24,7 @@ Epoch = Callable[[], Iterator[Any]]
 
 def _sample(path: str) -> Any:
     """One sample, as the dataset of the benchmark makes it."""
-    from benchmarks.photographs import Photographs
+    from benchmarks.programs.photographs import Photographs
 
     return Photographs([path], 1)[0][0]
 
@@ -74,7 +74,7 @@ def _decoded(data: bytes) -> Any:
     import cv2
     import numpy as np
 
-    from benchmarks.photographs import augmented
+    from benchmarks.programs.photographs import augmented
 
     return augmented(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR))
 

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.dataflows import enumerate_cuts
-from benchmarks.harness import no_collections
+from benchmarks.programs.dataflows import enumerate_cuts
+from benchmarks.support.harness import no_collections
 from stoker.graph.choice import reasons
 from stoker.graph.choice.cost_model import Ledger
 from stoker.graph.choice.cut import Prices, choose

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.served import stoker
+from benchmarks.support.served import stoker
 from stoker.records import events
 
 StepFunction = Callable[[Any], float]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.arms import Program, StepFunction
+from benchmarks.support.arms import Program, StepFunction
 
 IMAGES, LABELS, TOKENS = 256, 10, 500
 WORDS = 24

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-NEARBY = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
+NEARBY = Path(__file__).resolve().parents[3] / "shared" / "data" / "images"
 """Real photographs beside the checkout, where there are any."""
 SIZE = 224
 _NUM_CUT = 256

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.arms import Program, StepFunction
+from benchmarks.support.arms import Program, StepFunction
 
 NUM_DENSE, NUM_CATEGORIES = 13, 26
 BUCKETS = 5_000

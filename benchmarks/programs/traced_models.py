@@ -1,4 +1,4 @@
-"""Models whose steps are traced for the speed bar, a process each: `python -m benchmarks.traced_models 7b`.
+"""Models whose steps are traced for the speed bar, a process each: `python -m benchmarks.programs.traced_models 7b`.
 
 Sizes of the Llama-2 family (Touvron et al., 2023, and its model cards); weights are on the meta device, in bfloat16.
 """

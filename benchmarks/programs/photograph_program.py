@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.photographs import augmented
+from benchmarks.programs.photographs import augmented
 
 
 class Photographs(Dataset[tuple[torch.Tensor, int]]):

@@ -1,0 +1,1 @@
+"""Programs and data that benchmarks run."""

@@ -1,0 +1,1 @@
+"""What benchmarks share: rounds in alternation, servers, memory, loaders under test."""
