@@ -63,7 +63,7 @@ class Program:
         last, first = clock.last, clock.first
         assert first is not None
         assert last is not None
-        return {name: getattr(last, name) - getattr(first, name) for name in LoaderTotals._fields}
+        return {name: getattr(last, name) - getattr(first, name) for name in LoaderTotals.__struct_fields__}
 
 
 PARTS = ("input_wait_s", "h2d_s", "compute_s", "other_s")

@@ -19,6 +19,6 @@ class Kind(enum.IntEnum):
 
 MAX_BYTES = 1 << 24
 FRAMING = Framing("<HBBIQ", 0x1234, 7, Kind, MAX_BYTES, {Kind.SMALL: 100}, hints=("; who is it?", "; run one version"))
-"""As the cache's: the length, then the note."""
-NOTE_FIRST = Framing("<HBBBxxxQ", 0x1235, 7, Kind, MAX_BYTES, {Kind.SMALL: 100}, note_first=True)
+"""With a note of eight bytes, as the cache's."""
+SHORT_NOTE = Framing("<HBBQBxxx", 0x1235, 7, Kind, MAX_BYTES, {Kind.SMALL: 100})
 """As the feed's."""

@@ -28,7 +28,7 @@ def ends() -> Iterator[Ends]:
 def test_a_header_may_lie_across_the_end_of_the_buffer(ends: Ends, cut: int) -> None:
     ours, theirs = ends
     first, second = bytes(BUFFER_BYTES - FRAMING.num_bytes - cut), b"second"
-    theirs.send_parts((FRAMING.pack(Kind.LAST, len(first)), first, FRAMING.pack(Kind.SMALL, len(second), 9), second))
+    theirs.send_parts((FRAMING.pack(Kind.LAST, len(first), 0), first, FRAMING.pack(Kind.SMALL, len(second), 9), second))
     for kind, body in ((Kind.LAST, first), (Kind.SMALL, second)):
         header = ours.header()
         assert header is not None
@@ -40,7 +40,7 @@ def test_a_header_may_lie_across_the_end_of_the_buffer(ends: Ends, cut: int) -> 
 def test_fields_of_a_head_and_then_bytes_into_their_place(ends: Ends) -> None:
     ours, theirs = ends
     layout, place = struct.Struct("<II"), bytearray(100_000)
-    theirs.send_all(FRAMING.pack(Kind.PLACED, layout.size + len(place)) + layout.pack(3, 4))
+    theirs.send_all(FRAMING.pack(Kind.PLACED, layout.size + len(place), 0) + layout.pack(3, 4))
     header = ours.header()
     assert header is not None
     assert ours.fields(layout) == (3, 4)
@@ -54,7 +54,7 @@ def test_silence_is_told_from_an_end(ends: Ends) -> None:
     with pytest.raises(PeerLostError, match="did not send anything for too long") as silent:
         ours.header()
     assert silent.value.fields["silent"]
-    theirs.send_all(FRAMING.pack(Kind.LAST, 5) + b"abc")
+    theirs.send_all(FRAMING.pack(Kind.LAST, 5, 0) + b"abc")
     theirs.close()
     header = ours.header()
     assert header is not None

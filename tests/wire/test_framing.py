@@ -6,14 +6,14 @@ import pytest
 
 from stoker.core.errors import WireError
 from stoker.wire.framing import Frame, FrameDecoder, FrameHeader, Framing, Placing
-from tests.wire.protocols import FRAMING, MAX_BYTES, NOTE_FIRST, Kind
+from tests.wire.protocols import FRAMING, MAX_BYTES, SHORT_NOTE, Kind
 
 
 def encode(kind: Kind, body: bytes = b"", num_fds: int = 0) -> bytes:
     return FRAMING.pack(kind, len(body), num_fds) + body
 
 
-@pytest.mark.parametrize("framing", [FRAMING, NOTE_FIRST])
+@pytest.mark.parametrize("framing", [FRAMING, SHORT_NOTE])
 def test_a_header_says_what_was_packed(framing: Framing[Kind]) -> None:
     data = b"before" + framing.pack(Kind.LAST, 77, 5)
     assert framing.header(data, 6) == FrameHeader(Kind.LAST, 77, 5)
@@ -34,9 +34,9 @@ def test_another_protocol_is_refused_with_what_to_do() -> None:
 
 def test_a_length_beyond_that_of_its_kind_is_refused_before_anything_is_stored() -> None:
     with pytest.raises(WireError, match="`SMALL` frame must be at most 100 bytes, got 101"):
-        FrameDecoder(FRAMING).feed(FRAMING.pack(Kind.SMALL, 101))
+        FrameDecoder(FRAMING).feed(FRAMING.pack(Kind.SMALL, 101, 0))
     with pytest.raises(WireError, match=f"`LAST` frame must be at most {MAX_BYTES} bytes"):
-        FrameDecoder(NOTE_FIRST).feed(NOTE_FIRST.pack(Kind.LAST, MAX_BYTES + 1))
+        FrameDecoder(SHORT_NOTE).feed(SHORT_NOTE.pack(Kind.LAST, MAX_BYTES + 1, 0))
 
 
 def test_unknown_kind() -> None:

@@ -51,7 +51,7 @@ def _worker_samples() -> Iterator[bytes]:
         (workers.Kind.LEASE, lease), (workers.Kind.READY, ready + b"skelpay"), (workers.Kind.STOP, b""),
         (workers.Kind.ITERATION, b"pickled" * 50),
     ):  # fmt: skip
-        yield workers.FRAMING.pack(kind, len(body)) + body
+        yield workers.FRAMING.pack(kind, len(body), 0) + body
 
 
 SPOKEN = {
@@ -186,7 +186,7 @@ class TestDecoder:
             return HEAD.size + skeleton, memoryview(slots[slot])[:size]
 
         bodies = [(HEAD.pack(slot, len(skeleton)) + skeleton, payload) for slot, skeleton, payload in sent]
-        heads = (protocols.FRAMING.pack(protocols.Kind.PLACED, len(body) + len(payload)) for body, payload in bodies)
+        heads = (protocols.FRAMING.pack(protocols.Kind.PLACED, len(body) + len(payload), 0) for body, payload in bodies)
         stream = b"".join(head + body + payload for head, (body, payload) in zip(heads, bodies, strict=True))
         fitting = list(itertools.takewhile(lambda one: len(one[1]) <= room, bodies))
         decoder = FrameDecoder(protocols.FRAMING, Placing(HEAD.size, find))
@@ -207,7 +207,7 @@ class TestDecoder:
     def test_damage_never_writes_beyond_a_place(self, places: list[int], damage: list[tuple[int, int]]) -> None:
         slot = bytearray(b"\xaa" * 108)
         placing: Placing[protocols.Kind] = Placing(1, lambda header, head: (head[0], memoryview(slot)[:100]))
-        stream = bytearray((protocols.FRAMING.pack(protocols.Kind.PLACED, 101) + b"\1" + bytes(100)) * 3)
+        stream = bytearray((protocols.FRAMING.pack(protocols.Kind.PLACED, 101, 0) + b"\1" + bytes(100)) * 3)
         for at, value in damage:
             stream[at % len(stream)] = value
         decoder = FrameDecoder(protocols.FRAMING, placing)

@@ -92,7 +92,7 @@ def test_the_end_of_the_peer(ends: Ends) -> None:
 def test_descriptors_nobody_took_are_closed_with_the_channel(ends: Ends) -> None:
     ours, theirs = ends
     reading, writing = os.pipe()
-    theirs.sock.sendmsg([FRAMING.pack(Kind.LAST, 0)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _as_bytes(writing))])
+    theirs.sock.sendmsg([FRAMING.pack(Kind.LAST, 0, 0)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _as_bytes(writing))])
     os.close(writing)
     assert ours.receive() == [Frame(Kind.LAST, b"")]
     ours.close()

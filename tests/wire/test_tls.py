@@ -101,7 +101,7 @@ def test_who_polls_gets_frames_and_placed_ends_over_tls(certificates: dict[str, 
         frames += receiver.receive() or []
     assert [(frame.kind, frame.body) for frame in frames] == [(Kind.PLACED, b"head"), (Kind.LAST, b"end")]
     assert slot == data
-    stream = FRAMING.pack(Kind.PLACED, 4 + 100) + b"head" + bytes(100) + FRAMING.pack(Kind.LAST, 0)
+    stream = FRAMING.pack(Kind.PLACED, 4 + 100, 0) + b"head" + bytes(100) + FRAMING.pack(Kind.LAST, 0, 0)
     for record, expected in ((stream[:50], []), (stream[50:], [Kind.PLACED, Kind.LAST])):
         ours.sendall(record)  # the second is decrypted at once, and a poll does not show what is not taken of it
         assert poll.poll(10_000)

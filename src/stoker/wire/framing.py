@@ -6,6 +6,7 @@ Pure. Any bytes give frames or :class:`WireError`, never anything else.
 from __future__ import annotations
 
 import enum
+import functools
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ class Framing(Generic[K]):
     """How the frames of one protocol begin.
 
     Args:
-        layout: magic number, protocol, kind, then length and note (or the other way round, ``note_first``).
+        layout: magic number, protocol, kind, length and note.
         magic: by which a stranger is told.
         protocol: of the header, and of what follows it.
         kinds: all that there are.
@@ -47,20 +48,16 @@ class Framing(Generic[K]):
 
     def __init__(
         self, layout: str, magic: int, protocol: int, kinds: type[K], max_bytes: int,
-        limits: Mapping[K, int] | None = None, *, note_first: bool = False, hints: tuple[str, str] = ("", ""),
+        limits: Mapping[K, int] | None = None, *, hints: tuple[str, str] = ("", ""),
     ) -> None:  # fmt: skip
         self.layout = struct.Struct(layout)
         self.num_bytes = self.layout.size
         self.magic = magic
         self.protocol = protocol
         self._kinds = {int(kind): (kind, (limits or {}).get(kind, max_bytes)) for kind in kinds}
-        self._note_first = note_first
         self._hints = hints
-
-    def pack(self, kind: K, length: int, note: int = 0) -> bytes:
-        """A header."""
-        first, second = (note, length) if self._note_first else (length, note)
-        return self.layout.pack(self.magic, self.protocol, kind, first, second)
+        self.pack: Callable[[K, int, int], bytes] = functools.partial(self.layout.pack, magic, protocol)
+        """A header of a kind, a length and a note; in C, for every frame."""
 
     def limit(self, kind: K) -> int:
         """The longest body of a kind (bytes)."""
@@ -72,8 +69,6 @@ class Framing(Generic[K]):
         if size < self.num_bytes:
             raise WireError(f"`frame` header must be {self.num_bytes} bytes, got {size}")
         magic, protocol, number, length, note = self.layout.unpack_from(data, start)
-        if self._note_first:
-            length, note = note, length
         known = self._kinds.get(number)
         if magic == self.magic and protocol == self.protocol and known is not None and length <= known[1]:
             return FrameHeader(known[0], length, note)

@@ -56,7 +56,7 @@ class PolledChannel(Generic[K]):
 
     def hold(self, kind: K, body: bytes = b"") -> None:
         """Keeps one frame until the next is sent or :meth:`flush` is called: the peer is woken once for both."""
-        self._held += self._framing.pack(kind, len(body)) + body
+        self._held += self._framing.pack(kind, len(body), 0) + body
         self.unsent = True
 
     def send(self, kind: K, body: bytes = b"", fds: tuple[int, ...] = (), tail: memoryview | None = None) -> None:

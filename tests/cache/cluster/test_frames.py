@@ -133,7 +133,7 @@ def test_requests_for_too_much_are_malformed(ranges: tuple[Range, ...]) -> None:
 
 
 def test_lengths_are_bounded_before_anything_is_received() -> None:
-    huge = frames.FRAMING.pack(Kind.READ, 1 << 31)
+    huge = frames.FRAMING.pack(Kind.READ, 1 << 31, 0)
     with pytest.raises(WireError, match="at most"):
         frames.FRAMING.header(huge)
     with pytest.raises(WireError, match="cache worker's port"):

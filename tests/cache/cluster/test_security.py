@@ -151,7 +151,7 @@ def test_strangers_and_garbage_cost_a_worker_nothing(nodes: Nodes) -> None:
     name, version, data = nodes.file("object", 5000)
     (node,) = nodes.plans
     host, _, port = node.rpartition(":")
-    huge = frames.FRAMING.pack(Kind.DATA, 1 << 24)
+    huge = frames.FRAMING.pack(Kind.DATA, 1 << 24, 0)
     for text in (b"GET / HTTP/1.1\r\n\r\n" + b"x" * 40, huge, os.urandom(100), frames.encode(Read("m", "p", None, ()))):
         channel = NodeChannel(socket.create_connection((host, int(port))), 5.0)
         channel.send_parts((text,))
@@ -171,7 +171,7 @@ def test_malformed_requests_of_a_known_client_end_its_connection(nodes: Nodes) -
     nodes.start_static(1)
     (node,) = nodes.plans
     host, _, port = node.rpartition(":")
-    for text in (frames.encode(Blob(Kind.RING)), frames.FRAMING.pack(Kind.READ, 5) + b"12345"):
+    for text in (frames.encode(Blob(Kind.RING)), frames.FRAMING.pack(Kind.READ, 5, 0) + b"12345"):
         channel = NodeChannel(socket.create_connection((host, int(port))), 5.0)
         greet(channel, Identity(secrets=load_secrets(nodes.secret_file)), 0)
         channel.send_parts((text,))

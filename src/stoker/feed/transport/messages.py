@@ -99,9 +99,7 @@ class LeaseFlag(enum.IntFlag):
     """Send no descriptor: the training process has hardly any left to receive it with."""
 
 
-FRAMING = Framing(
-    "<HBBBxxxQ", 0x5354, 1, Kind, MAX_BODY_BYTES, note_first=True, hints=("", "; all processes must run one stoker")
-)
+FRAMING = Framing("<HBBQBxxx", 0x5354, 2, Kind, MAX_BODY_BYTES, hints=("", "; all processes must run one stoker"))
 Frame = FrameOf[Kind]
 
 

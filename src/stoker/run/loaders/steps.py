@@ -17,14 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import get_ident
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from stoker.core.mishaps import reraise_from_handler
 from stoker.feed.loader.loader_feed import LoaderFeed
 from stoker.feed.shell.window import Counters
 
 
-class LoaderTotals(NamedTuple):
+class LoaderTotals(msgspec.Struct, frozen=True, gc=False):
     """A loader's cumulative figures as they were when the program got a batch."""
 
     at_s: float
