@@ -165,6 +165,14 @@ def test_a_deeper_queue_says_what_changed_and_why():
     assert "unequal time" in deeper.reason
 
 
+def test_the_queue_is_deepened_too_where_there_can_be_no_more_workers():
+    costs = Costs(step_s=0.01, item_cpu_s=0.0005, item_wait_s=0.32, item_sigma=0.3)
+    timeline = run(Job(costs=(costs,), declared_workers=4), max_workers=20)
+    last = timeline.ticks[-1].decision
+    assert (last.workers, last.depth) == (20, 4)
+    assert "the most that `max_workers` allows" in last.reason
+
+
 def test_the_declared_workers_are_kept_while_the_baseline_is_measured():
     timeline = run(Job(costs=(READS,), declared_workers=3))
     held = [t for t in timeline.ticks if t.now_s < 0.4]

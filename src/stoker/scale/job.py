@@ -49,6 +49,8 @@ WORTH_IT = 0.03
 """The last worker added must bring this share of the rate."""
 LOADING_LOOP_STEP_S = 0.001
 """A program with shorter steps does nothing but load: it has no rate that would be sufficient."""
+SOME_BLOCKED = 0.02
+"""Share of their time that workers are idle from which a deeper queue may bring something."""
 CPU_FULL = 0.95
 """Share of the CPU budget from which it counts as used up."""
 LITTLE_CPU = 0.1
@@ -403,7 +405,7 @@ class JobAutoscaler:
             self._trial = trial
         elif loading and goal <= self._workers and limit.workers > self._workers:
             self._reason = _count(self._workers, f"one more would bring less than {100 * WORTH_IT:.0f} %")
-        else:
+        elif view.blocked_frac <= SOME_BLOCKED or not self._deepen(now_s):
             self._reason = _count(self._workers, limit.reason)
 
     def _careful(self, view: View, workers: int) -> tuple[int, bool]:
@@ -454,7 +456,7 @@ class JobAutoscaler:
         self._reason = _count(self._workers, "as asked for")
         if view is None or not _enough(view, span_s=3.0, items=max(32, 4 * self._workers)):
             return
-        if view.wait_frac > LITTLE_WAIT and view.blocked_frac > 0.02 and view.needed < self._workers:
+        if view.wait_frac > LITTLE_WAIT and view.blocked_frac > SOME_BLOCKED and view.needed < self._workers:
             self._deepen(now_s)
 
     def _blind(self, observation: Observation) -> None:
