@@ -3,7 +3,9 @@
 import dataclasses
 import math
 import random
+import statistics
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -107,23 +109,41 @@ def test_growth_stops_where_the_store_gives_no_more():
     assert timeline.changes(20.0, 60.0) == 0
 
 
+def on_two_cores(share: float, **options: Any) -> Timeline:
+    """Items that only compute, each by ``share`` of its time more.
+
+    Half a second before a trial counts 22 or 23 batches of them: 4.5 %, where a worker need bring but 3 %. So a trial
+    may be misjudged, for one worker more that costs no rate; which costs it happens to is chance.
+    """
+    costs = Costs(step_s=0.0, step_cpu_s=0.005 * (1.0 + share), item_cpu_s=0.04 * (1.0 + share))
+    return run(Job(costs=(costs,), **options))
+
+
+SHARES = (0.0, 0.01, 0.03)
+
+
 @pytest.mark.parametrize("declared", [1, 2, 8])
 def test_cpu_bound_items_get_as_many_workers_as_cores(declared: int):
-    costs = Costs(step_s=0.0, step_cpu_s=0.005, item_cpu_s=0.04)
-    timeline = run(Job(costs=(costs,), declared_workers=declared))
-    assert timeline.ticks[-1].decision.workers == 2
-    assert max(timeline.workers(8.0, 60.0)) <= 3
-    assert timeline.changes(10.0, 60.0) == 0
-    assert timeline.peak_workers <= max(declared, 3)
+    timelines = [on_two_cores(share, declared_workers=declared, duration_s=30.0) for share in SHARES]
+    assert statistics.median(timeline.ticks[-1].decision.workers for timeline in timelines) == 2
+    for timeline, share in zip(timelines, SHARES, strict=True):
+        assert max(timeline.workers(8.0, 30.0)) <= 3
+        assert timeline.changes(10.0, 30.0) == 0
+        assert timeline.peak_workers <= max(declared, 3)
+        assert timeline.rate(10.0, 30.0) >= 0.99 * 2.0 / (0.045 * (1.0 + share))
 
 
 @pytest.mark.parametrize("reports_stalls", [False, True])
 def test_others_on_the_machine_are_no_reason_for_more_workers(reports_stalls: bool):
-    costs = Costs(step_s=0.0, step_cpu_s=0.005, item_cpu_s=0.04)
     hogs = ((10.0, 8.0), (10.0, 8.0), (30.0, 15.0), (31.0, 15.0), (32.0, 15.0))
-    timeline = run(Job(costs=(costs,), declared_workers=2, hogs=hogs, reports_stalls=reports_stalls, duration_s=140.0))
-    assert max(timeline.workers(0.0, 140.0)) <= 3
-    assert timeline.rate(120.0, 140.0) >= 44.0
+    job: dict[str, Any] = {"hogs": hogs, "reports_stalls": reports_stalls, "duration_s": 140.0}
+    timelines = [on_two_cores(share, declared_workers=2, **job) for share in SHARES]
+    most = [max(timeline.workers(0.0, 140.0)) for timeline in timelines]
+    assert statistics.median(most) <= 3
+    assert max(most) <= 4
+    assert all(
+        timeline.rate(120.0, 140.0) >= 0.98 * 44.4 / (1 + s) for timeline, s in zip(timelines, SHARES, strict=True)
+    )
 
 
 @pytest.mark.parametrize("num_hogs", [1, 2, 4, 6])
@@ -171,6 +191,7 @@ def test_the_queue_is_deepened_too_where_there_can_be_no_more_workers():
     last = timeline.ticks[-1].decision
     assert (last.workers, last.depth) == (20, 4)
     assert "the most that `max_workers` allows" in last.reason
+    assert timeline.rate(20.0, 60.0) >= 1.08 * simulate(Job(costs=(costs,)), FixedWorkers(20)).rate(20.0, 60.0)
 
 
 def test_the_declared_workers_are_kept_while_the_baseline_is_measured():
@@ -181,8 +202,9 @@ def test_the_declared_workers_are_kept_while_the_baseline_is_measured():
 
 
 def test_a_pause_of_the_program_changes_nothing():
-    timeline = run(Job(costs=(READS,), pauses=((15.0, 10.0), (40.0, 2.0)), duration_s=60.0))
-    assert timeline.changes(14.0, 60.0) == 0
+    timeline = run(Job(costs=(READS,), pauses=((15.0, 10.0), (40.0, 2.0)), duration_s=70.0))
+    assert timeline.ticks[-1].decision.workers in (6, 7)
+    assert timeline.changes(10.0, 70.0) == 0
 
 
 def test_fixed_workers_are_never_changed():
@@ -332,23 +354,17 @@ def test_constant_costs_settle_near_the_best_rate(job: Job):
     assert timeline.ticks[-1].decision.workers <= 1.25 * sufficient + 2
 
 
-def test_a_feed_that_observes_only_in_next_is_scaled_the_same():
-    timeline = run(Job(costs=(READS,), observed_in_next=True, pauses=((15.0, 10.0), (40.0, 2.0)), duration_s=70.0))
-    assert timeline.ticks[-1].decision.workers in (6, 7)
-    assert timeline.changes(10.0, 70.0) == 0
-
-
 def test_slow_steps_are_scaled_too():
     costs = Costs(step_s=2.0, item_cpu_s=0.5, item_wait_s=7.0)
-    timeline = run(Job(costs=(costs,), observed_in_next=True, duration_s=240.0))
+    timeline = run(Job(costs=(costs,), duration_s=240.0))
     assert timeline.rate(120.0, 240.0) >= 0.9 / costs.step_s
     assert timeline.ticks[-1].decision.workers in (4, 5)
 
 
-def test_a_change_is_followed_when_observed_in_next():
+def test_a_change_of_slow_steps_is_followed():
     first = Costs(step_s=0.3, item_cpu_s=0.01, item_wait_s=1.8)
     second = dataclasses.replace(first, from_s=80.0, step_s=0.9)
-    timeline = run(Job(costs=(first, second), observed_in_next=True, duration_s=160.0))
+    timeline = run(Job(costs=(first, second), duration_s=160.0))
     assert timeline.rate(60.0, 80.0) >= 0.9 / first.step_s
     assert timeline.ticks[-1].decision.workers in (2, 3, 4)
 

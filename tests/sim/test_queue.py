@@ -92,9 +92,27 @@ def test_work_is_conserved(
         assert 0.0 <= seen.blocked_frac <= 1.0
         assert seen.item_cpu_s <= seen.item_wall_s + 1e-9
         assert seen.workers <= most
-    assert sum(t.observation.steps for t in timeline.ticks) == len(
-        [d for d in timeline.deliveries if d.now_s <= (timeline.ticks[-1].now_s if timeline.ticks else 0.0)]
-    )
+    last_s = timeline.ticks[-1].now_s if timeline.ticks else 0.0
+    steps, times = sum(t.observation.steps for t in timeline.ticks), [d.now_s for d in timeline.deliveries]
+    assert sum(time_s < last_s for time_s in times) <= steps <= sum(time_s <= last_s for time_s in times)
+
+
+def test_what_one_worker_has_been_given_is_not_made_by_another_that_is_idle():
+    costs = Costs(step_s=0.005, item_cpu_s=0.0, item_wait_s=0.32, item_sigma=0.3)
+    best = 34 / 0.32
+    shares = [
+        simulate(Job(costs=(costs,), duration_s=25.0), FixedWorkers(34, depth)).rate(5.0, 25.0) / best
+        for depth in (2, 4)
+    ]
+    # The feed with as many items that sleep as long: 92.4 and 104.9 of 106.3 batches per second, 0.87 and 0.99.
+    assert shares == [pytest.approx(0.88, abs=0.02), pytest.approx(0.99, abs=0.02)]
+
+
+def test_the_policy_is_asked_only_while_the_program_asks_for_a_batch():
+    timeline = simulate(Job(costs=(Costs(step_s=0.7, item_cpu_s=0.1),), duration_s=20.0), FixedWorkers(1))
+    behind_the_first = [tick.now_s for tick in timeline.ticks if tick.now_s > timeline.deliveries[0].now_s]
+    assert behind_the_first
+    assert set(behind_the_first) <= {delivery.now_s for delivery in timeline.deliveries}
 
 
 def test_a_finite_epoch_is_delivered_whole():

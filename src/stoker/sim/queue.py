@@ -1,8 +1,8 @@
 """One job on a virtual clock: a training worker, its data workers and their queue under a scaling policy.
 
-Discrete events over the feed's rules: items are leased in order, each data worker holds at most ``depth`` items
-(leased or ready), delivery is in order, draining workers finish what they hold. CPU cores, and the streams of a remote
-store, are shared: what exceeds them slows everything down equally. The policy is the one that drives the live feed.
+Discrete events under the machine that drives the live feed (:mod:`stoker.feed.state`), with its windows and its policy:
+what is leased, to whom, and what is delivered is decided there. CPU cores, and the streams of a remote store, are
+shared: what exceeds them slows everything down equally.
 """
 
 from __future__ import annotations
@@ -11,10 +11,21 @@ import itertools
 import math
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from stoker.feed.program import WorkItem
 from stoker.feed.scaling import Decision, Observation, ScalingPolicy
+from stoker.feed.shell.window import Counters, Window
+from stoker.feed.state import events as ev
+from stoker.feed.state import instructions as do
+from stoker.feed.state.ledger import Ledger
+from stoker.feed.state.machine import Machine
 from stoker.sim.resource import Clock, SharedCapacity
+
+_LOOK_S = 0.1
+"""How long the feed waits for its workers before it looks at the clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +62,6 @@ class Job:
     """Length of the epoch; None: endless."""
     worker_start_s: float = 0.03
     window_s: float = 0.25
-    observed_in_next: bool = False
-    """The policy is only called while the program asks for a batch, as by a feed without a thread of its own."""
     batch_bytes: int = 0
     worker_bytes: int = 0
     pauses: tuple[tuple[float, float], ...] = ()
@@ -101,7 +110,7 @@ class Timeline:
     deliveries: list[Delivery] = field(default_factory=list[Delivery])
     produced: list[int] = field(default_factory=list[int])
     peak_held: int = 0
-    """Most items that a data worker held at a time."""
+    """Most leases that a data worker had at a time."""
     peak_workers: int = 0
 
     def rate(self, from_s: float, to_s: float) -> float:
@@ -135,39 +144,36 @@ class FixedWorkers:
         return self._decision
 
 
-@dataclass(eq=False)
 class _Worker:
-    number: int
-    started: bool = False
-    draining: bool = False
-    running: bool = False
-    held: int = 0
-    idle_since_s: float | None = None
+    """A data worker: what it has been given to make, one after another."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.leases: deque[do.Lease] = deque()
+        self.is_started = self.is_running = self.is_leaving = False
 
 
-@dataclass
-class _Window:
-    """Counters since the policy was last called."""
+@dataclass(frozen=True)
+class _Made:
+    """What a batch took its worker."""
 
-    start_s: float = 0.0
-    steps: int = 0
-    starved: int = 0
-    step_s: float = 0.0
-    wait_s: float = 0.0
-    handover_s: float = 0.0
-    items: int = 0
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    stall_s: float = 0.0
-    idle_s: float = 0.0
+    wall_s: float
+    cpu_s: float
+    stall_s: float
 
 
 def simulate(job: Job, policy: ScalingPolicy) -> Timeline:
     """What happens when ``policy`` drives ``job``."""
-    return _Queue(job, policy).run()
+    return _Shell(job, policy).run()
 
 
-class _Queue:
+class _Shell:
+    """Carries out on a virtual clock what the machine of an iteration says, as the feed does on processes.
+
+    Like the feed it does so inside the program's calls of ``next``: while the program computes, workers go on with the
+    leases that they have, and nobody reads what they send.
+    """
+
     def __init__(self, job: Job, policy: ScalingPolicy) -> None:
         self._job = job
         self._policy = policy
@@ -177,130 +183,181 @@ class _Queue:
         self._random = random.Random(job.seed)
         self._pauses = deque(job.pauses)
         self._timeline = Timeline()
-        self._workers: list[_Worker] = []
-        self._num_started = 0
-        self._next_seq = 0
-        self._cursor = 0
-        self._ready: dict[int, _Worker] = {}
-        self._waiting_since_s: float | None = None
+        self._workers: dict[int, _Worker] = {}
+        self._num_started = self._drawn = 0
+        self._inbox: deque[tuple[ev.Event, _Made | None]] = deque()
+        """What workers have sent and the training process has not read."""
+        self._machine = Machine(
+            decision=policy.start(job.declared_workers, job.prefetch_factor),
+            ledger=Ledger(),
+            declared=job.declared_workers,
+        )
+        self._counters = Counters(stalls_known=job.reports_stalls)
+        self._window = Window(self._counters, job.start_s, self._machine.idleness)
+        self._actions: dict[type[do.Instruction], Callable[[Any], None]] = {
+            do.Draw: self._draw,
+            do.Spawn: self._spawn,
+            do.Lease: self._lease,
+            do.Stop: self._stop,
+            do.Wait: self._wait,
+            do.Deliver: self._deliver,
+        }
+        """The others are about bytes, slots and processes, of which there are none here."""
+        self._starved_from_s: float | None = None
         self._step_begun_s: float | None = None
-        self._window = _Window()
-        self._decision = policy.start(job.declared_workers, job.prefetch_factor)
 
     def run(self) -> Timeline:
-        self._apply(self._decision)
+        self._tell(ev.Opened())
+        self._tell(ev.Wanted())
         self._ask()
         for at_s, cpu_s in self._job.hogs:
             self._clock.after(at_s, lambda cpu_s=cpu_s: self._cpu.work(cpu_s, _nothing))
-        self._timer()
+        self._look()
         self._clock.run(self._job.duration_s)
         return self._timeline
 
+    @property
+    def _now_s(self) -> float:
+        return self._job.start_s + self._clock.now_s
+
+    # What the machine says
+
+    def _tell(self, event: ev.Event) -> None:
+        self._perform(self._machine.on(event, self._now_s))
+
+    def _perform(self, instructions: list[do.Instruction]) -> None:
+        for instruction in instructions:
+            if act := self._actions.get(type(instruction)):
+                act(instruction)
+
+    def _draw(self, _: do.Draw) -> None:
+        """Draws as long as more is wanted."""
+        more = True
+        while more:
+            is_left = self._job.items is None or self._drawn < self._job.items
+            work = WorkItem(indices=None, start=self._drawn) if is_left else None
+            self._drawn += is_left
+            out = self._machine.on(ev.Drawn(work, self._drawn, exhausted=not is_left), self._now_s)
+            more = bool(out) and type(out[-1]) is do.Draw
+            self._perform(out[:-1] if more else out)
+
     # Data workers
 
-    def _live(self) -> list[_Worker]:
-        return [worker for worker in self._workers if not worker.draining]
-
-    def _apply(self, decision: Decision) -> None:
-        self._decision = decision
-        live = self._live()
-        for _ in range(decision.workers - len(live)):
-            worker = _Worker(self._num_started)
-            self._num_started += 1
-            self._workers.append(worker)
-            self._clock.after(self._job.worker_start_s, lambda worker=worker: self._started(worker))
-        for worker in live[decision.workers :]:
-            self._set_idle(worker, False)
-            worker.draining = True
-            self._retire(worker)
-        self._timeline.peak_workers = max(self._timeline.peak_workers, len(self._live()))
-        for worker in self._live():
-            self._lease(worker)
+    def _spawn(self, spawn: do.Spawn) -> None:
+        worker = _Worker(self._num_started)
+        self._num_started += 1
+        self._workers[worker.number] = worker
+        self._clock.after(self._job.worker_start_s, lambda: self._started(worker))
+        num_active = 1 + len(self._machine.ledger.active())
+        self._timeline.peak_workers = max(self._timeline.peak_workers, num_active)
+        self._tell(ev.Born(worker.number, spawn.worker_id))
 
     def _started(self, worker: _Worker) -> None:
-        worker.started = True
-        self._lease(worker)
+        worker.is_started = True
+        self._go_on(worker)
 
-    def _set_idle(self, worker: _Worker, idle: bool) -> None:
-        if worker.idle_since_s is not None:
-            self._window.idle_s += self._clock.now_s - max(worker.idle_since_s, self._window.start_s)
-        worker.idle_since_s = self._clock.now_s if idle else None
+    def _lease(self, lease: do.Lease) -> None:
+        worker = self._workers[lease.worker]
+        worker.leases.append(lease)
+        self._timeline.peak_held = max(self._timeline.peak_held, len(worker.leases))
+        self._go_on(worker)
 
-    def _lease(self, worker: _Worker) -> None:
-        """Gives a worker its next item, if it may have one; else it is blocked."""
-        if not worker.started or worker.draining or worker.running:
+    def _stop(self, stop: do.Stop) -> None:
+        worker = self._workers[stop.worker]
+        worker.is_leaving = True
+        self._go_on(worker)
+
+    def _go_on(self, worker: _Worker) -> None:
+        """A worker that is at no item begins its next one, or leaves if it has none and was told to."""
+        if not worker.is_started or worker.is_running:
             return
-        left = self._job.items is None or self._next_seq < self._job.items
-        if worker.held >= self._decision.depth or not left:
-            self._set_idle(worker, True)
-            return
-        self._set_idle(worker, False)
-        seq, self._next_seq = self._next_seq, self._next_seq + 1
-        worker.running = True
-        worker.held += 1
-        self._timeline.peak_held = max(self._timeline.peak_held, worker.held)
+        if worker.leases:
+            worker.is_running = True
+            self._make(worker)
+        elif worker.is_leaving and self._workers.pop(worker.number, None) is not None:
+            self._send(ev.Departed((ev.Loss(worker.number, expected=True, left=True),)))
+
+    def _make(self, worker: _Worker) -> None:
         costs, factor, begin_s = self._job.at(self._clock.now_s), 1.0, self._clock.now_s
         if costs.item_sigma:
             factor = self._random.lognormvariate(-(costs.item_sigma**2) / 2.0, costs.item_sigma)
         cpu_s = factor * costs.item_cpu_s
-        self._store.work(factor * costs.item_wait_s, lambda: self._compute(worker, seq, begin_s, cpu_s))
+        self._store.work(factor * costs.item_wait_s, lambda: self._compute(worker, begin_s, cpu_s))
 
-    def _compute(self, worker: _Worker, seq: int, begin_s: float, cpu_s: float) -> None:
+    def _compute(self, worker: _Worker, begin_s: float, cpu_s: float) -> None:
         ready_s = self._clock.now_s
-        self._cpu.work(cpu_s, lambda: self._produced(worker, seq, begin_s, cpu_s, ready_s))
+        self._cpu.work(cpu_s, lambda: self._produced(worker, begin_s, cpu_s, ready_s))
 
-    def _produced(self, worker: _Worker, seq: int, begin_s: float, cpu_s: float, ready_s: float) -> None:
-        worker.running = False
-        self._timeline.produced.append(seq)
-        self._window.items += 1
-        self._window.wall_s += self._clock.now_s - begin_s
-        self._window.cpu_s += cpu_s
-        self._window.stall_s += max(0.0, self._clock.now_s - ready_s - cpu_s)
-        self._ready[seq] = worker
-        if self._waiting_since_s is not None and seq == self._cursor:
-            self._window.wait_s += self._clock.now_s - max(self._waiting_since_s, self._window.start_s)
-            self._window.starved += 1
-            self._waiting_since_s = None
-            self._deliver()
-        self._lease(worker)
+    def _produced(self, worker: _Worker, begin_s: float, cpu_s: float, ready_s: float) -> None:
+        worker.is_running = False
+        lease = worker.leases.popleft()
+        self._timeline.produced.append(lease.seq)
+        made = _Made(self._clock.now_s - begin_s, cpu_s, max(0.0, self._clock.now_s - ready_s - cpu_s))
+        self._send(ev.Arrived(worker.number, lease.generation, self._now_s), made)
+        self._go_on(worker)
 
-    def _retire(self, worker: _Worker) -> None:
-        if worker.draining and not worker.running and worker.held == 0:
-            self._workers.remove(worker)
+    def _send(self, event: ev.Event, made: _Made | None = None) -> None:
+        """A worker tells the training process, which listens while the program waits."""
+        self._inbox.append((event, made))
+        if len(self._inbox) == 1:
+            self._clock.after(0.0, self._wake)
 
     # The training worker
+
+    def _wake(self) -> None:
+        if self._starved_from_s is not None:
+            self._pump()
+            self._tick_if_due()
+            self._tell(ev.Asked())
+
+    def _pump(self) -> None:
+        """Reads what workers have sent."""
+        counters, inbox = self._counters, self._inbox
+        while inbox:
+            event, made = inbox.popleft()
+            if made is not None:
+                counters.items += 1
+                counters.worker_busy_s += made.wall_s
+                counters.worker_cpu_s += made.cpu_s
+                counters.worker_stall_s += made.stall_s
+            self._tell(event)
+        if self._machine.items.waiting:
+            self._tell(ev.Polled())
 
     def _ask(self) -> None:
         if self._pauses and self._pauses[0][0] <= self._clock.now_s:
             self._clock.after(self._pauses.popleft()[1], self._ask)
             return
         if self._step_begun_s is not None:
-            self._window.step_s += self._clock.now_s - self._step_begun_s
+            self._counters.step_s += self._clock.now_s - self._step_begun_s
             self._step_begun_s = None
-        if self._job.observed_in_next:
-            self._tick_if_due()
-        if self._cursor in self._ready:
-            self._deliver()
-        else:
-            self._waiting_since_s = self._clock.now_s
+        self._counters.asked_s = self._now_s
+        self._pump()
+        self._tick_if_due()
+        self._tell(ev.Asked())
 
-    def _deliver(self) -> None:
-        worker = self._ready.pop(self._cursor)
-        self._timeline.deliveries.append(Delivery(self._clock.now_s, self._cursor, worker.number))
-        self._cursor += 1
-        self._window.steps += 1
-        worker.held -= 1
-        self._lease(worker)
-        self._retire(worker)
+    def _deliver(self, deliver: do.Deliver) -> None:
+        item = deliver.item
+        self._book_starved()
+        self._starved_from_s = None
+        self._timeline.deliveries.append(Delivery(self._clock.now_s, item.seq, item.maker))
+        self._counters.batches += 1
         costs = self._job.at(self._clock.now_s)
-        if costs.handover_s:
-            self._window.handover_s += costs.handover_s
-            self._clock.after(costs.handover_s, lambda: self._step(costs))
-        else:
-            self._step(costs)
+        self._clock.after(costs.handover_s, lambda: self._step(costs))
+
+    def _wait(self, _: do.Wait) -> None:
+        if self._starved_from_s is None:
+            self._starved_from_s = self._now_s
+            self._counters.starved_steps += 1
+
+    def _book_starved(self) -> None:
+        if self._starved_from_s is not None:
+            before, self._starved_from_s = self._starved_from_s, self._now_s
+            self._counters.starved_s += self._now_s - before
 
     def _step(self, costs: Costs) -> None:
-        begin_s = self._clock.now_s
+        begin_s, counters = self._clock.now_s, self._counters
+        counters.input_wait_s, counters.asked_s = counters.waited_s(self._now_s), None
         self._clock.after(costs.step_s, lambda: self._cpu.work(costs.step_cpu_s, lambda: self._stepped(begin_s)))
 
     def _stepped(self, begin_s: float) -> None:
@@ -309,50 +366,31 @@ class _Queue:
 
     # The policy
 
-    def _timer(self) -> None:
-        """Looks for a window that is over; exactly at its end where the policy may be called at any time."""
-        often = 5 if self._job.observed_in_next else 1
-        if self._waiting_since_s is not None or not self._job.observed_in_next:
+    def _look(self) -> None:
+        """While it waits, the training process looks up now and then, whether anything has arrived or not."""
+        if self._starved_from_s is not None:
             self._tick_if_due()
-        self._clock.after(self._job.window_s / often, self._timer)
+        self._clock.after(_LOOK_S, self._look)
 
     def _tick_if_due(self) -> None:
-        if self._clock.now_s - self._window.start_s >= self._job.window_s - 1e-9:
+        if self._window.span_s(self._now_s) >= self._job.window_s - 1e-9:
             self._tick()
 
     def _tick(self) -> None:
-        observation = self._observe()
+        self._book_starved()
+        job = self._job
+        observation = self._window.close(
+            self._now_s,
+            workers=len(self._machine.ledger.active()),
+            depth=self._machine.decision.depth,
+            batch_bytes=job.batch_bytes if self._timeline.produced else 0,
+            waiting=self._starved_from_s is not None,
+        )
+        observation = replace(observation, worker_bytes=job.worker_bytes)
         decision = self._policy.decide(observation)
         self._timeline.ticks.append(Tick(self._clock.now_s, observation, decision))
-        self._window = _Window(start_s=self._clock.now_s)
-        self._apply(decision)
-
-    def _observe(self) -> Observation:
-        now_s, window, live = self._clock.now_s, self._window, self._live()
-        length_s = now_s - window.start_s
-        for worker in live:
-            self._set_idle(worker, worker.idle_since_s is not None)
-        if self._waiting_since_s is not None:
-            window.wait_s += now_s - max(self._waiting_since_s, window.start_s)
-        steps, items = max(window.steps, 1), max(window.items, 1)
-        return Observation(
-            now_s=self._job.start_s + now_s,
-            workers=sum(worker.started for worker in live),
-            depth=self._decision.depth,
-            steps=window.steps,
-            items=window.items,
-            starved_frac=window.starved / steps,
-            input_wait_frac=min(1.0, (window.wait_s + window.handover_s) / length_s),
-            handover_frac=min(1.0, window.handover_s / length_s),
-            blocked_frac=min(1.0, window.idle_s / (length_s * max(len(live), 1))),
-            step_s=window.step_s / steps if window.steps else 0.0,
-            item_wall_s=window.wall_s / items,
-            item_cpu_s=window.cpu_s / items,
-            item_stall_s=window.stall_s / items if self._job.reports_stalls else -1.0,
-            batch_bytes=self._job.batch_bytes if self._timeline.produced else 0,
-            worker_bytes=self._job.worker_bytes,
-            waiting=self._waiting_since_s is not None,
-        )
+        self._tell(ev.Decided(decision))
+        self._tell(ev.Wanted())
 
 
 def _nothing() -> None:

@@ -2,7 +2,7 @@
 
 Draws items, leases them, survives its workers and delivers in order, without a clock, a process or a byte of a batch:
 time comes with each event, and a shell carries out what comes of it (:mod:`stoker.feed.shell` on processes of this
-machine).
+machine, :mod:`stoker.sim` on a virtual clock).
 """
 
 from __future__ import annotations
