@@ -327,6 +327,15 @@ def test_bounds_hold_and_decisions_are_pure(seen: list[Observation], least: int,
             assert one.workers * (worker + one.depth * batch) <= memory
 
 
+def test_a_program_that_only_waits_for_workers_that_are_mostly_idle_is_no_overflow():
+    policy = JobAutoscaler(JobScalingConfig(cpu_budget_cores=2.0, max_depth=2))
+    policy.start(2, 2)
+    costs: dict[str, Any] = {"step_s": 0.0, "item_wall_s": 0.1, "item_cpu_s": 0.05, "batch_bytes": 0, "worker_bytes": 0}
+    shares: dict[str, Any] = {"starved_frac": 1.0, "input_wait_frac": 1.0, "blocked_frac": 0.9}
+    windows = [Observation(now_s=float(k), workers=2, depth=2, steps=9, items=9, **costs, **shares) for k in range(40)]
+    assert {policy.decide(window).workers for window in windows} == {2, 3}
+
+
 def constant_jobs(number: int) -> list[Job]:
     """Jobs drawn evenly over the orders of magnitude that occur."""
     rng = random.Random(5)

@@ -378,7 +378,7 @@ class JobAutoscaler:
     def _may_hedge(self, view: View, needed: float, error: float) -> bool:
         """Whether to add a worker against items that vary, beyond the mean need: long evidence, within half as many."""
         lasting = view.wait_frac > 0.05 and error < 0.1 and view.span_s >= 10.0
-        return lasting and self._memory.ceiling is None and self._workers + 1 <= math.ceil(1.5 * needed)
+        return lasting and self._memory.ceiling is None and self._workers < 1.5 * needed
 
     def _patience(self, direction: int) -> int:
         """How many times the usual evidence a change needs: twice as much for each earlier change of mind."""
