@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from stoker.feed.loader import moved
+from stoker.feed.state import trial
 
 ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = {
-    "trial": ("docs/design/how_it_works.md", "three batches are made here", moved.TRIAL_BATCHES == 3),
-    "short batches": ("docs/design/how_it_works.md", f"take at least {moved.MIN_BATCH_S * 1e3:.0f} ms each", True),
-    "short rests": ("docs/design/how_it_works.md", "leave at least half a second of work", moved.MIN_REST_S == 0.5),
-    "watching": ("docs/design/how_it_works.md", f"at most {moved.MAX_WATCH_FRAC:.0%} of a batch's time", True),
-    "watching limit": ("docs/reference/limits.md", f"which may take {moved.MAX_WATCH_FRAC:.0%} of making one", True),
+    "trial": ("docs/design/how_it_works.md", "three batches are made here", trial.TRIAL_BATCHES == 3),
+    "short batches": ("docs/design/how_it_works.md", f"take at least {trial.MIN_BATCH_S * 1e3:.0f} ms each", True),
+    "short rests": ("docs/design/how_it_works.md", "leave at least half a second of work", trial.MIN_REST_S == 0.5),
+    "watching": ("docs/design/how_it_works.md", f"at most {trial.MAX_WATCH_FRAC:.0%} of a batch's time", True),
+    "watching limit": ("docs/reference/limits.md", f"which may take {trial.MAX_WATCH_FRAC:.0%} of making one", True),
     "made again": ("docs/design/how_it_works.md", f"every {moved.RECHECK_EVERY}th batch is made here again", True),
 }
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
@@ -31,19 +30,12 @@ from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.purity import tiers
 from stoker.feed.shell.engine import Engine
 from stoker.feed.shell.outcome import FailedItem, IterationEnd
-from stoker.feed.state.probing import why_not_probed
+from stoker.feed.state.trial import Trial
 from stoker.feed.torch_private import DatasetKind
 from stoker.feed.transport.pack import digest, is_plain, pack
 
 _TRIAL = "trial of a loader without workers"
 _STAYS = "its batches are made in the training process"
-TRIAL_BATCHES = 3
-MIN_BATCH_S = 0.005
-"""Batches that take less are not worth a process."""
-MIN_REST_S = 0.5
-"""Nor is an iteration of which less than this is left."""
-MAX_WATCH_FRAC = 0.03
-"""Comparing the dataset before each delivery may cost this share of making a batch."""
 RECHECK_EVERY = 97
 """Every so many batches one is made again here and compared; a prime, so as not to meet a rhythm of the program's."""
 
@@ -55,73 +47,6 @@ def state_of(program: Program, random: str) -> tuple[object, ...]:
     """
     seen = tiers.watch_survey(program, draws=random == "keep").fingerprint
     return seen, tiers.ambient_state(), threading.get_ident()
-
-
-@dataclass
-class Trial:
-    """Watches the first batches made here."""
-
-    program: Program
-    length: int | None
-    random: str
-    free_bytes: int = 0
-    """Memory that could be allocated before the first batch was made; 0 when unknown."""
-    batch_bytes: int = 0
-    """Of the largest batch made here."""
-    make_s: list[float] = field(default_factory=list[float])
-    obstacle: str = ""
-
-    def __post_init__(self) -> None:
-        self.watch_s = float("inf")
-        self._state = self._look()
-
-    def _look(self) -> tuple[object, ...]:
-        begun = time.monotonic()
-        state = state_of(self.program, self.random)
-        self.watch_s = min(self.watch_s, time.monotonic() - begun)  # the least disturbed of several
-        return state
-
-    def note(self, batch: Any, seconds: float, *, drew: bool) -> None:
-        """A batch was made here in so many seconds."""
-        self.make_s.append(seconds)
-        if self._is_quick:
-            return
-        self.batch_bytes = max(self.batch_bytes, _bytes_of(batch))
-        if drew and self.random == "keep":
-            self.obstacle = (
-                "its samples draw from the main random stream (`--random sample` gives each sample a seed instead)"
-            )
-        elif not is_plain(batch):
-            self.obstacle = "its batches hold objects that would not be quite the same after a journey"
-        elif self._look() != self._state:
-            self.obstacle = "what its dataset refers to changes from batch to batch"
-
-    @property
-    def over(self) -> bool:
-        """Whether it is known whether to move."""
-        return bool(self.obstacle) or self._is_quick or len(self.make_s) >= TRIAL_BATCHES
-
-    @property
-    def _is_quick(self) -> bool:
-        """Whether already the first batch, which is rarely the quickest, took too little."""
-        return bool(self.make_s) and self.make_s[0] < MIN_BATCH_S
-
-    def verdict(self) -> str:
-        """Why the loader stays, as half a sentence; empty when it is worth moving."""
-        if self.obstacle:
-            return self.obstacle
-        if why := why_not_probed(
-            sample_bytes=self.batch_bytes, batch_bytes=self.batch_bytes, workers=1, free_bytes=self.free_bytes
-        ):
-            return why
-        seconds = sorted(self.make_s)[len(self.make_s) // 2]
-        if seconds < MIN_BATCH_S:
-            return f"a batch takes {1e3 * seconds:.1f} ms to make: nothing to gain"
-        if self.length is not None and (self.length - len(self.make_s)) * seconds < MIN_REST_S:
-            return f"an iteration of {self.length} batches of {1e3 * seconds:.0f} ms is too short to gain from it"
-        if self.watch_s > MAX_WATCH_FRAC * seconds:
-            return f"watching its objects would take {1e3 * self.watch_s:.1f} ms of {1e3 * seconds:.0f} ms a batch"
-        return ""
 
 
 class UndeclaredIterator(FedIterator):
@@ -147,12 +72,23 @@ class UndeclaredIterator(FedIterator):
             return
         self._in_process = InProcess(self._make_watched, [], self._draw, self.yielded)
         if feed.choice.candidate:
-            self._trial = feed.effort.attempt(
-                _TRIAL,
-                lambda: Trial(self._program, _length(loader), feed.services.config.random, feed.memory.started_bytes),
-                None,
-                then=_STAYS,
-            )
+            self._trial = feed.effort.attempt(_TRIAL, self._begin_trial, None, then=_STAYS)
+
+    def _begin_trial(self) -> Trial:
+        feed = self._feed
+        watch_s = self._look()
+        return Trial(
+            length=_length(self._loader),
+            keeps_random=feed.services.config.random == "keep",
+            free_bytes=feed.memory.started_bytes,
+            watch_s=watch_s,
+        )
+
+    def _look(self) -> float:
+        """Looks at what its batches may depend on, for the trial; the seconds that this took."""
+        begun = time.monotonic()
+        self._watched = state_of(self._program, self._feed.services.config.random)
+        return time.monotonic() - begun
 
     def _iteration(self) -> Iteration:
         return self._feed.iteration(self._base_seed, Tier.ELASTIC)
@@ -194,11 +130,21 @@ class UndeclaredIterator(FedIterator):
 
         def note() -> bool:
             assert picture is not None
-            trial.note(batch, seconds, drew=streams.drawn_since(picture))
+            drew = streams.drawn_since(picture)
+            trial.timed(seconds)
+            if not trial.is_quick:
+                before, watch_s = self._watched, self._look()
+                trial.seen(
+                    batch_bytes=_bytes_of(batch),
+                    drew=drew,
+                    is_plain=is_plain(batch),
+                    changed=self._watched != before,
+                    watch_s=watch_s,
+                )
             return True
 
         if not attempt(_TRIAL, note, False, then=_STAYS):
-            trial.obstacle = "stoker failed to look at its batches"
+            trial.give_up("stoker failed to look at its batches")
         return batch
 
     def _next_batch(self) -> Any:
