@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from stoker.core.errors import WorkerStartError
 from stoker.feed.program import WorkItem
 from stoker.feed.scaling import Decision
 from stoker.feed.state.ledger import FreeSlots, Ledger
@@ -240,3 +241,97 @@ class Skipped(Event):
 
     seq: int
     drawn: int
+
+
+class LifeEvent(msgspec.Struct, gc=False):
+    """What :meth:`stoker.feed.state.life.Life.on` takes in; one of the below."""
+
+
+class Begun(LifeEvent):
+    """The program has asked for an iterator."""
+
+
+class TrialBegun(LifeEvent):
+    """The dataset was looked at before the first batch; the fields are those of a trial's arguments."""
+
+    length: int | None
+    free_bytes: int
+    watch_s: float
+
+
+class Next(LifeEvent):
+    """The program asks for the next batch, having got so many."""
+
+    yielded: int
+
+
+class FirstMade(LifeEvent):
+    """The first batch waits; ``is_safe``: it is the same, however the comparison of samples ends."""
+
+    is_safe: bool
+
+
+class Settled(LifeEvent):
+    """The comparison of samples is over: elastic, or not."""
+
+    elastic: bool
+
+
+class MadeHere(LifeEvent):
+    """On trial, a batch was made in the training process in so many seconds."""
+
+    seconds: float
+
+
+class Examined(LifeEvent):
+    """That batch was looked at; the fields are those of :meth:`stoker.feed.state.trial.Trial.seen`."""
+
+    batch_bytes: int
+    drew: bool
+    is_plain: bool
+    changed: bool
+    watch_s: float
+
+
+class NotExamined(LifeEvent):
+    """Stoker failed to look at it, or at the dataset before the first one."""
+
+
+class Started(LifeEvent):
+    """Workers make the batches of a loader that declares none."""
+
+
+class NotStarted(LifeEvent, gc=True):
+    """By a mistake of stoker's own, they don't."""
+
+    error: Exception
+
+
+class TwinCompared(LifeEvent):
+    """The batch that was made in both places: whether it differs."""
+
+    differs: bool
+
+
+class Looked(LifeEvent):
+    """What a loader without declared workers depends on: whether it has changed since they were started."""
+
+    changed: bool
+
+
+class Repeated(LifeEvent):
+    """A worker's batch was made here as well: whether it differs."""
+
+    differs: bool
+
+
+class Stranded(LifeEvent, gc=True):
+    """Workers are gone, and others can't be started."""
+
+    error: WorkerStartError
+
+
+class Over(LifeEvent):
+    """The iteration is over; ``seen``: the program has been told so, not left before."""
+
+    seen: bool = False

@@ -162,3 +162,80 @@ class Raise(Instruction, gc=True):
     """Raise an error in the program."""
 
     error: Exception
+
+
+class Open(Instruction):
+    """Have the iteration's workers started, and first items leased."""
+
+
+class OpenHere(Instruction):
+    """No workers are wanted: have the iteration made in the training process."""
+
+
+class BeginTrial(Instruction):
+    """Look at what batches may depend on: ``TrialBegun`` or ``NotExamined`` follows."""
+
+
+class Start(Instruction):
+    """Have workers make what the training process would: ``Started`` or ``NotStarted`` follows."""
+
+
+class Take(Instruction):
+    """Deliver the next batch that workers make; ``Stranded`` may follow."""
+
+    repeat: bool = False
+    """Make it in the training process as well: ``Repeated`` follows."""
+
+
+class MakeHere(Instruction):
+    """Make the next batch in the training process, and deliver it."""
+
+
+class MakeTwin(Instruction):
+    """The same for one that workers make as well."""
+
+
+class CompareTwin(Instruction):
+    """Take theirs, and drop it: ``TwinCompared`` follows."""
+
+
+class AwaitFirst(Instruction):
+    """Wait for the first batch: ``FirstMade`` follows."""
+
+
+class Settle(Instruction):
+    """Wait for the comparison of samples: ``Settled`` follows."""
+
+
+class GoPinned(Instruction):
+    """Go on with as many workers as declared, each in the state that torch's would be in."""
+
+
+class Leave(Instruction):
+    """End the workers; what they have not delivered is made in the training process."""
+
+
+class Dismiss(Instruction):
+    """Have the workers of an earlier iteration end that can't be used again."""
+
+
+class Examine(Instruction):
+    """Look at the batch that was made, and at what it may depend on: ``Examined`` follows."""
+
+
+class Look(Instruction):
+    """Look at what batches may depend on: ``Looked`` follows."""
+
+
+class Stay(Instruction):
+    """Tell that the loader stays in the training process, and why; only for now with ``keep_trying``."""
+
+    why: str
+    keep_trying: bool = False
+
+
+class Failed(Instruction, gc=True):
+    """A part of stoker has failed, so the loader stays in the training process: tell of it."""
+
+    part: str
+    error: Exception
