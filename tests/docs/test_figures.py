@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.feed.loader import moved
-from stoker.feed.state import trial
+from stoker.feed.state import life, trial
 
 ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = {
@@ -16,7 +15,7 @@ SENTENCES = {
     "short rests": ("docs/design/how_it_works.md", "leave at least half a second of work", trial.MIN_REST_S == 0.5),
     "watching": ("docs/design/how_it_works.md", f"at most {trial.MAX_WATCH_FRAC:.0%} of a batch's time", True),
     "watching limit": ("docs/reference/limits.md", f"which may take {trial.MAX_WATCH_FRAC:.0%} of making one", True),
-    "made again": ("docs/design/how_it_works.md", f"every {moved.RECHECK_EVERY}th batch is made here again", True),
+    "made again": ("docs/design/how_it_works.md", f"every {life.RECHECK_EVERY}th batch is made here again", True),
 }
 
 

@@ -24,7 +24,7 @@ from stoker.feed import scaling
 from stoker.feed.loader import moved
 from stoker.feed.purity import objects, probe, tiers
 from stoker.feed.shell import memory, watch, window
-from stoker.feed.state import probing
+from stoker.feed.state import probing, trial
 from stoker.graph import cut_control
 from stoker.graph.choice import cut
 from stoker.graph.recording import common_graph, recorder
@@ -37,15 +37,15 @@ from tests.faults.serve import served
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 MODULES = (
-    objects, tiers, probe, probing, memory, watch, window, scaling, budget, job, steps, cutting, cut_control,
+    objects, tiers, probe, probing, trial, memory, watch, window, scaling, budget, job, steps, cutting, cut_control,
     step_watcher, recorder, verifier, common_graph, cut, attention, places,
 )  # fmt: skip
-CLASSES = (serving.LoaderEvents, moved.Trial)
+CLASSES = (serving.LoaderEvents, moved.Looks)
 FALLBACKS = {
     # What stands for a choice that failed.
     "stoker.feed.purity.tiers.left_to_torch", "stoker.feed.purity.tiers.as_declared",
     "stoker.feed.purity.tiers.Choice.__init__", "stoker.feed.scaling.Decision.__init__",
-    "stoker.feed.state.probing.Probing.give_up",
+    "stoker.feed.state.probing.Probing.give_up", "stoker.feed.state.trial.Trial.give_up",
     # What hands a batch on, and what keeps mistakes in.
     "stoker.graph.cut_control.Cutter.batch_of",
     *(f"stoker.run.loaders.cutting._Careful.{name}" for name in vars(cutting._Careful)),

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from stoker.core.errors import DifferentResultError
-from stoker.feed.loader import moved
+from stoker.feed.state import life
 from stoker.records import events
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
@@ -150,7 +150,7 @@ def test_exceptions_come_bare() -> None:
 
 def test_difference_in_a_data_worker_is_loud(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dataset that depends on what the walk can't see is caught when a batch is made again."""
-    monkeypatch.setattr(moved, "RECHECK_EVERY", 20)
+    monkeypatch.setattr(life, "RECHECK_EVERY", 20)
 
     class Hidden(Slow):
         def __getitem__(self, index: int) -> torch.Tensor:

@@ -122,6 +122,13 @@ def is_iterable(loader: DataLoader[Any]) -> bool:
     return loader._dataset_kind == DatasetKind.Iterable
 
 
+def new_fetcher(loader: DataLoader[Any]) -> Any:
+    """What makes a loader's batches in this process; a stream begins with it."""
+    return DatasetKind.create_fetcher(
+        loader._dataset_kind, loader.dataset, loader._auto_collation, loader.collate_fn, loader.drop_last
+    )
+
+
 def makes_iterators_as_torch(loader: DataLoader[Any]) -> bool:
     """Whether neither a loader nor its class has an own way to make iterators."""
     return GET_ITERATOR not in vars(loader) and type(loader)._get_iterator is DataLoader._get_iterator

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (torch's private iterator, of which this is a subclass, is untyped)
-"""Iterators in which torch's own workers and ours take turns, so that a run says what the program gains from us.
+# (loaders and their batches are the program's)
+"""Torch's own workers and ours in turns, so that a run says what the program gains from us.
 
 Which batch is whose, and what counts, is decided in :mod:`stoker.feed.order.alternation`. Both sides draw from one
 order: the program sees each batch once, in its order.
@@ -15,24 +15,16 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker.core.errors import WorkerStartError
-from stoker.feed.loader.iterator import FedIterator, Pace
-from stoker.feed.loader.loader_feed import LoaderFeed, torchs_lookahead
-from stoker.feed.loader.moved import UndeclaredIterator
+from stoker.feed.loader.loader_feed import LoaderFeed, Pace, torchs_lookahead
 from stoker.feed.loader.rival import Rival
-from stoker.feed.order.alternation import Alternation, Side, Turn, Walk, plan
-from stoker.feed.order.cursor import Cursor, length_of
-from stoker.feed.order.sampling import draws_lazily, num_free
+from stoker.feed.loader.supply import Supply
+from stoker.feed.order.alternation import Alternation, Side, Walk, plan
+from stoker.feed.order.cursor import length_of
+from stoker.feed.order.sampling import Order, draws_lazily, num_free
 from stoker.feed.program import Tier
+from stoker.feed.state.life import Phase
 from stoker.feed.torch_private import index_sampler_of, is_iterable
 from stoker.records import versus
-
-
-def iterator_type(loader: DataLoader[Any], feed: LoaderFeed, cursor: Cursor | None) -> type[FedIterator]:
-    """What serves the next iteration of a loader: with torch's own workers taking turns as long as they are to."""
-    compared = cursor is None and _alternation(loader, feed) is not None
-    if loader.num_workers:
-        return ComparedIterator if compared else FedIterator
-    return ComparedUndeclared if compared else UndeclaredIterator
 
 
 def _alternation(loader: DataLoader[Any], feed: LoaderFeed) -> Alternation | None:
@@ -96,26 +88,45 @@ def _end(feed: LoaderFeed, reason: str = "") -> None:
     feed.listener.comparison_ended(reason, versus.describe(found) if found else missing)
 
 
-class ComparedIterator(FedIterator):
-    """As its base class, with rounds of batches that torch's own iterator makes."""
+class Turns:
+    """Who makes the next batch of a loader that is compared: torch's own iterator, or our supply.
 
-    def __init__(self, loader: DataLoader[Any], feed: LoaderFeed, pace: Pace, cursor: Cursor | None = None) -> None:
+    Args:
+        feed: what stoker keeps for the loader.
+        supply: ours.
+        pace: told where a step over a batch of ours ends with its round.
+        pins: whether batches are pinned.
+    """
+
+    def __init__(self, feed: LoaderFeed, supply: Supply, pace: Pace, *, pins: bool) -> None:
+        self._feed = feed
+        self._supply = supply
+        self._pace = pace
+        self._pins = pins
         self._rival: Rival | None = None
         self._walk: Walk | None = None
-        super().__init__(loader, feed, pace, cursor)
+        self._has_begun = False
+        self._samples = 0
 
-    def _start(self, cursor: Cursor | None) -> None:
-        self._challenge()
+    @staticmethod
+    def of(loader: DataLoader[Any], feed: LoaderFeed, supply: Supply, pace: Pace, *, pins: bool) -> Turns | None:
+        """The turns of a loader; None where it is not compared, or not any more."""
+        return Turns(feed, supply, pace, pins=pins) if _alternation(loader, feed) is not None else None
+
+    def begin(self, loader: DataLoader[Any], order: Order, base_seed: int) -> None:
+        """The next iteration begins, for both."""
+        self._order = order
+        self._challenge(loader, base_seed)
         try:
-            super()._start(cursor)
+            self._supply.begin(loader, order, base_seed, None)
         except WorkerStartError:
             self._dismiss_rival()
             raise
         self._show_pace()
 
-    def _challenge(self) -> None:
+    def _challenge(self, loader: DataLoader[Any], base_seed: int) -> None:
         """Torch's workers start where the program asks for an iterator, as they would without us."""
-        alternation = _alternation(self._loader, self._feed)
+        alternation = _alternation(loader, self._feed)
         self._walk = None
         if alternation is None:
             self._dismiss_rival()
@@ -123,58 +134,50 @@ class ComparedIterator(FedIterator):
         started = self._rival is None
         try:
             if self._rival is None:
-                self._rival = Rival(self._loader, self._base_seed, pin_memory=self._pin_memory)
+                self._rival = Rival(loader, base_seed, pin_memory=self._pins)
             else:
                 self._rival.restart()
         except Exception as error:  # what torch refuses would be refused without us as well: the program may not care
             self._stop(f"torch's own loader could not be started ({error!r})")
             return
-        context: Any = self._loader.multiprocessing_context or torch.multiprocessing
-        cold = started and self._num_workers > 0 and context.get_start_method() != "fork"
-        length = _length(self._loader)
-        last = None if length is None else length - _reserve(self._loader)
+        context: Any = loader.multiprocessing_context or torch.multiprocessing
+        cold = started and loader.num_workers > 0 and context.get_start_method() != "fork"
+        length = _length(loader)
+        last = None if length is None else length - _reserve(loader)
         self._walk = Walk(alternation, last=last, cold=cold)
-        self._begin_rounds()
-
-    def _begin_rounds(self) -> None:
-        """The first round begins with the first item."""
-        self._next_turn()
+        self._has_begun = loader.num_workers > 0
+        if self._has_begun:  # the first round begins with the first item, else where the trial is over
+            self._next_turn()
 
     # -- the step ----------------------------------------------------------------------------------------------------
 
     @property
-    def _turn(self) -> Turn | None:
-        """The round under way."""
-        return self._walk.turn if self._walk is not None else None
-
-    @property
     def _is_plain(self) -> bool:
-        turn = self._turn
+        turn = self._walk.turn if self._walk is not None else None
         return turn is not None and turn.side is Side.PLAIN
 
-    def __next__(self) -> Any:
-        if self._walk is not None and not (self._ended or self._cut_off) and self._owner.is_here:
-            self._turn_over()
-        if self._is_plain:
-            return self._next_of_rival()
-        samples = self._feed.counters.samples
-        batch = super().__next__()
-        self._note(self._feed.counters.samples - samples, self._feed.num_workers)
-        return batch
+    def next(self) -> tuple[Any] | None:
+        """A batch of torch's; None where the next one is ours: then ``delivered`` follows.
 
-    def _next_of_rival(self) -> Any:
-        """A batch of torch's; no part of what a report says of ours, to which such a round is a pause."""
+        It is no part of what a report says of ours, to which such a round is a pause.
+        """
+        self._turn_over()
         rival = self._rival
-        assert rival is not None
-        try:
-            work, batch = rival.next()
-        except StopIteration:  # the order has ended within the round
-            self._go_on_alone()
-            return super().__next__()
-        self._order.advance(self._order.drawn - rival.num_open)
-        self._num_yielded += 1
-        self._note(work.num_samples(batched=self._auto_collation), rival.num_workers)
-        return batch
+        if self._is_plain and rival is not None:
+            try:
+                work, batch = rival.next()
+            except StopIteration:  # the order has ended within the round
+                self._go_on_alone()
+            else:
+                self._order.advance(self._order.drawn - rival.num_open)
+                self._note(work.num_samples(batched=self._supply.is_batched), rival.num_workers)
+                return (batch,)
+        self._samples = self._feed.counters.samples
+        return None
+
+    def delivered(self) -> None:
+        """The program gets a batch of ours."""
+        self._note(self._feed.counters.samples - self._samples, self._feed.num_workers)
 
     def _note(self, samples: int, workers: int) -> None:
         """A batch was delivered, as the program sees it: with all that we do inside of ``next``."""
@@ -185,71 +188,73 @@ class ComparedIterator(FedIterator):
 
     def _show_pace(self) -> None:
         """The policy learns from the steady part of our rounds; the rest is a pause to it."""
-        if self._engine is not None:
-            self._engine.show_pace(self._walk is None or (self._walk.steady and not self._is_plain))
+        if self._supply.engine is not None:
+            self._supply.engine.show_pace(self._walk is None or (self._walk.steady and not self._is_plain))
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
     def _turn_over(self) -> None:
         """Has the other side take over where a round is over."""
-        turn = self._turn
-        why = "" if self._is_plain else self._obstacle()
-        if why:
+        walk = self._walk
+        if walk is None:
+            return
+        if not self._is_plain and (why := self._obstacle()):
             self._stop(why)
-        elif turn is not None and self._order.drawn == turn.end and not self._num_open:
+        elif walk.turn is not None and self._order.drawn == walk.turn.end and not self._num_open:
+            self._next_turn()
+        elif not self._has_begun and self._supply.life.phase is Phase.FEEDING:
+            self._has_begun = True
             self._next_turn()
 
     @property
     def _num_open(self) -> int:
         """Items drawn and not delivered, by either side."""
-        made = self._engine.num_open if self._engine is not None else 0
-        ahead = self._pinner is not None and self._pinner.pending
-        return made + ahead + (self._rival.num_open if self._rival is not None else 0)
+        return self._supply.num_open + (self._rival.num_open if self._rival is not None else 0)
 
     def _obstacle(self) -> str:
         """Why the comparison cannot go on, as half a sentence; empty when it can."""
         choice = self._feed.choice
         if choice is None or choice.candidate:
             return ""
-        in_process = "its batches are made in the training process" if self._in_process is not None else ""
+        here = self._supply.life.phase is Phase.IN_PROCESS
+        in_process = "its batches are made in the training process" if here else ""
         return _unfit_tier(choice.tier, choice.reason) or in_process
 
     def _next_turn(self) -> None:
-        walk, rival = self._walk, self._rival
+        walk, rival, order, feed = self._walk, self._rival, self._order, self._feed
         assert walk is not None
         assert rival is not None
-        was_plain = self._is_plain
-        num_open = self._num_open
-        pair = walk.next_turn(self._order.drawn - num_open, num_open)
+        was_plain, num_open = self._is_plain, self._num_open
+        pair = walk.next_turn(order.drawn - num_open, num_open)
         if pair is not None:
-            self._feed.listener.compared(pair)
-        self._order.limit = walk.turn.end if walk.turn is not None else None
+            feed.listener.compared(pair)
+        order.limit = walk.turn.end if walk.turn is not None else None
         if self._is_plain:
-            self._leave_ours()
-            rival.begin(self._draw)
-        elif was_plain and self._engine is not None:
-            self._engine.skip_to(self._order.drawn)
+            if feed.cutter is not None:
+                feed.cutter.left()
+            self._pace.left(feed)  # the last step over a batch of ours is over
+            rival.begin(self._supply.draw)
+        elif was_plain:
+            self._skip()
         self._show_pace()
         if walk.turn is None and walk.alternation.over:
-            self._go_on_alone()
-            self._dismiss_rival()
-            _end(self._feed)
+            self._stop()
 
-    def _leave_ours(self) -> None:
-        """The last step over a batch of ours is over."""
-        self._leave_steps()
-        self._pace.left(self._feed)
+    def _skip(self) -> None:
+        """Ours goes on behind what torch's has delivered."""
+        if self._supply.engine is not None:
+            self._supply.engine.skip_to(self._order.drawn)
 
-    def _stop(self, why: str) -> None:
-        """No more comparing, in the middle of it or before."""
+    def _stop(self, why: str = "") -> None:
+        """No more comparing: it is done, or it can't go on."""
         self._go_on_alone()
         self._dismiss_rival()
         _end(self._feed, why)
 
     def _go_on_alone(self) -> None:
         """The rest of the iteration is ours."""
-        if self._is_plain and self._engine is not None:
-            self._engine.skip_to(self._order.drawn)
+        if self._is_plain:
+            self._skip()
         self._order.limit = None
         self._walk = None
         self._show_pace()
@@ -261,20 +266,7 @@ class ComparedIterator(FedIterator):
         if rival is not None:
             rival.close()
 
-    def _let_go(self) -> None:
+    def end(self) -> None:
+        """The iterator lets go of its workers, and so does torch's."""
         self._walk = None
         self._dismiss_rival()
-        super()._let_go()
-
-
-class ComparedUndeclared(ComparedIterator, UndeclaredIterator):
-    """The same for a loader that declares no workers, once it is served by ours: torch makes its batches here."""
-
-    def _begin_rounds(self) -> None:
-        self._begun = False
-
-    def _turn_over(self) -> None:
-        super()._turn_over()
-        if not self._begun and self._walk is not None and self._engine is not None and not self._twin:
-            self._begun = True  # the trial is over
-            self._next_turn()

@@ -1,12 +1,15 @@
-"""Making elastic items in the training process: no workers wanted, or none to be had."""
+"""Making items in the training process: no workers declared, none wanted, or none to be had."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stoker.feed import fetch, streams
 from stoker.feed.program import Iteration, Program, WorkItem
 from stoker.feed.purity import tiers
+from stoker.feed.shell.outcome import IterationEnd
 from stoker.feed.torch_private import set_worker_info, worker_info
 
 
@@ -44,3 +47,28 @@ class InlineMaker:
             streams.restore(states)
             streams.adopt(adopted)
             set_worker_info(info)
+
+
+class InProcess:
+    """The rest of an iteration, made in this process from the same order."""
+
+    def __init__(
+        self,
+        make: Callable[[int, WorkItem], Any],
+        works: Sequence[WorkItem],
+        draw: Callable[[], WorkItem | None],
+        seq: int,
+    ) -> None:
+        self._make = make
+        self._works = deque(works)
+        self._draw = draw
+        self.seq = seq
+        """Number of the next item."""
+
+    def next(self) -> tuple[WorkItem, Any]:
+        """The next item and its batch; raises :class:`IterationEnd` at the end, and what making it raises."""
+        work = self._works.popleft() if self._works else self._draw()
+        if work is None:
+            raise IterationEnd
+        seq, self.seq = self.seq, self.seq + 1
+        return work, self._make(seq, work)

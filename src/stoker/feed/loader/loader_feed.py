@@ -102,6 +102,34 @@ class Services(Protocol):
         ...
 
 
+class Pace(Protocol):
+    """Is told when the program asks for something and when it gets it, on every loader: at the outermost edge."""
+
+    def begun(self, feed: LoaderFeed) -> None:
+        """The program called ``iter``."""
+        ...
+
+    def opened(self, feed: LoaderFeed) -> None:
+        """It returned."""
+        ...
+
+    def asked(self, feed: LoaderFeed) -> None:
+        """The program called ``next``."""
+        ...
+
+    def delivered(self, feed: LoaderFeed) -> None:
+        """The program gets a batch."""
+        ...
+
+    def failed(self, feed: LoaderFeed, *, ended: bool) -> None:
+        """The program gets an exception; ``ended``: ``StopIteration``."""
+        ...
+
+    def left(self, feed: LoaderFeed) -> None:
+        """The program has left the current iteration before its end."""
+        ...
+
+
 class LoaderFeed:
     """Serves one DataLoader."""
 

@@ -15,9 +15,8 @@ from stoker.core.errors import ResumeError, WorkerStartError
 from stoker.core.mishaps import is_own, reraise_from_handler
 from stoker.core.places import call, standing_in
 from stoker.feed import streams
-from stoker.feed.loader.compared import iterator_type
-from stoker.feed.loader.iterator import Pace
-from stoker.feed.loader.loader_feed import LoaderFeed
+from stoker.feed.loader.iterator import FedIterator
+from stoker.feed.loader.loader_feed import LoaderFeed, Pace
 from stoker.feed.order.cursor import Cursor, check_fits, inner_sampler, own_generator, set_state
 from stoker.feed.program import Tier
 from stoker.feed.torch_private import BaseIterator, index_sampler_of, stock_get_iterator
@@ -63,7 +62,7 @@ def _serve(
     states = [generator.get_state() for generator in generators]
     main = streams.save()
     try:
-        return iterator_type(loader, feed, cursor)(loader, feed, pace, cursor)
+        return FedIterator(loader, feed, pace, cursor)
     except Exception as error:
         reraise_from_handler(error)
         if cursor is not None or not (isinstance(error, WorkerStartError) or is_own(error)):

@@ -20,8 +20,8 @@ from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.mishaps import BestEffort, Unfailing, line_of, reraise_from_handler, trace_of
 from stoker.core.saying import say
 from stoker.core.sources import file_shown, own_program
-from stoker.feed.loader.iterator import Pace, close_all
-from stoker.feed.loader.loader_feed import FeedConfig, LoaderFeed, StepCutter
+from stoker.feed.loader.iterator import close_all
+from stoker.feed.loader.loader_feed import FeedConfig, LoaderFeed, Pace, StepCutter
 from stoker.feed.loader.serve import serve
 from stoker.feed.order.sampling import Cursor
 from stoker.feed.purity.objects import is_library
