@@ -17,7 +17,8 @@ from stoker.backends.local import LocalBackend
 from stoker.feed.loader.loader_feed import LoaderFeed
 from stoker.feed.program import Iteration, Tier, WorkItem
 from stoker.feed.shell.crew import Crew, Message
-from stoker.feed.transport.messages import Kind, LeaseFlag, LeaseHeader
+from stoker.feed.state.instructions import Lease
+from stoker.feed.transport.messages import Kind
 
 BAR = Bar(
     "feed_start",
@@ -149,8 +150,7 @@ def _added_s(crew: Crew, seq: int) -> float:
     begun = time.perf_counter()
     member = crew.spawn(0)
     assert member is not None
-    header = LeaseHeader(seq, seq, -1, -1, LeaseFlag.NONE)
-    crew.lease(member, header, WorkItem(indices=[0], start=0))
+    crew.lease(Lease(member.identity.number, seq, seq, -1, -1, WorkItem(indices=[0], start=0)))
     deadline = begun + 30.0
     while time.perf_counter() < deadline:
         for arrival in crew.poll(1.0):

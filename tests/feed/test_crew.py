@@ -18,8 +18,9 @@ from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.purity.tiers import reuse_fingerprint
 from stoker.feed.shell.crew import Crew, Member, Message, process_state
 from stoker.feed.shell.watch import Watch
+from stoker.feed.state.instructions import Lease
 from stoker.feed.transport.board import Departure
-from stoker.feed.transport.messages import Kind, LeaseFlag, LeaseHeader, unpack_ready
+from stoker.feed.transport.messages import Kind, unpack_ready
 
 pytestmark = pytest.mark.integration
 ITERATION = Iteration(ordinal=0, base_seed=5, tier=Tier.ELASTIC)
@@ -74,10 +75,10 @@ class Bench:
         return member
 
     def lease(self, member: Member, *indices: int, slot: int = -1) -> int:
-        header = LeaseHeader(self.seq, self.seq, 0 if slot >= 0 else -1, slot, LeaseFlag.NONE)
-        self.crew.lease(member, header, WorkItem(indices=list(indices), start=0))
+        seq, work = self.seq, WorkItem(indices=list(indices), start=0)
+        self.crew.lease(Lease(member.identity.number, seq, seq, 0 if slot >= 0 else -1, slot, work))
         self.seq += 1
-        return header.seq
+        return seq
 
     def until(self, done: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + TIMEOUT_S

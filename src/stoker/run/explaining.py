@@ -28,9 +28,10 @@ from stoker.feed.purity import tiers
 from stoker.feed.purity.probe import NUM_SAMPLES, Evidence
 from stoker.feed.purity.tiers import Choice
 from stoker.feed.shell.crew import Crew, Severance
+from stoker.feed.state.instructions import Lease
 from stoker.feed.torch_private import collates, index_sampler_of
 from stoker.feed.transport.board import Departure
-from stoker.feed.transport.messages import Kind, LeaseFlag, LeaseHeader, unpack_lease
+from stoker.feed.transport.messages import Kind, unpack_lease
 from stoker.records import events
 from stoker.records.explanation import Explanation
 from stoker.run.hard_exit import await_end
@@ -171,8 +172,8 @@ def _run_probe(
         return None, "no data worker could be started"
     item = WorkItem(indices=indices, start=0)
     other = WorkItem(indices=others, start=NUM_SAMPLES) if others else None
-    # REPLAY: the batch itself is of no use to anybody and stays where it is.
-    crew.lease(beside, LeaseHeader(0, 0, -1, -1, LeaseFlag.DIGEST | LeaseFlag.REPLAY), item)
+    # Repeated: the batch itself is of no use to anybody and stays where it is.
+    crew.lease(Lease(beside.identity.number, 0, 0, -1, -1, item, digest=True, repeat=True))
     crew.probe(apart, "apart", item, other)
     found: dict[str, Evidence] = {}
     trouble, made = "", False

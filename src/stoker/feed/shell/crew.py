@@ -23,9 +23,10 @@ from stoker.core.errors import WireError, WorkerStartError
 from stoker.core.forking import at_fork
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.purity.probe import Role
+from stoker.feed.state.instructions import Lease
 from stoker.feed.state.ledger import Ledger
 from stoker.feed.transport.board import Board, Departure, Whereabouts
-from stoker.feed.transport.messages import Channel, Frame, Kind, LeaseHeader
+from stoker.feed.transport.messages import Channel, Frame, Kind, LeaseFlag, pack_lease
 from stoker.feed.transport.slots import Ring
 
 _REFUSED_S = 1.0
@@ -180,6 +181,8 @@ class Crew:
         self.refusal = ""
         """Why the last worker that was asked for could not be started; empty when it could."""
         self._refused_s = 0.0
+        self.is_short = False
+        """Whether the training process has hardly any descriptors left to receive memory with."""
 
     def abandon(self) -> None:
         """Closes the poller in a forked child."""
@@ -290,10 +293,21 @@ class Crew:
         for member in self.active():
             self._send(member, Kind.STAGE, body)
 
-    def lease(self, member: Member, header: LeaseHeader, work: WorkItem) -> None:
+    def lease(self, lease: Lease) -> None:
         """Sends a lease."""
+        member = self.members.get(lease.worker)
+        if member is None:
+            return  # gone since: its departure gives the item to another
+        flags = LeaseFlag.NONE
+        if lease.repeat:
+            flags = LeaseFlag.REPLAY
+        elif self.is_short:
+            flags = LeaseFlag.INLINE
+        if lease.digest:
+            flags |= LeaseFlag.DIGEST
+        head = pack_lease(lease.seq, lease.generation, lease.ring, lease.slot, flags)
         try:
-            member.channel.send(Kind.LEASE, header.pack(pickle.dumps(work, 5)))
+            member.channel.send(Kind.LEASE, head + pickle.dumps(lease.work, 5))
         except OSError:
             pass  # it is dying; its departure is reported by the poll
 

@@ -35,7 +35,7 @@ from stoker.feed.state import instructions as do
 from stoker.feed.state.in_flight import LARGE_BYTES
 from stoker.feed.state.machine import Machine
 from stoker.feed.transport.board import Departure
-from stoker.feed.transport.messages import Frame, Kind, LeaseFlag, LeaseHeader, ReadyHeader, unpack_lease, unpack_ready
+from stoker.feed.transport.messages import Frame, Kind, ReadyHeader, unpack_lease, unpack_ready
 from stoker.feed.transport.pack import unpack
 from stoker.feed.transport.rings import Payload, SlotKeeper
 from stoker.feed.transport.slots import Ring
@@ -88,11 +88,11 @@ class Engine:
         in_order: bool,
         first: int = 0,
     ) -> None:
-        self.crew = crew
+        self._keeper = keeper
+        self._employ(crew)
         self._program = program
         self.iteration = iteration
         self._order = order
-        self._keeper = keeper
         self._memory = memory
         self._counters = counters
         self._limits = limits
@@ -125,8 +125,11 @@ class Engine:
         self._bounds: tuple[int, int | None, int | None] | None = None
         self._fitted: tuple[int, int] | None = None
         self._booked_s = self._said_s = self._due_s = 0.0
-        self._is_short = keeper.descriptors_are_short
         self._remember(order, first)
+
+    def _employ(self, crew: Crew) -> None:
+        self.crew, self._lease = crew, crew.lease
+        crew.is_short = self._keeper.descriptors_are_short
 
     def _remember(self, order: Order, first: int) -> None:
         """What pinned workers made before the iteration was gone on with."""
@@ -172,19 +175,6 @@ class Engine:
                 getattr(self, _ACTIONS[type(given)])(given)
             if not more:
                 return
-
-    def _lease(self, lease: do.Lease) -> None:
-        member = self.crew.members.get(lease.worker)
-        if member is None:
-            return  # gone since: its departure gives the item to another
-        flags = LeaseFlag.NONE
-        if lease.repeat:
-            flags = LeaseFlag.REPLAY
-        elif self._is_short:
-            flags = LeaseFlag.INLINE
-        if lease.digest:
-            flags |= LeaseFlag.DIGEST
-        self.crew.lease(member, LeaseHeader(lease.seq, lease.generation, lease.ring, lease.slot, flags), lease.work)
 
     def _spawn(self, spawn: do.Spawn) -> None:
         member = self.crew.spawn(spawn.worker_id, apart=spawn.purpose is not ev.Purpose.WORK)
@@ -333,8 +323,8 @@ class Engine:
 
     def restaff(self, crew: Crew) -> None:
         """Goes on with other processes; what the lost ones had not finished is made again."""
-        self.crew, now = crew, time.monotonic()
-        self._judged = None
+        self._employ(crew)
+        self._judged, now = None, time.monotonic()
         self._perform(self.state.on(ev.Restarted(crew.ledger), now))
         self._tell_bounds()
         self._perform(self.state.on(ev.Opened(), now))
@@ -533,7 +523,7 @@ class Engine:
 
     def _routine(self, now: float, *, waiting: bool = False) -> None:
         """What is due from time to time: watching workers and asking the policy."""
-        self._is_short = self._keeper.descriptors_are_short
+        self.crew.is_short = self._keeper.descriptors_are_short
         for suspect in self._oversight.suspects(self.crew, now, self.state.holding()):
             self.crew.kill(suspect.member, suspect.cause, with_stack=True)
         if not self._oversight.is_due(now):
