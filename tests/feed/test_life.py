@@ -157,6 +157,19 @@ def test_where_no_workers_are_wanted_the_rest_is_made_here() -> None:
     assert found.on(ev.Next(2)) == [do.MakeHere()]
 
 
+def test_where_none_are_wanted_and_the_tier_is_known_none_are_started() -> None:
+    found = life(wants_workers=False)
+    assert found.on(ev.Begun()) == [do.OpenHere()]
+    assert found.on(ev.Next(0)) == [do.MakeHere()]
+    assert kinds(life(elastic=False, wants_workers=False).on(ev.Begun())) == [do.Open], "but for pinned ones"
+
+
+def test_where_none_are_wanted_none_are_tried() -> None:
+    found = life(0, candidate=True, wants_workers=False)
+    assert found.on(ev.Begun()) == [do.Stay(module.NOT_WANTED), do.OpenHere()]
+    assert found.phase is Phase.IN_PROCESS
+
+
 def test_where_no_workers_can_be_had_the_rest_is_made_here() -> None:
     found = begun()
     found.on(ev.Next(1))

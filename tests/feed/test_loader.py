@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -49,3 +51,39 @@ def test_new_workers_write_into_the_slots_of_earlier_ones(tier: Literal["auto", 
                 found += batch[:, 0].tolist()
                 assert "stoker-ring" in memory_of(batch)
             assert found == [float(index + 100 * epoch) for index in range(32)]
+
+
+class Telling:
+    """Its samples leave the number of the process that made them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with self.path.open("a") as file:
+            file.write(f"{os.getpid()} ")
+        return torch.tensor(float(index))
+
+
+def test_where_no_workers_are_wanted_every_later_epoch_is_made_in_the_program(tmp_path: Path) -> None:
+    told = tmp_path / "makers"
+    with served(workers=0) as record:
+        loader = loader_of(Telling(told))
+        list(loader)  # here samples are compared, in data workers
+        for _ in range(2):
+            told.write_text("")
+            assert [float(number) for batch in loader for number in batch] == list(range(32))
+            assert set(told.read_text().split()) == {str(os.getpid())}
+    assert record.tiers()[-1] == "elastic"
+
+
+def test_where_no_workers_are_wanted_loaders_without_any_are_not_tried(tmp_path: Path) -> None:
+    with served(workers=0) as record:
+        list(loader_of(Telling(tmp_path / "makers"), num_workers=0))
+    (*_, last) = record.opened()
+    assert (last.tier, last.reason) == (
+        "process", "declares no workers, and `--workers 0` makes its batches in the training process",
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from stoker.feed.order.alternation import Alternation, Side, Walk, plan
 from stoker.feed.order.cursor import length_of
 from stoker.feed.order.sampling import Order, draws_lazily, num_free
 from stoker.feed.program import Tier
-from stoker.feed.state.life import Phase
+from stoker.feed.state.life import NOT_WANTED, Phase
 from stoker.feed.torch_private import index_sampler_of, is_iterable
 from stoker.records import versus
 
@@ -56,7 +56,7 @@ def _unfit(loader: DataLoader[Any], feed: LoaderFeed) -> str:
     if num_free(index_sampler_of(loader)) == 0:
         return f"{lazy}, and would be drawn from at other times"
     if loader.num_workers and feed.services.config.workers == 0:
-        return "`--workers 0` makes its batches in the training process"
+        return NOT_WANTED
     choice = feed.choose(loader)
     return "" if choice.candidate else _unfit_tier(choice.tier, choice.reason)
 

@@ -48,7 +48,7 @@ class Supply:
         self._pin_device = pin_device
         self._pins = pins
         self._pin = functools.partial(_pinned, pin_device) if pins else _as_it_is
-        self.life = self._new_life()
+        self.life = Life(declared=loader.num_workers, elastic=False, candidate=False)  # of no iteration yet
         self.engine: Engine | None = None
         self._pinner: Pinner | None = None
         self._ahead = 0, 0
@@ -60,28 +60,25 @@ class Supply:
 
     def begin(self, loader: DataLoader[Any], order: Order, base_seed: int, cursor: Cursor | None) -> None:
         """The next iteration begins, at ``cursor`` where it is one; workers that there are go on."""
-        feed = self._feed
+        feed, choice, config = self._feed, self._feed.choice, self._feed.services.config
+        assert choice is not None
         self._loader, self._order, self._base_seed, self._cursor = loader, order, base_seed, cursor
         self._here: InProcess | None = None
         self._first: WorkItem | None = None  # handed out before the verdict
-        self.life = self._new_life()
+        self.life = Life(
+            declared=loader.num_workers,
+            elastic=choice.tier is Tier.ELASTIC,
+            candidate=choice.candidate,
+            # What workers delivered out of order before a state was saved, they alone know to leave out.
+            wants_workers=config.workers != 0 or bool(order.taken),
+            keeps_random=config.random == "keep",
+        )
         if self._pins and self._pinner is None:
             self._pinner = Pinner(self._pin_device)
         if not loader.num_workers:
             self._undeclared = Undeclared(loader, feed, self.life, order, cursor, self._pin)
             feed.begin_iteration(cursor)
         self._go_on(ev.Begun())
-
-    def _new_life(self) -> Life:
-        choice, config = self._feed.choice, self._feed.services.config
-        assert choice is not None
-        return Life(
-            declared=self._loader.num_workers,
-            elastic=choice.tier is Tier.ELASTIC,
-            candidate=choice.candidate,
-            wants_workers=config.workers != 0,
-            keeps_random=config.random == "keep",
-        )
 
     def next(self) -> Any:
         """The next batch; raises :class:`IterationEnd` at the end, and what making it raises."""
@@ -281,6 +278,8 @@ class Supply:
         self._make_from(first, works, engine.iteration)
 
     def _open_here(self, _: do.OpenHere) -> None:
+        if self._loader.num_workers:
+            self._feed.begin_iteration(self._cursor)
         self._make_from(self._order.next_item, [], self._elastic())
 
     def _make_from(self, first: int, works: list[WorkItem], iteration: Iteration) -> None:

@@ -17,6 +17,7 @@ RECHECK_EVERY = 97
 """Every so many batches one is made again here and compared; a prime, so as not to meet a rhythm of the program's."""
 TRIAL = "trial of a loader without workers"
 _CHANGED = "what the dataset refers to has changed; from here on batches are made in this process"
+NOT_WANTED = "`--workers 0` makes its batches in the training process"
 _DISMISS, _MAKE, _TAKE = do.Dismiss(), do.MakeHere(), do.Take()
 
 
@@ -70,15 +71,17 @@ class Life:
         return getattr(self, _HANDLERS[type(event)])(event)
 
     def _on_begun(self, event: ev.Begun) -> list[Instruction]:
-        if self._candidate and not self._declared:
-            return [do.BeginTrial()]
-        if self._candidate:
+        if self._candidate and self._declared:  # whether workers are wanted is asked once it is known what they make
             self.phase = Phase.PROBING
-        elif not (self._elastic or self._declared):
+            return [do.Open()]
+        if self._elastic and not self._wants_workers:
             self.phase = Phase.IN_PROCESS
+            return [*([do.Stay(NOT_WANTED)] if self._candidate else []), do.OpenHere()]
+        if self._candidate:
+            return [do.BeginTrial()]
+        self.phase = Phase.FEEDING if self._elastic or self._declared else Phase.IN_PROCESS
+        if self.phase is Phase.IN_PROCESS:
             return [do.OpenHere()]
-        else:
-            self.phase = Phase.FEEDING
         return [do.Open()] if self._declared else [do.Start()]
 
     def _on_next(self, event: ev.Next) -> list[Instruction]:
