@@ -124,9 +124,9 @@ def test_what_cannot_be_compared_is_served_as_ever(make: Callable[[], DataLoader
 
 
 def is_pythons(pid: int) -> bool:
-    """Whether it is a process that multiprocessing keeps once an earlier test has used it."""
+    """Whether it is a process that multiprocessing, or starting programs under test, keeps once a test has used it."""
     command = read(f"/proc/{pid}/cmdline")
-    return b"resource_tracker" in command or b"multiprocessing.forkserver" in command
+    return any(name in command for name in (b"resource_tracker", b"multiprocessing.forkserver", b"from tests.warm"))
 
 
 def torchs_workers() -> list[int]:
