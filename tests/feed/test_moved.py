@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from stoker.core.errors import DifferentResultError
+from stoker.feed.loader import supply
+from stoker.feed.loader.pinning import Pinner
 from stoker.feed.state import life
 from stoker.records import events
 from stoker.run.loaders import patch
@@ -140,6 +143,62 @@ def test_change_in_mid_iteration_is_seen_by_the_next_batch() -> None:
             if step == 90:  # on a busy machine it takes a while until the loader has been moved
                 dataset.offset = 0.5
     assert any(isinstance(e, events.Notice) and "has changed" in e.text for e in served.events)
+
+
+class Unpinned(Pinner):
+    """Keeps batches as they are, where there is no accelerator to pin them for; one step ahead as ever."""
+
+    def __init__(self, device: Any) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._future = None
+
+    def pin(self, batch: Any) -> Any:
+        return batch
+
+
+@pytest.fixture
+def pins_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders pin their batches."""
+    begin = supply.Supply.__init__
+    monkeypatch.setattr(supply, "Pinner", Unpinned)
+    monkeypatch.setattr(supply, "_pinned", lambda device, batch: batch)
+    monkeypatch.setattr(supply.Supply, "__init__", lambda *given, pins: begin(*given, pins=True))
+
+
+@pytest.mark.usefixtures("pins_ahead")
+def test_batch_that_is_pinned_ahead_is_made_again_after_a_change() -> None:
+    dataset, came = Slow(960, 0.004), 0
+    with Served() as served:
+        for step, batch in enumerate(DataLoader(dataset, batch_size=8)):
+            assert batch[0, 0] == 8 * step + dataset.offset
+            came += 1
+            if step == 90:
+                time.sleep(0.1)  # the next ones are made meanwhile
+            if step == 91:
+                dataset.offset = 0.5
+    assert came == 120
+    assert any(isinstance(e, events.Notice) and "has changed" in e.text for e in served.events)
+
+
+@pytest.mark.usefixtures("pins_ahead")
+def test_no_batch_is_pinned_ahead_before_it_is_known_who_makes_it() -> None:
+    with Served(workers=0):
+        batches = iter(DataLoader(Slow(64), batch_size=8, num_workers=2))
+        time.sleep(0.3)  # the first two are made
+        assert [float(batch[0, 0]) for batch in batches] == [8.0 * step for step in range(8)]
+
+
+@pytest.mark.usefixtures("pins_ahead")
+def test_batch_that_is_pinned_ahead_is_not_the_next_iterations() -> None:
+    with Served(workers=2):
+        loader = DataLoader(Slow(64, 0.0), batch_size=8, num_workers=2, persistent_workers=True)
+        for _ in range(2):
+            for step, batch in enumerate(loader):
+                assert float(batch[0, 0]) == 8.0 * step
+                if step == 3:
+                    break
+                time.sleep(0.1)  # the next one is made
+        del loader
 
 
 def test_exceptions_come_bare() -> None:

@@ -31,11 +31,6 @@ class Pinner:
     def _init(self) -> None:
         torch.accelerator.set_device_index(self._index)
 
-    @property
-    def pending(self) -> bool:
-        """Whether a batch was submitted and not taken."""
-        return self._future is not None
-
     def pin(self, batch: Any) -> Any:
         """The batch in pinned memory, made now."""
         return pinning.pin_memory(batch, self._device)
@@ -49,6 +44,10 @@ class Pinner:
         assert self._future is not None
         future, self._future = self._future, None
         return future.result()
+
+    def forget(self) -> None:
+        """The submitted batch is nobody's any more."""
+        self._future = None
 
     def close(self) -> None:
         """Ends the thread."""

@@ -51,8 +51,8 @@ class Supply:
         self.life = Life(declared=loader.num_workers, elastic=False, candidate=False)  # of no iteration yet
         self.engine: Engine | None = None
         self._pinner: Pinner | None = None
-        self._ahead = 0, 0
-        """``after`` and ``seq`` of the batch that is being pinned."""
+        self._ahead: tuple[int, int, WorkItem] | None = None
+        """``after`` and ``seq`` of the batch that is being pinned, and its item."""
         self.after: int | None = None
         """The first item that the program lacks once it has this batch; None: one further on."""
         self.seq = 0
@@ -75,6 +75,7 @@ class Supply:
         )
         if self._pins and self._pinner is None:
             self._pinner = Pinner(self._pin_device)
+        self._forget_ahead()
         if not loader.num_workers:
             self._undeclared = Undeclared(loader, feed, self.life, order, cursor, self._pin)
             feed.begin_iteration(cursor)
@@ -107,8 +108,7 @@ class Supply:
     @property
     def num_open(self) -> int:
         """Items drawn for workers, and not delivered to the program."""
-        ahead = self._pinner is not None and self._pinner.pending
-        return ahead + (self.engine.num_open if self.engine is not None else 0)
+        return (self._ahead is not None) + (self.engine.num_open if self.engine is not None else 0)
 
     def draw(self) -> WorkItem | None:
         """The next item, without the samples that ended data workers; None where there is none."""
@@ -178,8 +178,9 @@ class Supply:
     def _take_pinned(self, engine: Engine, pinner: Pinner) -> Any:
         """The same in pinned memory, and has the one behind it pinned meanwhile."""
         state = engine.state
-        if pinner.pending:
-            self.after, self.seq = self._ahead
+        if self._ahead is not None:
+            self.after, self.seq, _ = self._ahead
+            self._ahead = None
             batch = pinner.result()
             with contextlib.suppress(WorkerStartError):  # asking for the next one finds out again
                 engine.pump()
@@ -188,12 +189,18 @@ class Supply:
             result = self._surely(Engine.next_item)
             self.after, self.seq = state.items.cursor, state.delivered_seq
             batch = pinner.pin(self._build(result))
-        if engine.has_ready_head and self._loader.in_order:
+        work = engine.first_work()
+        if work is not None and self.life.phase is Phase.FEEDING and engine.has_ready_head and self._loader.in_order:
             with contextlib.suppress(WorkerStartError):
                 result = self._surely(_without_refill)
-                self._ahead = state.items.cursor, state.delivered_seq
                 pinner.submit(lambda: self._build(result))
+                self._ahead = state.items.cursor, state.delivered_seq, work
         return batch
+
+    def _forget_ahead(self) -> None:
+        self._ahead = None
+        if self._pinner is not None:
+            self._pinner.forget()
 
     def _build(self, result: Any) -> Any:
         if not isinstance(result, FailedItem):
@@ -275,6 +282,10 @@ class Supply:
     def _leave(self, _: do.Leave) -> None:
         engine = self._running()
         first, works = engine.state.items.cursor, self._end_workers()
+        if self._ahead is not None:  # what it is made from may have changed since
+            first, work = self._ahead[1:]
+            works.insert(0, work)
+            self._forget_ahead()
         self._make_from(first, works, engine.iteration)
 
     def _open_here(self, _: do.OpenHere) -> None:
