@@ -56,7 +56,7 @@ def ended() -> list[int]:
 
 
 def first_of(iterator: Any) -> int:
-    return int(iterator._engine.crew.members[0].pid)
+    return int(iterator.feed.engine.crew.members[0].pid)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,7 +109,7 @@ class TestParent:
 
         def strike(step: int, iterator: Any) -> None:
             if step == 5:
-                killed.extend([first_of(iterator), iterator._engine.crew.template_pid])
+                killed.extend([first_of(iterator), iterator.feed.engine.crew.template_pid])
                 os.kill(killed[1], signal.SIGKILL)
 
         expected = plain(KINDS[kind])

@@ -52,7 +52,7 @@ class TestStopped:
 
         def strike(step: int, iterator: Any) -> None:
             if step == 4:
-                pids = [member.pid for member in iterator._engine.crew.active()]
+                pids = [member.pid for member in iterator.feed.engine.crew.active()]
                 stopped.extend(pids if how_many == "all" else pids[:1])
                 stop(stopped)
 
@@ -66,12 +66,12 @@ class TestStopped:
         assert {event.pid for event in lost} == set(stopped)
         for event in lost:
             assert "SIGSTOP" in event.cause
-            assert "worker.py" in event.stack, event.stack
+            assert "worker/loop.py" in event.stack, event.stack
 
     def test_that_was_continued_in_time_is_kept(self) -> None:
         def strike(step: int, iterator: Any) -> None:
             if step == 4:
-                pids = [member.pid for member in iterator._engine.crew.active()]
+                pids = [member.pid for member in iterator.feed.engine.crew.active()]
                 stop(pids)
                 for pid in pids:
                     os.kill(pid, signal.SIGCONT)
