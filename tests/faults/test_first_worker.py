@@ -143,7 +143,7 @@ def test_stopped_is_replaced_with_its_stack() -> None:
         assert ended() == []
     (event,) = record.lost()
     assert "SIGSTOP" in event.cause
-    assert "worker.py" in event.stack
+    assert "worker/loop.py" in event.stack
 
 
 def test_a_program_that_takes_every_exit_status() -> None:
