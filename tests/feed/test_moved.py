@@ -177,6 +177,8 @@ def test_batch_that_is_pinned_ahead_is_made_again_after_a_change() -> None:
             if step == 91:
                 dataset.offset = 0.5
     assert came == 120
+    last = [e for e in served.events if isinstance(e, events.Progress)][-1]
+    assert (last.batches, last.samples) == (120, 960), "each is counted once"
     assert any(isinstance(e, events.Notice) and "has changed" in e.text for e in served.events)
 
 

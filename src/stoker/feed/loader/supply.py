@@ -285,6 +285,7 @@ class Supply:
         if self._ahead is not None:  # what it is made from may have changed since
             first, work = self._ahead[1:]
             works.insert(0, work)
+            self._count(work, -1)
             self._forget_ahead()
         self._make_from(first, works, engine.iteration)
 
@@ -314,15 +315,17 @@ class Supply:
 
     def _counted(self, make: Callable[[], tuple[WorkItem, Any]]) -> Any:
         """A batch made in this process, for which the program starves as long as it takes."""
-        begun = time.monotonic()
+        begun, counters = time.monotonic(), self._feed.counters
         work, batch = make()
-        counters = self._feed.counters
         counters.starved_s += time.monotonic() - begun
-        counters.batches += 1
         counters.starved_steps += 1
-        counters.samples += work.num_samples(batched=self._program.auto_collation)
+        self._count(work, 1)
         self._feed.listener.tick()
         return batch
+
+    def _count(self, work: WorkItem, batches: int) -> None:
+        self._feed.counters.batches += batches
+        self._feed.counters.samples += batches * work.num_samples(batched=self._program.auto_collation)
 
     # -- loaders without workers -------------------------------------------------------------------------------------
 
@@ -353,7 +356,10 @@ class Supply:
         return batch
 
     def _compare_twin(self, _: do.CompareTwin) -> ev.TwinCompared:
+        counters = self._feed.counters
+        counted = counters.batches, counters.samples  # with it, where it was made here
         result = self._surely(_without_refill)
+        counters.batches, counters.samples = counted
         failed = isinstance(result, FailedItem)
         return ev.TwinCompared(failed or self._undeclared.differs_from_twin(self._running().build(result)))
 

@@ -79,9 +79,10 @@ class Life:
             return [*([do.Stay(NOT_WANTED)] if self._candidate else []), do.OpenHere()]
         if self._candidate:
             return [do.BeginTrial()]
-        self.phase = Phase.FEEDING if self._elastic or self._declared else Phase.IN_PROCESS
-        if self.phase is Phase.IN_PROCESS:
+        if not (self._elastic or self._declared):
+            self.phase = Phase.IN_PROCESS
             return [do.OpenHere()]
+        self.phase = Phase.FEEDING
         return [do.Open()] if self._declared else [do.Start()]
 
     def _on_next(self, event: ev.Next) -> list[Instruction]:
