@@ -203,7 +203,7 @@ class TestSteps:
         record, found = profiled(program, tmp_path, warmup=5)
         assert not record.complete
         assert found.steps == 2
-        assert any("before it was warm" in note for note in record.notes)
+        assert any("during warm-up" in note for note in record.notes)
 
     def test_batches_of_another_thread_are_not_waited_for(self, tmp_path: Path) -> None:
         step = step_of(model := net(), torch.optim.SGD(model.parameters(), lr=1e-6))

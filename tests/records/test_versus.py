@@ -50,7 +50,7 @@ def test_too_few_pairs_say_what_is_missing() -> None:
     assert shortfall(pairs_of(2.0, 2.0)) == "it takes 5 pairs of rounds, and the program ended after 2"
     crowded = Pair(round_batches=16, ours=a_round(0.0, batches=0, workers=(2, 8)), plain=a_round(5.0))
     assert shortfall([crowded] * 5) == (
-        "rounds of 16 batches are too short for 8 workers; `--versus-plain 288` would do"
+        "rounds of 16 batches are too short for 8 workers; `--versus-plain 288` would be enough"
     )
 
 

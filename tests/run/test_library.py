@@ -592,7 +592,7 @@ class TestFeeding:
 
     def test_two_at_a_time_are_refused_and_the_outer_one_stays(self) -> None:
         with stoker.feeding(workers=1):
-            with pytest.raises(RuntimeError, match="must not be opened twice at a time"), stoker.feeding():
+            with pytest.raises(RuntimeError, match="must not be nested"), stoker.feeding():
                 pass
             assert patch.current() is not None
         assert patch.current() is None

@@ -182,7 +182,7 @@ def test_a_deeper_queue_says_what_changed_and_why():
     )
     assert deeper.reason.startswith(f"{deeper.workers} workers as before")
     assert f"up to {deeper.depth} batches ahead for each instead of {before.depth}" in deeper.reason
-    assert "unequal time" in deeper.reason
+    assert "batch times vary" in deeper.reason
 
 
 def test_the_queue_is_deepened_too_where_there_can_be_no_more_workers():

@@ -53,7 +53,7 @@ def test_half_a_header_is_none() -> None:
 
 
 def test_a_frame_that_announces_more_descriptors_than_came() -> None:
-    with pytest.raises(WireError, match="announces 2 descriptors, 1 came"):
+    with pytest.raises(WireError, match="announces 2 descriptors, 1 arrived"):
         FrameDecoder(FRAMING).feed(encode(Kind.LAST, num_fds=2), (5,))
 
 

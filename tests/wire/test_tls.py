@@ -31,7 +31,7 @@ def encrypted(certificates: dict[str, Path]) -> tuple[TlsSocket, TlsSocket]:
 
 @pytest.mark.parametrize(
     ("shown", "trusted", "match"),
-    [("right", "wrong", "does not vouch for"), ("elsewhere", "elsewhere", "IP address mismatch")],
+    [("right", "wrong", "does not verify"), ("elsewhere", "elsewhere", "IP address mismatch")],
 )
 def test_a_handshake_that_fails_names_the_reason(
     certificates: dict[str, Path], shown: str, trusted: str, match: str

@@ -79,21 +79,21 @@ def next_read(found: Look, now: float) -> tuple[str, str]:
     """
     rule = found.rule
     if not rule.cached:
-        return "passes through", "its rule leaves it to the store"
+        return "passes through", "its rule excludes it from the cache"
     if found.digest is None:
         return "misses", "nothing of it is cached; it was not read yet, has changed, or was evicted"
     is_whole = found.pages == found.num_pages
     partly = f"{found.pages} of {found.num_pages} pages are cached; the others are fetched"
     if rule.freshness is Freshness.ALWAYS:
         return ("asks, then hits" if is_whole else "asks, then misses in part"), (
-            "its rule has the store asked at every open" + ("" if is_whole else f"; {partly}")
+            "its rule asks the store at every open" + ("" if is_whole else f"; {partly}")
         )
     if rule.is_fresh(found.checked_at, now):
         if is_whole:
-            return "hits", "all of it is cached, and the store's last answer still counts"
+            return "hits", "all of it is cached, and the store's last answer is still fresh"
         return "misses in part", partly
     age = max(0.0, now - found.checked_at)
-    stale = f"the store was asked {age:.0f} s ago, and its rule lets that count for {rule.max_age_s:g} s"
+    stale = f"the store was asked {age:.0f} s ago, and its rule trusts that for {rule.max_age_s:g} s"
     if is_whole:
         return "asks, then hits", f"{stale}; an unchanged object is read from the cache"
     return "asks, then misses in part", f"{stale}; {partly}"

@@ -66,7 +66,7 @@ class Description(NamedTuple):
             ValueError: they are none of these.
         """
         if len(data) < _HEAD.size:
-            raise ValueError("a description must not be cut off")
+            raise ValueError("a description must not be truncated")
         strength, size, length = _HEAD.unpack_from(data)
         begin, end = _HEAD.size, _HEAD.size + length
         version = Version(Strength(strength), str(data[begin:end], *_TEXT), size)

@@ -39,7 +39,7 @@ def is_ring(value: object) -> bool:
 
 
 _RING = "a ring such as `static:a:7070,b:7070`, `file:///ring.json` or `etcd://host:2379/cluster`, or `auto`"
-_JOIN = "cluster that is asked before the store, such as static:a:7070,b:7070"
+_JOIN = "cluster to ask before the store, such as static:a:7070,b:7070"
 _SECRET = "secret of that cluster (default: the file `secret` in the cache's directory)"
 _TLS = "certificate authorities of that cluster's workers, which are then reached over TLS"
 _LOST = "silence after which a worker of that cluster counts as lost (default 0.9s)"
@@ -76,9 +76,7 @@ class CacheSettings(Settings, frozen=True, kw_only=True):
             form="[=DIR]", text=_READ, rule="`on`, `off` or a directory", read=_place, accepts=is_text, field="cache"
         ),
     ] = "off"
-    required: Annotated[
-        bool, switch("refuse to run where the data cache cannot be used, instead of running without it")
-    ] = False
+    required: Annotated[bool, switch("fail if the data cache cannot be used, instead of running without it")] = False
     limit_bytes: Annotated[
         int | None, memory("largest size of the data cache on disk, such as 50GB", field="cache_size_bytes")
     ] = None

@@ -378,7 +378,7 @@ class Cutter:
         """Later steps do not make a call as recorded."""
         assert variant.recording is not None
         graph = variant.recording.graph
-        graph.nodes[number].state = "later steps make it otherwise, or not at all"
+        graph.nodes[number].state = "later steps compute it differently, or not at all"
         spread_state(graph)
         self._revise(variant)
 
@@ -465,7 +465,7 @@ class Cutter:
                 for value in values:
                     node = graph.producer(value)
                     assert node is not None
-                    node.state = "its result in a data worker differs in bits from the one here"
+                    node.state = "its result in a data worker differs from the one in the training process"
                 spread_state(graph)
                 self._revise(variant)
             case (Shown.NEEDED, values):
@@ -488,7 +488,7 @@ class Cutter:
         elif self._memory.passed is not None:
             self._say_moved(*self._memory.passed)
         else:
-            self._say_moved("being tried: steps with and without it in turn", 0.0)
+            self._say_moved("on trial: steps alternate with and without it", 0.0)
             self._memory.trial = self._memory.trial or Trial()
 
     def _weigh(self, now: float) -> None:
@@ -542,7 +542,7 @@ def _why_whole(graph: Graph, cut: Cut) -> str:
     seconds = sum(node.seconds for node in stateless)
     calls = f"{len(stateless)} call{'' if len(stateless) == 1 else 's'}"
     share = f" of its {format_seconds(graph.step_s)}" if graph.step_s else ""
-    why = "data workers have no time for it" if NO_TIME in cut.stayed.values() else "sending it costs more"
+    why = "data workers have no spare time" if NO_TIME in cut.stayed.values() else "sending it costs more"
     return f"what depends on the batch alone ({calls}) takes {format_seconds(seconds)}{share}: {why}"
 
 

@@ -315,7 +315,9 @@ def read_rank(path: Path) -> RankRecord:
     try:
         return msgspec.json.decode(path.read_bytes(), type=RankRecord)
     except (OSError, msgspec.MsgspecError) as error:
-        raise RunFolderError(f"`{path}` cannot be read as what a rank measured: {error}", path=str(path)) from error
+        raise RunFolderError(
+            f"`{path}` cannot be read as the measurements of a rank: {error}", path=str(path)
+        ) from error
 
 
 def read_profile(path: Path) -> Profile:
@@ -328,7 +330,7 @@ def read_profile(path: Path) -> Profile:
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Profile)
     except FileNotFoundError:
-        where = f"`{path}` holds no `{PROFILE_NAME}`" if path.is_dir() else f"`{path}` is no file"
+        where = f"`{path}` holds no `{PROFILE_NAME}`" if path.is_dir() else f"`{path}` is not a file"
         raise RunFolderError(f"{where}; `stoker profile train.py` writes one", path=str(path)) from None
     except (OSError, msgspec.MsgspecError) as error:
         raise RunFolderError(f"`{file}` cannot be read as a profile: {error}", path=str(file)) from error

@@ -128,7 +128,7 @@ def shortfall(pairs: Sequence[Pair]) -> str:
     if counted + sum(not pair.counts for pair in pairs) >= MIN_PAIRS:
         return (
             f"rounds of {pairs[-1].round_batches} batches are too short for {workers} workers; "
-            f"`--versus-plain {least_batches(workers)}` would do"
+            f"`--versus-plain {least_batches(workers)}` would be enough"
         )
     return f"it takes {MIN_PAIRS} pairs of rounds, and the program ended after {counted}"
 

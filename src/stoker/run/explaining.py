@@ -129,7 +129,7 @@ class Explainer(Serving):
         finally:
             crew.close()
         if trouble and found is not None and not exact:
-            note = f"not probed: {indices!r} are no indices of its dataset, and its sampler was not asked for others"
+            note = f"not probed: {indices!r} are not indices of its dataset, and its sampler was not drawn from"
             return Choice(tier=choice.tier, reason=choice.reason, evidence=(*choice.evidence, note))
         finding = found or "the probe could not be finished"
         judged = tiers.judge(choice, program, finding, random=self.config.random)

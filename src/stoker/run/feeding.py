@@ -56,7 +56,7 @@ class feeding:
         global _open
         if _open is not None:
             raise RuntimeError(
-                "`stoker.feeding` must not be opened twice at a time, one is open; leave it first, or set what both "
+                "`stoker.feeding` must not be nested, and one is open; leave it first, or set what both "
                 "need on the outer one"
             )
         self._serving = patch.current()

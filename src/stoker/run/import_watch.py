@@ -68,7 +68,7 @@ class ImportWatch:
         # Imported here: most interpreters never come here.
         from stoker.core.patching import Patches
 
-        patches = Patches("an import is awaited")
+        patches = Patches("waits for an import")
 
         def exec_module(module: ModuleType) -> None:
             if module.__name__ == spec.name:

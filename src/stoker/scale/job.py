@@ -373,7 +373,7 @@ class JobAutoscaler:
             self._grow(view, self._workers + 1, loading, now_s)
         else:
             wait = f"input wait is {100 * view.input_wait_frac:.0f} %"
-            self._reason = _count(self._workers, f"batches take unequal time; {wait}")
+            self._reason = _count(self._workers, f"batch times vary; {wait}")
 
     def _may_hedge(self, view: View, needed: float, error: float) -> bool:
         """Whether to add a worker against items that vary, beyond the mean need: long evidence, within half as many."""
@@ -430,7 +430,7 @@ class JobAutoscaler:
         change = (
             f"{_workers(self._workers)} as before, with up to {depth} batches ahead for each instead of {self._depth}"
         )
-        why = "batches take unequal time, and a longer queue bridges the slow ones"
+        why = "batch times vary, and a longer queue bridges the slow ones"
         self._go(self._workers, depth, f"{change}: {why}", now_s)
         return True
 
@@ -516,7 +516,7 @@ def _loading(view: View) -> bool:
 def _bottleneck(view: View, cores: float) -> str:
     if view.cores >= 0.75 * cores:
         return f"{view.cores:.1f} of {cores:.1f} cores are in use"
-    return f"what items wait for gives no more ({100 * view.cpu_frac:.0f} % CPU)"
+    return f"the resource that items wait for is saturated ({100 * view.cpu_frac:.0f} % CPU)"
 
 
 def _enough_words(workers: int, view: View) -> str:

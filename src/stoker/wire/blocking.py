@@ -277,7 +277,7 @@ class BlockingChannel(Generic[K]):
         waited_s = 0.0
         while True:
             if self.deadline is not None and time.monotonic() > self.deadline:
-                raise PeerLostError("`peer` took too long to say who it is")
+                raise PeerLostError("`peer` took too long to authenticate")
             try:
                 return self.sock.recv_into(target, 0, flags)
             except BlockingIOError as error:  # a tick of silence

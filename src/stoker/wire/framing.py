@@ -188,7 +188,7 @@ class FrameDecoder(Generic[K]):
     def _frame(self, header: FrameHeader[K], data: bytes | bytearray | memoryview, first: int, end: int) -> Frame[K]:
         num_fds = header.note
         if num_fds > len(self._fds):
-            raise WireError(f"`frame` announces {num_fds} descriptors, {len(self._fds)} came")
+            raise WireError(f"`frame` announces {num_fds} descriptors, {len(self._fds)} arrived")
         fds = tuple(self._fds.popleft() for _ in range(num_fds)) if num_fds else ()
         return Frame(header.kind, bytes(memoryview(data)[first:end]), fds)
 

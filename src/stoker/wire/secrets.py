@@ -45,7 +45,7 @@ class Secrets:
         return next(iter(self.by_identity)) if len(self.by_identity) == 1 else DEFAULT_IDENTITY
 
     def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError("secrets are not pickled: hand on the path of their file")
+        raise TypeError("secrets are not pickled: pass the path of their file")
 
 
 def load_secrets(path: str | Path) -> Secrets:

@@ -136,7 +136,7 @@ def dialled(sock: socket.socket, address: str, host: str, context: ssl.SSLContex
         return _shaken(sock, context, timeout_s, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         raise PeerRefusedError(
-            f"`{address}` shows a certificate that `tls-ca` does not vouch for: {error.verify_message}", address=address
+            f"`{address}` has a certificate that `tls-ca` does not verify: {error.verify_message}", address=address
         ) from None
     except ssl.SSLError as error:
         raise PeerRefusedError(
@@ -144,7 +144,7 @@ def dialled(sock: socket.socket, address: str, host: str, context: ssl.SSLContex
             address=address,
         ) from None
     except OSError as error:
-        raise PeerLostError(f"`{address}` ends the handshake: {_words(error)}", address=address) from None
+        raise PeerLostError(f"`{address}` aborts the handshake: {_words(error)}", address=address) from None
 
 
 def accepted(sock: socket.socket, context: ssl.SSLContext, timeout_s: float) -> TlsSocket:
@@ -161,7 +161,7 @@ def accepted(sock: socket.socket, context: ssl.SSLContext, timeout_s: float) -> 
     try:
         return _shaken(sock, context, timeout_s)
     except OSError as error:
-        raise PeerLostError(f"`client` does not end its handshake: {_words(error)}") from None
+        raise PeerLostError(f"`client` does not complete its handshake: {_words(error)}") from None
 
 
 def _shaken(

@@ -157,7 +157,7 @@ def test_warm_says_what_failed(cache: Run, objects: MemoryFileSystem, monkeypatc
         (("pin",), "must be followed by a URL"),
         (("statsu",), "did you mean `stoker cache status`"),
         (("bench", "memory://none"), "must be an object, and nothing is there"),
-        (("bench", "file:///etc/hostname"), "its rule leaves it to the store"),
+        (("bench", "file:///etc/hostname"), "its rule excludes it"),
         (("start",), "`--mount` must name a store"),
         (("start", "--mount", "s3"), "`--mount` must be NAME=URL"),
         (("start", "--mount", "s3=s3://", "--weight", "-1"), "`--weight` must be a number from 0.001 to 100, got"),
@@ -182,8 +182,7 @@ def test_a_store_that_cannot_be_asked_is_one_line(cache: Run, monkeypatch: pytes
     status, out, err = cache("warm", "s3://bucket/train")
     assert (status, out) == (2, "")
     assert err == (
-        "stoker: error: `stoker cache warm` could not go on: NoCredentialsError: Unable to locate credentials "
-        "[STOKER1410]\n"
+        "stoker: error: `stoker cache warm` failed: NoCredentialsError: Unable to locate credentials [STOKER1410]\n"
     )
 
 
@@ -259,7 +258,7 @@ def test_stat_of_one_object(cache: Run) -> None:
     status, out, _ = cache("stat", "memory://data/big")
     assert status == 0
     assert "5.00 MiB (100.0 %), 5 of 5 pages" in out
-    assert "a file of its own" in out
+    assert "a separate file" in out
     assert cache("stat", "memory://data/none")[0] == 1
     for command in ("stat", "explain"):
         status, _, err = cache(command, "memory://data/train")
@@ -306,7 +305,7 @@ def test_verify_drops_what_is_damaged(cache: Run, tmp_path: Path) -> None:
         file.write(b"damage")
     status, out, _ = cache("verify")
     assert status == 1
-    assert "dropped, the next read fetches them again" in out
+    assert "evicted, the next read fetches them again" in out
     assert as_json(cache("verify", "--json"))["damaged"]["pages"] == 0
 
 

@@ -211,5 +211,5 @@ def test_a_program_that_workers_refuse_is_told_once(
     finally:
         close_page_stores(tmp_path / "own")
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"stoker: cache: the workers of `{join}` will not serve this program")
-    assert "identity 'default' is unknown or its secret is another; see secret_file and tls_ca" in line
+    assert line.startswith(f"stoker: cache: the workers of `{join}` reject this program")
+    assert "identity 'default' is unknown, or its secret differs; see secret_file and tls_ca" in line

@@ -63,19 +63,22 @@ def test_who_is_not_vouched_for_is_refused_with_the_reason(
     (node,), join = started.nodes(1)
     started.start(node, join, "--tls-cert", right, "--tls-ca", right, "--advertise", node)
     started.wait(node)
-    with pytest.raises(ConfigError, match=r"refuse: .*this worker speaks TLS alone; name its authority with tls-ca"):
+    with pytest.raises(
+        ConfigError,
+        match=r"refuse this client: .*this worker accepts TLS only; set its certificate authority with tls-ca",
+    ):
         started.client(join).check()
     started.client(join, tls_ca=certificates["right"]).check()
     words = ("status", "--join", join, "--secret-file", str(started.secret), "--json")
     (told,) = json.loads(started.command(*words, "--tls-ca", wrong).stdout)["nodes"]
     assert told["state"] == "lost"
-    assert "shows a certificate that `tls-ca` does not vouch for: self-signed certificate" in told["fault"]
+    assert "has a certificate that `tls-ca` does not verify: self-signed certificate" in told["fault"]
     program = tmp_path / "program.py"
     program.write_text("print('ran')")
     joined = ("--cache-join", join, "--cache-secret-file", str(started.secret))
     done = started.run("--cache=pages", *joined, "--cache-tls-ca", wrong, str(program))
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"the cache's workers refuse: `tcp://{node}` shows a certificate" in done.stderr
+    assert f"the cache's workers refuse this client: `tcp://{node}` has a certificate" in done.stderr
     done = started.run("--cache=pages", *joined, "--cache-tls-ca", right, str(program))
     assert (done.returncode, done.stdout) == (0, "ran\n")
 

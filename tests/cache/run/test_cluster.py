@@ -146,7 +146,7 @@ def test_a_ring_that_nobody_tells_of_is_said_and_costs_no_read(cluster: Cluster,
     nobody = f"etcd://127.0.0.1:{free_port()}/ring"
     done = cluster.run(tmp_path / "a", "--cache-join", nobody, "--cache-secret-file", str(cluster.secret))
     assert done.returncode == 0, done.stderr
-    assert f"stoker: cache: nobody tells which workers `{nobody}` has" in done.stderr
+    assert f"stoker: cache: the workers of `{nobody}` are unknown" in done.stderr
     assert "0 B from stores" not in done.stderr
 
 

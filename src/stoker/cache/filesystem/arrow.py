@@ -28,7 +28,7 @@ _read_dataset: Any = pq.ParquetDataset.read
 _read_file: Any = pq.ParquetFile.read
 _init_file: Any = pq.ParquetFile.__init__
 
-_patches = Patches("reads by pyarrow go through the cache")
+_patches = Patches("sends pyarrow's reads through the cache")
 _protocols: frozenset[str] = frozenset()
 
 

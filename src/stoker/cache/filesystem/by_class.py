@@ -22,7 +22,7 @@ _base: Any = _Cached
 _own_init: Any = _Cached.__init__
 _routed: set[Any] = set()
 """Metaclasses: fsspec's, and those that inherit from it and have a call of their own (Hugging Face's)."""
-_patches = Patches("filesystems that are made by their class read through the cache")
+_patches = Patches("sends filesystems created by their class through the cache")
 _protocols: frozenset[str] = frozenset()
 
 

@@ -40,7 +40,7 @@ def check_options(options: Collection[str], ours: Sequence[str], target: Any) ->
         hint = f"did you mean `{near[0]}`? " if near else ""
         raise TypeError(
             f"`{name}` must be an option of the cache ({', '.join(ours)}) or of {target.__name__} "
-            f"({', '.join(theirs) or 'it has none'}); {hint}what is in `target_options` is not checked"
+            f"({', '.join(theirs) or 'it has none'}); {hint}`target_options` are not checked"
         )
 
 

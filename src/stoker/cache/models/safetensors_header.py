@@ -86,7 +86,7 @@ def parse_header(text: bytes | memoryview, url: str, size: int) -> SafetensorsHe
     try:
         content = msgspec.json.decode(bytes(text), type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise _wrong(url, f"its header is no JSON object: {error}") from None
+        raise _wrong(url, f"its header is not a JSON object: {error}") from None
     metadata: Any = content.pop("__metadata__", None)
     if not isinstance(metadata, dict):
         metadata = {}

@@ -128,7 +128,7 @@ class PageFetcher:
             deliver: is called once for each page, from several threads.
 
         Raises:
-            SourceChangedError: the object is of another version now.
+            SourceChangedError: the object has another version now.
             SourceReadError: the store kept answering wrongly.
         """
         *others, last = requests_for(missing)

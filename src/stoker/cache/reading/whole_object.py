@@ -114,7 +114,7 @@ class WholeObject:
         """The bytes from ``start`` to before ``end``, as soon as they are there.
 
         Raises:
-            SourceChangedError: the object is of another version now.
+            SourceChangedError: the object has another version now.
         """
         self.ahead(end)
         for index in pages_of(start, end):

@@ -20,7 +20,7 @@ from stoker.core.patching import Patches
 
 _replaced: dict[str, Any] = {}
 """By protocol: a class, or the path of one that is not imported yet."""
-_patches = Patches("URLs of stores are read through the cache")
+_patches = Patches("reads URLs of stores through the cache")
 _thread = threading.local()
 
 

@@ -68,7 +68,7 @@ def _settled(descriptor: int, path: str) -> os.stat_result:
         if age_s >= CLOCK_TICK_S:
             return found
         time.sleep(CLOCK_TICK_S - age_s)
-    raise changed(path, "is being written without a pause")
+    raise changed(path, "is being written continuously")
 
 
 def _pread(descriptor: int, start: int, end: int) -> bytes:

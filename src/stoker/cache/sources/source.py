@@ -73,7 +73,7 @@ def is_same(one: Version, other: Version) -> bool:
     return one.token == other.token and one.size == other.size
 
 
-def changed(path: str, reason: str = "is of another version now") -> SourceChangedError:
+def changed(path: str, reason: str = "has another version now") -> SourceChangedError:
     """The error for an object whose bytes are not the wanted ones."""
     return SourceChangedError(f"`{path}` {reason}; open it again to read the new one", path=path)
 
@@ -118,7 +118,7 @@ def check_version(
             raise changed(path, "is gone") from None
         if is_same(now, wanted):
             size = "fewer" if found is None else str(found.size)
-            raise misread(path, start, end, f"it says that there are {wanted.size} bytes, and then {size}")
+            raise misread(path, start, end, f"it reports {wanted.size} bytes, but returned {size}")
     raise changed(path)
 
 

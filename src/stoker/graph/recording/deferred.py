@@ -133,7 +133,7 @@ def _swap(deferred: Deferred, real: torch.Tensor) -> bool:
     return True
 
 
-PATCHES = Patches("steps are watched for the cut")
+PATCHES = Patches("records steps for the cut")
 """What no torch function mode sees, for as long as loaders are watched."""
 
 

@@ -48,12 +48,12 @@ def environment(settings: CacheSettings, run_id: str, *, quiet: bool) -> dict[st
     except (CacheUnwritableError, CacheBusyError) as error:
         if settings.required:
             raise
-        say(f"cache: off, so that stores are read as without it: {error.args[0]}")
+        say(f"cache: off, stores are read directly: {error.args[0]}")
         return {}
     if not is_known and not quiet:
         sys.stderr.write(
-            f"stoker: cache: nobody tells which workers `{wanted.cluster.join}` has; until that changes, what is not "
-            f"in {wanted.directory} is read from its store\n"
+            f"stoker: cache: the workers of `{wanted.cluster.join}` are unknown; until they are found, what is not "
+            f"cached in {wanted.directory} is read from its store\n"
         )
     began = time.time()
     pinned = tuple(replace(rule, pinned_since=began) for rule in wanted.all_rules)

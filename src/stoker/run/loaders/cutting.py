@@ -82,7 +82,7 @@ class Cutting:
             self._emit(record_of(verdict, feed.number, self._now_s()))
 
         def fail(error: Exception) -> None:
-            feed.effort.failed("look at a loader's steps", error, "the steps of this loader are left whole")
+            feed.effort.failed("inspect a loader's steps", error, "the steps of this loader are not cut")
 
         cutter = Cutter(
             self._conductor,

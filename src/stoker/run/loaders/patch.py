@@ -23,8 +23,8 @@ _ITERATORS = (WorkersIterator, InProcessIterator)
 _loader: Any = DataLoader
 _stock_init = _loader.__init__
 _replaced = Patches("loaders are served")
-_remembered = Patches("where loaders are made is remembered")
-_for_good = Patches("iterators that are made by their class are served")
+_remembered = Patches("remembers where the program creates loaders")
+_for_good = Patches("serves iterators that are created by their class")
 """A class that has had a ``__new__`` cannot be made without one any more."""
 _serving: Serving | None = None
 _singles: weakref.WeakKeyDictionary[DataLoader[Any], Callable[[], Serving]] = weakref.WeakKeyDictionary()

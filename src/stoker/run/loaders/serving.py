@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Sink = Callable[[events.AnyEvent], None]
 _STEPS = "look at steps"
-_RECORD, _IN_PART = "record of the run", "it is kept in part"
+_RECORD, _IN_PART = "record of the run", "it is incomplete"
 PROGRESS_S = 1.0
 """How often a loader's counters become an event."""
 _SLOT_SHARE, _WORKER_SHARE = 0.25, 0.5
@@ -181,7 +181,7 @@ class Serving:
             return None
         if self.cutting is None:
             if self._blind is not None:
-                self.effort.failed(_STEPS, self._blind, "the steps of this program are left whole")
+                self.effort.failed(_STEPS, self._blind, "the steps of this program are not cut")
             return None
         return self.cutting.cutter(feed, (self.sites.get(loader, ""), call_site(3)))
 
@@ -266,13 +266,11 @@ class Serving:
         """An iterator over a loader; torch's own in processes that this one forked."""
         if not self._owner.is_here:
             return stock()
-        feed = self.effort.attempt("look at a loader", lambda: self.feed_for(loader), None, then="it is left to torch")
+        feed = self.effort.attempt("inspect a loader", lambda: self.feed_for(loader), None, then="it is left to torch")
         if feed is not None:
             return serve(loader, feed, self.pace, stock, cursor)
         if cursor is not None:
-            raise ResumeError(
-                "`state` cannot be gone on with: stoker failed to look at its loader (see the line above)"
-            )
+            raise ResumeError("`state` cannot be resumed: stoker failed to inspect its loader (see the line above)")
         return stock()
 
     def made(self, loader: DataLoader[Any]) -> None:
@@ -281,7 +279,7 @@ class Serving:
         def remember() -> None:
             self.sites[loader] = call_site(5)
 
-        self.effort.attempt("look for a program's place", remember, None, then="it is not named")
+        self.effort.attempt("find a program's place", remember, None, then="it is not named")
 
     def close(self) -> None:
         """Ends all workers and reports the last counters."""

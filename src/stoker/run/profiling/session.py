@@ -138,7 +138,7 @@ class ProfileSession:
         notes = [self._sampler.failure] if self._sampler.failure else []
         if not [step for step in counted if not step.sampled] and steps:
             counted = steps[1:] or steps
-            notes.append(f"the program ended before it was warm: all but the first of {len(steps) + 1} steps count")
+            notes.append(f"the program ended during warm-up: all but the first of {len(steps) + 1} steps count")
         loader = watch.main_loader()
         if self._serving is not None and loader is not None:
             loader = self._serving.facts(loader)

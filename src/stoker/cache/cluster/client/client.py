@@ -92,7 +92,7 @@ class PeerClient:
 
     def __reduce__(self) -> tuple[object, ...]:
         if not self._picklable:
-            raise TypeError("a `PeerClient` with its own membership cannot be pickled: hand on its settings")
+            raise TypeError("a `PeerClient` with its own membership cannot be pickled: pass its settings instead")
         return PeerClient, (self.settings,)
 
     def fetch(
@@ -281,10 +281,12 @@ class PeerClient:
                 channel, _ = self._pool.take(member, 0)
             except PeerRefusedError as error:
                 raise ConfigError(
-                    f"the cache's workers refuse: {error}; see --cache-secret-file, --cache-tls-ca"
+                    f"the cache's workers refuse this client: {error}; see --cache-secret-file, --cache-tls-ca"
                 ) from None
             except WireError as error:
-                raise ConfigError(f"`{member.id}` must be a cache worker, and answers otherwise: {error}") from None
+                raise ConfigError(
+                    f"`{member.id}` must be a cache worker, but its answer is not one's: {error}"
+                ) from None
             except ClusterError:
                 continue
             return self._pool.give(member, channel)
@@ -294,8 +296,8 @@ class PeerClient:
 
         def tell(why: str) -> None:
             say(
-                f"cache: the workers of `{self.settings.join}` will not serve this program, which reads the stores "
-                f"itself: {why}; see secret_file and tls_ca, or --cache-secret-file and --cache-tls-ca"
+                f"cache: the workers of `{self.settings.join}` reject this program, so it reads the "
+                f"stores directly: {why}; see secret_file and tls_ca, or --cache-secret-file and --cache-tls-ca"
             )
 
         self._pool.tell = tell

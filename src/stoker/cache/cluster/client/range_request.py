@@ -233,12 +233,12 @@ class RangeRequest:
 
     def _missed(self, header: FrameHeader[Kind]) -> Part:
         if header.length > MAX_BODY_BYTES:
-            raise WireError(f"`{header.kind.name}` is no answer to a read")
+            raise WireError(f"`{header.kind.name}` is not an answer to a read")
         frame = decode_body(header.kind, self.channel.body(header.length))
         if isinstance(frame, Refused):
             raise PeerRefusedError(f"`{self.member.id}` refused: {frame.text}", reason=int(frame.reason))
         if not isinstance(frame, RangeMiss):
-            raise WireError(f"`{header.kind.name}` is no answer to a read")
+            raise WireError(f"`{header.kind.name}` is not an answer to a read")
         part = self._part(frame.number)
         part.miss(frame.reason)
         return part

@@ -199,7 +199,7 @@ class EtcdMembership:
                 self._known.learn(following)
                 return
             self._ended.wait(random.uniform(0.0, 0.05))  # others are at it: let them
-        raise MembershipError(f"`ring` in etcd kept changing over {_ATTEMPTS} attempts to bring it up to date")
+        raise MembershipError(f"`ring` in etcd kept changing over {_ATTEMPTS} attempts to update it")
 
     def _put_back(self) -> None:
         """After etcd lost its data: the places of the last record, as if each had just been heard of."""

@@ -110,7 +110,7 @@ def receive(
     secret = None if identity.secrets is None else identity.secrets.of(hello.identity)
     exchange = SecretExchange(_PURPOSE, hello.identity, proof.nonce, nonce)
     if not local and not exchange.proves(proof.proof, secret, "client"):
-        raise _refuse(channel, f"identity {hello.identity!r} is unknown or its secret is another")
+        raise _refuse(channel, f"identity {hello.identity!r} is unknown, or its secret differs")
     own = bytes(PROOF_BYTES) if local or secret is None else exchange.proof(secret, "worker")
     user = user_of(channel.sock) if local else None
     told = _tellable(roots) if user == os.geteuid() else ()
@@ -133,7 +133,7 @@ def encrypted(plain: NodeChannel, context: ssl.SSLContext, timeout_s: float) -> 
     """
     if plain.wait(timeout_s) and plain.sock.recv(len(_PLAIN), socket.MSG_PEEK) == _PLAIN:
         plain.message(_MAX_BYTES)
-        raise _refuse(plain, "this worker speaks TLS alone; name its authority with tls-ca")
+        raise _refuse(plain, "this worker accepts TLS only; set its certificate authority with tls-ca")
     return NodeChannel(accepted(plain.sock, context, timeout_s), timeout_s)
 
 

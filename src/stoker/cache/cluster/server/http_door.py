@@ -74,7 +74,7 @@ class DoorSettings:
 
     def __post_init__(self) -> None:
         if len(self.token) < MIN_TOKEN_BYTES or not self.token.isascii():
-            raise ConfigError(f"the door's token must be ASCII of at least {MIN_TOKEN_BYTES} characters")
+            raise ConfigError(f"the HTTP token must be ASCII of at least {MIN_TOKEN_BYTES} characters")
 
 
 class Door:
@@ -140,7 +140,7 @@ class _Server(http.server.ThreadingHTTPServer):
         """A client that went away is no news; all else is a mistake, and says so in a line."""
         error = sys.exception()
         if not isinstance(error, OSError):
-            sys.stderr.write(f"stoker cache: the HTTP door could not answer ({error!r}); please report it\n")
+            sys.stderr.write(f"stoker cache: the HTTP endpoint could not answer ({error!r}); please report it\n")
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -265,28 +265,31 @@ def range_of(header: str | None, size: int) -> tuple[int, int] | None:
 
 _HELP = {
     "hits": ("counter", "Pieces of pages that were served from this worker's store."),
-    "misses": ("counter", "Pieces of pages that were asked for and not held."),
+    "misses": ("counter", "Pieces of pages that were requested and not cached."),
     "hit_bytes": ("counter", "Bytes served from this worker's store."),
     "sent_bytes": ("counter", "Bytes sent to clients."),
     "requests": ("counter", "Requests for ranges."),
-    "refused": ("counter", "Requests for what is not mounted or not granted."),
+    "refused": ("counter", "Requests for paths that are not mounted or not granted."),
     "fetches": ("counter", "Pages read from underlying stores."),
     "fetched_bytes": ("counter", "Bytes read from underlying stores."),
-    "moved": ("counter", "Pages taken from other workers: their owner, or the one from before the ring changed."),
+    "moved": (
+        "counter",
+        "Pages fetched from other workers: their owner, or the previous one just after the ring changed.",
+    ),
     "moved_bytes": ("counter", "Bytes of these."),
     "found": (
         "counter",
-        "Reads of pages of this worker's directories that found theirs, also by processes that map them.",
+        "Cache hits in this worker's directories, including those of processes that map them.",
     ),
-    "missed": ("counter", "Reads of pages that were brought from elsewhere."),
+    "missed": ("counter", "Cache misses in this worker's directories."),
     "store_failures": ("counter", "Reads of underlying stores that failed."),
     "faults": ("counter", "Connections that ended by an unexpected error."),
     "connections": ("gauge", "Open connections."),
-    "clients": ("gauge", "Processes that are connected and are no workers."),
+    "clients": ("gauge", "Connected clients that are not workers."),
     "fetching": ("gauge", "Pages being fetched or waiting for it."),
     "members": ("gauge", "Workers in the ring."),
     "epoch": ("gauge", "Epoch of the ring."),
-    "draining": ("gauge", "1 while the worker leaves."),
+    "draining": ("gauge", "1 while the worker drains."),
     "uptime_s": ("gauge", "Seconds since the worker started."),
 }
 

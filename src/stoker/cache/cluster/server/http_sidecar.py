@@ -47,7 +47,7 @@ class DoorPlan:
         """
         token = load_secrets(self.token_file).of(DEFAULT_IDENTITY)
         if token is None:
-            raise ConfigError(f"`{self.token_file}` must hold the door's token alone on a line")
+            raise ConfigError(f"`{self.token_file}` must hold the HTTP token alone on a line")
         return DoorSettings(
             host=self.host, port=self.port, token=token.decode("ascii", "replace"), hosts=self.hosts,
             mounts=self.mounts, certificate=self.certificate,
@@ -71,7 +71,7 @@ def door_process(plan: DoorPlan) -> Generator[str]:
         try:
             address, fault = ours.recv()
         except EOFError:
-            raise ConfigError("the HTTP door must start, and its process ended at once; see above") from None
+            raise ConfigError("the HTTP endpoint must start, but its process ended at once; see above") from None
         if fault:
             raise ConfigError(f"`--http` must be an address that is free, got {address}: {fault}")
         yield address

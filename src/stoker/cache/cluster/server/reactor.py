@@ -161,7 +161,7 @@ class Reactor:
         return len(self._open)
 
     def num_clients(self) -> int:
-        """Processes that are connected and are no workers."""
+        """Connected clients that are not workers."""
         return len({one.hello.process for one in self.all() if one.hello and not one.hello.node})
 
     def totals(self) -> ServedCounts:

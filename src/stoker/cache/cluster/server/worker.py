@@ -43,7 +43,7 @@ class WorkerSettings:
         secret_file: needed where it listens on TCP.
         identity: by which it asks other workers.
         state_dir: where the last ring is kept.
-        tls_ca: certificates that vouch for those of the other workers.
+        tls_ca: certificate authorities of the other workers.
         users: whose clients may use its Unix socket besides its own user and root.
         drain_s: longest that it goes on serving after it was told to end.
     """

@@ -190,13 +190,13 @@ class FileTable:
         """
         number = self.cells[_NEXT_ID // 8] + 1
         if self.is_out_of_numbers:
-            raise OSError(errno.EIO, "the table of pages is damaged")
+            raise OSError(errno.EIO, "the page table is damaged")
         os.pwrite(self._fd, _U64.pack(number), _NEXT_ID)
         states = np.frombuffer(self._map, ROWS, self.num_rows, _HEADER_BYTES)["state"]
         free = np.flatnonzero(states == RowState.FREE)
         row = int(free[0]) if len(free) else len(states)
         if row >= MOST_ROWS:
-            raise OSError(errno.ENOSPC, "the table of pages is full")
+            raise OSError(errno.ENOSPC, "the page table is full")
         content = Row(id=number, **fields)
         self.put(row, content)
         if row == len(states):

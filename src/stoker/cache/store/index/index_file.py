@@ -88,7 +88,7 @@ class IndexFile:
         self._fd = os.open(path, flags_for(reads_only=reads_only), 0o600)
         if not self._is_valid():
             if reads_only:
-                raise OSError(errno.EIO, "the index of pages is damaged")
+                raise OSError(errno.EIO, "the page index is damaged")
             # Only power loss can do this: a new file, since other processes may have this one mapped.
             os.close(self._fd)
             path.unlink()
@@ -168,7 +168,7 @@ class IndexFile:
         """
         done = os.pwrite(self._fd, content, offset)
         if done != len(content):
-            raise OSError(errno.ENOSPC, "the index of pages could not be written")
+            raise OSError(errno.ENOSPC, "the page index could not be written")
 
     def place(self, key: bytes) -> KeyPlace | None:
         """Where a key belongs; None if there is no table for it yet.
@@ -200,7 +200,7 @@ class IndexFile:
             OSError: the disk is full, or the index damaged or as large as it can be; nothing has changed.
         """
         if not self._is_valid():
-            raise OSError(errno.EIO, "the index of pages is damaged")
+            raise OSError(errno.EIO, "the page index is damaged")
         cells = self.view.cells
         high = int.from_bytes(key[:8], "little")
         depth = cells[DEPTH]
@@ -261,7 +261,7 @@ class IndexFile:
         cells = self.view.cells
         depth = cells[DEPTH]
         if depth == MOST_DEPTH:
-            raise OSError(errno.ENOSPC, "the index of pages is as large as it can be")
+            raise OSError(errno.ENOSPC, "the page index has reached its largest size")
         first = DIRECTORY_CELL + (1 << depth)
         entries = np.array(cells[first : first + (1 << depth)], "<u8").repeat(2)
         self.write(_DIRECTORY_AT + (16 << depth), entries.tobytes())
@@ -296,7 +296,7 @@ class IndexFile:
         from_stack = min(free, number)
         fresh = number - from_stack
         if used + fresh > most:
-            raise OSError(errno.ENOSPC, "the index of pages is as large as it can be")
+            raise OSError(errno.ENOSPC, "the page index has reached its largest size")
         top = (stack_at >> 2) + free
         numbers = [*words[top - from_stack : top].tolist(), *range(used, used + fresh)]
         self.write(8 * free_cell, _U64.pack(free - from_stack))

@@ -229,8 +229,8 @@ class Index:
                     return
                 self._file.rewrite(key, self._alive())
         except (IndexError, ValueError, struct.error) as error:
-            raise OSError(errno.EIO, "the index of pages is damaged") from error
-        raise OSError(errno.ENOSPC, "the index of pages has no room for a key")
+            raise OSError(errno.EIO, "the page index is damaged") from error
+        raise OSError(errno.ENOSPC, "the page index has no room for a key")
 
     def remove(self, key: bytes) -> None:
         """Forget a key. Under the publish lock."""
