@@ -83,7 +83,7 @@ def test_a_page_is_written_or_printed(folder: Path, capsys: pytest.CaptureFixtur
 def test_limits_that_no_plan_keeps_end_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del folder
     assert run("found.json", "--samples", "1e15", "--deadline", "1h") == 1
-    assert "No plan keeps the limits; the nearest is" in capsys.readouterr().out
+    assert "No plan meets the limits; the closest is" in capsys.readouterr().out
 
 
 def test_gpus_cores_and_batches_can_be_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

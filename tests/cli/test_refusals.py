@@ -14,7 +14,7 @@ from stoker.cli.main import main
 REFUSALS = [
     (["--nonsense"], "`--nonsense` is not an option of `stoker`; see `stoker --help`"),
     (["report", "--jsn"], "`--jsn` is not an option of `stoker report`, did you mean `--json`?; see `stoker report"),
-    (["report", "a", "b"], "`b` is one word too many for `stoker report`; see `stoker report --help`"),
+    (["report", "a", "b"], "`b` is one argument too many for `stoker report`; see `stoker report --help`"),
     (["report", "--html"], "`--html` must be followed by FILE, got nothing; see `stoker report --help`"),
     (["report", "--json=x"], "`--json` takes no value, got 'x'; see"),
     (["report", "--json", "--html", "x"], "`--html` must not go with `--json`; see"),

@@ -331,7 +331,7 @@ def test_a_wait_for_stokers_own_work_is_called_that() -> None:
     course = course_of(Loader(0, item_s=0.001, step_s=0.002, handover_s=0.0009), 400)
     limit = summarise(run_of(course)).limit
     assert limit.kind == "input-handover"
-    assert "not for items, but 1.30 ms for each batch to be handed over" in limit.text
+    assert "not for items, but for the hand-over of each batch (1.30 ms)" in limit.text
 
 
 def test_run_still_in_memory_is_neither_killed_nor_advertised_as_a_folder() -> None:

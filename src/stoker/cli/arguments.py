@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
 
     def _of_unknown(self, word: str) -> str:
         if not word.startswith("-"):
-            return f"`{word}` is one word too many for `{self.prog}`"
+            return f"`{word}` is one argument too many for `{self.prog}`"
         name = word.partition("=")[0]
         near = get_close_matches(name, self._option_string_actions, n=1, cutoff=0.7)
         return f"`{name}` is not an option of `{self.prog}`" + (f", did you mean `{near[0]}`?" if near else "")

@@ -85,7 +85,9 @@ def _means_program(words: list[str]) -> bool:
 
 def _explain_run(words: list[str], rank: str | None, *, as_json: bool) -> int:
     if len(words) > 1:
-        raise ConfigError(f"`{words[0]}` must be a program to be followed by arguments, and is none; got `{words[1]}`")
+        raise ConfigError(
+            f"`{words[0]}` must be a program to be followed by arguments, and is not one; got `{words[1]}`"
+        )
     if rank is not None and not rank.isdecimal():
         raise ConfigError(f"`--rank` must be followed by a number, got {rank!r}")
     try:

@@ -71,16 +71,21 @@ def _parser() -> Parser:
         prog="stoker plan",
         usage="stoker plan PROGRAM --samples N [options] [-- arguments of the program]\n"
         "       stoker plan -m MODULE --samples N [options] [-- arguments of the program]",
-        description="Finds the hardware, the number of GPUs and the strategy that keep a budget and a deadline best.",
+        description="Recommends the GPUs, their number and the strategy that best meet a budget and a deadline.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--samples", required=True, type=_count, metavar="N", help="samples to train on, over all epochs")
-    add("--budget", type=_amount, metavar="AMOUNT", help="most that it may cost, in the currency of the prices")
-    add("--deadline", type=_hours, metavar="TIME", help="most that it may take (12h, 90min, 3d)")
-    add("--sure", action="store_true", help="keep both even at the upper ends of the intervals")
-    add("--prices", type=Path, metavar="FILE", help="TOML list of servers and their prices; without it GPU-hours count")
+    add("--budget", type=_amount, metavar="AMOUNT", help="the budget, in the currency of the prices")
+    add("--deadline", type=_hours, metavar="TIME", help="the deadline (12h, 90min, 3d)")
+    add("--sure", action="store_true", help="meet both even at the upper ends of the intervals")
+    add(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="TOML list of servers and prices; without it GPU-hours are counted",
+    )
     add("--gpus", type=Path, metavar="FILE", help="TOML of GPUs that the catalogue lacks")
     add(
         "--anchor",
@@ -92,8 +97,8 @@ def _parser() -> Parser:
     add("--max-gpus", type=_count, default=64, metavar="N", help="most GPUs that the job may take (default: 64)")
     add(
         "--batch", default="global", metavar="global|per-gpu|N",
-        help="samples of an optimizer step: as the program has it on however many GPUs (default), that much for each "
-        "GPU, or N",
+        help="samples of an optimizer step: the program's own batch on any number of GPUs (default), that batch on "
+        "each GPU, or N",
     )  # fmt: skip
     add(
         "--precision",
@@ -102,7 +107,7 @@ def _parser() -> Parser:
     )
     add(
         "--cpu-seconds-per-sample", type=_seconds, metavar="TIME",
-        help="of one core, to prepare a sample: says how many cores the input needs, and waits where they are too few",
+        help="core time to prepare one sample: gives the cores that the input needs; with fewer, steps wait",
     )  # fmt: skip
     add("--hint", action="append", default=[], metavar="NAME=VALUE", help="as of `stoker perf features`")
     add("--html", metavar="FILE", help="write the answer as one page with a plot (- prints it)")

@@ -157,7 +157,7 @@ def _nothing_seen(records: list[RankRecord], status: int) -> str:
     if not records:
         return (
             f"the program {ended} without a step that could be measured: it took no step of a torch optimizer and "
-            "iterated over no DataLoader, or was killed before it could say"
+            "iterated over no DataLoader, or was killed before it could report"
         )
     return f"the program {ended} after less than two steps: nothing to measure; see `stoker profile --help`"
 

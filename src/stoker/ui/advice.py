@@ -167,7 +167,7 @@ def _input_limit(situation: Situation, window: Window) -> LimitingResource:
             kind="input-growing", text=f"input: {waits}; workers were still being added when the run ended"
         )
     if (handover := _handover_s(window)) is not None:
-        text = f"input: {waits}, not for items, but {format_seconds(handover)} for each batch to be handed over"
+        text = f"input: {waits}, not for items, but for the hand-over of each batch ({format_seconds(handover)})"
         hint = "; larger batches cost less" if handover < HANDOVER_S else ""
         return LimitingResource(kind="input-handover", text=text + hint)
     if window.cores_used >= CORES_FULL_FRAC * _budget(situation):
@@ -180,12 +180,13 @@ def _input_limit(situation: Situation, window: Window) -> LimitingResource:
         each_s = window.split.input_wait_frac * window.active_s / window.batches
         if window.starved_frac < 1 - READY_FRAC or each_s < HANDOVER_S:
             text = (
-                f"input: {waits} though workers are idle {idle} of theirs: not for items, but {format_seconds(each_s)}"
+                f"input: {waits} though workers are idle {idle} of theirs: not for items, but for the hand-over "
+                f"of each batch ({format_seconds(each_s)}); larger batches cost less"
             )
-            return LimitingResource(
-                kind="input-handover", text=f"{text} for each batch to be handed over; larger batches cost less"
-            )
-        text = f"input: {waits} though workers are idle {idle} of theirs: single slow items hold back the order"
+            return LimitingResource(kind="input-handover", text=text)
+        text = (
+            f"input: {waits} though workers are idle {idle} of theirs: single slow items delay the batches after them"
+        )
         return LimitingResource(kind="input-order", text=text)
     if window.worker_cpu_frac is not None and window.worker_cpu_frac < WAITING_CPU_FRAC:
         used = write_percent(window.worker_cpu_frac)
@@ -209,7 +210,7 @@ def _advise_tier(situation: Situation, program: str, run: str) -> Advice:
     if SEEDED in situation.reason and gain >= _WORTH_GAIN:
         why = f"a seed for each sample lets more workers make them: up to {gain:.1f}x as fast, by cores and input wait"
         return Advice(command=f"stoker run {SEEDED} {program}", why=why)
-    return Advice(command=f"stoker explain {run}", why="what keeps this loader from more workers")
+    return Advice(command=f"stoker explain {run}", why="shows why this loader gets no more workers")
 
 
 def _gain_by_workers(situation: Situation) -> float:

@@ -273,17 +273,15 @@ def _published(report: FleetReport) -> str:
         [each.what + each.mark, each.published, each.found, f"{each.off_points:.1f}"] for each in report.comparisons
     ]
     table = draw_table(["figure", "published", "here", "points off"], rows, numbers=(1, 2, 3))
-    about = (
-        "What the made-up jobs were made up after. Unverified figures are recalled and not checked against the study."
-    )
-    return draw_section("Beside the published figures", f'<div class="card scroll">{table}</div>', about)
+    about = "Sources of the synthetic jobs. Unverified figures are recalled, not checked against the study."
+    return draw_section("Compared with the published figures", f'<div class="card scroll">{table}</div>', about)
 
 
 def _missing(report: FleetReport) -> str:
     if not report.missing:
         return ""
     facts = draw_facts((each.what, f"needs {each.needs}") for each in report.missing)
-    return draw_section("Left out, for want of columns", f'<div class="card">{facts}</div>')
+    return draw_section("Omitted: missing columns", f'<div class="card">{facts}</div>')
 
 
 def _constants(report: FleetReport) -> str:

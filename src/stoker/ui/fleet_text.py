@@ -212,12 +212,12 @@ def _published(report: FleetReport, style: Style) -> list[str]:
         [each.what + each.mark, each.published, each.found, f"{each.off_points:.1f}"] for each in report.comparisons
     ]
     lines = render_table(["figure", "published", "here", "points off"], rows, style, right=(1, 2, 3))
-    return titled("Beside the published figures", lines, style)
+    return titled("Compared with the published figures", lines, style)
 
 
 def _missing(report: FleetReport, style: Style) -> list[str]:
     lines = [line for each in report.missing for line in wrap(f"{each.what}: needs {each.needs}", style)]
-    return titled("Left out, for want of columns", lines, style)
+    return titled("Omitted: missing columns", lines, style)
 
 
 def _constants(report: FleetReport, style: Style) -> list[str]:

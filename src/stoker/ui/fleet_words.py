@@ -12,7 +12,7 @@ PORTS = "Paths of links are recalled from the study (unverified), and no measure
 """How sure the figures of ports are."""
 GAINS = "gains"
 """The outcome of a port by which jobs gain."""
-SYNTHETIC = "Synthetic: made up after published figures of the PAI study. No job in it ever ran."
+SYNTHETIC = "Synthetic: generated from published figures of the PAI study. No job in it ever ran."
 _SUMS = (
     ("weights and gradients", ("pcie", "nvlink", "ethernet", "communication")),
     ("computation", ("compute", "memory", "computation")),

@@ -116,7 +116,7 @@ def _front(report: PlanReport, style: Style) -> list[str]:
         right=[number for number, place in enumerate(kept) if place in right],
     )  # fmt: skip
     if any(plan.tier != "calibrated" for plan in report.front):
-        lines += wrap("~ extrapolated: no measurements of such steps stand behind it", style, 90)
+        lines += wrap("~ extrapolated: not backed by measurements of such steps", style, 90)
     title = f"Worth a look: {write_unbeaten(report)} ({100 * report.share:.0f} % intervals)"
     return titled(style.cut(title, style.width), lines, style)
 

@@ -51,7 +51,7 @@ def write_headline(report: PlanReport) -> str:
         f"{write_cost_span(plan.cost, report.currency)}"
     )
     if not pick.keeps and (report.deadline_h is not None or report.budget is not None):
-        return f"No plan keeps the limits; the nearest is {said}."
+        return f"No plan meets the limits; the closest is {said}."
     return f"Take {said}."
 
 

@@ -94,7 +94,7 @@ def add_cluster(made: argparse.ArgumentParser, join_help: str) -> None:
     """Adds the options that say which cluster is meant, and how it is reached."""
     made.add_argument("--join", metavar="RING", help=join_help)
     made.add_argument("--secret-file", metavar="FILE", help="of that cluster (default: as set, or DIR/secret)")
-    made.add_argument("--tls-ca", metavar="FILE", help="certificates that vouch for its workers (default: as set)")
+    made.add_argument("--tls-ca", metavar="FILE", help="certificate authorities of its workers (default: as set)")
 
 
 def joined(arguments: argparse.Namespace, settings: CacheSettings) -> CacheSettings:

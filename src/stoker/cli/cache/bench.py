@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     made = parser("bench", "Reads an object from its store and from the cache in turn.", _EPILOG)
     made.add_argument("url", type=checked, metavar="URL", help="of an object")
     made.add_argument("--rounds", type=whole(1), default=5, metavar="N", help="default: 5")
-    made.add_argument("--most", default="64MiB", metavar="SIZE", help="read no more of it (default: 64MiB)")
+    made.add_argument("--most", default="64MiB", metavar="SIZE", help="read at most this much of it (default: 64MiB)")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)
     filesystem, path = open_place(arguments.url, settings_of(arguments))
@@ -74,9 +74,7 @@ def main(argv: list[str]) -> int:
 def _compare(filesystem: StokerFileSystem, path: str, url: str, most: int, rounds: int) -> list[Compared]:
     _, rule = filesystem.reader.rules.of(path)
     if not rule.cached:
-        raise ConfigError(
-            f"`{url}` must be cached to be compared, and its rule leaves it to the store; see --cache-rules"
-        )
+        raise ConfigError(f"`{url}` must be cached to be compared, and its rule excludes it; see --cache-rules")
     try:
         size = min(most, int(filesystem.info(path)["size"] or 0))
     except FileNotFoundError:

@@ -32,7 +32,7 @@ class _Line:
 
 def ls(argv: list[str]) -> int:
     """Lists what is cached."""
-    made = parser("ls", "What is cached below a URL, or in all: objects and folders of one level.")
+    made = parser("ls", "Lists what is cached below a URL, or everything: objects and folders of one level.")
     made.add_argument(
         "url", type=checked, metavar="URL", nargs="?", help="folder or object (default: all that is cached)"
     )
@@ -129,7 +129,7 @@ def _level(name: ObjectName, prefix: ObjectName | None) -> ObjectName:
 
 def stat(argv: list[str]) -> int:
     """Shows one object; 1 if nothing of it is cached."""
-    made = parser("stat", "One object: its version, how much of it is cached, under which rule.")
+    made = parser("stat", "Shows one object: its version, how much of it is cached, under which rule.")
     made.add_argument("url", type=checked, metavar="URL")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)
@@ -173,7 +173,7 @@ def facts_of(found: Look) -> list[tuple[str, str]]:
     version = (
         f"{found.version.strength.name.lower()} {found.version.token}" if found.version else f"{found.digest:016x}"
     )
-    kept = ["a file of its own" if found.is_large else "segments with others"] + ["pinned"] * found.is_pinned
+    kept = ["a separate file" if found.is_large else "segments with others"] + ["pinned"] * found.is_pinned
     return [
         *facts,
         ("Size", format_bytes(size)),

@@ -25,7 +25,7 @@ _COLOURS = {"hits": 32, "misses": 33}
 
 def main(argv: list[str]) -> int:
     """Explains; asks no store."""
-    made = parser("explain", "What the next read of an object does, and why: from the cache alone, asking no store.")
+    made = parser("explain", "Shows what the next read of an object does, and why. Asks no store.")
     made.add_argument("url", type=checked, metavar="URL")
     add_cluster(made, "a cluster whose workers are asked before the store")
     made.add_argument("--json", action="store_true", help="print one JSON object")

@@ -19,14 +19,18 @@ from stoker.ui.figures import write_plural
 
 def pin(argv: list[str]) -> int:
     """Pins what is, and will be, below a URL."""
-    arguments, settings, pages = _opened("pin", "Keeps what is below a URL, now and later, until it is unpinned.", argv)
+    arguments, settings, pages = _opened(
+        "pin", "Pins everything below a URL, now and later: it is not evicted until it is unpinned.", argv
+    )
     done = pages.pin(_prefix(arguments.url, settings, pages))
     return _say(arguments, f"Pinned {arguments.url}", done, " of it in the cache now")
 
 
 def unpin(argv: list[str]) -> int:
     """Ends pins."""
-    arguments, settings, pages = _opened("unpin", "Lets what is below a URL be evicted like anything else.", argv)
+    arguments, settings, pages = _opened(
+        "unpin", "Unpins everything below a URL, so that it can be evicted again.", argv
+    )
     done = pages.unpin(_prefix(arguments.url, settings, pages))
     return _say(arguments, f"Unpinned {arguments.url}", done, " of it in the cache")
 
@@ -37,7 +41,9 @@ def evict(argv: list[str]) -> int:
     Raises:
         ConfigError: neither a URL nor ``--all`` was given, or both.
     """
-    made = _parser("evict", "Drops what is cached below a URL; the store keeps it, and the next read fetches it again.")
+    made = _parser(
+        "evict", "Evicts what is cached below a URL. The store keeps it, and the next read fetches it again."
+    )
     made.add_argument("--all", action="store_true", help="everything")
     arguments = made.parse_args(argv)
     if bool(arguments.url) == arguments.all:
@@ -54,7 +60,7 @@ def evict(argv: list[str]) -> int:
 
 def verify(argv: list[str]) -> int:
     """Reads everything; 1 if something was damaged."""
-    made = parser("verify", "Compares everything that is cached with its checksums; what is damaged is dropped.")
+    made = parser("verify", "Verifies the checksums of everything that is cached, and evicts what is damaged.")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)
     pages = open_existing(settings_of(arguments))
@@ -67,8 +73,8 @@ def verify(argv: list[str]) -> int:
     lines = [f"{style.paint('intact ', 32)}  {_count(report.intact)}"]
     if report.damaged.pages:
         lines += [
-            f"{style.paint('damaged', 31)}  {_count(report.damaged)}: dropped, the next read fetches them again",
-            "A disk that returns other bytes than were written will do so again: look at the kernel's log.",
+            f"{style.paint('damaged', 31)}  {_count(report.damaged)}: evicted, the next read fetches them again",
+            "The disk returned other bytes than were written, and may do so again: check the kernel's log.",
         ]
     show(lines)
     return 1 if report.damaged.pages else 0

@@ -12,12 +12,12 @@ from stoker.core.extras import require
 
 COMMANDS = (
     Subcommand("warm", "warm", "fill the cache with the objects of a URL, a pattern or a list, before they are needed"),
-    Subcommand("status", "status", "how full the cache is, and what it is worth; the workers of a cluster"),
-    Subcommand("ls", "content", "what is cached below a URL"),
-    Subcommand("stat", "content", "one object: version, age, how much of it is cached"),
-    Subcommand("explain", "explain", "why the next read of an object hits or misses, and which rule says so"),
+    Subcommand("status", "status", "show the cache's size and hit ratio, or the workers of a cluster"),
+    Subcommand("ls", "content", "list what is cached below a URL"),
+    Subcommand("stat", "content", "show one object: version, age, how much of it is cached"),
+    Subcommand("explain", "explain", "show why the next read of an object hits or misses, and which rule decides"),
     Subcommand("pin", "keeping", "never evict what is below a URL"),
-    Subcommand("unpin", "keeping", "let it be evicted again"),
+    Subcommand("unpin", "keeping", "allow it to be evicted again"),
     Subcommand("evict", "keeping", "evict what is cached below a URL"),
     Subcommand("verify", "keeping", "verify the checksums of everything that is cached"),
     Subcommand("bench", "bench", "read an object from the store and from the cache in turn, and compare"),
@@ -59,7 +59,7 @@ def _is_of_a_store(error: BaseException) -> bool:
 
 def _refuse(name: str, error: Exception) -> int:
     text = " ".join(str(error).split())
-    return refuse(CacheError(f"`stoker cache {name}` could not go on: {type(error).__name__}: {text}"))
+    return refuse(CacheError(f"`stoker cache {name}` failed: {type(error).__name__}: {text}"))
 
 
 def help_text() -> str:

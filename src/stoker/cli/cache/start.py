@@ -110,29 +110,33 @@ def _parser() -> Parser:
         help="most bytes on disk, such as 50GB: once for all directories, which share it evenly, or once for each",
     )
     made.add_argument("--listen", action="append", default=[], metavar="HOST:PORT", help="an address; may be repeated")
-    made.add_argument("--advertise", action="append", default=[], metavar="HOST:PORT", help="what others connect to")
+    made.add_argument(
+        "--advertise", action="append", default=[], metavar="HOST:PORT", help="the address that others connect to"
+    )
     made.add_argument("--mount", action="append", default=[], metavar="NAME=URL", help="a store to read for clients")
     made.add_argument(
         "--grant",
         action="append",
         default=[],
         metavar="WHO=MOUNT[/PATH]",
-        help="who may read what, by the names in the secret file; the first one takes the rest from everyone",
+        help="who may read what, by the names in the secret file; once one is given, all else is denied",
     )
     made.add_argument("--join", metavar="RING", help="static:a:7070,b:7070, file:///ring.json or etcd://h:2379/name")
     made.add_argument(
         "--secret-file", metavar="FILE", help="the cluster's secret (default: DIR/secret, made if missing)"
     )
-    made.add_argument("--http", metavar="HOST:PORT", help="a door for curl and Prometheus: objects, /metrics, /healthz")
     made.add_argument(
-        "--http-host", action="append", default=[], metavar="NAME", help="a name by which the door is reached"
+        "--http", metavar="HOST:PORT", help="serve curl and Prometheus over HTTP: objects, /metrics, /healthz"
     )
     made.add_argument(
-        "--http-token-file", metavar="FILE", help="the door's token (default: DIR/http-token, made if missing)"
+        "--http-host", action="append", default=[], metavar="NAME", help="a host name under which HTTP is reached"
+    )
+    made.add_argument(
+        "--http-token-file", metavar="FILE", help="the HTTP token (default: DIR/http-token, made if missing)"
     )
     made.add_argument("--tls-cert", metavar="FILE", help="encrypt TCP: this worker's certificate (PEM)")
     made.add_argument("--tls-key", metavar="FILE", help="its private key (default: in the same file)")
-    made.add_argument("--tls-ca", metavar="FILE", help="certificates that vouch for those of the other workers")
+    made.add_argument("--tls-ca", metavar="FILE", help="certificate authorities of the other workers")
     made.add_argument(
         "--node",
         metavar="ID",
@@ -230,7 +234,7 @@ def _announce(server: Server, specs: dict[str, SourceSpec], directories: Directo
     lines = [
         f"stoker cache: {server.settings.node} serves {write_plural(len(specs), 'mount')} ({', '.join(specs)}) "
         f"from {' and '.join(usable)}, up to {format_bytes(directories.limit_bytes)}",
-        *(f"  goes on without {each.path}: {each.fault}" for each in directories.directories if each.store is None),
+        *(f"  continues without {each.path}: {each.fault}" for each in directories.directories if each.store is None),
         *(f"  listens on {address}" for address in server.addresses),
     ]
     if secret is not None:

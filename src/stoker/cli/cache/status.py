@@ -49,10 +49,10 @@ class CacheRates(NamedTuple):
 
 def main(argv: list[str]) -> int:
     """Shows the state of the cache."""
-    description = "How full the cache is, what it is worth, and how fast it goes at the moment."
+    description = "Shows the cache's size, its hit ratio and its current rates."
     made = parser("status", description, several=True)
     made.add_argument(
-        "--over", type=_over_s, default="500ms", metavar="TIME", help="how long to look for the rates (default: 500ms)"
+        "--over", type=_over_s, default="500ms", metavar="TIME", help="how long to measure rates (default: 500ms)"
     )
     add_cluster(made, "show the workers of a cluster instead")
     made.add_argument("--json", action="store_true", help="print one JSON object")
@@ -118,9 +118,7 @@ def render_status(stats: StoreStats, rates: CacheRates, pins: list[str], directo
     ratio = hit_frac(stats)
     worth = "nothing was read yet"
     if ratio is not None:
-        worth = (
-            f"{write_percent(ratio)} of reads found their page ({write_count(stats.hits)} of them, since it was made)"
-        )
+        worth = f"{write_percent(ratio)} of reads were hits ({write_count(stats.hits)} since it was created)"
     evicted = f"{write_plural(stats.evicted.pages, 'page')}, {format_bytes(stats.evicted.num_bytes)}"
     facts = [
         ("Content", f"{write_plural(stats.live.pages, 'page')}, {format_bytes(stats.live.num_bytes)}, in {files}"),
@@ -131,17 +129,17 @@ def render_status(stats: StoreStats, rates: CacheRates, pins: list[str], directo
         listed = ", ".join(pins[:4]) + (f" and {len(pins) - 4} more" if len(pins) > 4 else "")
         facts.append(("Pinned", f"{format_bytes(stats.pinned.num_bytes)} below {listed}"))
     if stats.evicted.pages:
-        facts.append(("Evicted", f"{evicted}, since it was made"))
+        facts.append(("Evicted", f"{evicted}, since it was created"))
     if stats.refused:
         facts.append(
-            ("Refused", f"{write_plural(stats.refused, 'page')}: what was in the cache was in use, or the disk full")
+            ("Refused", f"{write_plural(stats.refused, 'page')}: what was cached was in use, or the disk was full")
         )
     if stats.doomed_bytes:
         facts.append(
             ("Leaving", f"{format_bytes(stats.doomed_bytes)} of evicted files that processes still have mapped")
         )
     if stats.damaged:
-        facts.append(("Damaged", f"{write_plural(stats.damaged, 'page')} had other bytes than were written, and went"))
+        facts.append(("Damaged", f"{write_plural(stats.damaged, 'page')} failed their checksum and were evicted"))
     lines = [
         style.paint(f"Cache in {directory}", 1),
         "",
@@ -151,12 +149,12 @@ def render_status(stats: StoreStats, rates: CacheRates, pins: list[str], directo
     if stats.disk_spare_bytes < PAGE_BYTES:
         lines += [
             "",
-            "Its disk is as full as it may be, so it takes nothing new. Next: free some, or stoker cache evict URL",
+            "Its disk is full, so it takes nothing new. Next: free some space, or stoker cache evict URL",
         ]
     elif full > 0.95 and stats.refused:
         lines += [
             "",
-            "It is full and takes nothing new while all of it is in use. Next: a larger one, or stoker cache evict URL",
+            "It is full and all of it is in use: it takes nothing new. Next: a larger one, or stoker cache evict URL",
         ]
     return lines
 

@@ -37,7 +37,7 @@ from stoker.ui.tables import render_table
 
 _EPILOG = """\
 WHAT is a URL of a folder or an object, a pattern, or a file that lists such URLs, one a line (`-`: standard input).
-What is there already in the store's version is not fetched again: after an interruption, run it again.
+Objects that are cached in the store's version are not fetched again: after an interruption, run it again.
 exit status: 0 everything is in the cache, 1 something is not, 130 interrupted
 examples:
   stoker cache warm s3://bucket/train
@@ -77,7 +77,7 @@ def _parser() -> Parser:
     made.add_argument(
         "--jobs", type=whole(1, MOST_JOBS), default=JOBS, metavar="N", help=f"parallel requests (default: {JOBS})"
     )
-    made.add_argument("--size", metavar="SIZE", help="most bytes of the cache, if it has to be made")
+    made.add_argument("--size", metavar="SIZE", help="most bytes of the cache, if it has to be created")
     add_cluster(made, "a cluster that is asked before the store (default: as set)")
     made.add_argument(
         "--replicas",
@@ -86,7 +86,7 @@ def _parser() -> Parser:
         metavar="N",
         help="have N workers of the cluster hold each page, not this cache",
     )
-    made.add_argument("--json", action="store_true", help="print the account as JSON")
+    made.add_argument("--json", action="store_true", help="print the summary as JSON")
     made.add_argument("--quiet", action="store_true", help="print nothing if all is well")
     return made
 
@@ -109,7 +109,7 @@ def _manifest(word: str) -> list[str]:
     try:
         found = manifest_urls(Path(word).read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(
             f"`{word}` must be a URL such as s3://bucket/folder, or a file that lists URLs: {reason}"
         ) from None
@@ -213,12 +213,12 @@ def render_account(
     rate = f"{format_bytes(account.fetched.num_bytes / lasted_s)}/s over {format_seconds(lasted_s)}"
     rows = [
         _row("planned", account.planned, what),
-        _row("  present", account.present, "in the cache before, in the store's version"),
+        _row("  present", account.present, "already cached, in the store's version"),
         _row("  fetched", account.fetched, rate),
-        _row("  refused", account.refused, "no room: what is in the cache is in use, or the disk full"),
-        _row("  uncached", account.uncached, "no rule lets them be kept"),
+        _row("  refused", account.refused, "no room: what is cached is in use, or the disk is full"),
+        _row("  uncached", account.uncached, "excluded by rules"),
         _row("  failed", account.failed, "could not be read"),
-        _row("evicted", account.evicted, "went since, for what came later"),
+        _row("evicted", account.evicted, "evicted since, by what came later"),
     ]
     rows = [row for number, row in enumerate(rows) if not number or row[1] != "0"]
     if account.unfinished:
@@ -246,18 +246,18 @@ def _verdict(account: Account, style: Style, where: str, replicas: int) -> list[
     if not account.is_listed:
         return ["Interrupted while it listed what to fetch."]
     if account.unfinished:
-        return ["Interrupted. Run the same command again to resume: what is there is not fetched again."]
+        return ["Interrupted. Run the same command again to resume: what is cached is not fetched again."]
     if account.refused.objects or account.evicted.objects:
         return [
             style.paint("Not everything fits.", 33)
-            + " stoker cache status says why. Make room (stoker cache evict URL), or begin a larger one (--dir, --size)"
+            + " stoker cache status says why. Make room (stoker cache evict URL), or make a larger one (--dir, --size)"
         ]
     if account.uncached.objects:
         return [
             style.paint("Not everything is cached.", 33)
-            + " Rules leave paths alone: stoker cache explain URL says which"
+            + " Rules exclude some paths: stoker cache explain URL shows which"
         ]
-    return [style.paint("Not everything could be read.", 33) + " Run the same command again to try what failed"]
+    return [style.paint("Not everything could be read.", 33) + " Run the same command again to retry what failed"]
 
 
 def _as_json(account: Account, lasted_s: float) -> dict[str, object]:

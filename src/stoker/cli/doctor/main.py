@@ -99,7 +99,7 @@ def check_python(version: tuple[int, int]) -> Check:
             status="warn",
             found=found,
             consequence="newer than what stoker is tested with",
-            remedy="on trouble, try Python 3.14",
+            remedy="if something fails, try Python 3.14",
         )
     return Check(name="python", status="ok", found=found)
 
@@ -140,7 +140,7 @@ def check_shm(host: HostResources) -> Check:
             name="shm",
             status="warn",
             found=found,
-            consequence="stoker's slots do not use it, but loaders left to torch (`--off`) die of bus errors",
+            consequence="stoker's slots do not use it, but loaders left to torch (`--off`) fail with bus errors",
             remedy="docker run --shm-size=8g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm",
         )
     return Check(name="shm", status="ok", found=found)
@@ -283,7 +283,7 @@ def _check_replaced(found: dict[str, list[str]] | str) -> Check:
             name="replaced",
             status="fail",
             found=f"names of torch, or of the cache's libraries, cannot be replaced: {found}",
-            consequence="programs run without what stoker would have done by them",
+            consequence="programs run without the features that replace them",
             remedy="use versions that stoker is tested with (constraints.txt)",
         )
     return Check(

@@ -40,7 +40,7 @@ def _check_switch(resolved: Resolved[RunSettings]) -> Check:
         status="warn",
         found=f"`off` is set by {resolved.origins['off']}",
         consequence="`stoker run` leaves every loader to torch",
-        remedy="take it away there; `stoker config show` has all settings",
+        remedy="remove it there; `stoker config show` has all settings",
     )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_S = 600.0
 _EPILOG = """\
 examples:
-  stoker perf calibrate                                          measures for a minute; leave the machine alone
+  stoker perf calibrate                                          measures for a minute; keep the machine idle
   stoker perf features --target cpu --json step.json train.py
   stoker perf calibrate --predict step.json                      what the step will take here, and how sure that is"""
 

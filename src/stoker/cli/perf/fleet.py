@@ -68,10 +68,10 @@ def _parser() -> Parser:
     )
     parser.add_argument("jobs", metavar="JOBS", nargs="?", help="the table of jobs")
     parser.add_argument(
-        "--synthetic", type=whole(1), metavar="N", help="make up N jobs after the published marginals instead"
+        "--synthetic", type=whole(1), metavar="N", help="generate N synthetic jobs from the published marginals instead"
     )
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the made-up jobs (default: 0)")
-    parser.add_argument("--write", metavar="FILE", help="write the made-up jobs as a table")
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the synthetic jobs (default: 0)")
+    parser.add_argument("--write", metavar="FILE", help="write the synthetic jobs as a table")
     parser.add_argument("--hardware", metavar="FILE", help="TOML of the servers; unnamed values are the study's")
     parser.add_argument(
         "--overlap", choices=("none", "full"), default="none", help="parts of a step add up, or overlap (default: none)"
@@ -89,7 +89,7 @@ def _fleet(arguments: argparse.Namespace) -> Fleet:
         raise ConfigError(f"`JOBS` or `--synthetic` must be given, got {given}; see stoker perf fleet --help")
     if arguments.jobs is not None:
         if arguments.write:
-            raise ConfigError("`--write` must go with `--synthetic`: it writes made-up jobs")
+            raise ConfigError("`--write` must go with `--synthetic`: it writes synthetic jobs")
         return read_fleet(Path(arguments.jobs))
     return synthetic_fleet(arguments.synthetic, arguments.seed)
 

@@ -229,7 +229,7 @@ _ITSELF = "no data workers: the program makes them itself"
 
 def _copy(profile: Profile, context: Context, severity: str, text: str, evidence: list[str]) -> Verdict:
     """Most of the input is copying to the device, which can go on beside computation."""
-    evidence = [*evidence, f"copies to the device take {format_seconds(profile.details.copy_s)} that nothing hides"]
+    evidence = [*evidence, f"copies to the device take {format_seconds(profile.details.copy_s)} without overlap"]
     best = profile.seconds - profile.details.copy_s
     basis = "copies that overlap with compute cost nothing; copies that do not gain nothing"
     return Verdict(
@@ -245,14 +245,14 @@ def _copy(profile: Profile, context: Context, severity: str, text: str, evidence
 def _communication(profile: Profile, context: Context, severity: str) -> Verdict:
     share = _share(profile, "communication")
     exposed, hidden = profile.parts["communication"], profile.details.hidden_communication_s
-    text = f"exchange between ranks that nothing hides takes {_percent(share)} of each step"
+    text = f"exposed communication between ranks takes {_percent(share)} of each step"
     evidence = [
-        f"exposed {format_seconds(exposed)}, hidden behind computation {format_seconds(hidden)}",
-        f"of the exposed, {format_seconds(profile.details.straggler_wait_s)} is waiting for the slowest rank",
+        f"exposed {format_seconds(exposed)}, overlapped with compute {format_seconds(hidden)}",
+        f"{format_seconds(profile.details.straggler_wait_s)} of the exposed time is straggler wait",
     ]
     waiting = min(exposed, profile.details.straggler_wait_s)
     best, worst = profile.seconds - exposed / 2, profile.seconds - (exposed - waiting) / 2
-    basis = "half as many exchanges for the same samples; waiting for the slowest rank may stay"
+    basis = "half as many exchanges for the same samples; straggler wait remains"
     return Verdict(
         kind="COMMUNICATION-BOUND", severity=severity, share=share, text=text, evidence=evidence,
         action=Action(
@@ -271,7 +271,7 @@ def _host(profile: Profile, context: Context, severity: str) -> Verdict:
         busy = sum(operator.seconds for operator in profile.operators)
         evidence.append(f"{calls:,.0f} operations a step, {format_seconds(busy / calls)} each in the mean")
     if other > host:
-        text = f"the program's loop beside the model takes {_percent(share)} of each step"
+        text = f"the program's loop outside the model takes {_percent(share)} of each step"
         basis = "all of the time between optimizer and next batch, or none"
         action = Action(
             text="log, evaluate and save less often, or in another thread", command=_again(profile),
@@ -311,7 +311,7 @@ def _compute(profile: Profile, context: Context) -> Verdict:
 def _memory(profile: Profile, context: Context) -> Verdict:
     memory, optimizer = profile.parts["memory"], profile.parts["optimizer"]
     share = (memory + optimizer) / profile.seconds
-    text = f"operations that move more than they compute take {_percent(share)} of each step"
+    text = f"memory-bound operations take {_percent(share)} of each step"
     evidence = [
         f"of the model {format_seconds(memory)}, of the optimizer {format_seconds(optimizer)}",
         *_overheads(profile),

@@ -147,7 +147,7 @@ def synthetic_fleet(jobs: int, seed: int = 0) -> Fleet:
             drawn.setdefault(name, np.zeros(jobs))[place] = values
     names = [f"{SYNTHETIC_PREFIX}{number:07d}" for number in range(1, jobs + 1)]
     name = f"synthetic fleet of {jobs:,} jobs, seed {seed}"
-    return fleet_of(name, code, drawn, names, form="made up after the published marginals of the PAI study")
+    return fleet_of(name, code, drawn, names, form="generated from the published marginals of the PAI study")
 
 
 def _classes(rng: Generator, jobs: int) -> np.ndarray[tuple[int], np.dtype[np.int8]]:

@@ -181,7 +181,7 @@ def _surer(plan: PricedPlan, plans: list[PricedPlan], question: Question) -> lis
     candidate = other.candidate
     more = f", {100 * (behind - 1):.0f} % more" if behind > 1.005 else ""
     return [
-        f"measurements stand behind {candidate.gpus}x {candidate.offer.gpu.name} with {candidate.family}: "
+        f"backed by measurements: {candidate.gpus}x {candidate.offer.gpu.name} with {candidate.family}: "
         f"{format_hours(other.hours.likely)} and {format_cost(other.cost.likely, question.prices.currency)}{more}"
     ]
 
