@@ -61,7 +61,7 @@ class Directory:
         self.resting = time.monotonic() + REST_S
 
     def gone(self) -> OSError | None:
-        """What is wrong if somebody removed it, or its disk is no longer mounted."""
+        """The fault, if the directory was removed or its disk is no longer mounted."""
         try:
             os.stat(self.path / "format")
         except OSError as error:
@@ -69,7 +69,7 @@ class Directory:
         return None
 
     def state(self) -> dict[str, Any]:
-        """What people should know of it."""
+        """Its state, for display."""
         told: dict[str, Any] = {"directory": str(self.path), "state": self.fault or "ok"}
         if self.store is None:
             return told
@@ -116,7 +116,7 @@ class Directories:
 
     @property
     def first(self) -> Path:
-        """The first that can be used: what a worker keeps beside its pages is there."""
+        """The first usable directory, which also holds the worker's other files."""
         return next(one.path for one in self.directories if one.store is not None)
 
     @property
@@ -130,7 +130,7 @@ class Directories:
         return sum(one.store.limit_bytes for one in self.directories if one.store is not None)
 
     def states(self) -> list[dict[str, Any]]:
-        """What people should know of each."""
+        """The state of each, for display."""
         return [one.state() for one in self.directories]
 
     def lookup(self, key: bytes) -> Placed | None:
@@ -250,13 +250,13 @@ class Directories:
 
 
 def open_directories(asked: Sequence[CacheSettings]) -> Directories:
-    """The directories, those that cannot be used with what is wrong with them.
+    """The directories; unusable ones carry their fault.
 
     Args:
         asked: settled settings of each.
 
     Raises:
-        ConfigError: none can be used.
+        ConfigError: none is usable.
     """
     opened = [_open(settings) for settings in asked]
     if all(directory.store is None for directory in opened):

@@ -1,4 +1,4 @@
-"""What the cache has of one object, and what the next read of it will do: from the cache's own pages, asking nobody."""
+"""What the cache has of one object, and what the next read of it will do. Makes no request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Look(NamedTuple):
 
     Attributes:
         name: of the object.
-        rule_number: of the rule for its path.
+        rule_number: number of the rule for its path.
         rule: for its path.
         version: of the cached pages; None where its description is not cached.
         digest: of that version; None where nothing is cached.
@@ -26,7 +26,7 @@ class Look(NamedTuple):
         num_pages: of the whole object.
         cached_bytes: in these pages.
         is_pinned: whether a pin covers it.
-        is_large: whether it has a file of its own.
+        is_large: whether it has a separate file.
     """
 
     name: ObjectName
@@ -49,7 +49,7 @@ def look(pages: PageStore, name: ObjectName, rule_number: int, rule: Rule) -> Lo
     Args:
         pages: of the cache.
         name: of the object.
-        rule_number: of the rule for its path.
+        rule_number: number of the rule for its path.
         rule: for its path.
     """
     described = pages.description(name)

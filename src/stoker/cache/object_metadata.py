@@ -1,4 +1,4 @@
-"""What is kept of an object beside its bytes: its whole version, and what its store said of it."""
+"""The metadata of a cached object: its full version and the store's details."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAD = struct.Struct("<BQI")
 
 
 class Details(Mapping[str, Any]):
-    """What a store said of an object, in JSON until someone asks: most files are opened to be read."""
+    """A store's details of an object, parsed from JSON only on access: most files are opened just to be read."""
 
     __slots__ = ("_found", "_text")
 
@@ -74,7 +74,7 @@ class Description(NamedTuple):
 
 
 def _written(details: Mapping[str, Any] | None) -> str | None:
-    """Details as JSON; None for those that would come back as others. Of these the store is asked again."""
+    """Details as JSON; None if they would not survive a round trip. The store is asked again for those."""
     if details is None:
         return None
     try:

@@ -38,13 +38,13 @@ def settled(settings: CacheSettings) -> CacheSettings:
 
 
 def note_asked(settings: CacheSettings) -> None:
-    """Notes the size and the eviction policy that are asked for, if any are, for those who open the cache later.
+    """Stores the requested size and eviction policy, if any, for processes that open the cache later.
 
     Args:
         settings: settled ones.
 
     Raises:
-        CacheDirectoryError: the directory cannot be used.
+        CacheDirectoryError: the directory is unusable.
     """
     if settings.limit_bytes is not None:
         note_limit_bytes(Path(settings.directory), settings.limit_bytes)

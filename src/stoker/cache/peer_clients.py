@@ -17,21 +17,21 @@ from stoker.core.forking import ForkedLock
 from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets
 
 SECRET_FILE = "secret"
-"""Beside the pages: the secret that is used where no other file is named, if it is there."""
+"""File in the cache's directory with the default secret, if it exists."""
 
 _clients: dict[tuple[ClusterSettings, Path], PeerClient] = {}
 _lock = ForkedLock()
 
 
 def peer_client(cache: CacheSettings) -> PeerClient:
-    """The client of the cluster that the cache's settings name, opened with its first use.
+    """The client of the cluster that the cache's settings name, opened at its first use.
 
     Args:
-        cache: settled settings. The last ring is kept beside this process's pages, where the file ``secret`` is used
-            for workers that are reached over TCP unless another one is named.
+        cache: settled settings. The last ring is kept in the cache's directory. Its file ``secret`` is used for workers
+            over TCP unless another one is named.
 
     Raises:
-        ConfigError: the cluster is named wrongly, or its secret is missing or cannot be used.
+        ConfigError: the cluster's name is invalid, or its secret is missing or unusable.
     """
     place, cluster = Path(cache.directory).resolve(), cache.cluster
     secret = Path(cluster.secret_file or place / SECRET_FILE)
@@ -49,7 +49,7 @@ def peer_client(cache: CacheSettings) -> PeerClient:
 
 
 def _check_local(membership: Membership, expected: Path) -> None:
-    """Refuses to go without a secret where workers are on TCP: each of them would be left out, and nobody told."""
+    """Raises if workers on TCP need a secret and none is set: reads would silently bypass those workers."""
     record, here = membership.record(), machine_id()
     for member in record.members if record is not None else ():
         local = any(address.startswith("unix:") for address in member.addresses) and member.machine in ("", here)

@@ -14,14 +14,14 @@ Policy = Literal["epoch", "sieve", "s3fifo", "lru"]
 
 
 class Freshness(enum.Enum):
-    """When the store is asked whether an object is still the one that is cached."""
+    """When the store is asked whether a cached object is still current."""
 
     IMMUTABLE = "immutable"
     """Never: paths are written once."""
     MAX_AGE = "max-age"
     """When the last answer is older than the rule's ``max_age_s``."""
     ALWAYS = "always"
-    """At every open, and every read that belongs to no open file."""
+    """At every open, and at every read without an open file."""
 
 
 class Life(enum.IntEnum):
@@ -46,17 +46,17 @@ _RANKS: dict[int, int] = {Life.COPY: 0, Life.NORMAL: 1, Life.TIMED: 1, Life.PINN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What holds for paths that fit a pattern.
+    """The rule for paths that match a pattern.
 
     Attributes:
         pattern: shell pattern over ``protocol://path`` (``s3://bucket/train/*``; ``*`` also matches ``/``).
         freshness: when the store is asked again.
         max_age_s: for ``MAX_AGE`` (seconds).
-        ttl_s: after so many seconds pages go; None keeps them as long as there is room.
-        cached: False passes reads of these paths through.
-        quota_bytes: most bytes that pages under this rule may take together; None for no bound of their own.
-        pinned_since: a run that began then (seconds since the epoch) keeps to the version that it saw first; of no
-            effect on ``ALWAYS``.
+        ttl_s: pages are evicted after so many seconds; None keeps them while there is room.
+        cached: False passes reads of these paths through to the store.
+        quota_bytes: most bytes that pages under this rule may take together; None for no separate bound.
+        pinned_since: start of a run (seconds since the epoch) that pins each path to the version first read; no effect
+            under ``ALWAYS``.
     """
 
     pattern: str = "*"

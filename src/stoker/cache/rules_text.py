@@ -9,7 +9,7 @@ from stoker.cache.policies import DEFAULT_RULES, Freshness, Rule
 from stoker.core.units import parse_bytes, parse_seconds
 
 FORM = "rules such as `s3://data/* immutable; https://* 5min`, or `auto`"
-"""As the end of "must be ..."."""
+"""What a rule must be, to complete "must be ..."."""
 _EXPECTED = "`immutable`, `always`, `off` or a time such as `60s`"
 
 

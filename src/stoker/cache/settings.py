@@ -1,7 +1,7 @@
-"""What a person may choose about the cache: declared here once, and handed whole to whatever reads through it.
+"""The settings of the cache: declared here once, and passed whole to everything that reads through it.
 
-From a field follow its option, variable and key in files, the argument of ``stoker.cache.install`` and of the
-filesystem, and what child processes are told.
+A field defines its option, variable and key in files, the argument of ``stoker.cache.install`` and of the filesystem,
+and what child processes receive.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOST = "silence after which a worker of that cluster counts as lost (default 0.
 
 
 class ClusterSettings(Settings, frozen=True, kw_only=True):
-    """The cluster whose workers are asked before the store; the cache reads alone where ``join`` is None."""
+    """The cluster whose workers are asked before the store; none if ``join`` is None."""
 
     prefix: ClassVar[str] = "cache"
 
@@ -80,14 +80,14 @@ class CacheSettings(Settings, frozen=True, kw_only=True):
     limit_bytes: Annotated[
         int | None, memory("largest size of the data cache on disk, such as 50GB", field="cache_size_bytes")
     ] = None
-    """None: what was last noted in the directory, else the smaller of 50 GB and a fifth of the free space."""
+    """None: the size last stored in the directory, else the smaller of 50 GB and a fifth of the free space."""
     rules: Annotated[str | tuple[Rule, ...] | None, Option(form="RULES", text=_RULES, rule=FORM, accepts=is_rules)] = (
         None
     )
     """A text, before the cache's own rules; or all rules."""
     verify: Annotated[Verify, choice(_VERIFY, form="WHEN")] = "always"
     eviction: Annotated[Policy | None, choice(_EVICTION, form="POLICY")] = None
-    """None: what was last noted in the directory, else ``epoch``."""
+    """None: the policy last stored in the directory, else ``epoch``."""
     cluster: ClusterSettings = ClusterSettings()
 
     @property
@@ -124,7 +124,7 @@ class CacheSettings(Settings, frozen=True, kw_only=True):
 
     @classmethod
     def spell_out(cls, table: dict[str, object]) -> dict[str, object]:
-        """Of ``[cache]``: ``size`` is ``cache-size``, ``on`` and ``directory`` are ``cache``."""
+        """Keys of ``[cache]``: ``size`` is ``cache-size``, ``on`` and ``directory`` are ``cache``."""
         nested = dict(table)
         directory = nested.pop("directory", "on")
         place = directory if nested.pop("on", True) is True else "off"

@@ -1,5 +1,5 @@
-"""Nodes that share their caches: who holds which page, how it is asked for, and what happens when a node is lost.
+"""Nodes that share their caches: which node holds a page, how it is requested, and what happens when a node is lost.
 
-``membership`` says who is there and who holds what, ``messages`` what is said, ``server`` answers, ``client`` asks. The
-layers below are ``wire``, which carries the messages, and the pages of this node.
+``membership`` lists the nodes and maps pages to them, ``messages`` defines the protocol, ``server`` answers requests
+and ``client`` sends them. The layers below are ``wire``, which carries the messages, and the page store of this node.
 """

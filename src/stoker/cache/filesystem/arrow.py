@@ -1,8 +1,8 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportIncompatibleMethodOverride=false
-"""pyarrow through the cache: URLs that it would read with its own C++ clients, and filesystems of fsspec it is given.
+"""Sends pyarrow's reads through the cache: URLs that it would read with its own C++ clients, and fsspec filesystems.
 
-Replaces names of pyarrow, each by a subclass or wrapper that hands on everything that is not routed.
+Replaces names of pyarrow, each by a subclass or wrapper that passes on everything that is not routed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _RoutedHandlerType(_HandlerType):
 
 
 class RoutedHandler(_FSSpecHandler, metaclass=_RoutedHandlerType):
-    """``pyarrow.fs.FSSpecHandler`` that reads side by side what is of the cache."""
+    """``pyarrow.fs.FSSpecHandler`` that reads cached files in parallel."""
 
 
 def install(protocols: Sequence[str]) -> None:
@@ -149,4 +149,4 @@ def _routed_s3(options: dict[str, Any]) -> Any:
 
 
 def _unrouted(options: dict[str, Any]) -> None:
-    """Nothing: it stays pyarrow's own, whatever the options."""
+    """Returns nothing: with any options it stays pyarrow's own."""

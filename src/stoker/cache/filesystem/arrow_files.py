@@ -99,7 +99,7 @@ def open_file(filesystem: StokerFileSystem, path: str) -> Any:
 
 
 def _map(filesystem: StokerFileSystem, snapshot: Snapshot) -> Any:
-    """The object's file in the page store, if all of it is there and its checksums are right."""
+    """The object's file in the page store, if it is complete and its checksums match."""
     large = filesystem.pages.large(snapshot.name, snapshot.version)
     if large is None or not large.complete or not large.is_intact():
         return None

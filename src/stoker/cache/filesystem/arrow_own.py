@@ -61,7 +61,7 @@ class RoutedS3(_PyFileSystem):
 
     @property
     def region(self) -> str:
-        """As pyarrow finds it."""
+        """The class as pyarrow finds it."""
         return CLASSES["S3FileSystem"](**self._options).region
 
 

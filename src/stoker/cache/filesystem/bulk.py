@@ -64,13 +64,13 @@ def cat_ranges(
 
 
 def get_many(filesystem: Any, rpath: Any, lpath: Any, callback: Any, **options: Any) -> None:
-    """Copies objects to the local disk, side by side.
+    """Copies objects to the local disk, in parallel.
 
     Args:
         filesystem: that the paths are of.
         rpath: path, pattern, or list of paths.
-        lpath: where to, likewise.
-        callback: is told how many are done; None for nobody.
+        lpath: local path or paths.
+        callback: reports progress in files; None for no reports.
         options: as ``AbstractFileSystem.get`` takes them.
     """
     callback = callback or DEFAULT_CALLBACK
@@ -111,7 +111,7 @@ def copy_out(filesystem: Any, path: str, local: Any, callback: Any, outfile: Any
         filesystem: that the path is of.
         path: of the object.
         local: path, or a file that is open for writing.
-        callback: is told how far it is; None for nobody.
+        callback: reports progress in bytes; None for no reports.
         outfile: a file that is open for writing, in place of ``local``.
     """
     callback = callback or DEFAULT_CALLBACK

@@ -21,7 +21,7 @@ from stoker.core.patching import Patches
 _base: Any = _Cached
 _own_init: Any = _Cached.__init__
 _routed: set[Any] = set()
-"""Metaclasses: fsspec's, and those that inherit from it and have a call of their own (Hugging Face's)."""
+"""Metaclasses: fsspec's, and subclasses of it that override ``__call__`` (Hugging Face's)."""
 _patches = Patches("sends filesystems created by their class through the cache")
 _protocols: frozenset[str] = frozenset()
 
@@ -52,7 +52,7 @@ def _below(metaclass: Any) -> Iterator[Any]:
 
 
 def _init(cls: Any, *args: Any, **kwargs: Any) -> None:
-    """A class was made: its metaclass may be one that nobody has seen."""
+    """Called for each new class, whose metaclass may be new too."""
     _own_init(cls, *args, **kwargs)
     _route(type(cls))
 
@@ -83,6 +83,6 @@ def _class_for(cls: Any) -> Any:
 
 
 def _protocols_of(cls: Any) -> list[str]:
-    """Those of a class that are routed; the class of a store has them, and what inherits from it."""
+    """Protocols of a class that are routed; subclasses of a store's class share them."""
     found = cast("str | tuple[str, ...]", cls.protocol)
     return [name for name in ((found,) if isinstance(found, str) else found) if name in _protocols]

@@ -27,7 +27,7 @@ _AHEAD_PARALLEL = 2
 
 _Read = TypeVar("_Read")
 _readers: weakref.WeakSet[_PageReader] = weakref.WeakSet()
-"""Of this process, that have pages ahead of them, or had."""
+"""Open files of this process that use or used readahead."""
 _readers_lock = ForkedLock()
 
 
@@ -118,7 +118,7 @@ class _PageReader(io.RawIOBase):
         super().close()
 
     def _first(self, read: Callable[[], _Read]) -> _Read:
-        """Nothing is known to the caller of the object yet, so a new version is as good as the one that was opened."""
+        """The first read: it may switch to a new version, since the caller has seen nothing of the object yet."""
         try:
             found = read()
         except SourceChangedError:
@@ -208,7 +208,7 @@ class _PageReader(io.RawIOBase):
             self._ask(wanted, _AHEAD_PARALLEL)
 
     def steer(self, pages: Sequence[int]) -> None:
-        """Has pages brought that someone knows to be wanted; from then on nothing is guessed.
+        """Prefetches pages that the caller knows to be needed; from then on readahead does not guess.
 
         Args:
             pages: of the object, ascending.
@@ -222,7 +222,7 @@ class _PageReader(io.RawIOBase):
         self._ask(wanted[: max(0, self._share() - self.num_ahead)], PARALLEL)
 
     def _share(self) -> int:
-        """Pages that this file may have ahead, beside the others of the process."""
+        """Pages that this file may read ahead, given the other files of the process."""
         with _readers_lock:
             _readers.add(self)
             others = [reader for reader in _readers if reader is not self]

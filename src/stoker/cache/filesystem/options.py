@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Options of a cached filesystem that nobody would take: a typing error must not look like a setting that holds."""
+"""Finds options of a cached filesystem that nothing accepts: a typing error must not look like a valid setting."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _OF_FSSPEC = frozenset(
     ("skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop",
      "batch_size", "auto_mkdir", "client_kwargs", "fo")
 )  # fmt: skip
-"""Which fsspec's base classes take out of what is left over."""
+"""Options that fsspec's base classes accept."""
 _HANDS_ON = frozenset(("http", "https", "sftp", "ssh", "webhdfs", "smb", "hf"))
-"""Protocols whose filesystems give what they do not know to another library."""
+"""Protocols whose filesystems pass unknown options to another library."""
 
 
 def check_options(options: Collection[str], ours: Sequence[str], target: Any) -> None:

@@ -1,7 +1,7 @@
-"""Which parts of a Parquet file to bring before they are read: decided from its footer and from what was read so far.
+"""Which parts of a Parquet file to prefetch, decided from its footer and the reads so far.
 
-Arrow reads one column chunk after the other through a Python file, each for a round trip to the store. Once it reads a
-column of one row group it will most likely read the same columns of the next ones.
+Arrow reads one column chunk after the other through a Python file, with a round trip to the store for each. Once it
+reads a column of one row group it will most likely read the same columns of the next ones.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 AHEAD_BYTES = 64 << 20
-"""Most bytes to bring beyond what is read now."""
+"""Most bytes to prefetch beyond the current read."""
 
 
 class Chunk(NamedTuple):
@@ -62,13 +62,13 @@ def touched(chunks: Sequence[Chunk], start: int, end: int) -> list[Chunk]:
 def wanted(
     chunks: Sequence[Chunk], now: Sequence[Chunk], columns: Collection[str], *, most_bytes: int = AHEAD_BYTES
 ) -> list[Chunk]:
-    """The chunks to bring now.
+    """The chunks to prefetch now.
 
     Args:
         chunks: of the file.
-        now: those that are being read; they come whatever their size.
+        now: chunks of the current read, included at any size.
         columns: that are read of the file, as far as is known.
-        most_bytes: to bring beyond ``now``.
+        most_bytes: to prefetch beyond ``now``.
     """
     if not now:
         return []

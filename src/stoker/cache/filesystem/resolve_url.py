@@ -1,6 +1,6 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
-"""From a URL of a store to its cached filesystem and the path there."""
+"""Resolves a URL of a store to its cached filesystem and the path in it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stoker.core.errors import ConfigError, MissingExtraError
 from stoker.core.settings_sources import resolve
 
 _WITHOUT_HOST = ("file", "local", "memory", "hdfs", "webhdfs", "arrow_hdfs", "viewfs")
-"""Protocols whose paths may begin behind ``://``: of this machine, or of a cluster that is set up elsewhere."""
+"""Protocols whose paths may start right after ``://``: local ones, or those of a cluster configured elsewhere."""
 
 
 def settings_in_use() -> CacheSettings:
-    """Those by which this process reads through the cache already, else what ``stoker config show`` has.
+    """The settings of the cache that this process already uses, else those of ``stoker config show``.
 
     Raises:
         CacheDirectoryError: the user's own directory would be on a network mount.

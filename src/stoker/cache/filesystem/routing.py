@@ -1,8 +1,8 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
-"""Programs that say ``s3://`` read through the cache: fsspec's registry hands out classes that do, pyarrow likewise.
+"""Sends programs' reads of ``s3://`` and other URLs through the cache, by the classes of fsspec's registry and pyarrow.
 
-Owns what is routed and the settings it is routed with. What cannot be routed is named by ``around``.
+Owns the routed protocols and their settings. ``unrouted`` names what cannot be routed.
 """
 
 from __future__ import annotations

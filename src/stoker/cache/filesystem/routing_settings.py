@@ -1,4 +1,4 @@
-"""How programs are routed through the cache, as child interpreters are told; and what is in force in this process."""
+"""The routing settings of this process, and their form for child interpreters."""
 
 from __future__ import annotations
 

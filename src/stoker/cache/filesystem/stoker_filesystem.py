@@ -3,7 +3,7 @@
 # pyright: reportIncompatibleVariableOverride=false, reportUnknownLambdaType=false
 """The cache as an fsspec filesystem: ``stoker://s3/bucket/key``, ``stoker::s3://bucket/key``, or with a target.
 
-Reads go through the cache; listings and writes go to the store, and what is cached of a written path is dropped. It is
+Reads go through the cache; listings and writes go to the store, and a write evicts the cached pages of its path. It is
 synchronous: an asynchronous class costs tens of microseconds a call before any work, more than a hit takes.
 """
 

@@ -23,7 +23,7 @@ _OWN_READERS = {
 }
 _MAKERS = frozenset({"stoker", "fsspec", "pyarrow", "s3fs", "gcsfs", "adlfs"})
 _MOST_MADE = 8
-"""Of them that are named; a program may make one for each object."""
+"""Most names to report; a program may create one for each object."""
 _made: dict[str, str] = {}
 """Readers that this process has made, and what they read with."""
 

@@ -1,9 +1,9 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportIncompatibleMethodOverride=false
-"""Files open for writing: bytes pass through to the store, and an exception inside ``with`` leaves the object alone.
+"""Files open for writing: bytes pass through to the store, and an exception inside ``with`` aborts the upload.
 
-``s3fs`` completes the upload when a file is closed, whatever closed it, so a program that fails while it writes
-replaces the old object by half of a new one. Here the upload is given up.
+``s3fs`` completes the upload when a file is closed, even by an exception, so a program that fails while it writes
+replaces the old object by half of a new one. Here the upload is aborted.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class WritingFile(io.BufferedIOBase):
         return self.file.seek(offset, whence)
 
     def flush(self) -> None:
-        """Hands on what the store's own file would hand on."""
+        """Passes on what the store's own file would pass on."""
         if not self.closed and not self._is_over:
             self.file.flush()
 
@@ -204,7 +204,7 @@ class WritingCompressed(io.BufferedIOBase):
 
 
 class SpooledWrite(io.BufferedIOBase):
-    """Keeps what is written aside and hands it over whole, for stores that have no upload to give up."""
+    """Buffers what is written and stores it whole at the end, for stores without an abortable upload."""
 
     def __init__(self, pipe: Callable[[bytes], None], *, autocommit: bool) -> None:
         """Opens the place aside.

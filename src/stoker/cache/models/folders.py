@@ -34,10 +34,10 @@ def materialise(
     settings: CacheSettings | None = None,
     options: dict[str, Any] | None = None,
 ) -> Path:
-    """A local, read-only folder with what is below a URL, as long as this process lives.
+    """A local, read-only copy of the folder at a URL, for the lifetime of this process.
 
-    Large files are links to files of the cache: they take no second place on the disk, processes that map them share
-    their memory, and they stay while this process lives, evicted or not. Small ones are copies.
+    Large files are links to files of the cache: they take no extra disk space, processes that map them share memory,
+    and they stay for the lifetime of this process, even if evicted. Small ones are copies.
 
     Args:
         url: of a folder, ``s3://bucket/models/llama``.

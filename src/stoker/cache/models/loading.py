@@ -32,7 +32,7 @@ from stoker.core.progress import ProgressLine
 _AHEAD_BYTES = ROUND_BYTES
 """Brought while the tensors before are used."""
 _SHOWN_BYTES = 64 << 20
-"""Smaller loads are over before anyone could look at a bar."""
+"""Smaller loads finish before a progress bar would help."""
 _STAGE_BYTES = 64 << 20
 _SUFFIX = ".safetensors"
 

@@ -15,7 +15,7 @@ from stoker.core.errors import ModelFileError
 
 LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 100_000_000
-"""As the format's own reader has it."""
+"""The limit of the format's own reader."""
 ITEM_BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
     "U16": 16, "I16": 16, "F16": 16, "BF16": 16,

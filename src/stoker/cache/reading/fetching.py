@@ -43,7 +43,7 @@ class FoundPage(Protocol):
 
 
 class Told(Protocol):
-    """What another node knows of an object: a part of :class:`~stoker.cache.object_metadata.Description`."""
+    """Another node's metadata of an object: a part of :class:`~stoker.cache.object_metadata.Description`."""
 
     # ruff: noqa: D102 - as the node says it
     @property
@@ -79,8 +79,8 @@ class Snapshot:
         rule: for its path.
         rule_number: of the rule.
         checked_at: when the store was asked (seconds since the epoch).
-        details: what it said; None if that could not be kept.
-        is_file: whether there are bytes, of known number.
+        details: the store's answer; None if it could not be kept.
+        is_file: whether it has bytes, and their number is known.
     """
 
     name: ObjectName
@@ -173,7 +173,7 @@ class PageFetcher:
             yield
 
     def _without_kept(self, snapshot: Snapshot, pages: Sequence[int], deliver: Deliver) -> list[int]:
-        """Delivers what is kept; the pages that are not."""
+        """Delivers cached pages; returns those that are missing."""
         return [index for index in pages if not self._deliver_kept(snapshot, index, deliver)]
 
     def _deliver_kept(self, snapshot: Snapshot, index: int, deliver: Deliver) -> bool:

@@ -30,17 +30,17 @@ class ReadCounts:
 
 
 def _tell_nobody(what: str) -> None:
-    """Nobody wants to know."""
+    """Does nothing."""
 
 
 @dataclass(slots=True)
 class ReaderWatch:
-    """Who wants to know what the readers of this process do.
+    """Receives what the readers of this process count.
 
     Attributes:
-        counts: gives what a new reader counts in.
-        tell_changed: is told of objects that changed although a run keeps to one version of each.
-        tell_around: is told what has been made that reads stores around the cache.
+        counts: returns the counters for a new reader.
+        tell_changed: called for objects that changed although a run pins one version of each.
+        tell_around: called for clients that read stores without the cache.
     """
 
     counts: Callable[[], ReadCounts] = ReadCounts
@@ -49,4 +49,4 @@ class ReaderWatch:
 
 
 watch = ReaderWatch()
-"""Of this process; a run puts its own in place before there are readers."""
+"""The sink of this process; a run replaces it before the first reader."""

@@ -1,8 +1,8 @@
-"""How far to read ahead of a file's reader: decided from where it read, without reading anything.
+"""How far to read ahead of a file's reader: decided from its positions, without reading.
 
-Ahead of a reader that moves from page to page lies a window as long as what it read in one go; one that jumps has
-none. So a single look at a file costs no more than its page, a reader that stops early at most twice what it read, and
-a file that is read to its end is fetched once, side by side.
+For a sequential reader, the window is as long as the run of pages it has read; a random access closes it. So a single
+access costs one page, a reader that stops early fetches at most twice what it read, and a file that is read to its end
+is fetched once, in parallel.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 FIRST_PAGES = 2
 MAX_PAGES = 64
-"""Bounds what is in flight for one file (64 MiB), and how much is fetched in vain when a reader stops early."""
+"""Bounds what is in flight for one file (64 MiB), and what is wasted when a reader stops early."""
 TOTAL_PAGES = 128
 """Bounds what all files of a process have ahead of their readers (128 MiB): it is in memory where the cache is full."""
 
 
 class ReadaheadState(NamedTuple):
-    """What is known of a reader.
+    """State of a reader.
 
     Attributes:
-        page: that it read last; -1 before the first.
-        run: pages that it read in one go.
+        page: the last that it read; -1 before the first.
+        run: pages that it read in sequence.
         ahead: pages to keep ahead of it.
-        asked: pages before this one were asked for already.
+        asked: pages before this one are already requested.
     """
 
     page: int = -1
@@ -65,7 +65,7 @@ class ReadaheadState(NamedTuple):
         return range(start, max(start, end))
 
     def having_asked(self, pages: range) -> ReadaheadState:
-        """The window after these pages were asked for."""
+        """The window after these pages were requested."""
         if pages.stop <= self.asked:
             return self
         return ReadaheadState(self.page, self.run, self.ahead, pages.stop)

@@ -1,7 +1,7 @@
-"""The bytes of objects: from the cache where it has them, else from peers or the store, never of two versions.
+"""The bytes of objects: from the cache, else from peers or the store, and never of two versions.
 
-A *call* (``read``) and a *file* (``snapshot`` then ``read_into``) see one version each. A hit takes no lock, makes no
-system call and asks nobody, as long as the path's rule says that the store's last answer still counts.
+A *call* (``read``) and a *file* (``snapshot`` then ``read_into``) see one version each. A hit takes no lock and makes
+no system call or request, as long as the store's last answer is fresh under the path's rule.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Reader:
         return self._read_cold(name, number, rule, start, end)
 
     def read_many(self, path: str, ranges: Sequence[tuple[int | None, int | None]]) -> list[bytes]:
-        """Ranges of one object, all of one version; what is missing of them is brought together.
+        """Reads ranges of one object, all of one version; missing pages are fetched together.
 
         Args:
             path: as for :meth:`read`.
@@ -131,7 +131,7 @@ class Reader:
             return self._known(name, number, rule) or self._ask(name, number, rule, singly=False)
 
     def _known(self, name: ObjectName, number: int, rule: Rule) -> Snapshot | None:
-        """A snapshot of what is cached, if the store's last answer still counts."""
+        """A snapshot of the cached version, if the store's last answer is still fresh."""
         key = name.key(DESCRIPTION)
         entry = self.pages.lookup(key)
         if entry is None or not self._is_fresh(name.path, rule, entry) or not (found := self._description(key, entry)):
@@ -154,7 +154,7 @@ class Reader:
             start: offset of the first byte; the buffer ends before the object does.
             buffer: of bytes, contiguous.
             given: pages that the caller has.
-            hold: is called with each page that had to be brought.
+            hold: called with each page that was fetched.
 
         Raises:
             SourceChangedError: bytes that are not cached are of another version now.
@@ -168,13 +168,13 @@ class Reader:
         given: Given | None = None,
         hold: Deliver | None = None,
     ) -> None:
-        """Fills several buffers with bytes of this version; what is missing for any of them is brought together.
+        """Fills several buffers with bytes of this version; missing pages are fetched together.
 
         Args:
             snapshot: of the object.
             ranges: first byte of each, and its buffer.
             given: pages that the caller has.
-            hold: is called with each page that had to be brought.
+            hold: called with each page that was fetched.
         """
         missing: dict[int, list[tuple[int, memoryview]]] = {}
         for start, buffer in ranges:
@@ -246,7 +246,7 @@ class Reader:
         self.forget(self.name(path))
 
     def forget(self, name: ObjectName) -> None:
-        """Drops what is cached of an object, for all processes of the host."""
+        """Evicts the pages of an object, for all processes of the host."""
         key = name.key(DESCRIPTION)
         known = [entry.object_size for entry in map(self.pages.lookup, (key, name.key(0))) if entry is not None]
         try:
@@ -317,7 +317,7 @@ class Reader:
     def _first_snapshot(
         self, name: ObjectName, number: int, rule: Rule, start: int | None, end: int | None
     ) -> tuple[Snapshot, Given]:
-        """A snapshot; of an object that nothing is known of, in the request that brings its first page."""
+        """A snapshot; for an unknown object, by the request that fetches its first page."""
         known = self.pages.lookup(name.key(DESCRIPTION)) or self.pages.lookup(name.key(0))
         is_first_page = 0 <= (start or 0) < PAGE_BYTES and (end is None or end > (start or 0))
         if known is not None or not is_first_page or self.fetcher.peers is not None:
@@ -337,7 +337,7 @@ class Reader:
         return snapshot, {0: memoryview(data)}
 
     def _ask(self, name: ObjectName, number: int, rule: Rule, *, singly: bool) -> Snapshot:
-        """A snapshot of what the store says now; what is cached of another version is dropped."""
+        """A snapshot of the store's current version; cached pages of another version are evicted."""
         key = name.key(DESCRIPTION)
         described = self.pages.lookup(key)
         if (

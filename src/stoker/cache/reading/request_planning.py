@@ -9,7 +9,7 @@ from stoker.cache.names import PAGE_BYTES
 PARALLEL = 8
 """Requests of one read that are under way at a time."""
 MAX_REQUEST_PAGES = 8
-"""Pages of the largest request; what is in flight is bounded by this times :data:`PARALLEL` (64 MiB)."""
+"""Pages of the largest request; this times :data:`PARALLEL` bounds what is in flight (64 MiB)."""
 
 
 def runs_of(indexes: Iterable[int]) -> list[range]:

@@ -21,7 +21,7 @@ ASKED_SINGLY = 8
 ASKED_UNLISTED = 1000
 """Likewise after a folder could not be listed."""
 MOST_OBJECTS = 20_000
-"""Listed of one folder; what is beyond is asked for singly."""
+"""Most entries to list of one folder; objects beyond are checked one by one."""
 _MOST_FOLDERS = 8
 
 

@@ -1,7 +1,7 @@
 """What all processes of a run read through the cache, counted in one small file that they map.
 
-A row for each process, written without locks; so the figures of a process that was killed are there too. The file is a
-run's own and is removed when the run has reported.
+Each process has a row and writes it without locks, so the figures of a killed process count too. Each run has a
+separate file, which is removed when the run has reported.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RunCounts(ReadCounts):
         """Takes a row with the first count, and another one in each forked child.
 
         Args:
-            path: of the file, which is there.
+            path: of the file, which must exist.
         """
         self._path = path
         self._cells: Any = None
@@ -93,10 +93,10 @@ def _claim_row(path: Path) -> Any:
 
 
 def create_ledger(directory: Path, name: str) -> Path:
-    """Path of an empty file for a run; those that runs left behind long ago go.
+    """Creates an empty file for a run and returns its path; deletes old files that runs left behind.
 
-    Of a cache that is read-only it is among the temporary files. Where the disk is full there is no file, and what the
-    run reads is counted by nobody.
+    For a read-only cache, the file is in the temporary folder. If the disk is full, there is no file and the run's
+    reads are not counted.
 
     Args:
         directory: of the cache.

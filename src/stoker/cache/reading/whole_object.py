@@ -29,7 +29,7 @@ WHOLE = DESCRIPTION - 2
 """Stands for the whole object where one process at a time begins to load it."""
 
 Report = Callable[[int, bool], None]
-"""Takes bytes that are there now, and whether they were moved for it."""
+"""Receives bytes that have arrived, and whether they were fetched for it."""
 
 
 class _Map(mmap.mmap):
@@ -52,7 +52,7 @@ class WholeObject:
             pages: where the reader keeps them.
             reader: of the object's store.
             path: of the object.
-            report: is told of what was done, from several threads.
+            report: called with what was done, from several threads.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -80,7 +80,7 @@ class WholeObject:
         return self.large is not None and not self._has_own and self.large.complete
 
     def plan(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Says what of the object will be wanted, in this order; all of it unless something else is said.
+        """Sets which parts of the object will be needed, in order; all of it by default.
 
         Args:
             spans: first byte, and byte after the last.
@@ -92,15 +92,15 @@ class WholeObject:
         )
 
     def ahead(self, end: int) -> None:
-        """Starts to bring what is planned before a byte."""
+        """Starts to fetch what is planned before a byte."""
         while self._planned and self._planned[0].start * PAGE_BYTES < end:
             self._ask(self._planned.popleft())
 
     def begin(self, end: int = ROUND_BYTES) -> None:
-        """Starts to bring what is planned before a byte; of processes that do so at once, one brings a small object.
+        """Starts to fetch what is planned before a byte; of concurrent processes, one fetches a small object.
 
-        Connecting to a store takes as much of a processor as fetching some 50 MiB. What takes one round of requests is
-        therefore brought by who came first, and only larger objects by all processes together.
+        Connecting to a store takes as much of a processor as fetching some 50 MiB. So the first process alone fetches
+        an object that takes one round of requests; all processes together fetch only larger objects.
         """
         if self.size > end or self.large is None or self.large.complete:
             self.ahead(end)
@@ -111,7 +111,7 @@ class WholeObject:
             self.wait(0, min(self.size, 1))
 
     def wait(self, start: int, end: int) -> memoryview:
-        """The bytes from ``start`` to before ``end``, as soon as they are there.
+        """The bytes from ``start`` to before ``end``, once they have arrived.
 
         Raises:
             SourceChangedError: the object has another version now.

@@ -19,7 +19,7 @@ from fsspec.registry import _registry, known_implementations, registry
 from stoker.core.patching import Patches
 
 _replaced: dict[str, Any] = {}
-"""By protocol: a class, or the path of one that is not imported yet."""
+"""Per protocol: a class, or the path of one that is not imported yet."""
 _patches = Patches("reads URLs of stores through the cache")
 _thread = threading.local()
 
@@ -41,13 +41,13 @@ def is_building() -> bool:
 
 
 def filesystem_class(protocol: str) -> Any:
-    """The class that reads a protocol's store itself.
+    """The class that reads a protocol's store directly.
 
     Args:
         protocol: as fsspec knows it.
 
     Raises:
-        ValueError: nobody knows it.
+        ValueError: the protocol is unknown.
         ImportError: its package is not installed.
     """
     found = _replaced.get(protocol)

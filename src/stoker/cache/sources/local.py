@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Local files as a source: two looks at one descriptor prove the bytes that were read between them."""
+"""Local files as a source: ``fstat`` before and after on one descriptor proves the bytes read in between."""
 
 from __future__ import annotations
 

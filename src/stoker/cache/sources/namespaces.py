@@ -1,5 +1,5 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
-"""Which store a filesystem's options mean: what is public and decides it, and nothing else of them."""
+"""Which store a filesystem's options mean: the public options that decide it, and no others."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _VARIABLES = {
     "hf": {"endpoint": "HF_ENDPOINT"},
     **dict.fromkeys(("az", "abfs", "abfss"), _AZURE),
 }
-"""By protocol: variables that its filesystem takes for an option that is not given."""
+"""Per protocol: environment variables that its filesystem reads for a missing option."""
 
 
 @per_process
 def _process_id() -> str:
-    """Of this process alone; a later one may get the same number."""
+    """Unique in this process only; a later one may get the same number."""
     return uuid.uuid4().hex
 
 

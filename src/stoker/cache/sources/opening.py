@@ -75,7 +75,7 @@ _KINDS = {"s3": S3Source, "http": HttpSource, "file": LocalSource, "memory": Mem
 
 
 def open_source(spec: SourceSpec) -> Source:
-    """Builds a source with a filesystem of its own."""
+    """Builds a source with a private filesystem."""
     protocol = ALIASES.get(spec.protocol, spec.protocol)
     options = dict(spec.options)
     if protocol == "s3":
@@ -85,7 +85,7 @@ def open_source(spec: SourceSpec) -> Source:
 
 
 def private_filesystem(protocol: str, options: Mapping[str, Any]) -> Any:
-    """A filesystem that nobody else uses and that caches no listings."""
+    """A private filesystem that caches no listings."""
     own: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
     with building():
         return filesystem_class(protocol)(**{**options, **own})

@@ -24,7 +24,7 @@ class ObjectInfo(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether it has bytes, and the store says how many; what is of unknown length is not cached."""
+        """Whether it has bytes and a known length; objects of unknown length are not cached."""
         return self.details.get("type") == "file" and self.details.get("size") is not None
 
 
@@ -59,7 +59,7 @@ class Source(Protocol):
         ...
 
     def first(self, path: str, length: int) -> tuple[ObjectInfo, bytes]:
-        """The first bytes of an object that nothing is known of, in as few requests as the store allows.
+        """The first bytes of an unknown object, in as few requests as the store allows.
 
         Args:
             path: of the object.
@@ -79,13 +79,13 @@ def changed(path: str, reason: str = "has another version now") -> SourceChanged
 
 
 def misread(path: str, start: int, end: int, found: str) -> SourceReadError:
-    """The error for an answer that cannot be right.
+    """The error for an answer that must be wrong.
 
     Args:
         path: of the object.
         start: first byte that was asked for.
         end: byte after the last.
-        found: what came instead, as the end of a sentence.
+        found: what arrived instead, as the end of a sentence.
     """
     message = f"reading bytes {start} to {end} of `{path}` from its store failed: {found}"
     return SourceReadError(message, path=path, start=start, end=end)
@@ -94,19 +94,19 @@ def misread(path: str, start: int, end: int, found: str) -> SourceReadError:
 def check_version(
     source: Source, path: str, start: int, end: int, found: Version | None, wanted: Version
 ) -> None:  # fmt: skip
-    """Nothing, if an answer states the version that was asked for.
+    """Returns if an answer states the requested version, raises otherwise.
 
     Args:
-        source: of the object; it is asked what the object is now where the answer does not tell a change from a lie.
+        source: of the object; asked for the current version if the answer may be a change or an error.
         path: of the object.
         start: first byte that was asked for.
         end: byte after the last.
-        found: what the answer states; None where it says that the object has no such bytes.
-        wanted: what was asked for.
+        found: what the answer states; None if it says that the object has no such bytes.
+        wanted: the requested version.
 
     Raises:
-        SourceChangedError: the object is another one now, or gone.
-        SourceReadError: it is not, so the answer is wrong.
+        SourceChangedError: the object has another version now, or is gone.
+        SourceReadError: the object is unchanged, so the answer is wrong.
     """
     if found is not None and is_same(found, wanted):
         return
@@ -123,10 +123,10 @@ def check_version(
 
 
 def check_length(path: str, start: int, end: int, data: bytes) -> bytes:
-    """The data, if there is as much of it as was asked for.
+    """The data, if it has the requested length.
 
     Raises:
-        SourceReadError: there is not.
+        SourceReadError: it has not.
     """
     if len(data) != end - start:
         raise misread(path, start, end, f"{len(data)} bytes came")
@@ -134,11 +134,11 @@ def check_length(path: str, start: int, end: int, data: bytes) -> bytes:
 
 
 def version_of(details: Mapping[str, Any], now: float) -> Version:
-    """The version that a store's description of an object stands for.
+    """The version in a store's metadata of an object.
 
     Args:
         details: as an fsspec filesystem returns them from ``info``.
-        now: of the clock that the modification time is from, as near as it is known (seconds since the epoch).
+        now: of the clock that the modification time is from, as far as it is known (seconds since the epoch).
     """
     if details.get("type") != "file" or details.get("size") is None:
         return Version(Strength.NONE, "", int(details.get("size") or 0))
@@ -178,7 +178,7 @@ _TIMES = (
     *("LastModified", "Last-Modified", "last_modified", "mtime", "modified"),
     *("updated", "timeModified", "modificationTime"),
 )
-"""A time of creation is not among them: what is overwritten in place keeps it."""
+"""A creation time is not among them: an object that is overwritten in place keeps it."""
 _MOST_SECONDS = 1e11
 """Larger numbers are milliseconds."""
 

@@ -1,9 +1,8 @@
-"""Small pieces of pages that are read again and again, each compared with a sum of its own.
+"""Checksums of small pieces of pages that are read again and again.
 
-To check 4 KiB their whole block is summed, 64 KiB that drive everything else out of the processor's nearest cache: more
-than all the rest of a hit. So when small pieces of a block are read for the second time, sums of its pieces are taken
-from a copy that has the block's checksum, and kept in memory for the reads that follow. Still nothing is handed out
-that was not compared at this read.
+Verifying 4 KiB takes the checksum of their whole block: 64 KiB that evict everything else from the L1 cache, which
+costs more than the rest of a hit. So when small pieces of a block are read for the second time, checksums of its pieces
+are computed from a verified copy of the block, and kept in memory for later reads. Every read is still verified.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PIECE_BYTES = 4096
 LONGEST_BYTES = 4 * PIECE_BYTES
 """Longer reads sum blocks."""
 _MOST_PAGES = 8192
-"""Of 1 MiB, whose pieces' sums take 2 KiB and as much for being kept: 32 MiB of memory at most."""
+"""Pages of 1 MiB, each with 2 KiB of checksums and as much overhead: at most 32 MiB of memory."""
 _ONCE = b""
 
 
@@ -71,7 +70,7 @@ class _Page:
 
 
 class Pieces:
-    """What this process knows of pieces. Entries hold for as long as their file is mapped: files never change."""
+    """The checksums of pieces in this process. Entries are valid while their file is mapped: files never change."""
 
     def __init__(self) -> None:
         self._pages: dict[bytes, _Page] = {}

@@ -31,7 +31,7 @@ from stoker.cache.store.writing.segment_writer import Writers
 from stoker.core.errors import CacheBusyError
 
 _REINDEX_S = 4.0
-"""Longest time that opening a store spends on an index that was lost; what is left then is given up."""
+"""Longest time to rebuild a lost index when a store is opened; pages that are left then are dropped."""
 
 
 class Parts:
@@ -109,7 +109,7 @@ class Parts:
         self.locks.close()
 
     def sweep(self) -> None:
-        """Let go of files that were given up, so that their bytes become free."""
+        """Unmap files that were evicted, so that their bytes become free."""
         alive = set(self.table.alive().tolist())
         self.maps.keep_only(alive)
         self.large.keep_only(alive)

@@ -1,4 +1,4 @@
-"""What is in the store, by name: listed from the files, and taken for true where the index agrees."""
+"""What is in the store, by name: listed from the files and confirmed by the index."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Contents:
         return sorted(alive.tolist(), key=lambda row: int(rows["id"][row]))
 
     def held(self, prefix: ObjectName | None = None, life: int | None = None) -> Iterator[HeldPage]:
-        """All pages under a prefix; of one life alone, files of others are not looked into."""
+        """All pages under a prefix; with one life given, files of other lives are skipped."""
         for row in self.rows():
             if life is None or self._table.get(row).life == life:
                 yield from self.of_row(row, prefix)

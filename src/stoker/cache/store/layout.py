@@ -22,7 +22,7 @@ DEFAULT_LIMIT_FRAC = 0.2
 SEGMENT_BYTES = 64 << 20
 LEAST_LIMIT_BYTES = LEAST_BYTES
 LARGE_BYTES = 4 << 20
-"""Objects from this size on have a file of their own."""
+"""Objects of this size and larger have a separate file."""
 _NETWORK_TYPES = frozenset(
     [
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "9p", "ceph", "glusterfs", "lustre", "gpfs"),
@@ -40,11 +40,11 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
 class StoreSettings(CacheSettings, frozen=True, kw_only=True):
-    """The cache's settings, and what only tests choose of a page store; the rules say what a rule's number means.
+    """The cache's settings, and those of a page store that only tests set; the rules define a rule's number.
 
     Attributes:
-        keep_free_frac: of the disk, that stays free whatever the limit says.
-        max_idle_s: segments that nobody read for so long go when room is needed.
+        keep_free_frac: fraction of the disk that stays free under any limit.
+        max_idle_s: segments unread for so long may be evicted.
         filling_wait_s: longest wait for another process that fetches the same page.
         lock_wait_s: longest wait for another process that writes into the index.
     """
@@ -104,7 +104,7 @@ class Layout:
 
     @property
     def is_made(self) -> bool:
-        """Whether all files of a store are there."""
+        """Whether all files of a store exist."""
         return all(path.exists() and path.stat().st_size for path in (self.index, self.table, self.pulse))
 
     def segment(self, number: int) -> Path:
@@ -116,7 +116,7 @@ class Layout:
         return self.root / "large" / f"{number:08x}"
 
     def large_rows(self, number: int) -> Path:
-        """Which pages of a large object are there, and their checksums."""
+        """File of the present pages of a large object, and their checksums."""
         return self.root / "large" / f"{number:08x}.pages"
 
     def page_files(self) -> list[Path]:
@@ -204,10 +204,10 @@ class Layout:
 
 
 def default_directory() -> Path:
-    """Where pages are kept when nobody says otherwise: ``$STOKER_CACHE_DIR`` or ``~/.cache/stoker/pages``.
+    """The default directory of pages: ``$STOKER_CACHE_DIR`` or ``~/.cache/stoker/pages``.
 
     Raises:
-        CacheDirectoryError: it would be on a network mount, where locks and mapped files do not hold.
+        CacheDirectoryError: it would be on a network mount, where locks and mapped files do not work.
     """
     if given := os.environ.get("STOKER_CACHE_DIR"):
         return Path(given)
@@ -249,7 +249,7 @@ def filesystem_type(path: Path) -> str:
 
 
 def note_limit_bytes(directory: Path, limit_bytes: int) -> None:
-    """Notes a limit that was asked for: a store has one, whoever opens it later.
+    """Stores a requested limit in the directory, for all processes that open it later.
 
     Args:
         directory: of the store, made where it is missing.
@@ -265,11 +265,11 @@ def note_limit_bytes(directory: Path, limit_bytes: int) -> None:
 
 
 def note_policy(directory: Path, policy: Policy) -> None:
-    """Notes a policy that was asked for: whoever makes room in a store does it by the same one.
+    """Stores a requested policy in the directory, for all processes that evict from it.
 
     Args:
         directory: of the store, made where it is missing.
-        policy: which segments go first.
+        policy: which segments are evicted first.
 
     Raises:
         CacheDirectoryError: the directory cannot be used.
@@ -318,7 +318,7 @@ def noted_limit_bytes(directory: Path) -> int | None:
 
 
 def default_limit_bytes(directory: Path, used_bytes: int = 0) -> int:
-    """The size a store takes when nobody says otherwise.
+    """The default size of a store.
 
     Args:
         directory: of the store.

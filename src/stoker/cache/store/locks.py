@@ -22,18 +22,18 @@ from stoker.core.forking import Owner, at_fork
 PUBLISH = 0
 """Byte of the lock under which index and table change."""
 EVICT = 1
-"""Byte of the lock of whoever makes room."""
+"""Byte of the evict lock."""
 CLAIM = 1 << 20
-"""From here on one byte per row of the table: who appends to the segment."""
+"""From here on one byte per row of the table: the lock of the segment's writer."""
 FILL = 1 << 40
-"""From here on one byte per hash of a key: who fetches the page."""
+"""From here on one byte per hash of a key: the lock of the page's fetcher."""
 _FILL_RANGE = (1 << 40) - 1
 
 _FLOCK = struct.Struct("hhqqi4x")
 _TAKE_PUBLISH = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, PUBLISH, 1, 0)
 _LEAVE_PUBLISH = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, PUBLISH, 1, 0)
 _STUCK_S, _STUCK_AGAIN_S = 0.1, 10.0
-"""From which wait in vain on a lock counts as stuck, and after which time it is waited for again."""
+"""Failed waits after which a lock counts as stuck, and the time until the next wait."""
 _YIELDS = 10
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
 _LONGEST_FILLING_PAUSE_S = 20e-3
@@ -134,10 +134,10 @@ class LockFile:
             self.fd = -1
 
     def publishing(self, wait_s: float) -> contextlib.AbstractContextManager[bool]:
-        """Index and table are this thread's alone; gives False if another process did not let go in time.
+        """Locks index and table for this thread; yields False if another process did not release them in time.
 
         Args:
-            wait_s: longest wait; not waited for where a wait was in vain a moment ago.
+            wait_s: longest wait; no wait if one failed a moment ago.
         """
         return _Publishing(self, wait_s)
 
@@ -191,7 +191,7 @@ class LockFile:
             self._evicting.release()
 
     def claim(self, row: int) -> bool:
-        """Take a row's segment for appending, if nobody has it, in this process either."""
+        """Claim a row's segment for appending, if no process or thread has it."""
         with self._claiming:
             if row in self._claimed or not try_lock(self.fd, CLAIM + row):
                 return False

@@ -115,7 +115,7 @@ class Upkeep:
         self._room.reap()
 
     def pin(self, prefix: ObjectName) -> PageCount:
-        """Keep what is under a prefix, now and later, until it is unpinned or evicted; what is here of it now."""
+        """Pin a prefix, now and later, until it is unpinned or evicted; return what is cached of it now."""
         with self._locks.publishing(self._lock_wait_s) as locked:
             if locked:
                 self._pins.change({*self._pins.prefixes(), prefix})
@@ -127,7 +127,7 @@ class Upkeep:
         return PageCount(pages, num_bytes)
 
     def unpin(self, prefix: ObjectName) -> PageCount:
-        """Let go what is under a prefix: it is evicted like anything else from now on."""
+        """Unpin a prefix: its pages may be evicted from now on."""
         with self._locks.publishing(self._lock_wait_s) as locked:
             if locked:
                 self._pins.change({pinned for pinned in self._pins.prefixes() if not is_under(pinned, prefix)})
@@ -195,7 +195,7 @@ class Upkeep:
         return done
 
     def verify(self) -> VerifyReport:
-        """Read everything; what is damaged is dropped."""
+        """Verify everything; evict damaged pages."""
         counts = {True: [0, 0], False: [0, 0]}
         for held in self._contents.held():
             count = counts[self._view(held.key, held.entry) is not None]

@@ -116,9 +116,9 @@ class PageStore:
         return False
 
     def view(self, key: bytes, entry: Entry) -> memoryview | None:
-        """A page without copying it, read-only, its checksums compared now; None if it is gone or damaged.
+        """A zero-copy, read-only view of a page, verified now; None if it is gone or damaged.
 
-        The bytes stay as they are while the view lives, whatever happens to the page; they count for the limit.
+        The bytes stay unchanged while the view lives, even if the page is evicted, and count against the limit.
         """
         found = self._located(key, entry)
         if found is None:
@@ -153,7 +153,7 @@ class PageStore:
         return mapped, found[0], found[1]
 
     def _mapped(self, number: int) -> Mapped | None:
-        """A file, mapped; those that were given up are let go of."""
+        """A mapped file; evicted ones are unmapped."""
         if self._changes != self._table.cells[CHANGES_CELL]:
             self._changes = self._table.changes
             self._parts.sweep()
@@ -274,7 +274,7 @@ class PageStore:
         return self.put(name, DESCRIPTION, version, description, rule=rule, life=life, checked_at=checked_at)
 
     def description(self, name: ObjectName) -> tuple[Entry, bytes] | None:
-        """What the store said of an object, and of which version; None if it is not here."""
+        """The store's metadata of an object and its version; None if it is not cached."""
         key = name.key(DESCRIPTION)
         entry = self.lookup(key)
         if entry is None:
@@ -349,7 +349,7 @@ class PageStore:
         return LargeObject(self, name, version, mapped, shelf, checked_at) if mapped is not None else None
 
     def large_pages(self, name: ObjectName, version: Version) -> LargePages | None:
-        """For reading a large object in order; None if it has no file."""
+        """A reader of a large object in order; None if it has no separate file."""
         if not is_large(version.size, self.limit_bytes) or (number := self._large.find(name, version)) is None:
             return None
         return LargePages(name, version, number, self._mapped, self._pulse.hit_tagged, always=self._always)
@@ -363,7 +363,7 @@ class PageStore:
         return self._upkeep.evict(prefix)
 
     def pin(self, prefix: ObjectName) -> PageCount:
-        """Keep pages under a prefix, those that come too, until they are unpinned or evicted; what is here of them."""
+        """Pin pages under a prefix, later ones too, until they are unpinned or evicted; return what is cached."""
         return self._upkeep.pin(prefix)
 
     def unpin(self, prefix: ObjectName) -> PageCount:
@@ -383,7 +383,7 @@ class PageStore:
         return self._upkeep.compact()
 
     def verify(self) -> VerifyReport:
-        """Read everything, and drop what is damaged."""
+        """Verify everything, and evict damaged pages."""
         return self._upkeep.verify()
 
     def stats(self) -> StoreStats:
@@ -391,9 +391,9 @@ class PageStore:
         return self._upkeep.stats()
 
     def filling(self, key: bytes) -> contextlib.AbstractContextManager[None]:
-        """One thread of all processes fetches a page; look it up again once inside.
+        """Makes one thread of all processes fetch a page; look it up again once inside.
 
-        Waits no longer than ``filling_wait_s``, then goes on beside the other one. Hold one at a time per thread.
+        Waits at most ``filling_wait_s``, then proceeds concurrently. Hold one at a time per thread.
         """
         return self._locks.filling(key, self.settings.filling_wait_s)
 

@@ -1,4 +1,4 @@
-"""Prefixes that are pinned: kept in a file, known to all processes as soon as they change."""
+"""Pinned prefixes: kept in a file, so that all processes see a change at once."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Filling the cache beforehand: what is missing, and bringing it to this machine or to a cluster."""
+"""Filling the cache beforehand: finds what is missing, and fetches it to this machine or to a cluster."""

@@ -53,7 +53,7 @@ class Listing:
 
 
 def list_items(filesystem: StokerFileSystem, path: str, *, is_pattern: bool | None = None) -> Listing:
-    """The objects of a path: itself, those below it, or those that fit it as a pattern.
+    """The objects of a path: the object itself, those below it, or those that match it as a pattern.
 
     Raises:
         FileNotFoundError: nothing is there.
@@ -96,8 +96,8 @@ class Warming:
 
         Args:
             reader: of the store.
-            account: is added to.
-            report: is told of what was done.
+            account: updated with the results.
+            report: called with what was done.
         """
         self.account = account
         self._reader = reader
@@ -106,7 +106,7 @@ class Warming:
         self._stop = threading.Event()
 
     def run(self, listing: Listing, jobs: int = JOBS) -> None:
-        """Brings what is missing; after an interruption, ends what was begun and raises it again."""
+        """Fetches what is missing; after an interruption, finishes the pieces in flight and raises it again."""
         self._confirm(listing)
         objects = [_Object(item, num_pieces(item.size)) for item in listing.items]
         share_out(pieces_of(listing.items), lambda piece: self._bring(objects[piece.item], piece), jobs, self._stop)
@@ -116,7 +116,7 @@ class Warming:
         self._stop.set()
 
     def check(self) -> None:
-        """Looks once more at all that is said to be there, and counts what is not."""
+        """Checks all present objects once more, and counts those that are not."""
         for item, snapshot in self._done:
             if not self._is_whole(snapshot.name, snapshot.size, snapshot.digest):
                 self.account.evicted.add(item.size)
@@ -197,7 +197,7 @@ class Warming:
         return all(entry is not None and entry.version == digest for entry in entries)
 
     def _confirm(self, listing: Listing) -> None:
-        """What a listing shows to be the cached version needs no question of its own."""
+        """Objects whose listed version is the cached one need no request."""
         pages = self._reader.pages
         for path, version in listing.versions.items():
             name = self._reader.name(path)
@@ -209,8 +209,8 @@ class Warming:
 
 
 def _drop(index: int, data: memoryview) -> None:
-    """The page store has the page; nobody waits for it here."""
+    """Does nothing: the page store has the page."""
 
 
 def _ignore(num_bytes: int, moved: bool) -> None:
-    """Nobody wants to know."""
+    """Does nothing."""

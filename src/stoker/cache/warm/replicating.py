@@ -1,7 +1,7 @@
-"""Warms the workers of a cluster: each page on its owner and on the workers that follow it, and proven to be there.
+"""Warms the workers of a cluster: puts each page on its owner and the next workers, and verifies that it is there.
 
-The pages do not pass through this machine: workers are asked for one byte of each, and get the rest by themselves, the
-owner from the store and the others from the owner.
+The pages do not pass through this machine. It requests one byte of each page; workers fetch the rest, the owner from
+the store and the others from the owner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stoker.cache.warm.warm_plan import Account, Outcome, WarmObject, num_pieces
 from stoker.core.errors import ConfigError
 
 TIMEOUT_S = 5.0
-"""Longest silence of a worker: many are asked for much at once, and no program waits."""
+"""Longest silence of a worker: it is long, because requests are large and no program waits."""
 _BUSY_S, _BUSY_WAIT_S = 30.0, 0.1
 """How long a worker may have too much to do, and how long it is left alone each time."""
 
@@ -46,17 +46,17 @@ class Replicating:
         self, reader: Reader, client: PeerClient, copies: int, account: Account,
         report: Callable[[int, bool], None] = lambda num_bytes, moved: None,
     ) -> None:  # fmt: skip
-        """Asks nobody yet.
+        """Makes no request yet.
 
         Args:
             reader: of the store.
             client: of the cluster.
-            copies: workers that are to hold each page.
+            copies: workers that each page goes to.
             account: is added to.
             report: is told of what was done.
 
         Raises:
-            ConfigError: the cluster has not so many workers.
+            ConfigError: the cluster has fewer workers.
         """
         record = client.record
         members = 0 if record is None else len(record.members)
@@ -69,7 +69,7 @@ class Replicating:
         self._stop = threading.Event()
 
     def run(self, listing: Listing, jobs: int) -> None:
-        """Has the workers bring what is missing; after an interruption, ends what was begun and raises it again."""
+        """Makes the workers fetch what is missing; after an interruption, finishes what is in flight and raises it."""
         objects = [_Object(item, num_pieces(item.size, CHUNK_PAGES)) for item in listing.items]
         for each in objects:
             each.version = listing.versions.get(each.item.path)
@@ -77,7 +77,7 @@ class Replicating:
         share_out(chunks, lambda chunk: self._work(objects[chunk.item], chunk.pages), jobs, self._stop)
 
     def check(self) -> None:
-        """Asks all workers once more for what is said to be there, and counts what is not."""
+        """Checks all pages on the workers once more, and counts those that are missing."""
         with ThreadPoolExecutor(8, thread_name_prefix="stoker-check") as threads:
             for each, is_whole in zip(self._done, threads.map(self._is_whole, self._done), strict=True):
                 if not is_whole:

@@ -1,7 +1,7 @@
-"""Filling the cache beforehand: what there is to do, in which pieces, and the account of it. Reads nothing.
+"""Filling the cache beforehand: the work, its pieces, and a summary of the results. Reads nothing.
 
-What acts is in ``preloading``. Nothing but the cache itself says how far an interrupted warming came: what is there in
-the version that the store has now is not fetched again.
+What acts is in ``preloading``. Only the cache itself records the progress of an interrupted warming: objects cached in
+the store's current version are not fetched again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def num_pieces(size: int, most_pages: int = MAX_REQUEST_PAGES) -> int:
 
 
 def share_out(work: Iterator[PageRun], do: Callable[[PageRun], None], jobs: int, stop: threading.Event) -> None:
-    """Does pieces in their order, several at a time; after an interruption ends what was begun and raises it again.
+    """Does pieces in order, several at a time; after an interruption finishes those in flight and raises it again.
 
     Args:
         work: the pieces.
@@ -107,14 +107,14 @@ class Tally:
 
 @dataclass(slots=True)
 class Account:
-    """What was planned, and how each object ended; at the end the parts add up to the plan.
+    """The planned objects, and the outcome of each; at the end the outcomes add up to the plan.
 
     Attributes:
         planned: objects.
-        present: were there before, in the store's version.
-        fetched: are there now.
-        refused: were read, and the cache had no room for all of their pages.
-        uncached: the rule for their path does not cache, or nothing tells their versions apart.
+        present: were cached before, in the store's version.
+        fetched: are cached now.
+        refused: were read, but the cache had no room for all of their pages.
+        uncached: the rule for their path excludes them, or they have no version.
         failed: could not be read.
         evicted: of those present or fetched, no longer whole when all was done.
         failures: path and reason of the first failed ones.
@@ -133,7 +133,7 @@ class Account:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def plan(self, items: Iterable[WarmObject]) -> None:
-        """Takes in what is to be done."""
+        """Adds planned objects."""
         for item in items:
             self.planned.add(item.size)
 
@@ -153,13 +153,13 @@ class Account:
 
     @property
     def unfinished(self) -> int:
-        """Objects that nobody came to: the warming was interrupted."""
+        """Objects not reached, because the warming was interrupted."""
         ended = (self.present, self.fetched, self.refused, self.uncached, self.failed)
         return self.planned.objects - sum(tally.objects for tally in ended)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every object is in the cache that was asked for."""
+        """Whether every requested object is cached."""
         there = self.present.objects + self.fetched.objects - self.evicted.objects
         return self.is_listed and there == self.planned.objects
 

@@ -1,7 +1,7 @@
-"""When a worker is asked and when it is left alone; pure, with time as an argument.
+"""When a worker is used and when it is avoided; pure, with time as an argument.
 
-A worker that times out or refuses connections is left alone at once: reads never try it again by themselves. Probes
-that no read waits for find out when it is back. So a black-holed worker costs one time-out, not one a read.
+A worker that times out or refuses connections is avoided at once, and reads do not retry it. Background probes detect
+when it is back. So an unreachable worker costs one time-out, not one per read.
 """
 
 from __future__ import annotations

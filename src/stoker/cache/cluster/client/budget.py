@@ -1,8 +1,8 @@
-"""How fast clients may turn to the store when workers are lost; pure, with time as an argument.
+"""How fast clients may read the store directly when workers are lost; pure, with time as an argument.
 
 Without a coordinator: each client takes its share of the cluster's budget by the number of live clients that workers
-report, and a small fixed share while it has heard of none. A read never fails for want of budget: it waits a little,
-then proceeds, since a training job that stands still is worse than a busy store.
+report, and a small fixed share while no worker has reported one. An exhausted budget never fails a read: the read waits
+a little and then proceeds, since a stalled training job is worse than a busy store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TokenBucket:
         self._at = now
 
     def take(self, count: float, now: float) -> bool:
-        """Takes ``count`` tokens if they are there."""
+        """Takes ``count`` tokens if they are available."""
         self._refill(now)
         if self.tokens < count:
             return False
@@ -41,7 +41,7 @@ class TokenBucket:
         return True
 
     def wait_s(self, count: float, now: float) -> float:
-        """Seconds until ``count`` tokens are there (infinity for never)."""
+        """Seconds until ``count`` tokens are available (infinity for never)."""
         self._refill(now)
         missing = count - self.tokens
         if missing <= 0.0:
@@ -75,7 +75,7 @@ class StoreBudget:
         self._bucket = TokenBucket(self.isolated_per_s, self.isolated_per_s, self.isolated_per_s)
 
     def share(self, num_clients: int | None) -> None:
-        """What workers report: clients that they serve now; None when none was heard for a while."""
+        """Sets the number of live clients that workers report; None if no worker has reported lately."""
         rate = self.isolated_per_s if num_clients is None else self.cluster_per_s / max(1, num_clients)
         self._bucket.rate_per_s = self._bucket.burst = rate
 

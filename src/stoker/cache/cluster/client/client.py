@@ -51,11 +51,11 @@ REFUSED_S = 60.0
 """How long a worker that does not serve a mount is not asked for it again."""
 _CHECKED = 3
 _OWNERS = MOST_COPIES + 2
-"""Workers that a page may be asked of: copies, and one or two for when some are lost."""
+"""Most workers to try for a page: its copies, and one or two more in case some are lost."""
 
 
 class _Group(NamedTuple):
-    """Parts of a fetch that one worker is asked for in one way."""
+    """Parts of a fetch that go to one worker in one request."""
 
     member: Member
     flags: Flag
@@ -194,7 +194,7 @@ class PeerClient:
         return True
 
     def _lane(self, name: ObjectName, version: Version, start: int, size: int) -> Lane | None:
-        """The way to the worker that is to be asked for a place of an object; None if that is nobody."""
+        """The lane to the worker that owns this offset of an object; None if there is none."""
         page, ring = start // PAGE_BYTES, self._current()
         if ring is None or not fits(name.namespace, name.path, version):
             return None
@@ -212,7 +212,7 @@ class PeerClient:
         self, ring: HashRing, name: ObjectName, version: Version, part: Part, member: Member, channel: NodeChannel,
         header: FrameHeader[Kind] | None,
     ) -> bool | None:  # fmt: skip
-        """Goes on with a request whose answer is slow, or of more than one frame; None if another must be asked."""
+        """Continues a request whose answer is slow or has several frames; None if another worker must be tried."""
         agreed = Agreed(version.digest)
         stream = RangeRequest(member, channel, True, name, version, [part], agreed)
         stream.asked(ring.record.epoch)
@@ -236,7 +236,7 @@ class PeerClient:
         return part.state is PartState.DONE
 
     def stat(self, name: ObjectName, max_age_s: float = math.inf) -> Object | None:
-        """What the object's owner knows of it, at most so old; None if it is lost or will not say."""
+        """The owner's metadata of the object, if recent enough; None if the owner is lost or refuses."""
         ring = self._current() if fits(name.namespace, name.path, None) else None
         max_age_ms = 0 if math.isinf(max_age_s) else max(1, int(max_age_s * 1000))
         owners = [] if ring is None else self._candidates(ring, name, 0)
@@ -269,11 +269,11 @@ class PeerClient:
         return str(self._pool.faults.get(member_id, ""))
 
     def check(self) -> None:
-        """Connects to a worker, to find out now rather than by reads that none of them will have us.
+        """Connects to a worker, so that a refusal shows now and not at the first read.
 
         Raises:
-            ConfigError: they answer, and refuse: another secret, a certificate that nobody vouches for. Workers that
-                do not answer may be back when something is read.
+            ConfigError: the workers refuse this client: a wrong secret, or a certificate that is not trusted. Workers
+                that do not answer raise nothing, since they may be back at the first read.
         """
         ring = self._current()
         for member in () if ring is None else list(ring.members.values())[:_CHECKED]:
@@ -339,7 +339,7 @@ class PeerClient:
 
     @property
     def epoch(self) -> int:
-        """Of the ring that holds; 0 for none."""
+        """Epoch of the current ring; 0 without one."""
         record = self._membership.record()
         return 0 if record is None else record.epoch
 
@@ -354,7 +354,7 @@ class PeerClient:
         return [] if ring is None else [one for one in ring.members if not self._pool.usable(one)]
 
     def silent(self) -> list[str]:
-        """Ids of the workers that owe an answer after a replica was faster."""
+        """Ids of the workers whose answer is outstanding because a replica was faster."""
         return sorted(self._pool.owing)
 
     def close(self) -> None:
@@ -377,7 +377,7 @@ class PeerClient:
         return ring
 
     def _candidates(self, ring: HashRing, name: ObjectName, page: int, size: int = 0) -> list[Member]:
-        """Workers that may be asked for a page: the owner first, or one that holds a copy of what is hot."""
+        """Workers to try for a page: the owner first, or for a hot chunk one that holds a copy."""
         found = [
             member for member in _owners(ring, name, page) if member.id != self._node and self._pool.usable(member.id)
         ]
@@ -390,7 +390,7 @@ class PeerClient:
         return found
 
     def _flags(self, ring: HashRing, name: ObjectName, page: int, member: Member) -> Flag:
-        """Of a request to a member: whether it is asked as a holder of a copy."""
+        """Flags of a request to a member, which say whether it is asked as a replica."""
         if not self._announced:
             return Flag.NONE
         owner = _owners(ring, name, page)[0]
@@ -422,7 +422,7 @@ class PeerClient:
     def _round(
         self, ring: HashRing, groups: list[_Group], name: ObjectName, version: Version | None, agreed: Agreed
     ) -> None:
-        """Asks each group's worker for its parts; what stays open was asked of a worker that is lost."""
+        """Requests each group's parts from its worker; parts that stay open belong to a lost worker."""
         if len(groups) == 1:
             (group,) = groups
             self._ask(group.member, group.parts, name, version, agreed, group.flags, ring)
@@ -533,7 +533,7 @@ class PeerClient:
         return None
 
     def _account(self, came: list[bool], parts: Sequence[Part]) -> None:
-        """Counts, and where no worker could be asked waits for the store's budget."""
+        """Updates the counters and, if no worker was available, waits for the store budget."""
         lost = len({part.number for part in parts if part.state is PartState.OPEN})
         served = sum(came)
         self.counts.served += served

@@ -10,15 +10,15 @@ from stoker.wire.secrets import DEFAULT_IDENTITY
 
 
 class ClientSettings(ClusterSettings, frozen=True, kw_only=True):
-    """How a client joins a cluster: what people choose, and the rest; can be pickled, holds no secret.
+    """How a client joins a cluster; can be pickled and holds no secret.
 
     Attributes:
         join: as ``--join`` takes it.
         identity: name of the secret to use.
         state_dir: where the last ring is kept.
-        attempts: different workers that are asked for one part.
+        attempts: most workers to try for one part.
         store_per_s: store requests a second that all clients together may make while workers are lost.
-        isolated_per_s: of this client while it knows of no other.
+        isolated_per_s: the same of this client while it knows no live worker.
         wait_s: longest that one read waits for that budget.
         mapped: whether pages of workers of this machine and user are read from their files.
     """
@@ -41,15 +41,15 @@ class ClientSettings(ClusterSettings, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class ClientCounts:
-    """What a client has seen, for people; approximate where threads race.
+    """Counters of a client, for display; approximate where threads race.
 
     Attributes:
-        ranges: asked for.
-        served: of them, that workers sent.
-        mapped: of them, that were read from a worker's own files on this machine.
-        missed: that workers would not send.
-        lost: for which no worker could be asked.
-        found_lost: how often a worker turned out not to answer.
+        ranges: requested.
+        served: of them, sent by workers.
+        mapped: of them, read from a worker's mapped files on this machine.
+        missed: not sent by workers.
+        lost: for which no worker was available.
+        found_lost: how often a worker did not answer.
         waited_s: for the store's budget.
     """
 

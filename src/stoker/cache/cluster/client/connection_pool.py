@@ -32,10 +32,10 @@ KEPT_PER_WORKER = 16
 _TRUSTED_IDLE_S = 1.0
 """A connection that was used this lately is taken without a look whether the worker has closed it."""
 REFRESH_S = 5.0
-"""How often the membership is asked while a worker is lost."""
+"""How often the membership is refreshed while a worker is lost."""
 _PONG_BYTES = 4096
 _TOLD_S = 600.0
-"""How long a worker's count of clients is believed; connections are kept, so that it is heard rarely."""
+"""How long a worker's client count is valid; connections are kept, so it arrives rarely."""
 
 
 def machine_id() -> str:
@@ -50,7 +50,7 @@ class Idle(list["tuple[NodeChannel, float]"]):
     """Kept connections to one worker, and when each was last used; adding and taking are atomic.
 
     Attributes:
-        holds: False once they were all given up, since the worker was lost or left, or this is a child's copy.
+        holds: False once all were closed, because the worker was lost or left, or this is a forked child's copy.
     """
 
     holds = True
@@ -61,8 +61,8 @@ class ConnectionPool:
 
     Args:
         identity: of this node.
-        timeout_s: longest silence of a worker that is taken for alive.
-        refresh: asks the membership anew; called from the probing thread.
+        timeout_s: longest silence of a live worker.
+        refresh: refreshes the membership; called from the probing thread.
         tls: for TCP; None where nothing is encrypted.
         mapped: whether files of this machine's workers are opened.
     """
@@ -79,7 +79,7 @@ class ConnectionPool:
         self._mapped = mapped
         self.same_host = SameHost()
         self.tell: Callable[[str], object] | None = None
-        """Is told once why workers answer and will not have us; forked children have been told with their parent."""
+        """Called once with the reason when workers refuse this client; not again in forked children."""
         self._clients: tuple[int, float] | None = None
         self._reset()
         at_fork(self._in_child)
@@ -165,7 +165,7 @@ class ConnectionPool:
             channel.close()
 
     def is_silent(self, member: Member) -> bool:
-        """Whether the worker still owes an answer; one that is silent for too long is lost."""
+        """Whether an answer of the worker is outstanding; a worker that is silent for too long is lost."""
         with self._lock:
             channel, since = self.owing.get(member.id, (None, 0.0))
             if channel is None:
@@ -180,7 +180,7 @@ class ConnectionPool:
         return not has_come
 
     def fail(self, member: Member) -> None:
-        """The worker did not answer: nobody asks it until a probe succeeds."""
+        """Marks a worker that did not answer: it is avoided until a probe succeeds."""
         with self._lock:
             self._breakers.setdefault(member.id, Breaker()).fail(time.monotonic())
             self._lost[member.id] = member
@@ -189,7 +189,7 @@ class ConnectionPool:
         _give_up(idle)
 
     def isolated(self) -> None:
-        """No worker can be asked: the membership is asked anew, in the background."""
+        """Refreshes the membership in the background, because no worker is available."""
         with self._lock:
             if time.monotonic() - self._refreshed_at >= REFRESH_S:
                 self._probe_soon()

@@ -40,7 +40,7 @@ class Gathering:
         self, member: Member, parts: list[Part], name: ObjectName, version: Version | None, agreed: Agreed,
         flags: Flag = Flag.NONE, *, fresh: bool = False,
     ) -> RangeRequest | None:  # fmt: skip
-        """Asks a worker for parts; None if it cannot be asked."""
+        """Requests parts from a worker; None if it is unavailable."""
         try:
             channel, was_kept = self._pool.take(member, self._epoch, fresh=fresh)
         except (ClusterError, WireError) as error:
@@ -60,7 +60,7 @@ class Gathering:
         self._streams.append(stream)
 
     def hedge(self, slow: RangeRequest, replica: Member) -> None:
-        """Asks a replica for the same parts, into memory of their own, in a race with the slow worker."""
+        """Requests the same parts from a replica into separate buffers, racing the slow worker."""
         copies = [Part(number, part.start, memoryview(bytearray(len(part.target)))) for number, part in _open(slow)]
         # A version that the caller did not name may not be settled by a replica that knows an older one.
         if slow.agreed.digest is None or not copies:
@@ -108,7 +108,7 @@ class Gathering:
                     self._failed(stream, PeerLostError(f"`{stream.member.id}` is silent", silent=True))
 
     def _failed(self, stream: RangeRequest, error: Exception) -> RangeRequest | None:
-        """A worker did not answer; one whose kept connection was just stale is asked once more over a fresh one."""
+        """Handles a worker that did not answer; retries once over a fresh connection if the kept one was stale."""
         stream.channel.close()
         if stream is self._hedge:
             self._hedge = None

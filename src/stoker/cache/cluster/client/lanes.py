@@ -1,7 +1,7 @@
-"""The short way to a range that one worker sends in one frame: what its requests and answers share is kept as bytes.
+"""The fast path to a range that one worker sends in one frame: it keeps what requests and answers share as bytes.
 
-A lane belongs to a chunk of an object's version, which has one owner. It holds as long as the ring and what is known
-of its workers do; whatever is out of the ordinary goes the long way.
+A lane belongs to a chunk of an object's version, which has one owner. It is valid as long as the ring and the state of
+its workers are unchanged. Everything unusual takes the normal path.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _SIZES_KEPT = 64
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """The way to one chunk.
+    """The fast path to one chunk.
 
     Attributes:
         name: of the object.
         version: of it.
         chunk: number of the chunk.
-        member: the worker that is asked.
+        member: the worker that serves it.
         flags: of requests.
         record: of the ring that says so.
         idle: kept connections to the worker.

@@ -1,6 +1,6 @@
-"""One worker's part of a fetch: the ranges asked of it over one connection, received into the caller's buffers.
+"""One worker's part of a fetch: ranges requested over one connection, received into the caller's buffers.
 
-Nothing is counted as received unless its pieces tile the range exactly and are all of the version that was asked for.
+A range counts as received only if its pieces tile it exactly and all have the requested version.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Part:
         self.state, self.reason = PartState.MISSED, reason
 
     def restart(self) -> None:
-        """Another worker is asked for all of it."""
+        """Resets the part: another worker is asked for all of it."""
         self.state, self.reason = PartState.OPEN, None
         self.pieces.clear()
         self.received = 0
@@ -136,7 +136,7 @@ class RangeRequest:
         was_kept: whether the connection had been used before.
         name: of the object.
         version: wanted; None for any.
-        parts: in the order in which they are asked for.
+        parts: in request order.
         agreed: shared with the other streams of the fetch.
         flags: of the request.
     """
@@ -188,7 +188,7 @@ class RangeRequest:
         return self.take(header)
 
     def asked(self, epoch: int) -> None:
-        """The only part was asked for by other means."""
+        """Adopts the only part, whose request was already sent."""
         self.epoch, self._asked, self._batch, self._waiting = epoch, 1, self.parts, {id(self.parts[0])}
 
     def take(self, header: FrameHeader[Kind]) -> bool:

@@ -1,9 +1,9 @@
 """Workers of this machine and user: their pages are read from their mapped files, not through their sockets.
 
-A worker tells the directories of its pages to who connects over its Unix socket as the same user, by the kernel's word.
-Nothing else is handed out: the files belong to that user and nobody else may open them. What is read there is looked
-up, compared with its checksums and kept from being removed meanwhile as in a directory of one's own; what is not there
-is asked for.
+A worker sends the directories of its pages to clients that connect over its Unix socket as the same user; the kernel
+identifies the user. It sends nothing else: only that user may open the files. Reads there look pages up, verify
+checksums and lock files against eviction as in the process's own directory. Missing pages are requested from the
+worker.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_ROOTS = 64
 
 
 class SameHost:
-    """The page stores of such workers, opened when they are first told of. Safe for threads and forked children.
+    """The page stores of such workers, opened when a worker first names them. Safe for threads and forked children.
 
     Attributes:
-        stores: that were found.
+        stores: opened so far.
     """
 
     def __init__(self) -> None:

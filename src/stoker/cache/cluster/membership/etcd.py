@@ -175,7 +175,7 @@ class KeyWatch:
                 changed()
 
     def close(self) -> None:
-        """Ends :meth:`run` in whatever thread it is; that thread closes the connection."""
+        """Stops :meth:`run`, whose thread then closes the connection."""
         self._closed = True
         sock = self._connection.sock
         if sock is not None:

@@ -1,8 +1,8 @@
-"""Membership in etcd: places that live ten minutes without their worker, and one ring record that all follow.
+"""Membership in etcd: places that outlive their worker by ten minutes, and one ring record that all follow.
 
-Workers write their place under a lease, watch, and bring the record up to date by compare-and-swap, so that epochs
-rise by one order for everyone. Clients read the record once and learn of newer ones from workers' replies. While etcd
-is away the last record holds; when it comes back empty, the places of the last record are put back first.
+Workers write their place under a lease, watch the record, and update it by compare-and-swap, so that everyone sees the
+same sequence of epochs. Clients read the record once and learn of newer ones from workers' replies. While etcd is down,
+the last record stays valid. If etcd comes back empty, the places of the last record are restored first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from stoker.cache.cluster.membership.ring import Member, RingRecord, decode_memb
 from stoker.core.errors import MembershipError
 
 ALIVE_TTL_S = (10, 15)
-"""Bounds of the lease that says a worker is there; below, busy machines flap, and equal ones renew together."""
+"""Bounds of the liveness lease of a worker: shorter ones flap on busy machines, and equal ones renew at the same
+time."""
 PLACE_TTL_S = 600
 """How long a lost worker keeps its place: its pages are still on its disk, and a restart is more likely than not."""
 _BEAT_FRAC = 1 / 3
@@ -67,7 +68,7 @@ class EtcdMembership:
         self._known.learn(record)
 
     def refresh(self) -> RingRecord | None:
-        """Asks etcd; what was known holds if it does not answer."""
+        """Reads the record from etcd; the known one stays if etcd does not answer."""
         with self._asking:
             try:
                 self._read()
@@ -76,7 +77,7 @@ class EtcdMembership:
         return self._known.record
 
     def alive(self) -> frozenset[str]:
-        """Ids of the workers that etcd heard of in the last seconds, for people; raises :class:`MembershipError`."""
+        """Ids of the workers with a live lease, for display; raises :class:`MembershipError`."""
         with self._asking:
             return frozenset(item.key.rsplit("/", 1)[-1] for item in self._etcd.range(self._prefix + "alive/"))
 
@@ -121,7 +122,7 @@ class EtcdMembership:
         self._etcd.close()
 
     def forked(self) -> None:
-        """In a forked child: no threads, no place, and a connection of its own."""
+        """Resets a forked child: no threads, no place, and a new connection."""
         self._known.forked()
         self._asking = threading.Lock()
         self._etcd = Etcd(self._endpoints, self._timeout_s)  # closing the old one closes this process's copy alone
@@ -184,7 +185,7 @@ class EtcdMembership:
         return item
 
     def _reconcile(self) -> None:
-        """Makes the record say what the places say; whoever comes second finds nothing to do."""
+        """Updates the record from the places; a concurrent second update changes nothing."""
         for _ in range(_ATTEMPTS):
             item = self._read()
             if item is None:
@@ -202,7 +203,7 @@ class EtcdMembership:
         raise MembershipError(f"`ring` in etcd kept changing over {_ATTEMPTS} attempts to update it")
 
     def _put_back(self) -> None:
-        """After etcd lost its data: the places of the last record, as if each had just been heard of."""
+        """Restores the places of the last record with fresh leases, after etcd lost its data."""
         known = self._known.record
         taken = {member.id for member in self._places()}
         for member in known.members if known else ():

@@ -1,7 +1,7 @@
-"""Which chunks are asked for so often that one worker should not serve them alone; pure, with time as an argument.
+"""Which chunks are requested so often that several workers should serve them; pure, with time as an argument.
 
-The owner counts and tells clients how many workers may be asked; they choose the quicker of two of those at random.
-Nobody coordinates: an announcement ends by itself.
+The owner counts requests and tells clients how many workers serve the chunk. A client picks two of those at random and
+uses the faster one. There is no coordination: an announcement expires.
 
 Source: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001).
 """
@@ -81,8 +81,8 @@ class Announced:
         """Which of the owners to ask: 0 for the first, which is the only one for most chunks.
 
         Args:
-            chunk: that is wanted.
-            num_owners: that can be asked.
+            chunk: wanted chunk.
+            num_owners: available owners.
             now: the time.
             took_s: how long the owner of a number took for its last answer.
         """

@@ -1,4 +1,4 @@
-"""From the text of ``--join`` to a membership."""
+"""Parses ``--join`` into a membership."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who belongs to the cluster: from a list, a file, or etcd; always known from memory, never waited for by a read.
+"""Which workers belong to the cluster: from a list, a file or etcd; kept in memory, so that no read waits for it.
 
-Owns the record that this process follows and its copy on disk. Liveness is not membership: who is lost is the
-business of breakers; a worker leaves the ring when it drains, or ten minutes after it was last heard of.
+Owns the record that this process follows and its copy on disk. Liveness is not membership: breakers detect lost
+workers. A worker leaves the ring when it drains, or ten minutes after its last sign of life.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stoker.cache.cluster.membership.ring import Member, RingRecord, decode_reco
 from stoker.core.errors import MembershipError
 
 POLL_S = 1.0
-"""How often a ring file is looked at: one ``stat``."""
+"""How often a ring file is checked for changes, by one ``stat``."""
 
 
 class Membership(Protocol):
@@ -30,11 +30,11 @@ class Membership(Protocol):
         ...
 
     def refresh(self) -> RingRecord | None:
-        """Asks anew and returns what is known then; may take a second and never raises. Not for reads."""
+        """Refreshes the record and returns it; may take a second and never raises. Not for reads."""
         ...
 
     def learn(self, record: RingRecord) -> None:
-        """A worker told of this record; it is kept if it is newer."""
+        """Adopts a record that a worker sent, if it is newer."""
         ...
 
     def join(self, member: Member) -> None:
@@ -63,7 +63,7 @@ class KnownRecord:
 
     Args:
         state_dir: where the copy is kept; None for memory alone.
-        origin: address of the membership; each has a file of its own.
+        origin: address of the membership; each has a separate file.
     """
 
     def __init__(self, state_dir: Path | None, origin: str) -> None:
@@ -196,7 +196,7 @@ class FileMembership:
         self._known.learn(record)
 
     def join(self, member: Member) -> None:
-        """Writes the member into the file, under a lock beside it."""
+        """Writes the member into the file, under a lock file next to it."""
         self._member = member
         self._edit(lambda members: (*(known for known in members if known.id != member.id), member))
 

@@ -1,4 +1,4 @@
-"""What cache nodes say to each other: frames of a fixed header, a short body, and page bytes behind it.
+"""The protocol between cache nodes: frames with a fixed header, a short body, and page bytes after it.
 
 Pure: bytes to values and back, bounded in every length. Any bytes give a frame or :class:`WireError`, never anything
 else, and nothing is ever unpickled. Page bytes follow their DATA body untouched, so that a receiver can take them
@@ -21,7 +21,7 @@ from stoker.wire.secrets import NONCE_BYTES, PROOF_BYTES
 
 MAGIC = 0x5343
 PROTOCOL = 1
-"""Of headers, for ever, and the newest way of what follows a greeting that this version knows."""
+"""Version of headers, fixed for ever, and the newest protocol after the greeting that this version speaks."""
 OLDEST_PROTOCOL = 1
 """The oldest way that it knows; client and worker agree on one as they greet each other (:func:`agreed`)."""
 MAX_BODY_BYTES = 256 << 10
@@ -62,7 +62,7 @@ class Kind(enum.IntEnum):
     READ = 16
     """Client: ranges of an object."""
     STAT = 17
-    """Client: what is known of an object."""
+    """Client: asks for the metadata of an object."""
     ASK_RING = 18
     ASK_STATUS = 19
     PING = 20
@@ -87,9 +87,9 @@ class Flag(enum.IntFlag):
     ONLY_IF_CACHED = 1
     """A hedge, or a worker that asks the previous owner: nothing is fetched for it."""
     COPY = 2
-    """For a chunk of which the owner announced copies: what is missing is taken from the owner."""
+    """For a chunk whose owner announced replicas: missing pages are fetched from the owner."""
     PIN = 4
-    """From a worker that leaves: what is asked for is to be kept as it kept it, until it is unpinned."""
+    """From a draining worker: the requested pages stay pinned, until they are unpinned."""
 
 
 class Reason(enum.IntEnum):
@@ -97,7 +97,7 @@ class Reason(enum.IntEnum):
 
     NOT_CACHED = 1
     CHANGED = 2
-    """The store holds another version than the one that was asked for."""
+    """The store holds another version than the requested one."""
     NOT_FOUND = 3
     NOT_MOUNTED = 4
     NOT_ALLOWED = 5
@@ -292,7 +292,7 @@ def encode(frame: Message, epoch: int = 0) -> bytes:
 
 
 def data_head(number: int, offset: int, digest: int, object_size: int, length: int, epoch: int) -> bytes:
-    """Header and body of a DATA frame whose ``length`` bytes of payload are sent behind it."""
+    """Header and body of a DATA frame; its ``length`` bytes of payload follow."""
     return DATA_HEAD.pack(MAGIC, PROTOCOL, 32, DATA_BYTES + length, epoch, number, offset, digest, object_size)
 
 
@@ -360,7 +360,7 @@ def fits(mount: str, path: str, version: Version | None) -> bool:
 
 
 def read_head(mount: str, path: str, version: Version | None, num_ranges: int, flags: Flag = Flag.NONE) -> bytes:
-    """The body of a READ up to its ranges, which are packed behind it as :data:`RANGE`."""
+    """The body of a READ up to its ranges, which follow packed as :data:`RANGE`."""
     mount_text, path_text = _text(mount), _text(path)
     token = b"" if version is None else _text(version.token)
     strength = _ANY if version is None else int(version.strength)

@@ -47,7 +47,7 @@ class Identity:
     users: frozenset[int] = field(default_factory=frozenset[int])
 
     def trusts(self, sock: socket.socket) -> bool:
-        """Whether the process behind a Unix socket is one of the trusted users'."""
+        """Whether the peer of a Unix socket runs as a trusted user."""
         return user_of(sock) in self.users | {os.geteuid(), 0}
 
 
@@ -90,12 +90,12 @@ def receive(
         clients: how many it serves.
         draining: whether it leaves.
         epoch: of the ring that it knows.
-        roots: directories of its pages, told to its own user alone.
+        roots: directories of its pages, sent to its own user only.
 
     Raises:
-        PeerRefusedError: the client is not let in; it has been told.
+        PeerRefusedError: the client was rejected, and notified.
         PeerLostError: it went away.
-        WireError: it is no client.
+        WireError: it is not a client.
     """
     hello = _expect(channel, Hello)
     protocol = frames.agreed(hello.oldest, hello.newest)
@@ -120,16 +120,16 @@ def receive(
 
 
 def encrypted(plain: NodeChannel, context: ssl.SSLContext, timeout_s: float) -> NodeChannel:
-    """A new connection over TLS; a client that does not encrypt is told so, in the clear.
+    """Wraps a new connection in TLS; a client that does not encrypt gets a plain-text refusal.
 
     Args:
-        plain: of which nothing was received; it is closed.
+        plain: the accepted socket, from which nothing was received; it is closed.
         context: of the worker.
         timeout_s: for the handshake, and the longest silence afterwards.
 
     Raises:
         PeerRefusedError: the client does not encrypt.
-        PeerLostError: there was no handshake that we understand.
+        PeerLostError: the handshake failed.
     """
     if plain.wait(timeout_s) and plain.sock.recv(len(_PLAIN), socket.MSG_PEEK) == _PLAIN:
         plain.message(_MAX_BYTES)

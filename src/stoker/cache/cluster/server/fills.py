@@ -1,7 +1,7 @@
-"""How a worker gets the pages that it lacks: one fetch for a page however many ask, in threads of their own.
+"""How a worker fetches missing pages: one fetch per page for any number of clients, in separate threads.
 
 Serving threads only wait here. A page comes from the previous owner where the ring has just changed, else from the
-store; what cannot be kept (a full disk, a page in use everywhere) still reaches those who wait for it.
+store; a page that cannot be stored (a full disk, all pages in use) still reaches the clients that wait for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NotServed(Exception):  # an answer, not a failure
 
 
 class _Known(NamedTuple):
-    """What a store said of an object, and when it was asked (seconds since the epoch)."""
+    """A store's metadata of an object, and when it was fetched (seconds since the epoch)."""
 
     version: Version
     asked_at: float
@@ -88,14 +88,14 @@ class Fills:
     def page(
         self, mount: Mount, name: ObjectName, index: int, version: Version, *, copy: bool = False, pin: bool = False
     ) -> Future[bytes]:
-        """The bytes of a page, once somebody has fetched them; fails with :class:`NotServed`.
+        """The bytes of a page, once they are fetched; fails with :class:`NotServed`.
 
         Args:
             mount: of the object.
             name: of the object.
             index: of the page.
-            version: that is wanted.
-            copy: the page's owner is asked first, and fetches it if it must.
+            version: wanted.
+            copy: ask the page's owner first, which fetches the page if necessary.
             pin: the page is kept until it is unpinned.
         """
         flight = (name.key(index), version.digest)
@@ -132,7 +132,7 @@ class Fills:
         return future
 
     def about(self, mount: Mount, path: str) -> tuple[Version, float, bytes] | None:
-        """What the store last said of an object: its version, how many seconds ago, and all of it; None for nothing."""
+        """The last known metadata of an object: its version, its age in seconds, and the details; None if unknown."""
         with self._lock:
             known = self._known.get((mount.namespace, path))
         return None if known is None else (known.version, max(0.0, time.time() - known.asked_at), known.description)

@@ -29,12 +29,12 @@ HEAD_BYTES = DATA_HEAD.size
 _KEPT = 256
 _NOTHING = ObjectName("", "")
 _COUNTED = 8
-"""The chunk of every so many requests stands for all of them when it is counted what is hot."""
+"""One of so many requests is sampled to find hot chunks, and counts for all of them."""
 
 
 @dataclass(slots=True)
 class LastAsked:
-    """The object that a connection asked for last, as far as it may be asked for again.
+    """The last object that a connection requested, cached for the next request.
 
     Attributes:
         head: body of the request up to its one range; empty for none.
@@ -42,11 +42,11 @@ class LastAsked:
         name: of the object, admitted.
         size: of the object (bytes).
         digest: of the version that was asked for.
-        counts: whether its requests tell what is hot: whoever asks for a copy knows already.
+        counts: whether its requests count for hot chunks; those for a replica do not.
         epoch: of the ring, as the answers' heads say it.
         heads: of answers, by their length.
-        pages: key of each page that was asked for lately, and where it is.
-        told: when the client was last told that a chunk is hot.
+        pages: key of each recently requested page, and its place.
+        told: when the client was last notified that a chunk is hot.
         asked_epoch: of the ring, as the header of the last request says it.
     """
 
@@ -76,22 +76,22 @@ class LastAsked:
         self.pages.clear()
 
     def is_news(self, chunk: Chunk, now: float) -> bool:
-        """Whether the client is to be told now that a chunk is hot."""
+        """Whether to notify the client now that a chunk is hot."""
         return now - self.told.get(chunk, -TOLD_S) > TOLD_S / 2
 
     def tell(self, chunk: Chunk, now: float) -> None:
-        """It is told."""
+        """Notes that the client was notified."""
         if len(self.told) >= _KEPT:
             self.told.clear()
         self.told[chunk] = now
 
 
 class Hits:
-    """Finds what was asked for in the pages that are held.
+    """Finds requested ranges in the cached pages.
 
     Args:
-        pages: what is held.
-        heat: counts what is asked for.
+        pages: the page store.
+        heat: counts requests per chunk.
     """
 
     def __init__(self, pages: Pages, heat: Heat) -> None:
@@ -104,7 +104,7 @@ class Hits:
         Args:
             recent: of the connection.
             start: of the range.
-            length: of the range, for which there is room behind a head.
+            length: of the range, which must fit into ``room`` after a head.
             epoch: of the ring.
             room: memory for the answer.
         """
@@ -128,7 +128,7 @@ class Hits:
         return answer
 
     def place(self, recent: LastAsked, page: int) -> tuple[bytes, Any] | None:
-        """Key of a page and where it is; None if it is not held in the version that was asked for, or there is news."""
+        """Key and place of a page; None if it is not cached in that version, or the client must be notified."""
         recent.until_counted -= 1
         if recent.until_counted <= 0:
             recent.until_counted = _COUNTED

@@ -1,8 +1,8 @@
-"""A door for curl and Prometheus: objects by GET with Range, ``/metrics`` and ``/healthz``, over HTTP or HTTPS.
+"""The HTTP endpoint for curl and Prometheus: objects by GET with Range, ``/metrics`` and ``/healthz``; HTTP or HTTPS.
 
-A second way in, not the fast one. It asks a worker as any client does, so that it may run in a process of its own:
-rendering text in the process that serves hits would make them wait. Needs a token, checks the Host header against DNS
-rebinding, lists nothing.
+It is not the fast path. It is an ordinary client of a worker, so that it can run in a separate process: rendering text
+in the process that serves hits would delay them. Needs a token, checks the Host header against DNS rebinding, lists
+nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Asks(Protocol):
 
 
 class DoorMount(NamedTuple):
-    """A store behind the door: its namespace, and what precedes the paths of its objects (``/`` for files)."""
+    """A store that HTTP serves: its namespace, and the prefix of its objects' paths (``/`` for files)."""
 
     namespace: str
     root: str = ""
@@ -54,15 +54,15 @@ class DoorMount(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorSettings:
-    """How the door is reached.
+    """Settings of the HTTP endpoint.
 
     Attributes:
         host: address to listen on.
         port: 0 for a free one.
-        token: that requests carry as ``Authorization: Bearer``; read from a file by whoever starts the door.
+        token: that requests carry as ``Authorization: Bearer``; the caller reads it from a file.
         hosts: names that the Host header may have besides the address itself and localhost.
         mounts: by the names that stand for them in paths; nothing else can be reached.
-        certificate: by which it encrypts; None does not.
+        certificate: to encrypt with; None for plain HTTP.
     """
 
     host: str = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""The HTTP door beside a worker: a process of its own, which ends with the worker however that ends."""
+"""The HTTP endpoint of a worker as a separate process, which ends with the worker in every case."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a worker does with its pinned pages before it leaves: their next owners take them from it, pinned as well.
+"""Before a worker leaves, the next owners of its pinned pages fetch them from it and pin them too.
 
-Nothing is pushed. The next owner is asked for one byte of each page, takes the page from the worker that leaves as it
-takes any page from a previous owner, and keeps it.
+Nothing is pushed. The draining worker requests one byte of each page from its next owner. The next owner then fetches
+the page from the draining worker, as from any previous owner, and pins it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class _Batch(NamedTuple):
 
 
 class PinTransfer:
-    """Hands pinned pages to their next owners, in threads of its own.
+    """Transfers pinned pages to their next owners, in separate threads.
 
     Args:
         pages: of this worker.
         peers: of this worker.
         ring: of those that stay; it may have this worker's place in it still.
         node: its id.
-        namespaces: of its mounts; nobody can be asked for others.
+        namespaces: of its mounts; pages of others cannot be transferred.
 
     Attributes:
         planned: pages found so far.
-        done: pages that another worker holds now.
+        done: pages that another worker has now.
     """
 
     def __init__(self, pages: Pages, peers: PeerClient, ring: HashRing, node: str, namespaces: Collection[str]) -> None:
@@ -114,7 +114,7 @@ class PinTransfer:
                 self.done += len(batch.pages) - len(left)
 
     def _hand(self, batch: _Batch, left: list[int]) -> list[int]:
-        """Hands pages over; those that nobody took."""
+        """Transfers pages and returns those that no worker accepted."""
         owners = self._ring.owners(batch.name, left[0], _CANDIDATES + 1)
         for owner in [one for one in owners if one != self._node][:_CANDIDATES]:
             if not left:

@@ -14,7 +14,7 @@ class Described(Protocol):
 
     @property
     def version(self) -> Version:
-        """Of the object now."""
+        """The object's current version."""
         ...
 
     @property
@@ -56,5 +56,5 @@ class Mount:
 
     @property
     def protocol(self) -> str:
-        """Of the store."""
+        """Protocol of the store."""
         return self.namespace.partition("|")[0]

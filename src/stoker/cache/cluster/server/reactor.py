@@ -1,8 +1,8 @@
-"""A worker's connections: one thread waits for all of them and answers small hits itself, others do the rest.
+"""A worker's connections: one thread waits for all of them and answers small hits; other threads do the rest.
 
-Threads that each wait for a request of their own pass the interpreter's lock to one another, which costs more than a
-small hit does and makes some wait long. So a connection is in the hands of the one thread as long as it is idle or
-asks for little that is held; for a greeting, a large answer or one that must be fetched it gets a thread for a while.
+With one thread per connection, threads would pass the GIL to one another. This costs more than a small hit and delays
+some requests for long. So one thread owns every connection that is idle or requests small cached ranges. A greeting, a
+large answer or a fetch gets a thread for its duration.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ReactorHost(Protocol):
         ...
 
     def answer(self, connection: Connection, kind: Kind) -> None:
-        """Answers what is no request for an object."""
+        """Answers requests that are not about an object."""
         ...
 
     def check(self, connection: Connection, request: Read) -> None:
@@ -116,7 +116,7 @@ class Reactor:
         self._open: set[Connection] = set()
         self._ended = ServedCounts()
         self._idle: dict[int, Connection] = {}
-        """Those that the one thread waits for, by descriptor."""
+        """Connections that the one thread polls, by descriptor."""
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = False
@@ -153,7 +153,7 @@ class Reactor:
         self._in_thread(connection)
 
     def all(self) -> list[Connection]:
-        """Those that are open."""
+        """The open connections."""
         with self._lock:
             return list(self._open)
 

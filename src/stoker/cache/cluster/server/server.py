@@ -1,7 +1,7 @@
-"""A worker's server: listens and lets clients in until it drains.
+"""A worker's server: listens and accepts clients until it drains.
 
-Owns listening sockets and what this worker knows of the ring. Who waits for requests is in ``reactor``, what is
-answered in ``serving``, what is fetched in ``fills``.
+Owns the listening sockets and this worker's copy of the ring. ``reactor`` waits for requests, ``serving`` answers them
+and ``fills`` fetches missing pages.
 
 Note: fetches run in other threads of the same process. While a thread of Python computes (TLS, parsing a listing), a
 hit may wait for the interpreter lock up to the switch interval, which ``worker`` shortens.
@@ -47,29 +47,29 @@ from stoker.wire.tls import Certificate, worker_context
 DRAIN_S = 25.0
 """Below the 30 s that Kubernetes and systemd commonly grant."""
 MOVED_S = 600.0
-"""How long after a change of the ring the previous owner is asked for a page."""
+"""How long after a change of the ring pages are requested from their previous owner."""
 _EARLIER = 4
 """Rings that are remembered: workers that start or end one after another change it several times."""
 _ASKED = 3
-"""Earlier owners that are asked for a page, who had it before workers joined one after another."""
+"""Most previous owners to try for a page, in case several workers joined one after another."""
 _IDLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What a worker is.
+    """Settings of a worker.
 
     Attributes:
         node: its id, stable over restarts.
         listen: addresses, ``tcp://host:port`` (port 0 for a free one) or ``unix:///path``.
         advertise: addresses that others use instead of those listened on (behind a proxy, or for ``0.0.0.0``).
         weight: in the ring.
-        grants: who may read what.
+        grants: which clients may read which paths.
         rules: freshness and lives by path.
         max_connections: more are refused.
         fetch_threads: store reads at the same time.
-        hot_per_s: requests a second for one chunk from which on another worker serves it as well.
-        certificate: by which it encrypts what goes over TCP; None does not.
+        hot_per_s: rate of requests for one chunk at which another worker serves it too.
+        certificate: for TLS over TCP; None does not encrypt.
     """
 
     node: str
@@ -98,13 +98,13 @@ class Server:
     """Serves a page store to clients.
 
     Args:
-        pages: what is held and filled.
+        pages: the page store.
         mounts: stores that are read for clients.
         membership: where this worker takes its place.
         identity: its secrets and users.
-        settings: what it is.
-        peers: asks other workers; None where there are none.
-        directories: tells the state of each directory of the pages.
+        settings: of this worker.
+        peers: client of the other workers; None without any.
+        directories: returns the state of each directory of the pages.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Server:
         self._connections = Reactor(self, self._serving)
         self._listeners: list[socket.socket] = []
         self._paths: dict[str, int] = {}
-        """Of Unix sockets, and the inode of each: a newer worker may have put its own in place."""
+        """Paths and inodes of the Unix sockets; a newer worker may have replaced one."""
         self._threads: list[threading.Thread] = []
         self._ring = HashRing(RingRecord(epoch=0, members=()))
         self._earlier: deque[tuple[HashRing, float]] = deque(maxlen=_EARLIER)
@@ -177,10 +177,10 @@ class Server:
             raise
 
     def drain(self, timeout_s: float = DRAIN_S) -> bool:
-        """Leaves the ring, hands pinned pages over and serves what is held until all clients know, then closes.
+        """Leaves the ring, transfers pinned pages, serves until all clients know the new ring, then closes.
 
         Returns:
-            Whether all came to know, and nothing that was pinned is left.
+            Whether all clients know the new ring and all pinned pages were transferred.
         """
         self.draining = True
         deadline = time.monotonic() + timeout_s
@@ -338,7 +338,7 @@ class Server:
             raise WireError("`PIN` is for workers")
 
     def answer(self, connection: Connection, kind: Kind) -> None:
-        """Answers what is no request for an object."""
+        """Answers requests that are not about an object."""
         connection.channel.send(self._tell(kind), self.epoch)
 
     def _is_worker(self, hello: Hello | None) -> bool:

@@ -1,7 +1,7 @@
-"""A worker's answer to a request for ranges: what it holds at once, then what it fetches, as it comes.
+"""A worker's answer to a request for ranges: cached pages at once, then fetched pages as they arrive.
 
-Runs in the connection's thread and calls nothing that computes for long. Whoever waits for a fetch hears from the
-worker several times a second, so that silence means a lost worker and nothing else.
+Runs in the connection's thread and calls nothing that computes for long. During a fetch, the worker sends a sign of
+life several times a second, so that silence always means a lost worker.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from stoker.cache.versions import Version
 SMALL_BYTES = 64 << 10
 """Requests for so much are answered where they are waited for, if all of it is held."""
 BEAT_S = 0.25
-"""Between two signs of life while a fetch runs; clients give up after three times that and more."""
+"""Interval between signs of life during a fetch; clients time out after more than three times that."""
 PATIENCE_S = 60.0
 """A store that takes longer for a page counts as failed."""
 _AHEAD = 16
@@ -138,7 +138,7 @@ class Outgoing:
         return self._scratch[self._used - length : self._used]
 
     def add(self, head: bytes, payload: memoryview | bytes = b"") -> None:
-        """Queues a frame; what is queued is sent when it is much."""
+        """Queues a frame; a full queue is sent."""
         self._parts.append(head)
         if payload:
             self._parts.append(payload)
@@ -151,7 +151,7 @@ class Outgoing:
         self.add(encode(frame, self.epoch))
 
     def flush(self) -> None:
-        """Sends what is queued."""
+        """Sends the queued frames."""
         if self._parts:
             parts, self._parts = self._parts, []
             assert self._channel is not None
@@ -163,11 +163,11 @@ class PageServing:
     """Answers requests about the objects of named mounts.
 
     Args:
-        pages: what is held.
-        fills: gets what is not.
+        pages: the page store.
+        fills: fetches missing pages.
         mounts: that are served.
-        grants: who may read what of them.
-        heat: counts what is asked for.
+        grants: which clients may read which paths of them.
+        heat: counts requests per chunk.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class PageServing:
         self._grants = tuple(grants)
 
     def again(self, out: Outgoing, body: bytes, recent: LastAsked, counts: ServedCounts) -> bool:
-        """Sends a range within one page of the object that was asked for last; False if it takes more than that."""
+        """Sends a range within one page of the last requested object; False if the request needs the normal path."""
         at = len(recent.head)
         if len(body) != at + RANGE.size or not at or not body.startswith(recent.head):
             return False
@@ -238,7 +238,7 @@ class PageServing:
             identity: of the client, proven.
             counts: of the connection.
             recent: of the connection.
-            filling: False while the worker drains: only what is held is sent.
+            filling: False while the worker drains: it sends cached pages only.
         """
         counts.requests += 1
         mount = self._admit(out, request.mount, request.path, identity, counts)
@@ -268,7 +268,7 @@ class PageServing:
                 out.frame(Hot(number, copies))
 
     def stat(self, out: Outgoing, question: Stat, identity: str, counts: ServedCounts) -> None:
-        """Sends what is known of an object."""
+        """Sends the metadata of an object."""
         mount = self._admit(out, question.mount, question.path, identity, counts)
         if mount is None:
             return
@@ -282,7 +282,7 @@ class PageServing:
         out.flush()
 
     def _admit(self, out: Outgoing, namespace: str, path: str, identity: str, counts: ServedCounts) -> Mount | None:
-        """The mount, if the client may read the path; else it is told that it may not."""
+        """The mount, if the client may read the path; otherwise sends a refusal."""
         mount = self._mounts.get(namespace)
         if mount is not None and may_read(self._grants, identity, namespace, path):
             return mount

@@ -1,9 +1,8 @@
-"""Checksums of pages: xxh3 of the whole and of its blocks of 64 KiB, compared before any of its bytes are handed out.
+"""Checksums of pages: xxh3 of the page and of its 64 KiB blocks, verified before any bytes are returned.
 
-Bytes are summed where they are mapped, and copied from there at once, out of the processor's cache. So a verified
-megabyte takes 1.3 times a plain copy; summed block by block where it was copied to, it took 1.6 times (minimum of 60
-rounds over 128 MiB, AMD EPYC, glibc 2.36). Files of pages are never written to a second time: what is copied is what
-was summed.
+Bytes are verified in the mapped file and copied from there at once, out of the CPU cache. So a verified megabyte takes
+1.3 times a plain copy; verified block by block in the copy, it took 1.6 times (minimum of 60 rounds over 128 MiB, AMD
+EPYC, glibc 2.36). Page files are never written a second time, so the copied bytes are the verified ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Holes of files that are mapped, filled where touching them would need room that a full disk has not.
+"""Fills holes of mapped files, because touching one may need space that a full disk lacks.
 
-What the store writes has no holes where it is read, but a copy of it has them wherever there were zeros. Touching one
-through a map takes room: on every disk where it is written to, on some (tmpfs, and what lies on it) where it is read.
-A full disk is then no error but a signal that ends the process (SIGBUS).
+The store writes no holes where it reads, but a copy of its files has one wherever there were zeros. Touching a hole
+through a map allocates space: a write does on every disk, a read on some (tmpfs, and what lies on it). On a full disk
+this is a signal that ends the process (SIGBUS), not an error.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def reading_takes_room(fd: int) -> bool:
 
 
 def holes(fd: int, spans: Iterable[Span]) -> Iterator[Span]:
-    """Parts of these spans that have no bytes of their own on the disk.
+    """Parts of these spans that are holes.
 
     Args:
         fd: of an open file.
-        spans: in it; what is beyond its end is left out.
+        spans: in it; parts beyond its end are ignored.
     """
     size = os.fstat(fd).st_size
     for start, end in spans:

@@ -1,8 +1,8 @@
-"""Files of the store that this process has mapped, and the proof for others that it has.
+"""Files of the store that this process has mapped, with locks that show this to other processes.
 
 A mapped file is read-locked through the description that the map keeps (Python's maps duplicate their descriptor). So
-the lock lives exactly as long as the map does, in forked children and behind views too, and whoever makes room knows
-that bytes of an evicted file are still taken.
+the lock lives exactly as long as the map, also in forked children and under views, and the evicting process sees that
+an evicted file is still in use.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from stoker.cache.store.files.table import Row
 from stoker.cache.store.locks import try_lock
 
 IN_USE = 0
-"""Byte of a page file that is locked as long as it is mapped."""
+"""Byte of a page file that is locked while the file is mapped."""
 WHOLE = ALIGN
-"""A page of several blocks that was found intact as a whole has one mark more, so far behind its begin."""
+"""Offset of the extra mark of a page of several blocks that was verified as a whole."""
 
 
 def open_locked(path: Path, flags: int) -> int | None:

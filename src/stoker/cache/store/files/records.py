@@ -1,7 +1,7 @@
-"""A page on disk: a header that says all there is to know of it, the checksums of its blocks, its bytes.
+"""A page on disk: a header with all metadata, the checksums of its blocks, and its bytes.
 
-The header repeats what the index says, under a checksum of its own; a read that the index sent to a wrong place finds
-another key there and is a miss. All numbers are little-endian; records and payloads begin at multiples of 64 bytes.
+The header repeats the index entry, under a separate checksum. A read that a stale index entry misdirects finds another
+key and is a miss. All numbers are little-endian; records and payloads begin at multiples of 64 bytes.
 """
 
 from __future__ import annotations
@@ -94,16 +94,16 @@ def pack_header(
 def locate(
     data: Readable, offset: int, end: int, key: bytes, version: int, length: int, *, checked: bool
 ) -> tuple[int, bytes] | None:
-    """Where the payload of a record begins, and its checksums; None if another page, or none, is there.
+    """Start of a record's payload, and its checksums; None if it is another page or no record.
 
     Args:
         data: the mapped segment.
         offset: of the record.
         end: of the segment.
-        key: the page is asked for.
+        key: of the requested page.
         version: its digest.
         length: bytes of the page, as the index says.
-        checked: the header's checksum is compared; else it was before.
+        checked: whether to verify the header's checksum; False if it was verified before.
     """
     if offset + _HEAD.size > end:
         return None
@@ -119,7 +119,7 @@ def locate(
 
 
 def parse(data: Readable, offset: int, end: int) -> PageHeader | None:
-    """All that a header says; None if there is none, or not a whole one. The payload is not looked at."""
+    """The fields of a header; None if it is missing or incomplete. The payload is not read."""
     if offset + _HEAD.size > end:
         return None
     fields = _HEAD.unpack_from(data, offset)

@@ -52,12 +52,12 @@ class SegmentWriter:
         fd: of the file.
         number: of the segment.
         row: of the table.
-        tail: where the next record begins; what is published lies before it.
+        tail: start of the next record; published records lie before it.
         until: when the segment is to be sealed, full or not (seconds since the epoch).
     """
 
     def __init__(self, fd: int, number: int, row: int, tail: int, until: float = float("inf")) -> None:
-        """Takes the descriptor over; goes on behind ``tail``."""
+        """Takes over the descriptor and appends at ``tail``."""
         self.until = until
         self.fd = fd
         self.number = number
@@ -77,7 +77,7 @@ class SegmentWriter:
         return self.tail + aligned(header_bytes + length) + footer_bytes <= self._size
 
     def append(self, records: Sequence[tuple[bytes, memoryview]]) -> list[int]:
-        """Write records from ``tail`` on, as many as fit; the end of each. What is not advanced behind is written over.
+        """Write as many records at ``tail`` as fit and return the end of each. Unless advanced, they are overwritten.
 
         Args:
             records: header and payload of each.
@@ -124,7 +124,7 @@ class SegmentWriter:
 
 
 def parts_read(fd: int, tail: int) -> list[Span]:
-    """Parts of a segment that are looked at: its records, and what may be a footer's end.
+    """Parts of a segment to read: its records, and what may be the end of a footer.
 
     Args:
         fd: of its file.

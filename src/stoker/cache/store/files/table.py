@@ -1,7 +1,7 @@
-"""The table of files: one row per segment or large object, with what making room needs to know of it.
+"""The table of files: one row per segment or large object, with the data that eviction needs.
 
-Rows are written under the publish lock, by ``pwrite`` (a full disk is an error and no signal), and read from a map.
-Readers without the lock may see a half-written row: what they read is a hint.
+Rows are written under the publish lock, by ``pwrite`` (so a full disk is an error and not a signal), and read from a
+map. Readers without the lock may see a half-written row, so they treat it as a hint.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RowState(enum.IntEnum):
     """Pages are added."""
     SEALED = 3
     DOOMED = 4
-    """It goes as soon as nobody has it mapped; its pages are gone already."""
+    """Its pages are gone; its file is removed once no process has it mapped."""
 
 
 class FileKind(enum.IntEnum):
@@ -72,14 +72,14 @@ class Row(NamedTuple):
         kind: segment or large object.
         life: of its pages.
         rule: number of the rule of its pages.
-        group: hash of what its pages have in common (the store and the first part of the path).
+        group: hash of the store and the first part of the path, which its pages share.
         allocated: bytes that it counts for.
         tail: bytes of whole records, from its begin.
         live_bytes: of pages that have not been replaced; a hint.
         live_pages: their number; a hint.
         created: when (seconds since the epoch).
         expires: when its pages are no longer served.
-        doomed: when it was given up; 0 before.
+        doomed: when it was evicted; 0 before.
     """
 
     id: int
@@ -209,7 +209,7 @@ class FileTable:
         return self.cells[_NEXT_ID // 8] + 1 >= 1 << 32
 
     def renumber(self) -> None:
-        """Go on behind the highest number that a row has."""
+        """Continue after the highest number of a row."""
         highest = int(self.rows()["id"].max(initial=0))
         os.pwrite(self._fd, _U64.pack(min(highest, 1 << 31)), _NEXT_ID)
 
@@ -233,7 +233,7 @@ class FileTable:
         os.pwrite(self._fd, _LIVE.pack(tail, live_bytes, live_pages), _HEADER_BYTES + row * ROW_BYTES + _TAIL_AT)
 
     def doom(self, row: int, now: float) -> None:
-        """The pages of a row are given up; its file goes once nobody has it mapped."""
+        """Evict the pages of a row; its file is removed once no process has it mapped."""
         self.update(row, state=RowState.DOOMED, doomed=now, live_bytes=0, live_pages=0)
         os.pwrite(self._fd, _U64.pack(self.changes + 1), _CHANGES)
 

@@ -1,8 +1,8 @@
-"""The file of the index: directory, table descriptors, buckets, and what is free of them.
+"""The index file: directory, table descriptors, buckets, and their free list.
 
-A sparse file, mapped for reading and written by ``pwrite``. A table is written anew into free buckets, and then the
-directory is switched to it, so that readers without a lock find either the old table or the new one.
-A process that dies between two writes leaves some buckets that nobody uses, nothing worse.
+A sparse file, mapped for reading and written by ``pwrite``. A table is rewritten into free buckets, and then the
+directory is switched to it, so that readers without a lock find either the old table or the new one. A process that
+dies between two writes leaves some unused buckets, nothing worse.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from stoker.cache.store.files.holes import Span, fill_for_reading, flags_for
 
 SLOT_BYTES = 48
 SLOTS = 85
-"""In a bucket; behind them is a flag: an entry that belongs here is in a later bucket."""
+"""Slots of a bucket; a flag after them says that an entry of this bucket is in a later one."""
 BUCKET_BYTES = 4096
 OVERFLOW_AT = SLOTS * SLOT_BYTES
 MOST_BUCKETS_OF_TABLE = 16
 FILL_FRAC = 0.87
-"""Load of a table that was just written anew."""
+"""Load of a table that was just rewritten."""
 
 _MAGIC = int.from_bytes(b"STKINDX1", "little")
 DEPTH, _BUCKETS, _FREE_BUCKETS, _TABLES, _FREE_TABLES = 1, 2, 3, 4, 5
@@ -52,7 +52,7 @@ Slots = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class MappedIndex(NamedTuple):
-    """The file as it is mapped now: its bytes, its cells of 64 and of 32 bits."""
+    """The file as currently mapped: its bytes, its cells of 64 and of 32 bits."""
 
     data: mmap.mmap
     cells: memoryview[int]
@@ -78,10 +78,10 @@ class KeyPlace(NamedTuple):
 
 
 class IndexFile:
-    """The index on disk. All but :meth:`place` and :attr:`view` is for the publish lock.
+    """The index on disk. All but :meth:`place` and :attr:`view` needs the publish lock.
 
     Attributes:
-        view: the file as it is mapped now.
+        view: the file as currently mapped.
     """
 
     def __init__(self, path: Path, *, reads_only: bool = False) -> None:
@@ -101,7 +101,7 @@ class IndexFile:
         self.remap()
 
     def _used(self) -> list[Span]:
-        """Parts of the file that are looked at."""
+        """Parts of the file that are read."""
         _, depth, buckets, free_buckets, tables, free_tables = struct.unpack("<6Q", os.pread(self._fd, 48, 0))
         return [
             (0, _DIRECTORY_AT + (16 << depth)),
@@ -154,7 +154,7 @@ class IndexFile:
         self.view = MappedIndex(data, whole.cast("Q"), whole.cast("I"))
 
     def remap_if_longer(self) -> bool:
-        """Map the file anew if it has grown; whether it had."""
+        """Remap the file if it has grown; return whether it had."""
         if os.fstat(self._fd).st_size <= len(self.view.data):
             return False
         self.remap()
@@ -190,7 +190,7 @@ class IndexFile:
         return KeyPlace(data, words, TABLES_WORD + table * TABLE_WORDS, num_buckets, low * num_buckets >> 32)
 
     def rewrite(self, key: bytes, alive: np.ndarray[Any, np.dtype[Any]]) -> None:
-        """Write the table of a key anew: without dead slots, and with room for more.
+        """Rewrite the table of a key, without dead slots and with room for more.
 
         Args:
             key: any key of the table.

@@ -1,12 +1,12 @@
 """Where each page is: a hash table in a mapped file, 48 bytes a page, read without locks.
 
-The top bits of a key's hash choose a table through a directory (extendible hashing). A table has up to 16 buckets of
-85 slots, and grows by one bucket at a time, so that all tables together are never less than three quarters full
-however evenly they fill: from 15,000 pages on it is at most 64 bytes a page, a table that is being rewritten
-included. A bucket that is full lends from the next one.
+The top bits of a key's hash choose a table through a directory (extendible hashing). A table has up to 16 buckets of 85
+slots, and grows by one bucket at a time, so that all tables together are never less than three quarters full however
+evenly they fill: from 15,000 pages on it is at most 64 bytes a page, a table that is being rewritten included. A full
+bucket overflows into the next one.
 
-The index is a hint. Slots carry a checksum, so a torn one is a miss; whoever follows a slot finds the key repeated in
-the record. Changes are made under the publish lock, by ``pwrite``: a full disk is an error and no signal.
+The index is a hint. Slots carry a checksum, so a torn one is a miss, and the record that a slot points to repeats the
+key. Changes are made under the publish lock, by ``pwrite``: so a full disk is an error and not a signal.
 
 Source: Fagin et al. 1979 (extendible hashing); partial expansions after Larson 1980.
 """
@@ -49,7 +49,7 @@ _UNIT_BYTES = 64
 """Offsets count units of the records' alignment."""
 _TICKS_PER_S = 256
 TICK_S = 1 / _TICKS_PER_S
-"""To which times are rounded."""
+"""Times are rounded to this."""
 _SIZE_MASK, _TICK_MASK = (1 << 48) - 1, (1 << 40) - 1
 
 
@@ -117,8 +117,8 @@ class Index:
 
     Args:
         path: of its file.
-        alive: gives the numbers of the files whose pages are served, sorted; slots of others are swept out when a
-            table is written anew.
+        alive: returns the sorted numbers of the files whose pages are served; slots of others are removed when a table
+            is rewritten.
         reads_only: the file may not be written.
     """
 
@@ -213,8 +213,8 @@ class Index:
 
         Args:
             key: of the page.
-            slot: the entry, as :func:`pack_slot` gives it.
-            spot: what :meth:`seek` has just said of the key.
+            slot: the entry, from :func:`pack_slot`.
+            spot: the result of :meth:`seek` for the key.
 
         Raises:
             OSError: the disk is full, or the index damaged; nothing has changed.
@@ -256,7 +256,7 @@ class Index:
         return None
 
     def _insert(self, key: bytes, slot: bytes) -> bool:
-        """Write a slot into a free place of its table; False if the table is to be written anew first."""
+        """Write a slot into a free place of its table; False if the table must be rewritten first."""
         place = self._file.place(key)
         if place is None:
             return False

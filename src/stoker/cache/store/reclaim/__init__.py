@@ -1,1 +1,1 @@
-"""Making room: what was read when, which files go, and what is refused meanwhile."""
+"""Eviction: when files were read, which are evicted, and what is rejected meanwhile."""

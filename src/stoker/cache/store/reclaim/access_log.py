@@ -1,8 +1,8 @@
-"""What was read when: the shared clock of reads, and when each file was read last.
+"""The access log: the shared clock of reads, and when each file was last read.
 
-A file that all processes map for writing. Reads are collected in the process and noted in batches, without locks and
-system calls; processes may lose each other's counts, which only makes estimates worse. Whatever is written through the
-map has been written by ``pwrite`` before, so that a full disk is an error there and no signal here.
+All processes map the file for writing. A process collects its reads and writes them in batches, without locks and
+system calls; processes may lose each other's counts, which only makes estimates worse. Every byte is first written by
+``pwrite``, so that a full disk is an error there and not a signal here.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Pulse:
     Args:
         path: of the file.
         group_of_row: the group of a row's pages.
-        num_rows: that have been used so far.
-        reads_only: the file may not be written; what is read is counted by nobody.
+        num_rows: rows used so far.
+        reads_only: the file may not be written; reads are not counted.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Pulse:
         return mmap.mmap(self._fd, size)
 
     def reset(self) -> None:
-        """Forget what was not noted yet (in a forked child: it is the parent's)."""
+        """Drop collected reads (in a forked child: they are the parent's)."""
         # Tags as plain numbers: what was read in between has driven objects out of the processor's cache.
         self._tags, self._rows = array("Q"), list[int]()
 
@@ -92,7 +92,7 @@ class Pulse:
         return os.fstat(self._fd).st_blocks * 512
 
     def close(self) -> None:
-        """Note the rest and let go of the file."""
+        """Write the collected reads and unmap the file."""
         self.flush()
         self._cells.release()
         os.close(self._fd)
@@ -127,7 +127,7 @@ class Pulse:
             self.flush()
 
     def ask(self, key: bytes) -> None:
-        """A page was asked for that was not here."""
+        """Counts a miss."""
         self.hit(key, _NO_ROW)
 
     def written(self, row: int) -> None:
@@ -137,7 +137,7 @@ class Pulse:
         self._cells[mark + _LAST_TIME] = int(time.time())
 
     def flush(self) -> None:
-        """Note what was collected."""
+        """Write the collected reads."""
         tags, rows = tuple(self._tags), tuple(self._rows)  # a thread that was a moment earlier may still add to them
         self.reset()
         clock, cells = self.clock, self._cells

@@ -1,7 +1,7 @@
-"""Pages that were refused a moment ago: those that need as much are refused at once, before anything is computed.
+"""Remembers rejected pages: further ones of their size are rejected at once, before anything is computed.
 
-A cache that is full and in use refuses most of what it is offered, so refusing has to cost next to nothing. What is
-remembered holds no longer than the room's own answer: until a file is given up, or until it would ask its policy again.
+A full cache in use rejects most pages, so rejecting must cost next to nothing. A remembered answer is valid until a
+file is evicted, or until the policy would be asked again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Shelf(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """That nothing may go.
+    """The answer that nothing may be evicted.
 
     Attributes:
         until: when to ask again (monotonic seconds).

@@ -1,11 +1,11 @@
-"""Time as reads, epochs as what reads repeat: what eviction knows of how the cache is used. Pure, over plain numbers.
+"""Time counted in reads, and epochs estimated from repeated reads, for eviction. Pure, over plain numbers.
 
 The state is a sequence of integers: a list in a simulation, a mapped file that all processes share in the store.
-Updates of several processes may be lost in each other; everything here is an estimate.
+Concurrent updates may be lost; everything here is an estimate.
 
-*Epochs.* Keys are sampled, cached or not. How many reads lie between two reads of one page, at the upper end of what
-is seen, is taken for an epoch: with every page read once per epoch in a new order, it is 1 to 2 of them. Repeats that
-come much sooner (parts of a page that are read one by one, several readers in step) do not count.
+*Epochs.* Keys are sampled, cached or not. The number of reads between two reads of one page, at the upper end of those
+seen, estimates the epoch: with every page read once per epoch in a new order, it is 1 to 2 epochs. Much shorter repeats
+(parts of a page read one by one, several readers in step) do not count.
 
 *Silence.* A group of files whose pages are no longer read at all has been left: no hit for three times longer than it
 ever was without one in an epoch.
@@ -34,7 +34,7 @@ _SHORTEST_REPEAT_READS = 64
 _SHORTEST_REPEAT_FRAC = 0.25
 """Shortest repeat, as a share of the estimated epoch, that counts as one of the next epoch."""
 _RISE, _FALL = 0.2, 0.01
-"""How far the epoch follows a longer and a shorter repeat: it keeps to the upper end of what is seen."""
+"""How far the epoch follows a longer and a shorter repeat: it stays at the upper end of those seen."""
 _FEWEST_HITS = 32
 """Fewest hits of a group in an epoch for its silences to mean something."""
 _FEWEST_EPOCHS = 2
@@ -48,7 +48,7 @@ _SILENCE_READS = 64
 
 
 class ReadClock:
-    """What is known of reads so far.
+    """Estimates from the reads so far.
 
     Args:
         cells: at least :data:`NUM_CELLS` numbers.
@@ -70,7 +70,7 @@ class ReadClock:
         return max(0, self.cells[_READS] - IDLE_EPOCHS * self.cells[_EPOCH])
 
     def advance(self, num_reads: int) -> None:
-        """So many pages were asked for."""
+        """Counts reads of pages."""
         self.cells[_READS] += num_reads
 
     def note_hits(self, hits: Mapping[int, int]) -> None:
@@ -89,11 +89,11 @@ class ReadClock:
 
     @property
     def sample_mask(self) -> int:
-        """Keys whose tag has none of these bits are sampled: :meth:`ask` is to be told of them."""
+        """Keys whose tag has none of these bits are sampled: pass them to :meth:`ask`."""
         return (1 << min(63, self.cells[_SHIFT])) - 1
 
     def ask(self, tags: Iterable[int]) -> None:
-        """Sampled keys are asked for, cached or not.
+        """Counts reads of sampled keys, cached or not.
 
         Args:
             tags: 64 bits of each.

@@ -1,10 +1,10 @@
-"""Which files go when room is needed. Pure: the files and the clock of reads go in, a choice comes out.
+"""Which files to evict when room is needed. Pure: from the files and the clock of reads to a choice.
 
-``epoch`` (the default) is for training: every page is read once per epoch, in another order each time. Whatever is
-evicted for a page that comes in would be read sooner than that page is read again, so a full cache admits nothing while
-its pages are in use. A file goes when none of its pages was read for two epochs, when its group has been left, when
-much of it is dead, or when nobody read it for ``max_idle_s``. The others admit every page, for serving. Copies of what
-other workers keep go before anything else, under every policy.
+``epoch`` (the default) is for training: every page is read once per epoch, in another order each time. An evicted page
+would be read again sooner than the page admitted for it, so a full cache admits nothing while its pages are in use. A
+file is evicted when none of its pages was read for two epochs, when its group is no longer read, when much of it is
+dead, or after ``max_idle_s`` unread. The other policies admit every page, for serving. Under every policy, copies of
+other workers' pages are evicted first.
 
 Source: never evicting within an epoch: Mohan et al. 2021 (CoorDL, "MinIO"); SIEVE: Zhang et al. 2024; S3-FIFO: Yang et
 al. 2023. All choose whole files here.
@@ -19,13 +19,13 @@ from stoker.cache.policies import Policy
 from stoker.cache.store.reclaim.epoch_clock import ReadClock
 
 HOLLOW_FRAC = 0.4
-"""Of a file that is dead, from which on the rest goes with it: reading that again costs less than the room is worth."""
+"""Dead fraction of a file from which the rest is evicted with it: rereading that costs less than the space is worth."""
 _SMALL_FRAC = 0.1
 """Part of the cache in which S3-FIFO tries new files."""
 
 
 class FileState(NamedTuple):
-    """A segment or large object that may go.
+    """A segment or large object that may be evicted.
 
     Attributes:
         row: of the table.
@@ -55,7 +55,7 @@ class FileState(NamedTuple):
 
 
 class Victims(NamedTuple):
-    """What goes, in this order, and what was spared on the way (its ``passed`` is to be set to now)."""
+    """Files to evict, in order, and those spared on the way (set their ``passed`` to now)."""
 
     victims: list[FileState]
     spared: list[FileState]
@@ -126,7 +126,7 @@ def _lru(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Victi
 
 
 def _sieve(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Victims:
-    """The hand goes from old to new, spares what was read since it passed last, and takes what was not."""
+    """The hand moves from old to new, spares files read since it last passed, and takes the others."""
     spared: dict[int, FileState] = {}
     victims: list[FileState] = []
     for file in sorted(files, key=lambda file: (file.passed, file.number)):
@@ -143,7 +143,7 @@ def _sieve(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Vic
 
 
 def _s3fifo(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Victims:
-    """New files are on trial in a small queue; those that were read go on to the main one, and round again."""
+    """New files enter a small queue; those that are read move to the main one, which is circular."""
     small = sorted((file for file in files if not file.passed), key=lambda file: file.number)
     main = sorted((file for file in files if file.passed), key=lambda file: (file.passed, file.number))
     bound = _SMALL_FRAC * sum(file.allocated for file in files)

@@ -1,7 +1,8 @@
-"""Making room: how much the store may take, and carrying out what the policy chose.
+"""Making room: how much the store may take, and evicting what the policy chose.
 
-Whoever holds the evict lock makes room; others are refused meanwhile. A file goes in steps: its row is doomed (readers
-let go of it), the file is removed once nobody has it mapped, the row is free. Until then its bytes count.
+The process that holds the evict lock makes room; others are rejected meanwhile. A file is evicted in steps: its row is
+doomed and readers unmap it, the file is removed once no process has it mapped, and the row is free. Until then its
+bytes count.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from stoker.cache.store.reclaim.admission import Refusal
 from stoker.cache.store.reclaim.eviction import FileState, choose
 
 _MOST_DOOMED_FRAC = 0.125
-"""Of the limit, that evicted files may take which others have mapped still; beyond it only files go that nobody has: a
-stopped process costs room for new pages, not the pages that are here."""
+"""Fraction of the limit that evicted but still mapped files may take. Beyond it, only unmapped files are evicted: a
+stopped process costs room for new pages, not the cached pages."""
 _NEW_S = 5.0
-"""For how long a large object may be without a page: another process is about to add one."""
+"""How long a large object may have no page: another process is about to add one."""
 _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 192 << 10, 1 << 20
-"""Of the limit, that is left to the index: a table of it that grows is there twice for a moment (66 KiB)."""
+"""Part of the limit reserved for the index: a growing table exists twice for a moment (66 KiB)."""
 _MOST_HEADER_BYTES = 512
 """Header of a record, as a rule; live bytes may be overestimated a little."""
 _LETTING_GO_S = 0.002
 _REFUSED_FACTOR = 20
-"""For how long nobody asks again after there was no room: times what asking took of the processor. Not of the clock: a
-thread that was kept waiting for a core, a lock or the disk would be refused for epochs."""
+"""How long to reject after there was no room, as a multiple of the CPU time that the decision took. Not of wall time: a
+thread that waited for a core, a lock or the disk would be rejected for epochs."""
 
 
 class SpaceBounds:
@@ -68,7 +69,7 @@ class SpaceBounds:
 
     @property
     def is_tight(self) -> bool:
-        """Whether the index, which grows as segments are filled, has used up half of what is kept for it."""
+        """Whether the index, which grows as segments are filled, has used half of its reserve."""
         return self.used_bytes() + self._margin_bytes // 2 > self._limit_bytes
 
     def fits(self, num_bytes: int, rule: int) -> bool:
@@ -76,7 +77,7 @@ class SpaceBounds:
         return self._lacking(num_bytes) <= 0 and self._rule_lacking(rule, num_bytes) <= 0
 
     def _lacking(self, num_bytes: int) -> int:
-        """Bytes that are in the way, by the limit and by what is to stay free on the disk."""
+        """Bytes to free, for the limit and for the free space on the disk."""
         over = self.used_bytes() + num_bytes + self._margin_bytes - self._limit_bytes
         return max(over, num_bytes - self.disk_spare_bytes())
 
@@ -174,7 +175,7 @@ class SpaceBounds:
         return is_in_use(self._path(content))
 
     def doom(self, files: Iterable[tuple[int, int]]) -> int:
-        """Give up files, by row and number, that nobody appends to; how many there were."""
+        """Evict files, by row and number, that no process appends to; return how many."""
         now = time.time()
         num_doomed = 0
         for row, number in files:
@@ -208,7 +209,7 @@ class SpaceBounds:
                     self._table.doom(row, time.time())
 
     def reap(self) -> None:
-        """Remove what was given up, and what processes that died were making."""
+        """Remove evicted files, and unfinished files of dead processes."""
         with self._locks.evicting() as held:
             if held:
                 self._reap()
@@ -240,7 +241,7 @@ class SpaceBounds:
         return went
 
     def _is_unclaimed(self, row: int) -> bool:
-        """Whether nobody is making a row's file, or appending to it."""
+        """Whether no process is creating a row's file, or appending to it."""
         if not self._locks.claim(row):
             return False
         self._locks.release(row)
@@ -256,7 +257,7 @@ class SpaceBounds:
 
 
 def _dead_frac(content: Row) -> float:
-    """How much of what was written into a segment is no longer live; a large object is replaced as a whole."""
+    """Dead fraction of a segment; a large object is replaced as a whole."""
     written = content.tail - FIRST_RECORD_AT
     if content.kind != FileKind.SEGMENT or written <= 0:
         return 0.0

@@ -1,8 +1,8 @@
-"""Large objects: one file each, whose bytes are the object's, and beside it which pages are there and their checksums.
+"""Large objects: one file each with the object's bytes, and a second one with its present pages and checksums.
 
 Contiguous, so that whole objects can be mapped or opened by their path. Pages come in any order, from any process; a
-page's description is written behind its bytes and says under a checksum that they are whole. The file has its final
-length from the begin; blocks of the disk are taken as pages come and counted page by page.
+page's entry is written after its bytes and confirms under a checksum that they are complete. The file has its final
+length from the start; disk blocks are allocated and counted page by page.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PAGE = struct.Struct("<Q16sQI4x")
 _SUMS_BYTES = sums_bytes(PAGE_BYTES)
 _PAGE_BYTES = _PAGE.size + _SUMS_BYTES
 _MOST_FRAC = 0.25
-"""Of the limit, that an object may be to get a file of its own; pages of larger ones are kept in segments."""
+"""Largest fraction of the limit for an object with a separate file; pages of larger ones go into segments."""
 _BLOCK_BYTES = 4096
 """The disk gives room in blocks of this size."""
 _MOST_OPEN = 16
@@ -62,7 +62,7 @@ class _Open(NamedTuple):
 
 
 def is_large(size: int, limit_bytes: int) -> bool:
-    """Whether an object gets a file of its own."""
+    """Whether an object gets a separate file."""
     return LARGE_BYTES <= size <= limit_bytes * _MOST_FRAC
 
 
@@ -72,7 +72,7 @@ def description_bytes(size: int) -> int:
 
 
 def has_page(pages: Readable, index: int) -> bool:
-    """Whether a page is there."""
+    """Whether a page is present."""
     at = _HEAD_BYTES + index * _PAGE_BYTES
     check: int = _PAGE.unpack_from(pages, at)[0]
     return check != 0 and xxh3_64_intdigest(pages[at + 8 : at + _PAGE_BYTES]) == check
@@ -91,7 +91,7 @@ def locate_page(pages: Readable, key: bytes, version: int, offset: int, length: 
 
 
 def spans_there(pages: Readable) -> Iterator[Span]:
-    """Where the pages that are there lie in the object."""
+    """Offsets of the present pages in the object."""
     for index in range((len(pages) - _HEAD_BYTES) // _PAGE_BYTES):
         if has_page(pages, index):
             yield index * PAGE_BYTES, (index + 1) * PAGE_BYTES
@@ -129,7 +129,7 @@ class LargeFiles:
                 self._open.popitem()[1].close()
 
     def let_go(self, numbers: Iterable[int]) -> None:
-        """Let go of files that were given up."""
+        """Unmap evicted files."""
         with self._lock:
             for number in numbers:
                 if (file := self._open.pop(number, None)) is not None:

@@ -59,12 +59,12 @@ class OwningStore(Protocol):
 
 
 class LargeObject:
-    """One version of a large object. As long as this lives, the file stays where it is, evicted or not.
+    """One version of a large object. The file stays in place while this lives, even if evicted.
 
     Attributes:
         name: of the object.
         version: of it.
-        path: of the file; its bytes are the object's where pages are there, and 0 elsewhere. Never write to it.
+        path: of the file; it has the object's bytes where pages are present, and 0 elsewhere. Never write to it.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LargeObject:
 
     @property
     def complete(self) -> bool:
-        """Whether all pages are there."""
+        """Whether all pages are present."""
         self._complete = self._complete or all(self.has(index) for index in range(self.num_pages))
         return self._complete
 
@@ -114,7 +114,7 @@ class LargeObject:
         return end <= self.version.size
 
     def is_intact(self) -> bool:
-        """Whether all pages are there and have their checksums; reads the whole file."""
+        """Whether all pages are present and match their checksums; reads the whole file."""
         page = memoryview(bytearray(PAGE_BYTES))
         for index in range(self.num_pages):
             first, last = span_of(index, self.version.size)
@@ -124,12 +124,12 @@ class LargeObject:
 
 
 class LargePages:
-    """Pages of one version of a large object, found in its file and not one by one in the index. Pins nothing.
+    """Pages of one version of a large object, found in its file instead of the index.
 
-    For a reader of that version: what it finds may have been dropped from the index since, as out of date.
+    Pins nothing. For a reader of that version: its pages may have been dropped from the index since as stale.
 
     Attributes:
-        is_complete: whether all pages are known to be there (:meth:`look_on`).
+        is_complete: whether all pages are known to be present (:meth:`look_on`).
     """
 
     def __init__(
@@ -142,9 +142,9 @@ class LargePages:
             name: of the object.
             version: of it.
             number: of the file.
-            file_of: gives a file by its number, mapped; None if it is gone.
-            hit: is told of the tag of a page that was read, the row of its file, and how many reads that stands for.
-            always: whether checksums are compared at every read.
+            file_of: returns the mapped file of a number; None if it is gone.
+            hit: called with the tag of a read page, the row of its file, and the number of reads to count.
+            always: whether checksums are verified at every read.
         """
         self._encoded, self._digest, self._size = name.encoded, version.digest, version.size
         self._num_small = 0
@@ -173,7 +173,7 @@ class LargePages:
         return mapped is not None and mapped.large is not None and has_page(mapped.large.data, index)
 
     def look_on(self) -> None:
-        """Look at some more pages, until all are known to be there."""
+        """Check some more pages, until all are known to be present."""
         until = min(self._num_looked + _LOOKED_AT, -(-self._size // PAGE_BYTES))
         while self._num_looked < until and self.has(self._num_looked):
             self._num_looked += 1

@@ -1,7 +1,7 @@
 """Adding pages to segments: claiming one, appending, publishing; one record at a time per process.
 
-A record counts once the table's ``tail`` is behind it, and is found once the index names it, in this order: a process
-that dies in between leaves a record that nobody finds, never an old one that comes back.
+A record counts once the table's ``tail`` is past it, and is found once the index names it, in this order. A process
+that dies in between leaves an unreachable record, and never revives an old one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _APPEND_FRAC = 0.25
 _MOST_WRITERS = 8
 """Segments that one process appends to; the one that it began first is left to others."""
 _ATTEMPTS = 4
-"""Of making room, where other processes take what was made."""
+"""Attempts to make room, since other processes may take it."""
 
 
 class Growth(Refuser, Protocol):
@@ -121,7 +121,7 @@ class Writers:
             writer.close()
 
     def close(self) -> None:
-        """Let others go on with the segments."""
+        """Release the segments for other processes."""
         with self._lock:
             for writer in self._writers.values():
                 writer.close()
