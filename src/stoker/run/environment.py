@@ -3,7 +3,7 @@
 ACTIVE_ENV = "STOKER_ACTIVE"
 """Settings of the run as JSON; set for the program and inherited by its child interpreters."""
 WORKER_ENV = "STOKER_DATA_WORKER"
-"""Set in data workers that are interpreters of their own: the hook leaves them alone."""
+"""Set in data workers that are separate interpreters, so that the hook ignores them."""
 CACHE_ENV = "STOKER_CACHE_RUN"
 """Set under ``stoker run --cache``: how reads are routed through the data cache, as JSON."""
 INSTALL_ENV = "STOKER_CACHE_INSTALL"

@@ -1,8 +1,8 @@
 """`stoker explain script.py`, inside the program: at the first ``iter(loader)`` says how each loader would be served.
 
-Every loader alive at that moment is looked at. Nothing is drawn from a sampler and no sample is made in the program's
-process: a candidate for the elastic tier is probed by two throwaway workers, with the first indices of its dataset.
-Then `stoker explain` ends all processes of the program, whatever it had in mind to do next.
+It examines every loader that exists at that moment. It draws from no sampler and makes no sample in the program's
+process: two throwaway workers probe a candidate for the elastic tier, with the first indices of its dataset. Then
+`stoker explain` ends all processes of the program.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _some_indices(loader: DataLoader[Any], sampler: Any, count: int) -> tuple[li
 def _run_probe(
     crew: Crew, program: Program, indices: Any, others: Any, timeout_s: float
 ) -> tuple[tuple[Evidence, Evidence] | None, str]:
-    """What both sides of the probe found (None when one never answered), and what stood in the way."""
+    """The evidence of both sides of the probe (None if one never answered), and the obstacle, if any."""
     beside = crew.spawn(0)
     # Another worker id than the first one's, so that a dependence on it shows.
     apart = crew.spawn(min(1, max(0, program.declared_workers - 1)))

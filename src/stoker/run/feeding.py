@@ -30,12 +30,12 @@ class feeding:
     """Serves every torch ``DataLoader`` of this process inside a ``with`` block, as ``stoker run`` would.
 
     The block's value has :meth:`report`. At its end torch's own methods are back and all data workers are gone; an
-    iterator that is still open then says so when it is asked for a batch. Under ``stoker run`` the run goes on
-    serving, with its own settings.
+    iterator that is still open then raises at its next batch. Under ``stoker run`` the run keeps serving, with its own
+    settings.
 
     Args:
-        settings: those of `stoker config show` (``workers=4``, ``tier="pinned"`` …), which win over
-            the environment and the configuration files.
+        settings: those of `stoker config show` (``workers=4``, ``tier="pinned"`` …), which override the environment and
+            the configuration files.
 
     Raises:
         TypeError: there is no such setting.

@@ -1,6 +1,6 @@
-"""Ending the program where stoker was asked for one thing only (an explanation, one sample), without running further.
+"""Ends the program early when the user asked for one thing only (an explanation, one sample).
 
-At once rather than by ``SystemExit``: a ``finally`` of the program could save the untrained model over a good one.
+It exits at once and not by ``SystemExit``: a ``finally`` of the program could save the untrained model over a good one.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import sys
 from typing import NoReturn
 
 _WAIT_S = 30
-"""Longest wait for an end that is to come from outside: whoever was to bring it may be gone."""
+"""Longest wait to be killed from outside: the process that should do it may be gone."""
 
 
 def await_end() -> NoReturn:
-    """Waits to be killed together with the program's other processes: a parent that saw this one end would go on."""
+    """Waits to be killed together with the program's other processes: a parent that saw this one end would continue."""
     _flush()
     ctypes.PyDLL(None).sleep(_WAIT_S)  # keeps the interpreter's lock, so that no other thread goes on either
     os._exit(0)
 
 
 def end_program(status: int) -> NoReturn:
-    """Ends this process, and the daemons it started with multiprocessing, after flushing what was printed."""
+    """Ends this process, and the daemons it started with multiprocessing, after flushing its output."""
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()

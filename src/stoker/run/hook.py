@@ -1,8 +1,8 @@
-"""Waits in a program's interpreter until it imports torch's loaders, then hands over to the session.
+"""Waits in a program's interpreter until it imports torch's loaders, then starts the session.
 
-Owns the moment, not the serving: nothing of torch or of stoker beyond this module is imported before the program does
-it itself. Armed by ``site/sitecustomize.py`` in every interpreter that inherits ``STOKER_ACTIVE``. Kept to modules that
-a bare interpreter has loaded anyway, because each child interpreter of the program pays for this import.
+Decides when, not how: nothing of torch or of stoker beyond this module is imported before the program imports torch
+itself. Armed by ``site/sitecustomize.py`` in every interpreter that inherits ``STOKER_ACTIVE``. Kept to modules that a
+bare interpreter has loaded anyway, because each child interpreter of the program pays for this import.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ and the session could import hardly anything of torch at that moment."""
 
 _finder: ImportWatch | None = None
 _unarmed, _unfired = [True], [True]
-"""Whoever takes what is in there arms, or fires: a list's ``pop`` is atomic, and a forked child finds no lock taken."""
+"""The thread that pops an item arms the hook, or fires it: a list's ``pop`` is atomic, and a forked child inherits no
+held lock."""
 _helper = False
 
 
@@ -59,7 +60,7 @@ def is_armed() -> bool:
 
 
 def is_installed() -> bool:
-    """True once the session was asked to serve this process, whether or not it could."""
+    """True once the session was started in this process, successful or not."""
     return not _unfired
 
 

@@ -23,7 +23,7 @@ class ImportWatch:
 
         Args:
             names: of the modules.
-            executed: is called with the name of each that was just executed, before its importer goes on.
+            executed: called with the name of each module after its execution, before its importer continues.
         """
         self._names, self._executed = names, executed
 

@@ -9,7 +9,7 @@ from stoker.run.session import Session
 
 
 class Mode(Protocol):
-    """What a process does for stoker, beside the program."""
+    """What a process does for stoker besides running the program."""
 
     def start(self) -> None:
         """Does it from now on."""

@@ -1,7 +1,7 @@
 """Which rank of a distributed program this process is, and how many ranks share its host.
 
 Launchers announce it in the environment (``LOCAL_WORLD_SIZE``). Programs that start their ranks themselves
-(``mp.spawn``) announce nothing: there the process group is asked, once the program has made it.
+(``mp.spawn``) announce nothing: then the process group tells, once the program has created it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RankPlace:
 
 
 def find_place(environ: Mapping[str, str] = os.environ) -> RankPlace:
-    """Where this process stands, as far as it is known by now."""
+    """The rank of this process, as far as it is known now."""
     if "LOCAL_WORLD_SIZE" not in environ and dist.is_available() and dist.is_initialized():
         world_size = dist.get_world_size()
         return RankPlace(rank=dist.get_rank(), world_size=world_size, local_world_size=_here(world_size, environ))

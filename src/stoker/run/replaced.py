@@ -1,4 +1,4 @@
-"""Which names of other libraries stoker replaces, by doing it: for a process that is only there to be asked."""
+"""Lists the names of other libraries that stoker replaces, by replacing them; for a separate, short-lived process."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Replayer(Serving):
         self._make(loader, self.sites.get(loader) or call_site(3))
 
     def finish(self) -> None:
-        """At the program's end: it never came to the loader."""
+        """Reports, at the program's end, that it never reached the loader."""
         if self._reached or not self._owner.is_here:
             return
         patch.remove()

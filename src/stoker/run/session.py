@@ -119,11 +119,11 @@ class Session:
 
     @property
     def is_to_report(self) -> bool:
-        """Whether there is something to report, and somebody to read it."""
+        """Whether there is something to report, and a stream to print it to."""
         return self._served and self._rank == 0 and not self._active.settings.report.quiet and not self._log.silent
 
     def _report_cache(self) -> None:
-        """Records what came from the data cache, where the run uses it; it has a word of its own otherwise."""
+        """Records the run's use of the data cache; without records, prints a line."""
         if CACHE_ENV in os.environ:
             # Imported here: most runs do without.
             from stoker.run.caching import report
@@ -159,7 +159,7 @@ def _say_unused(program: Sequence[str]) -> None:
 
 
 def _forget_unwritten() -> None:
-    """Drops what could not be written because nobody reads: python would try again and end with status 120."""
+    """Drops output that a closed pipe refused: python would retry and exit with status 120."""
     try:
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):

@@ -20,7 +20,7 @@ _VERSUS_RULE = f"a whole number of batches of at least {LEAST_BATCHES}, for {MIN
 
 
 class ReportSettings(Settings, frozen=True, kw_only=True):
-    """Whether a program runs under stoker, and what is said and kept about its run."""
+    """Whether a program runs under stoker, and what is printed and recorded about its run."""
 
     variables = ("STOKER_ACTIVE", "STOKER_DATA_WORKER", "STOKER_RUN_DIR", "STOKER_RUN_ID", "STOKER_SETTINGS")
     """Through these, stoker's own processes talk to each other.

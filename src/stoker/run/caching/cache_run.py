@@ -19,7 +19,7 @@ class CacheRun(Handed, frozen=True, kw_only=True):
     pid: int
     """Process that `stoker run` became."""
     quiet: bool
-    """Nothing is said but errors."""
+    """Print errors only."""
 
 
 def current_run() -> CacheRun | None:

@@ -1,7 +1,7 @@
-"""Says at once that an object changed while a run kept to one version of it: once a path, a few times a run.
+"""Reports objects that change during a run: once a path, a few times a run.
 
-The processes of a run, data workers included, agree by files beside its ledger, which go with it. By such files they
-also tell the report what they have made that reads around the cache.
+The processes of a run, data workers included, coordinate by files next to its ledger, which are removed with it.
+Through such files they also report clients that bypass the cache.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MOST_TOLD = 5
 
 
 class Teller:
-    """Tells of changed objects on stderr, for one process.
+    """Reports changed objects on stderr, for one process.
 
     Args:
         ledger: of the run.
-        quiet: tells nobody.
+        quiet: print nothing.
     """
 
     def __init__(self, ledger: Path, *, quiet: bool) -> None:

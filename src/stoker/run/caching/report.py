@@ -53,7 +53,7 @@ def end() -> None:
 
 
 def say() -> None:
-    """A line for a program whose loaders nobody reports on, in its own process; the report has it otherwise."""
+    """The line on the cache for a program without a report of its loaders; otherwise the report has it."""
     told = current_run()
     modes = sys.modules.get("stoker.run.modes")
     if told is None or told.pid != os.getpid() or (modes is not None and modes.will_report()):

@@ -1,7 +1,6 @@
-"""The data cache in a run: what the launcher tells the run's processes, and how they install it.
+"""The data cache in a run: what the launcher passes to the run's processes, and how they install it.
 
-A run reads one version of a path: the one that the store had when the run looked at it first. Paths whose rule says
-``always`` are asked for each time all the same.
+A run pins each path to the version first read, except under an ``always`` rule.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from stoker.run.environment import CACHE_ENV
 
 
 def environment(settings: CacheSettings, run_id: str, *, quiet: bool) -> dict[str, str]:
-    """Variables that route a program's reads through the cache; none if that is not wanted.
+    """Variables that route a program's reads through the cache; none without a cache.
 
     Args:
         settings: of the cache in the run.
-        run_id: tells the run from all others of this host.
-        quiet: nothing is to be said but errors.
+        run_id: unique on this host.
+        quiet: print errors only.
 
     Raises:
-        CacheDirectoryError: the directory holds something else, or cannot be used and ``cache-required`` is set.
-        ConfigError: the cluster to join is named wrongly, or its workers will not have this secret or certificate.
+        CacheDirectoryError: the directory holds something else, or is unusable and ``cache-required`` is set.
+        ConfigError: the cluster's name is invalid, or its workers refuse this secret or certificate.
     """
     if settings.directory == "off":
         return {}
@@ -74,7 +73,7 @@ def usable(settings: CacheSettings) -> tuple[CacheSettings, bool]:
     Raises:
         CacheDirectoryError: the directory cannot be used.
         CacheBusyError: it is new, and a stopped process holds the lock under which it is made.
-        ConfigError: the cluster to join is named wrongly, or its workers will not have this secret or certificate.
+        ConfigError: the cluster's name is invalid, or its workers refuse this secret or certificate.
     """
     wanted = settled(settings)
     # Opened and closed: what a program would fail on at its first read shows here.

@@ -1,8 +1,8 @@
-"""stoker as a library: a drop-in ``DataLoader``, and one existing loader served.
+"""stoker as a library: a drop-in ``DataLoader``, and :func:`feed` for an existing loader.
 
-Under ``stoker run`` they belong to the run; else to a :class:`Serving` of this process, made at the first use with the
-settings of the environment and the configuration files. What stoker keeps for a loader lies beside it, not in it: its
-attributes, pickles and copies are those of torch's loader.
+Under ``stoker run`` they belong to the run; otherwise to a :class:`Serving` of this process, created at the first use
+with the settings of the environment and the configuration files. stoker stores nothing in a loader: its attributes,
+pickles and copies are those of torch's loader.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _logger = logging.getLogger("stoker")
 
 @dataclass(slots=True)
 class _Seat:
-    """What is kept beside a loader for its state."""
+    """The state that stoker keeps for a loader."""
 
     site: str = ""
     bookmark: Bookmark | None = None
@@ -85,12 +85,12 @@ def log_event(event: events.AnyEvent) -> None:
 
 
 class DataLoader(torch_data.DataLoader[_T]):
-    """torch's ``DataLoader`` (same arguments), its batches made by stoker's data workers, its place kept.
+    """torch's ``DataLoader`` (same arguments) with stoker's data workers and a position that can be saved.
 
-    ``state_dict()`` between two batches and ``load_state_dict(state)`` before the next ``iter()`` go on at the next
-    batch, in another process, with another number of workers, and, with a ``DistributedSampler``, another number of
-    ranks. Skipped samples of a map-style dataset are not made. The main random stream is the program's: for equal
-    random numbers after a resume, save and restore ``torch.get_rng_state()``.
+    Save ``state_dict()`` between two batches and call ``load_state_dict(state)`` before the next ``iter()`` to resume
+    at the next batch: in another process, with another number of workers and, with a ``DistributedSampler``, another
+    number of ranks. Skipped samples of a map-style dataset are not made. The main random stream is the program's: for
+    equal random numbers after a resume, save and restore ``torch.get_rng_state()``.
     """
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> DataLoader[_T]:  # not __init__: its signature stays torch's
@@ -142,7 +142,7 @@ class DataLoader(torch_data.DataLoader[_T]):
         return msgspec.to_builtins(cursor)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next ``iter()`` goes on where ``state`` was taken (with the next epoch, when that was at the end).
+        """Makes the next ``iter()`` resume where ``state`` was taken (at the next epoch if that was the end of one).
 
         Raises:
             ResumeError: ``state`` is not one of ``state_dict``, or of another loader.
@@ -231,7 +231,7 @@ def explain(loader: torch_data.DataLoader[Any]) -> LoaderExplanation:
 
 
 def _serving_of(loader: torch_data.DataLoader[Any]) -> Serving | None:
-    """Who serves a loader, without making anybody do it."""
+    """The :class:`Serving` of a loader, without creating one."""
     return patch.serving_of(loader) or (_own if isinstance(loader, DataLoader) else None)
 
 

@@ -19,9 +19,9 @@ from stoker.ui.graph_text import render_graph
 
 
 class LoaderCut:
-    """The cut of one loader's steps; looks at what is known each time it is asked.
+    """The cut of one loader's steps; every access reads the current state.
 
-    There is nothing to see before the program has made about six steps, and the measured gain comes some sixty later.
+    The cut appears after about six steps of the program, the measured gain some sixty steps later.
     """
 
     def __init__(self, loader: DataLoader[Any], serving: Serving) -> None:

@@ -109,11 +109,11 @@ class Cutting:
 
 
 _open: weakref.WeakSet[Cutting] = weakref.WeakSet()
-"""That may still watch: torch gets its names back after the last of them."""
+"""Cutters that may still record: torch's names are restored after the last of them."""
 
 
 class _Items:
-    """What items take data workers, from the first batch on: what was made before met cold caches and pages."""
+    """Worker time per item since the first batch: earlier items met cold caches and pages."""
 
     def __init__(self, feed: LoaderFeed) -> None:
         self._feed = feed

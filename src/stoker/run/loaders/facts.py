@@ -41,7 +41,7 @@ class LoaderStats:
     program_s: float
     """Time that it took itself, between batches."""
     starved_frac: float
-    """Share of the batches that were not ready when they were asked for."""
+    """Share of the batches that were not ready when the program requested them."""
     worker_cpu_s: float
 
     @property

@@ -31,7 +31,7 @@ _singles: weakref.WeakKeyDictionary[DataLoader[Any], Callable[[], Serving]] = we
 
 
 def install(serving: Serving) -> None:
-    """From now on ``serving`` makes the iterators of every DataLoader."""
+    """Makes ``serving`` create the iterators of every DataLoader from now on."""
     global _serving
     _serving = serving
     _replaced.set(DataLoader, GET_ITERATOR, _get_iterator)
@@ -41,7 +41,7 @@ def install(serving: Serving) -> None:
 
 
 def serve_one(loader: DataLoader[Any], serving: Callable[[], Serving]) -> None:
-    """From now on what ``serving`` returns makes the iterators of this loader; others are not touched."""
+    """Makes the result of ``serving`` create the iterators of this loader only from now on."""
     _singles[loader] = serving
     _replaced.set(DataLoader, GET_ITERATOR, _get_iterator)
 
@@ -56,12 +56,12 @@ def remove() -> None:
 
 
 def current() -> Serving | None:
-    """Who serves this process's loaders, if anybody."""
+    """The :class:`Serving` of this process's loaders, if any."""
     return _serving
 
 
 def serving_of(loader: DataLoader[Any]) -> Serving | None:
-    """Who serves a loader of torch's, if anybody."""
+    """The :class:`Serving` of a torch loader, if any."""
     if _serving is not None:
         return _serving
     single = _singles.get(loader)

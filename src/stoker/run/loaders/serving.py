@@ -118,7 +118,7 @@ class Serving:
         """This process among the ranks of its program, as known when it first iterated over a loader."""
         settings, ranks = self.settings, place.local_world_size
         self.cores = settings.scale.cpu_budget or rank_cores(host.cores(), ranks)
-        """CPU budget of all loaders of this process: what is set, or this rank's share of the machine."""
+        """CPU budget of all loaders of this process: the setting, or this rank's share of the machine."""
         self._ledger = CpuLedger(self.cores)
         _, available = host.memory_bytes()
         self._memory_bytes = rank_bytes(available, ranks)
@@ -154,7 +154,7 @@ class Serving:
             self.mishap(_RECORD, error, _IN_PART)
 
     def mishap(self, part: str, error: Exception, consequence: str, loader: int = -1) -> None:
-        """Tells and records a mistake of stoker's own; the program goes on."""
+        """Reports and records an error inside stoker; the program continues."""
         text, trace = line_of(part, error, consequence), trace_of(error)
         self.emit(events.Notice(t_s=self.now_s(), text=text, loader=loader, trace=trace))
 
@@ -244,7 +244,7 @@ class Serving:
         return between(self.progress(feed, clock.first), self.progress(feed, clock.last))
 
     def add_sink(self, sink: Sink) -> None:
-        """From now on ``sink`` is told every event; it must not raise."""
+        """Sends every event to ``sink`` from now on; it must not raise."""
         self._sinks.append(sink)
 
     def remove_sink(self, sink: Sink) -> None:
@@ -410,7 +410,7 @@ def length_of(loader: DataLoader[Any]) -> int | None:
 def call_site(depth: int) -> str:
     """``file.py:line`` of the nearest caller in the program's own code, else of the nearest outside torch and stoker.
 
-    Frameworks make loaders anew from those they are given: the place inside of them would tell a person nothing.
+    Frameworks rebuild loaders from those they are given, and a place inside a framework tells a user nothing.
     """
     frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
     nearest = ""

@@ -73,7 +73,7 @@ class LoaderClock:
         self._working = False
         """A batch was delivered, and the program has not asked for another."""
         self._since_s: float | None = None
-        """Where the step or the pause that is under way began; None before anything was asked for."""
+        """Start of the current step or pause; None before the first request."""
         self._elsewhere_s = 0.0
         """What the thread had spent inside of loaders by then."""
         self.compute_s = 0.0
@@ -87,10 +87,10 @@ class LoaderClock:
 
     @property
     def last(self) -> LoaderTotals | None:
-        """The figures as they were at the last delivery; None where there was none.
+        """The figures at the last delivery; None before it.
 
-        They are put together when somebody asks, or when something is about to change: in the program's next call of
-        ``next``, so that the time that it takes is input wait as well.
+        They are computed on access, or before they change: in the program's next call of ``next``, so that the time it
+        takes counts as input wait too.
         """
         if not self._taken and self._since_s is not None:
             counters = self._counters

@@ -1,1 +1,1 @@
-"""`stoker profile`: measures the steps of a program, from launching it to the file that says what was found."""
+"""`stoker profile`: measures the steps of a program, from launching it to the file with the results."""

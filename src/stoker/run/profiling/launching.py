@@ -1,7 +1,7 @@
-"""Runs the program to be measured as a child, waits for what its ranks write, and ends it when that is asked for.
+"""Runs the program to be measured as a child, waits for its ranks' files, and ends it on request.
 
-Not by becoming the program, as `stoker run` does: what is predicted and said beside the measurement must come after the
-program's end, whatever that is.
+It does not replace itself by the program as `stoker run` does, because the prediction and the report come after the
+program's end, however it ends.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _OTHERS_S = 10.0
 
 
 class Ended(NamedTuple):
-    """How the program went.
+    """How the program ended.
 
     Attributes:
         status: as of :class:`subprocess.Popen`: negative for a signal; 0 where it was ended on purpose.
-        stopped: whether it was.
-        process: the program, where it goes on.
+        stopped: whether it was ended on purpose.
+        process: the program, if it continues.
     """
 
     status: int
@@ -52,13 +52,13 @@ def clear(folder: Path, rank: int | None) -> None:
 def run_program(command: Sequence[str], environ: Mapping[str, str], folder: Path, *, stop: bool) -> Ended:
     """Runs the program until its ranks are done, or until it ends.
 
-    Signals that a terminal or a scheduler sends reach the program; what was measured by then is still reported.
+    Signals of a terminal or a scheduler reach the program; what was measured before is still reported.
 
     Args:
         command: of the program.
         environ: of the program.
         folder: that its ranks write to.
-        stop: whether it is ended once they are done; otherwise it goes on, and ``process`` is to be waited for.
+        stop: whether to end it once they are done; otherwise it continues, and the caller waits for ``process``.
     """
     sys.stdout.flush()
     process = subprocess.Popen(command, env=dict(environ))
@@ -79,7 +79,7 @@ def run_program(command: Sequence[str], environ: Mapping[str, str], folder: Path
 
 
 def wait_for(process: subprocess.Popen[bytes]) -> int:
-    """Waits for the end of a program that goes on; its status."""
+    """Waits for the end of a program that continues; returns its status."""
     with _passed_on(process):
         return process.wait()
 
@@ -120,7 +120,7 @@ def _passed_on(process: subprocess.Popen[bytes]) -> Generator[None]:
 
 
 def end_like(status: int) -> int:
-    """The exit status that says what became of the program; does not return where a signal ended it."""
+    """The exit status for how the program ended; does not return if a signal ended it."""
     if status >= 0:
         return status
     number = -status

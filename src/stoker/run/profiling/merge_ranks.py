@@ -1,4 +1,4 @@
-"""From what the ranks wrote to one profile; the verdict and the prediction are added by whoever has them."""
+"""Merges the ranks' files into one profile; the caller adds the verdict and the prediction."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ class ProfileOptions(Handed, frozen=True, kw_only=True):
     steps: int = 50
     """Steps that are measured after warming up, sampled ones included."""
     warmup: int = 5
-    """Steps that are let go by first: compilation, caches, the start of data workers."""
+    """Steps to skip first: compilation, caches, the start of data workers."""
     samples: int = 3
     """Steps that torch's profiler samples."""
     then: Literal["stop", "continue"] = "stop"
-    """Whether the program is ended after that, or goes on."""
+    """Whether the program is ended after that, or continues."""
     served: bool = False
     """Whether stoker serves the program's loaders meanwhile, rather than torch."""
 

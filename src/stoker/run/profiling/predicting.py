@@ -1,6 +1,6 @@
-"""The prediction that stands beside a measurement: features traced in a child, then a GPU of the catalogue or this CPU.
+"""The prediction for a measured step: features are traced in a child, for a GPU of the catalogue or this CPU.
 
-What stands in the way is a line in the profile, never the end of it.
+If it cannot be predicted, the profile has a line with the reason.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from stoker.records.profile import FEATURES_NAME, Predicted, Profile
 
 @dataclasses.dataclass(frozen=True)
 class Prophecy:
-    """What is known of a program beforehand.
+    """The prediction of a program's step.
 
     Attributes:
         features: of its step; None where it could not be traced.
         predicted: the step on the device that it was measured on.
         alternatives: in other precisions.
-        modules: predicted seconds by part and module, where operations are predicted one by one.
-        why_not: what stood in the way, where there is no prediction.
+        modules: predicted seconds by part and module, if operations are predicted one by one.
+        why_not: the reason, if there is no prediction.
     """
 
     features: StepFeatures | None = None
@@ -181,7 +181,7 @@ def _as_record(found: Prediction, basis: str) -> Predicted:
 
 
 def add_prediction(profile: Profile, prophecy: Prophecy, folder: Path) -> None:
-    """Writes the features beside the profile, and the prediction and its residual into it."""
+    """Writes the features next to the profile, and the prediction and its residual into it."""
     if prophecy.features is not None:
         target = folder / FEATURES_NAME
         target.write_bytes(prophecy.features.to_json())

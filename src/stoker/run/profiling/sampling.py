@@ -29,7 +29,7 @@ class Sampler:
         self._ranges = ModuleRanges(self)
 
     def start(self) -> None:
-        """From now on steps are sampled; a failure leaves the program as it is."""
+        """Starts to sample steps; a failure does not affect the program."""
         device = torch.cuda.is_available() and torch.cuda.is_initialized()
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device else [])]
         try:
@@ -88,7 +88,7 @@ class ModuleRanges:
         self._roots: list[nn.Module] = []
 
     def install(self) -> None:
-        """From now on."""
+        """Starts."""
         self._handles = [
             registry.register_module_forward_pre_hook(self._enter),
             registry.register_module_forward_hook(self._leave, always_call=True),

@@ -13,7 +13,7 @@ class Do(Enum):
     NOTHING = "nothing"
     SAMPLE = "sample"
     MARK = "mark"
-    """Sampling goes on; the step's end is to be seen in the trace."""
+    """Sampling continues; mark the step's end in the trace."""
     HALT = "halt"
     """Sampling ends."""
     MEASURE = "measure"

@@ -1,4 +1,4 @@
-"""Loaders served by stoker while the program is measured: the session of `stoker run`, and what became of the loaders.
+"""Loaders served by stoker while the program is measured: the session of `stoker run`, and facts about its loaders.
 
 The clock of that session is the one that records marks: there is no second one.
 """
@@ -48,12 +48,12 @@ class ServedSession:
                 pass
 
     def finish(self) -> None:
-        """Ends all data workers; what is known of them is kept."""
+        """Ends all data workers; their figures are kept."""
         self.session.serving.remove_sink(self._on_event)
         self.session.finish()
 
     def facts(self, found: LoaderFacts) -> LoaderFacts:
-        """What is known of the loader that delivered most, with its tier and data workers."""
+        """Facts about the loader that delivered most, with its tier and data workers."""
         of_dataset = [number for number, opened in self._tiers.items() if opened.dataset == found.dataset]
         if not of_dataset:
             return found

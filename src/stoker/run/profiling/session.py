@@ -55,7 +55,7 @@ class ProfileSession:
         self._serving: ServedSession | None = None
 
     def start(self) -> None:
-        """Watches from now on; what was found is written when the steps are over, or when the interpreter exits."""
+        """Measures from now on; results are written after the last step, or when the interpreter exits."""
         if self._options.served:
             self._serving = ServedSession(self._active, self._watch)
         else:
@@ -98,7 +98,7 @@ class ProfileSession:
                 pass
 
     def end(self) -> None:
-        """The program ends by itself: what was seen by now is written, unless that was done."""
+        """Writes the results so far when the program ends by itself, unless already written."""
         if self._owner.is_here and not self._finished:
             error = getattr(sys, "last_type", None)
             self._finish(complete=False, outcome=error.__name__ if error is not None else "finished")

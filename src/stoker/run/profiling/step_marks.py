@@ -1,6 +1,6 @@
-"""The clock of a profiled process: keeps a mark of each thing that it is told. Microseconds a step.
+"""The clock of a profiled process: stores a mark for each event. Costs microseconds a step.
 
-What stoker serves tells the clock as ever; torch's own iterators are made to.
+Loaders that stoker serves report to the clock as usual; torch's own iterators are patched to do so.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Loader:
 
 
 class StepRecorder(StepClock):
-    """Keeps marks in this process; forks of it (data workers) go on without.
+    """Stores marks in this process; its forks (data workers) do not.
 
     Args:
         on_step: called at each end of a step with its number, from 0, and whether optimizer steps count.
@@ -57,7 +57,7 @@ class StepRecorder(StepClock):
         self.device = "cpu"
         self.dtype = ""
         self.loaders: dict[int, _Loader] = {}
-        """By the identity of their datasets."""
+        """Keyed by the identity of their datasets."""
         self.sampling = False
         """Whether ranges are wanted in the trace."""
         self._on_step = on_step
@@ -68,7 +68,7 @@ class StepRecorder(StepClock):
         self._pre_hook: Any = None
         self._patches = Patches("steps are profiled")
         self._waits: defaultdict[int, list[record_function]] = defaultdict(list)
-        """By thread, the ranges of the calls of ``next`` that it is in."""
+        """Per thread, the ranges of its current calls of ``next``."""
         self._range: Any = None
 
     @property
@@ -86,7 +86,7 @@ class StepRecorder(StepClock):
         super().install()
 
     def end(self) -> None:
-        """Ends the recording; the clock goes on."""
+        """Ends the recording; the clock continues."""
         self._recording = self.sampling = False
         self._patches.restore()
         if self._pre_hook is not None:
@@ -249,7 +249,7 @@ class StepRecorder(StepClock):
 
 
 def _samples_of(batch: Any) -> int | None:
-    """The first size of the first tensor; looks at most a few levels deep, and calls nothing of the program's."""
+    """The first size of the first tensor; searches a few levels deep, and calls no code of the program."""
     torch: Any = sys.modules["torch"]
     if isinstance(batch, torch.Tensor):
         return int(batch.shape[0]) if batch.dim() else None

@@ -15,7 +15,7 @@ _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 def read_usage() -> Usage:
-    """Processor seconds so far, of processes below this one also those of their own that have ended."""
+    """CPU seconds so far; for descendants of this process, those of their ended children too."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     family = [os.getpid(), *descendants(os.getpid())]
     process_s, children_s = time.process_time(), ended.ru_utime + ended.ru_stime + sum(map(_spent_s, family[1:]))
@@ -28,7 +28,7 @@ def read_usage() -> Usage:
 
 
 def used_between(before: Usage, after: Usage, steps: int) -> Usage:
-    """A step's share of what was used between two readings."""
+    """A step's share of the usage between two readings."""
 
     def grown(name: str) -> float:
         return max(0.0, getattr(after, name) - getattr(before, name)) / steps
@@ -39,7 +39,7 @@ def used_between(before: Usage, after: Usage, steps: int) -> Usage:
 def _busy_s(cores: set[int]) -> float:
     """Busy time of some cores since boot: proc(5), /proc/stat, all but idle and iowait; guests are in user time.
 
-    Time that a hypervisor took (steal) is somebody else's as well.
+    Time that a hypervisor took (steal) counts for others too.
     """
     try:
         lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]

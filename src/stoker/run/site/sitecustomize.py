@@ -1,7 +1,8 @@
 """Runs at the start of each interpreter below `stoker run`: arms the hook, then gets out of the way.
 
-Python imports the first `sitecustomize` on its path, so this one loads the one it hides. Plain syntax on purpose: any
-interpreter that inherits the environment reads this file, whatever its version, with or without stoker installed.
+Python imports the first `sitecustomize` on its path, so this one loads the one it hides. Its syntax is plain on
+purpose: any interpreter that inherits the environment reads this file, of any version, with or without stoker
+installed.
 """
 
 import os
