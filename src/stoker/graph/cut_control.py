@@ -2,8 +2,8 @@
 # (batches are whatever the loader makes)
 """The cut of one loader's steps, from the first recorded step to the verdict of the trial.
 
-Some steps are recorded, a cut is chosen, workers are told; the first prepared batches are computed on both sides and
-compared; then the program runs with and without the cut in turn, and the cut stays only if it pays.
+Some steps are recorded, a cut is chosen and sent to the workers; the first prepared batches are computed on both sides
+and compared. Then the program alternates between steps with and without the cut, and the cut stays only if it pays.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_VARIANTS = 8
 _MAX_REVISIONS = 5
 """Times a cut is chosen again because something was found out; then its steps stay whole."""
 _EAGER_BATCHES, _LOOK_EVERY = 64, 16
-"""Up to so many batches each is looked at, then one in so many: looking costs some 10 us."""
+"""Up to this number every batch is inspected, then one in so many: an inspection costs some 10 us."""
 _PROBE_BYTES = 1 << 23
 _BEST_PRICES = Prices(bytes_per_s=1e12)
 """More than a core of any machine copies: what does not pay so never pays."""
@@ -68,7 +68,7 @@ class CutVerdict:
 
 @dataclass(slots=True)
 class _Variant(VariantState):
-    """With what is known of such steps, and what is made of it."""
+    """State and cut of one variant."""
 
     traces: list[Trace] = field(default_factory=list[Trace])
     recording: Recording | None = None
@@ -76,7 +76,7 @@ class _Variant(VariantState):
     followed: frozenset[int] = frozenset()
     """Calls that are followed in every step, for the random ones among them."""
     following: Substitution | None = None
-    """For steps on batches that workers have not prepared."""
+    """Used for steps on batches that workers have not prepared."""
     plan: StagePlan | None = None
     cut: Cut | None = None
     doubted: int | None = None
@@ -92,15 +92,15 @@ class Cutter:
 
     Args:
         conductor: watches steps for all loaders of the process.
-        ship: tells the loader's workers what to do with a collated batch (a pickled :class:`Stage`; empty for nothing).
-        report: told each verdict.
-        prices: what transport and worker time cost now. Measuring that takes time: a function is called only when a
-            cut may pay at the best prices that there can be.
+        ship: sends the loader's workers the work on a collated batch (a pickled :class:`Stage`; empty for none).
+        report: called with each verdict.
+        prices: current costs of transport and worker time. Measuring them takes time: a function is called only if a
+            cut could pay at the best possible prices.
         tried: a cut is kept only if the program is faster with it.
-        sample: random calls on the batch draw from streams of the work item's own, and may move.
+        sample: random calls on the batch draw from separate streams of the work item, and may move.
         chooser: chooses the cut of a graph.
-        fail: told of a mistake of stoker's own, after which the loader is left alone; raises it by default.
-        memory: what earlier loaders of the same loop have shown, and this one adds to.
+        fail: called with an error inside stoker, after which the loader is not cut; raises it by default.
+        memory: results of earlier loaders of the same loop; this one adds to it.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Cutter:
         self._broken = False
         self._variants: dict[tuple[Any, ...], _Variant] = {}
         self._numbers: dict[Recording, int] = {}
-        """Of the variants that people are told of: by look of the batch, and by phase of the program."""
+        """Numbers of the reported variants, by signature of the batch and by phase of the program."""
         self._batches = 0
         self._plans = 0
         self._delivered_s = 0.0
@@ -137,9 +137,9 @@ class Cutter:
         self._label = Arm.OFF
         self._seed = 0
         self._passing = 0
-        """Batches from here on that are not looked at."""
+        """Number of following batches that are not inspected."""
         self._resting = False
-        """And no step is watched meanwhile."""
+        """Whether no step is recorded meanwhile."""
         self._attention = WatchBackoff()
 
     # -- the loader's steps ------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Cutter:
             self._settle_recorded(now - self._delivered_s if self._delivered_s else 0.0)
 
     def failed(self) -> None:
-        """No batch came, but an error or the end: the program goes on with the batches that it has."""
+        """Handles an error or the end instead of a batch: the program continues with the batches that it has."""
         if not self._resting:
             self._conductor.resume()
 
@@ -294,7 +294,7 @@ class Cutter:
         self._conductor.begin(self, recorder, end, learns=True)
 
     def _remember(self, variant: _Variant) -> None:
-        """Goes on with what was recorded of such steps before, by another loader of the same loop or in this phase."""
+        """Resumes with earlier recordings of such steps, by another loader of the same loop or in this phase."""
         recording = self._memory.like(variant.traces[0])
         if recording is None or (recording is variant.recording and variant.doubted is not None):
             return
@@ -322,7 +322,7 @@ class Cutter:
             self._conductor.begin(self, verifier, lambda _: self._finish(verifier))
 
     def _looks(self) -> bool:
-        """Whether a batch is looked at: all at first, and once all kinds are settled a few, for new ones."""
+        """Whether to inspect a batch: all at first, and once all variants are settled a few, to find new ones."""
         if (
             self._sample
             or self._batches < _EAGER_BATCHES
@@ -339,10 +339,10 @@ class Cutter:
         return self._chooser(graph, self._priced()) if cut else cut
 
     def _settle_recorded(self, step_s: float) -> None:
-        """Chooses for the variants of which enough is recorded.
+        """Chooses cuts for the variants with enough recorded steps.
 
         Args:
-            step_s: of the step that is over, to the next request: what was seen of it may end before (compiled code).
+            step_s: duration of the finished step, to the next request; its recording may end before (compiled code).
         """
         if not self._ended and step_s and self._batches <= SKIPPED_BATCHES:
             self._unwatched_s = min(self._unwatched_s, step_s)  # recording makes steps of many calls longer
@@ -411,7 +411,7 @@ class Cutter:
     def _keep_whole(
         self, variant: _Variant, outcome: Outcome, reason: str, gain: float = 0.0, *, cut: Cut | None = None
     ) -> None:
-        """Its steps are made by the program alone; people are told of the cut, by default the one that was in force."""
+        """Returns its steps to the program and reports the cut, by default the one in force."""
         recording, cut = variant.recording, cut if cut is not None else variant.cut
         assert recording is not None
         assert cut is not None

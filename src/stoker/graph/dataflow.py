@@ -28,7 +28,7 @@ class Form(enum.Enum):
     LIST = "list"
     """``payload`` is a tuple of arguments."""
     TUPLE = "tuple"
-    """As ``LIST``."""
+    """Like ``LIST``."""
     SLICE = "slice"
     """``payload`` is three arguments: start, stop, step."""
 
@@ -62,7 +62,7 @@ class Value(NamedTuple):
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: str
-    """As torch prints it, without ``torch.``."""
+    """The name that torch prints, without ``torch.``."""
     device: str
     size_bytes: int
     """Bytes of its elements."""
@@ -83,7 +83,7 @@ class Node:
     container: str
     """``tensor``, ``tuple`` or ``list``: how the results are returned."""
     is_view: bool
-    """Results share memory with an argument: done in the training process wherever that argument is there."""
+    """Results share memory with an argument: computed in the training process if that argument is there."""
     seconds: float
     """Median over the recorded steps."""
     site: str
@@ -113,10 +113,10 @@ class Graph:
     values: list[Value]
     nodes: list[Node]
     kept: dict[int, str] = field(default_factory=dict[int, str])
-    """Values that the training process needs itself beside the nodes that use them, and why (read into Python, still
-    referred to when the last stateless call has run)."""
+    """Values that the training process itself needs, in addition to nodes, and why (read into Python, still referenced
+    after the last stateless call)."""
     steps: int = 0
-    """Recorded steps behind it."""
+    """Number of recorded steps."""
     step_s: float = 0.0
     """Median time from a batch's delivery to the next request."""
     busy_s: float = 0.0

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch's functions are untyped)
-"""Torch's functions: their names, by which another process finds them, and what they do beside computing.
+"""Torch's functions: their names, by which another process finds them, and their side effects.
 
 A call is judged by its function's name, as torch's conventions go: a trailing underscore writes, ``out=`` and
-``inplace=True`` write. What a name does not say is found while recording (generator states, version counters) and by
-comparing the first results of data workers bit by bit.
+``inplace=True`` write. Other effects are found while recording (generator states, version counters) and by comparing
+the first results of data workers bit by bit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _METADATA = frozenset(
         "result_type", "can_cast",
     }
 )  # fmt: skip
-"""Questions about a tensor that do not look at its elements."""
+"""Queries of a tensor that do not read its elements."""
 _ESCAPES = frozenset(
     {
         "numpy", "data", "untyped_storage", "storage", "_typed_storage", "data_ptr", "__array__", "__dlpack__",
@@ -44,7 +44,7 @@ _ESCAPES = frozenset(
 )  # fmt: skip
 """Calls after which the tensor's memory may be read or written unseen, or that act on the tensor itself."""
 _UNINITIALISED = ("empty", "new_empty", "_empty")
-"""Results of functions with these prefixes hold whatever the memory held."""
+"""Results of functions with these prefixes are uninitialised memory."""
 _DUNDER_WRITES = frozenset(
     {
         "__setitem__", "__delitem__", "__set__", "__setstate__", "__iadd__", "__isub__", "__imul__", "__imatmul__",
@@ -94,7 +94,7 @@ _EXACT_POWERS = (2, 3, 0.5, -1)
 
 
 class Effect(enum.IntEnum):
-    """What a call does beside computing."""
+    """The side effects of a call."""
 
     NONE = 0
     METADATA = 1
@@ -128,7 +128,7 @@ def simple_name(function: Function) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def effect(function: Function) -> Effect:
-    """What calls of a function do, as its name says; keywords are looked at by :func:`writes_by_keyword`."""
+    """The side effects of a function by its name; :func:`writes_by_keyword` checks keywords."""
     if is_marked(function):
         return Effect.NONE
     name = simple_name(function)
@@ -171,9 +171,10 @@ def is_random(function: Function) -> bool:
 def rounds_by_threads(
     function: Function, args: tuple[Any, ...], tensors: list[torch.Tensor], results: list[torch.Tensor]
 ) -> bool:
-    """Whether a call may round otherwise with other threads, in so few elements that three batches may hide it.
+    """Whether a call may round differently with other threads, in so few elements that three batches may miss it.
 
-    Found by comparing torch's functions on one thread and two; where many elements differ, the first batches show it.
+    The list is from comparing torch's functions on one thread and two; if many elements differ, the first batches show
+    it.
 
     Args:
         function: what is called.
@@ -269,7 +270,7 @@ def is_plain(tensor: Any) -> TypeGuard[torch.Tensor]:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The memory that a tensor looks into; None where it has none of its own (sparse ones, those in transforms)."""
+    """The storage of a tensor; None if it has none (sparse ones, those in transforms)."""
     try:
         return tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):

@@ -21,7 +21,7 @@ from stoker.graph.torch_private import version_of
 _MAX_LEAVES = 512
 _MAX_DEPTH = 8
 _MAX_PARTS = 10_000
-"""Parts of a batch that are looked at: objects may refer to each other in circles."""
+"""Most parts of a batch to inspect: objects may refer to each other in cycles."""
 _ATOMS = frozenset({str, bytes, int, float, bool})
 
 

@@ -1,4 +1,4 @@
-"""What is known of the steps of one loop, also when the program makes a new loader for every epoch."""
+"""What stoker learned of the steps of one loop, kept even if the program makes a new loader for every epoch."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ _R = TypeVar("_R")
 def stateless(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Marks a function that depends on its arguments alone: a tokeniser, a NumPy transform, a hash.
 
-    It may then be moved to data workers as one call, with whatever it does inside. Its arguments are parts of the batch
+    It may then move to data workers as one call, whatever it does inside. Its arguments are parts of the batch
     (tensors, NumPy arrays, lists of strings or numbers) or made from them, and plain values; it returns a tensor, or a
     list, tuple or dict of tensors. It must be defined at the top of a module or of the script, so that a worker finds
     it, must not write to its arguments and must not keep anything from call to call. The first results are compared bit
     by bit with those of the training process.
 
-    Under plain python the function is called as ever.
+    Under plain python the function is called as usual.
 
     Raises:
         TypeError: ``function`` is no function.

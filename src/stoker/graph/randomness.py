@@ -1,7 +1,7 @@
-"""Random calls that belong to a work item: drawn from a seed of its own, wherever and however often they are made.
+"""Random calls that belong to a work item: they draw from its own seed, wherever and however often they run.
 
-With ``--random sample`` only. The main stream does not move, so what the program draws besides does not depend on what
-was moved; the numbers are the same in a data worker, in the training process, and for any number of workers.
+With ``--random sample`` only. The main stream does not advance, so the program's other draws do not depend on the cut.
+The numbers are the same in a data worker, in the training process, and for any number of workers.
 """
 
 from __future__ import annotations

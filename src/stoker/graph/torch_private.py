@@ -47,7 +47,7 @@ SYMBOLS = (
 )
 
 unseen: Callable[[], AbstractContextManager[Any]] = torch._C.DisableTorchFunction
-"""A context in which neither modes nor subclasses see what is done with tensors."""
+"""A context in which neither modes nor subclasses see operations on tensors."""
 unseen_by_subclasses: Callable[[], AbstractContextManager[Any]] = torch._C.DisableTorchFunctionSubclass
 """A context in which modes do, and subclasses do not."""
 is_any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -77,7 +77,7 @@ COMPILER = "torch._dynamo.eval_frame"
 
 
 def capsule_maker() -> Any:
-    """What makes capsules at the moment: torch's ``to_dlpack``, or what was put in its place."""
+    """The current function that makes capsules: torch's ``to_dlpack``, or its replacement."""
     return torch._C._to_dlpack
 
 

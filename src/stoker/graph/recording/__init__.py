@@ -1,1 +1,1 @@
-"""From the calls that a step makes to one graph: what several steps have in common."""
+"""Records the calls of steps and merges what several steps share into one graph."""

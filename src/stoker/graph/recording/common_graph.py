@@ -1,8 +1,8 @@
-"""From the traces of several steps to one graph: what they have in common is the candidate for the cut.
+"""Merges the traces of several steps into one graph: what they share is the candidate for the cut.
 
-Calls are compared one by one in program order. Where a scalar or an outside tensor differs between steps the node is
-state, and what depends on it; where the calls themselves differ, the graph ends (control flow that depends on values
-or on time: its earlier part may still move).
+Calls are compared one by one in program order. If a scalar or an outside tensor differs between steps, the node is
+state, and so is what depends on it. Where the calls themselves differ, the graph ends (control flow that depends on
+values or time; the part before may still move).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEAST_S, _COMPARE_S, _COMPARED_BYTES_PER_S = 1e-8, 2e-6, 1e10
 
 @dataclass(slots=True, eq=False)
 class Recording:
-    """A graph with what is needed to run it: functions by number of node, and outside tensors by number."""
+    """A graph that can be run: with functions by number of node, and outside tensors by number."""
 
     graph: Graph
     calls: dict[int, Call]
@@ -177,7 +177,7 @@ def _placed(value: Value, place: dict[int, int]) -> Value:
 
 
 def spread_state(graph: Graph) -> None:
-    """What depends on state is state; so is what is made from leaves that are not plain tensors of the CPU."""
+    """Marks as state what depends on state, or on leaves that are not plain CPU tensors."""
     for node in graph.nodes:
         if node.state or not node.outputs:
             continue

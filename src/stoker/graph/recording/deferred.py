@@ -1,11 +1,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
 # (a tensor subclass: torch's hooks for it are untyped)
-"""A tensor that was not computed: stands for a value inside the cut until something looks at it.
+"""A deferred tensor: a placeholder for a value inside the cut until something reads it.
 
-Its shape, type and strides are real; its elements are made, by the original calls on the original batch, when anything
-but the recorded calls uses it. Where torch allows, the object then *becomes* the plain tensor (its contents are
-swapped), so that what the program holds is an ordinary tensor from then on. None outlives the cut's part of a step.
+Its shape, type and strides are real; its elements are computed, by the original calls on the original batch, when
+anything but the recorded calls uses it. Where torch allows, the object then *becomes* the plain tensor (its contents
+are swapped), so that the program holds an ordinary tensor from then on. None outlives the cut's part of a step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Maker(Protocol):
         ...
 
     def settle(self, number: int, tensor: torch.Tensor) -> None:
-        """From now on ``tensor`` is that value: its object has taken over what :meth:`make` returned."""
+        """Makes ``tensor`` that value: its object takes over the result of :meth:`make`."""
         ...
 
 

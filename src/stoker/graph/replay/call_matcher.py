@@ -61,10 +61,10 @@ class Expected:
         self.present = tuple(number for number in node.inputs if number in present)
         self.same_as = call.same_as
         self.given = tuple(boundary.get(number, -1) for number in node.outputs)
-        """For each result its place among the boundary tensors; -1 inside the cut."""
+        """For each result its index among the boundary tensors; -1 inside the cut."""
         self.container: Any = None if node.container == "tensor" else _container(node.container)
         self.runs = runs
-        """Made here: a view of a tensor that is there, or a call that is only followed."""
+        """Computed here: a view of a present tensor, or a call that is only followed."""
         self.random = call.random
         plain = self.container is None and not runs and self.same_as[0] is None
         self.output = node.outputs[0] if plain else -1
@@ -129,12 +129,12 @@ NOTHING = Cut(moved=frozenset(), boundary=(), saved_s=0.0, worker_s=0.0, boundar
 
 
 class Substitution:
-    """A cut made ready; serves one step at a time (:attr:`maker` is that step).
+    """A prepared cut; serves one step at a time (:attr:`maker` is that step).
 
     Args:
-        recording: what was recorded.
-        cut: what is moved of it.
-        followed: nodes that are made here and compared all the same, because random calls are among them.
+        recording: the recorded graph.
+        cut: the moved part of it.
+        followed: nodes that are computed here and still compared, because they include random calls.
     """
 
     def __init__(self, recording: Recording, cut: Cut, followed: frozenset[int] = frozenset()) -> None:

@@ -20,9 +20,9 @@ def to_module(recording: Recording, outputs: Iterable[int] | None = None) -> fx.
     """The stateless calls as a module that takes the batch's tensors in order.
 
     Args:
-        recording: what was recorded.
+        recording: the recorded graph.
         outputs: numbers of the values to return (those of a cut's boundary, say); by default those that a stateful
-            call, Python or a later part of the program needs.
+            call, Python or later code of the program needs.
 
     Returns:
         A module without parameters; outside tensors are its buffers ``constant_0``, … Each node's ``meta`` holds

@@ -186,5 +186,5 @@ def under(wanted: Ambient) -> Generator[None]:
 
 
 def outside_transforms() -> contextlib.AbstractContextManager[Any]:
-    """No transform (vmap, grad) holds for what is made here: its result must be no wrapper of theirs."""
+    """Disables transforms (vmap, grad) for what is computed here: results must not be their wrappers."""
     return contextlib.nullcontext() if inside_transform() is None else without_transforms()

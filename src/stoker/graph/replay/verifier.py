@@ -72,7 +72,8 @@ class Verifier:
         self._made: dict[int, torch.Tensor] = {}
         self._leaf_ids = frozenset(map(id, leaves))
         self._marks = {number: mark(leaves[number]) for number in substitution.leaf_inputs}
-        """By which writes are found that no mode sees (scripted code, extensions), of all that is in ``_made``."""
+        """Version counters of all values in ``_made``, which reveal writes that no mode sees (scripted code,
+        extensions)."""
         self._has_settled = False
         """Values inside the cut are tensors, too, and may be written to."""
         self.began = False
@@ -91,7 +92,7 @@ class Verifier:
 
     @property
     def dropped(self) -> bool:
-        """Not looked at: when its step should have begun is known from the recording."""
+        """Always False: the recording tells when the step should have begun."""
         return False
 
     @property
@@ -150,7 +151,7 @@ class Verifier:
         return any(id(part) in self._leaf_ids for part in parts)
 
     def _uses(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
-        """Whether a call begins the step: not where the batch stays as it is (moved to the device on which it is)."""
+        """Whether a call begins the step; one that leaves the batch unchanged (a move to its own device) does not."""
         return id(result) not in self._leaf_ids and self._touches(args, kwargs)
 
     def _begin_with(self, expected: Expected, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
@@ -192,7 +193,7 @@ class Verifier:
         self._marks[number] = mark(tensor)
 
     def _changed(self, numbers: Iterable[int]) -> bool:
-        """Whether values that are there were written to since they were made."""
+        """Whether present values were written to since they were computed."""
         made, marks = self._made, self._marks
         return any(number in made and is_changed(made[number], marks[number]) for number in numbers)
 
@@ -262,10 +263,10 @@ class Verifier:
         return realise(part)
 
     def make(self, number: int) -> torch.Tensor:
-        """A value by the original calls, from what is there.
+        """Computes a value by the original calls, from present values.
 
         Raises:
-            BatchWrittenError: what it is computed from was written to since, by code that no mode sees.
+            BatchWrittenError: one of its inputs was written to since, by code that no mode sees.
         """
         self.realised.add(number)
         self._has_settled = True
@@ -313,7 +314,7 @@ class Verifier:
                 deferred._maker = _Lost(error)
 
     def _detach_from_slot(self, tensors: Iterable[torch.Tensor]) -> None:
-        """A slot's memory has its size; what the program would have made itself gets memory of its own."""
+        """Copies tensors out of their slot, whose memory has a fixed size, into separate memory."""
         for tensor in tensors:
             if any(tensor is theirs for theirs in self._tensors) and not tensor.untyped_storage().resizable():
                 tensor.data = copy_of(tensor)
@@ -345,7 +346,7 @@ def _tensors(part: Any) -> Iterator[torch.Tensor]:
 
 
 def _memory(tensor: Any) -> int | None:
-    """Which memory a tensor looks into; None where that can't be said, -1 for what is no tensor yet."""
+    """The storage of a tensor; None if unknown, -1 for what is not a tensor yet."""
     if type(tensor) is Deferred or not isinstance(tensor, torch.Tensor):
         return -1
     storage = storage_of(tensor)

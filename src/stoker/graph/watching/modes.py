@@ -1,11 +1,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
 # (torch offers no public way to put a mode below others)
-"""Watching the program's torch calls for part of a step, without being in anybody's way.
+"""Observes the program's torch calls for part of a step, without affecting them.
 
 The mode goes to the *bottom* of the stack of torch function modes, below the program's own (``torch.device("meta")``
-and the like), and leaves only outside of handlers: when the next batch is asked for, and, once nothing is expected any
-more, at the next module call, optimizer step or entry into compiled code.
+and the like), and leaves only outside of handlers: at the next request for a batch and, once nothing more is expected,
+at the next module call, optimizer step or entry into compiled code.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class CallWatch(TorchFunctionMode):
     def _save(
         self, step: Step, error: Exception, made: bool, func: Function, args: tuple[Any, ...], kwargs: Any, run: Run
     ) -> Any:
-        """A mistake of ours must not become the program's: it gets the call's own result, the step is given up."""
+        """An error inside stoker must not reach the program: the original call runs, and the step is dropped."""
         if isinstance(error, BatchWrittenError):  # the program's own doing
             raise error
         step.error, step.done = error, True

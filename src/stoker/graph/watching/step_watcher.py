@@ -1,9 +1,9 @@
-"""All steps that are watched in a thread: one mode serves every loader, each with its own recording and cut.
+"""All observed steps of a thread: one mode serves every loader, each with its own recording and cut.
 
-A step belongs to a batch and begins at the first call that touches it. Frameworks fetch ahead (one batch, or as many as
-they accumulate), so several may wait. How often the loader is asked for more before a step begins is learned while
-recording; after that, a step that should have begun is over, and the mode leaves only when none can begin any moment.
-While a loader works inside ``next`` the mode is away: what torch and stoker call there belongs to no step.
+A step belongs to a batch and begins at the first call that touches it. Frameworks prefetch (one batch, or as many as
+they accumulate), so several steps may be pending. Recording learns how many requests precede the begin of a step. After
+that, a step that should have begun counts as over, and the mode leaves only if none can begin soon. While a loader
+works inside ``next`` the mode is off: calls of torch and stoker there belong to no step.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Conductor(threading.local):
         self._show()
 
     def asked(self, owner: object) -> bool:
-        """The owner's loader is asked for a batch: steps that have begun are over, and those that should have.
+        """Called when the program requests a batch: ends the steps that have begun, and those that should have.
 
-        Nothing is watched until :meth:`begin` or :meth:`resume`, one of which must follow.
+        Nothing is observed until :meth:`begin` or :meth:`resume`, one of which must follow.
 
         Returns:
-            Whether any step is watched for after that.
+            Whether any step is pending after that.
         """
         if not self._live:
             self._watch.rest()
@@ -84,7 +84,7 @@ class Conductor(threading.local):
         return bool(self._live) or self._watch.active
 
     def resume(self) -> None:
-        """The program goes on: the steps that wait are watched for again."""
+        """The program continues: pending steps are observed again."""
         if self._paused:
             self._show()
 
@@ -107,7 +107,7 @@ class Conductor(threading.local):
         return self._watch.active
 
     def _may_leave(self) -> bool:
-        """Whether no waiting step can begin before its loader is asked again."""
+        """Whether no pending step can begin before the next request to its loader."""
         for live in self._live:
             if not live.step.began:
                 ahead = self._ahead.get(live.owner)
