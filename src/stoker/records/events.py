@@ -1,9 +1,9 @@
-"""The records of a run folder: what happened, in the order it happened, one JSON object a line.
+"""The records of a run folder: events in order, one JSON object a line.
 
 ``events.jsonl`` holds these records tagged by ``type``; ``run.json`` holds one :class:`RunHeader`. Both carry
-``FORMAT``; a reader refuses a newer one rather than misread it. Counters are cumulative per loader, so that a rate is
-a difference of two records and a lost line costs resolution only. A new kind of record leaves ``FORMAT`` as it is: an
-older reader leaves its lines out and says how many; a field that changes its meaning raises it.
+``FORMAT``; a reader refuses a newer one rather than misread it. Counters are cumulative per loader, so that a rate is a
+difference of two records and a lost line costs resolution only. A new kind of record does not change ``FORMAT``: an
+older reader skips its lines and says how many. A field that changes its meaning raises it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FORMAT = 2
 left out stoker's own work inside of ``next``, so that rates made of the parts came out too high."""
 
 BASELINE_BATCHES = 20
-"""Batches with exactly the declared workers, behind the warm-up, that a report compares the end of a run with."""
+"""Batches after the warm-up, with exactly the declared workers, that a report compares the end of a run with."""
 
 
 class RunHeader(msgspec.Struct, kw_only=True):
@@ -206,12 +206,12 @@ class GraphValue(msgspec.Struct, kw_only=True):
     """What people call it: ``batch[1]`` for a leaf, ``x7`` for a result."""
     shape: list[int]
     dtype: str
-    """As torch prints it, without ``torch.``."""
+    """The name that torch prints, without ``torch.``."""
     size_bytes: int
     crosses: bool
     """Data workers send it to the training process: a result on the boundary, or a leaf that is still used there."""
     kept: str = ""
-    """Why the training process needs it beside the calls that take it (``read into Python``), where it does."""
+    """Why the training process itself needs it, if it does (``read into Python``)."""
 
 
 class CutChosen(Event, tag="cut_chosen"):
@@ -224,7 +224,7 @@ class CutChosen(Event, tag="cut_chosen"):
     variant: int
     """Number of the kind of step (training, evaluation, a last short batch), from 0 in the order of appearance."""
     steps: int
-    """Recorded steps behind it."""
+    """Number of recorded steps."""
     step_s: float
     """Median time from a batch's delivery to the next request, before anything was moved."""
     outcome: str
@@ -256,17 +256,17 @@ class CacheUsed(Event, tag="cache_used"):
     peer_bytes: int
     """Fetched from other nodes of the cache."""
     fetched_bytes: int
-    """Fetched from stores; whole pages, so that it may be more than was asked for."""
+    """Fetched from stores, in whole pages, so it may exceed what was read."""
     requests: int
-    """To stores, for bytes."""
+    """Requests to stores for bytes."""
     checks: int
     """Questions to stores for an object's version."""
     changes: int
     """Answers that found another version than the cached one."""
     processes: int
-    """That read."""
+    """Processes that read."""
     around: list[str] = []
-    """Imported libraries that read stores with code of their own, past the cache."""
+    """Imported libraries that read stores with their own code, without the cache."""
 
 
 class PairCompared(Event, tag="pair_compared"):
@@ -281,7 +281,7 @@ class ComparisonEnded(Event, tag="comparison_ended"):
 
     loader: int
     reason: str = ""
-    """Why not, as half a sentence; empty where all were, that were asked for."""
+    """Why not all requested rounds ran, as half a sentence; empty if they did."""
 
 
 class RunEnded(Event, tag="run_ended"):

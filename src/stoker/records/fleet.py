@@ -14,11 +14,11 @@ class Constant(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     value: str
-    """As people write it, with its unit."""
+    """The value with its unit, for display."""
     basis: str
     where: str
     mark: str
-    """Stands behind the value wherever it is shown; empty for what may be shown as a fact."""
+    """Shown after the value everywhere; empty for facts."""
 
 
 OUTCOMES = {
@@ -133,14 +133,14 @@ class Sensitivity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure that was published beside the one found here."""
+    """A published figure and the one computed here."""
 
     what: str
     published: str
     found: str
     mark: str
     off_points: float
-    """How far the figure is from what was published, in percent points."""
+    """Difference from the published figure, in percentage points."""
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +154,7 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     """All that was found."""
 
     name: str
-    """The table's file, or what was generated."""
+    """The table's file, or a description of the synthetic fleet."""
     form: str
     """How the table was read."""
     synthetic: bool

@@ -1,4 +1,4 @@
-"""What a step's time is spent on: one list for what is measured and predicted, and the tables that fold it."""
+"""The parts of a step's time: one list for measurements and predictions, and the tables that fold it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ the device waits for; exchange between GPUs that computation does not hide; the 
 `stoker profile` measures each of them."""
 
 Folding = Mapping[str, tuple[str, ...]]
-"""By the name of a row, the parts that it holds. Each part is in one row, and the order is that of ``PARTS``."""
+"""The parts in each row, by its name. Each part is in one row, in the order of ``PARTS``."""
 
 PREDICTED: Folding = {
     "input": ("input", "copy"),
     **{part: (part,) for part in PARTS if part not in ("input", "copy")},
 }
-"""The rows of a prediction, and of what is set against one: how batches come to the device is not told apart."""
+"""The rows of a prediction, and of a measurement compared with one: input wait and copy are one row."""
 
 REPORTED: Folding = {
     "input wait": ("input",),

@@ -29,7 +29,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One step by the marks that are always set, in seconds of the host."""
 
     number: int
-    """From 0 at the first that was seen; the same on all ranks."""
+    """Number of the step, 0 for the first observed; the same on all ranks."""
     period_s: float
     wait_s: float
     """Inside ``next`` of the program's loaders."""
@@ -37,23 +37,24 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Processor time of the training thread meanwhile: batches are made there."""
     optimizer_s: float
     after_s: float
-    """From the optimizer's end to the next request for a batch."""
+    """Seconds from the optimizer's end to the next request for a batch."""
     batches: int
     sampled: bool
     """Whether the step was slowed down by being sampled."""
 
 
 class SampledStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step that torch's profiler looked into, in seconds by label; the labels sum to the period."""
+    """One step sampled by torch's profiler, in seconds by label; the labels sum to the period."""
 
     number: int
     period_s: float
     seconds: dict[str, float]
-    """By label: ``input``, ``copy``, ``compute``, ``memory``, ``host``, ``communication``, ``optimizer``, ``other``."""
+    """Seconds by label: ``input``, ``copy``, ``compute``, ``memory``, ``host``, ``communication``, ``optimizer``,
+    ``other``."""
     hidden_s: float = 0.0
     """Communication that overlaps with other work."""
     ranges: int = 0
-    """That the profiler saw on the training thread: what it adds to a step is in proportion."""
+    """Events on the training thread; the profiler's overhead is proportional to them."""
 
 
 class ModuleTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +102,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     others_s: float = 0.0
     """CPU time of all other processes on the cores that this one may use."""
     delayed_s: float = 0.0
-    """That this process and those that it started were ready to run and had no core."""
+    """Seconds that this process and its children were ready to run without a core."""
 
 
 class RankRecord(msgspec.Struct, kw_only=True):
@@ -118,12 +119,12 @@ class RankRecord(msgspec.Struct, kw_only=True):
     device_name: str = ""
     cores: float = 1.0
     threads: int = 1
-    """That torch computes one operation with."""
+    """Threads of torch for one operation."""
     precision: str = "fp32"
     """Precision of products: ``fp32``, ``tf32``, ``fp16`` or ``bf16``."""
     unit: Unit = "optimizer step"
     complete: bool = False
-    """Whether all the steps that were asked for were seen."""
+    """Whether all requested steps were observed."""
     outcome: str = ""
     """How the program ended where it did before that: ``finished``, or the class of an exception."""
     steps: list[StepTimes] = []
@@ -157,13 +158,13 @@ class Stragglers(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     """The one that is slowest most often."""
     frequency: float
-    """Share of steps in which it is."""
+    """Share of sampled steps in which it is the slowest."""
     own_s: list[float]
-    """By rank, in the mean of steps."""
+    """Mean seconds of own work in a step, by rank."""
     part: str
     """In which part the slowest rank is most above the mean of the ranks."""
     part_s: float
-    """By how much."""
+    """Seconds above the mean of the ranks in that part."""
     excess_s: float
     """The slowest rank's own time above the mean of the others, in the median of steps."""
     excess_low_s: float
@@ -257,7 +258,7 @@ class Profile(msgspec.Struct, kw_only=True):
     """Ranks, each with a device (on CPUs: processes)."""
     cores: float
     threads: int
-    """That torch computes one operation with, on a CPU."""
+    """Threads of torch for one operation, on a CPU."""
     precision: str
     unit: Unit
     batch_size: int | None

@@ -1,8 +1,8 @@
 """The run folder: written during a run, found and read back after it.
 
 Layout: ``run.json`` (one :class:`~stoker.records.events.RunHeader`) and ``events.jsonl`` (one record a line) hold rank
-0; rank *k* writes ``run.rankK.json`` and ``events.rankK.jsonl`` beside them, so that ranks never share a file. All
-ranks of a run carry the same ``run_id``. This module owns the files; what the records mean is the reader's business.
+0; rank *k* writes ``run.rankK.json`` and ``events.rankK.jsonl`` in the same folder, so that ranks never share a file.
+All ranks of a run carry the same ``run_id``. This module owns the files; readers interpret the records.
 """
 
 from __future__ import annotations
@@ -51,11 +51,10 @@ def events_name(rank: int) -> str:
 class RunLog:
     """Writes the records of one process into a run folder; a sink of events.
 
-    Nothing is created before the first event. Two sets of counters in one file would be neither's: where another
-    process of the same rank (a child of the program, say) writes to the folder at this moment, this one stays silent;
-    where one of the same run has written before, this one takes a folder of its own beside it (`NAME-2`). No
-    method raises for a file's sake: the training program must not die of a full disk, so after the first failure the
-    log says so once and goes quiet.
+    Nothing is created before the first event. Two sets of counters must not mix in one file. If another process of the
+    same rank (a child of the program, say) is writing to the folder, this one writes nothing. If one of the same run
+    has written before, this one takes a separate folder next to it (`NAME-2`). No method raises on a file error,
+    because a full disk must not end the training program: the log reports the first failure and then writes nothing.
 
     Note:
         Any thread may call. Each record is one ``write`` of one line to a file opened for appending, so lines of

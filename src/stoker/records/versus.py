@@ -18,7 +18,7 @@ WARM_UP_PAIRS = 1
 LEAST_ROUND = 10
 """Batches of the shortest round."""
 ROUNDS_OF_WORKERS = 3
-"""A round has at least so many batches for each worker: as many to fill the queue, to count, and to be made behind."""
+"""Least batches per worker in a round: some to fill the queue, some to count, and some after which nothing is made."""
 LEAST_BATCHES = 2 * (WARM_UP_PAIRS + MIN_PAIRS) * LEAST_ROUND
 """Fewest batches of a whole comparison."""
 
@@ -35,7 +35,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     """Samples of the counted batches; 0 where unknown."""
     seconds: float
-    """From the delivery before the first of them to the last one's, the program's own steps included."""
+    """Seconds from the delivery before the first batch to that of the last, the program's own steps included."""
 
     @property
     def batch_s(self) -> float:
@@ -47,7 +47,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """One round of each side."""
 
     round_batches: int
-    """Length of each, with what was not counted."""
+    """Batches of each round, uncounted ones included."""
     ours: Round
     plain: Round
 
@@ -134,7 +134,7 @@ def shortfall(pairs: Sequence[Pair]) -> str:
 
 
 def describe(comparison: Comparison) -> str:
-    """The comparison in one sentence, the same words whichever side was faster."""
+    """The comparison in one sentence, in the same words for either result."""
     found = comparison
     spread = f"{found.ratio_least:.2f}x to {found.ratio_most:.2f}x"
     rounds = f"{found.pairs} pairs of rounds of {found.round_batches} batches"
