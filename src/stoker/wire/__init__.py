@@ -1,6 +1,6 @@
-"""Connections between processes, of this machine or of several: what all that stoker sends has in common.
+"""Connections between processes, on one machine or several: the common part of all of stoker's protocols.
 
-``framing`` says how frames begin and cuts bytes into them, ``blocking`` and ``polled`` carry them over a socket,
-``sockets`` makes sockets, ``secrets`` proves who is there and ``tls`` encrypts. What a frame means is its protocol's:
+``framing`` defines headers and splits bytes into frames, ``blocking`` and ``polled`` carry them over a socket,
+``sockets`` creates sockets, ``secrets`` authenticates peers and ``tls`` encrypts. The protocols define the frames:
 ``feed.transport.messages`` for data workers, ``cache.cluster`` for nodes of the cache.
 """

@@ -22,7 +22,7 @@ BUFFER_BYTES = 16 << 10
 TIMEVAL = struct.Struct("ll")
 """How the kernel takes a time-out: seconds and microseconds, 0 for none."""
 _SLOWEST_BYTES_PER_S = 1e6
-"""Least throughput of an answer; below it the store is asked instead."""
+"""Least throughput of an answer; below it the peer counts as lost."""
 
 
 class BlockingChannel(Generic[K]):
@@ -40,7 +40,7 @@ class BlockingChannel(Generic[K]):
         self._header_bytes = framing.num_bytes
         self._pending: Callable[[], int] | None = getattr(sock, "pending", None)
         self.note = 0
-        """Of the last header."""
+        """Note of the last header."""
         self.received = bytearray(BUFFER_BYTES)
         self._view = memoryview(self.received)
         self._start: int = 0
@@ -48,7 +48,7 @@ class BlockingChannel(Generic[K]):
         self._timeout_s = 0.0
         self._tick_s = -1.0
         self.deadline: float | None = None
-        """By the monotonic clock; who is not yet known may not keep a thread by sending a byte now and then."""
+        """On the monotonic clock; an unauthenticated peer must not hold a thread by sending a byte now and then."""
         sock.settimeout(None)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -61,7 +61,7 @@ class BlockingChannel(Generic[K]):
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(send_s))
 
     def tick(self, tick_s: float) -> None:
-        """Sets after how much silence :meth:`ask` returns; the longest silence stays as it is."""
+        """Sets after how much silence :meth:`ask` returns; the longest silence is unchanged."""
         if tick_s != self._tick_s:
             self._tick_s = tick_s
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(tick_s))
@@ -81,7 +81,7 @@ class BlockingChannel(Generic[K]):
         return self._end > self._start or (self._pending is not None and self._pending() > 0)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether something is there to receive within ``timeout_s`` (None: however long it takes)."""
+        """Whether something can be received within ``timeout_s`` (None: wait for ever)."""
         if self.buffered:
             return True
         poll = select.poll()
@@ -94,7 +94,7 @@ class BlockingChannel(Generic[K]):
         What has come of another answer is left in the buffer, which must be empty before; nothing after ``tick_s``.
 
         Raises:
-            PeerLostError: the other side is gone.
+            PeerLostError: the peer is gone.
         """
         if tick_s != self._tick_s:
             self.tick(tick_s)
@@ -155,7 +155,7 @@ class BlockingChannel(Generic[K]):
 
         Raises:
             PeerLostError: it closed in the midst of one, or was silent for too long.
-            WireError: what came is no frame.
+            WireError: the bytes are not a frame.
         """
         if self._end - self._start < self._header_bytes and not self._collect(self._header_bytes):
             return None
@@ -165,22 +165,22 @@ class BlockingChannel(Generic[K]):
         return header
 
     def behind(self, prefix: bytes, length: int) -> int:
-        """Where in :attr:`received` the ``length`` bytes behind a prefix are, if that comes next and is there; else -1.
+        """Start in :attr:`received` of the ``length`` bytes after a prefix, if they come next, else -1.
 
-        Nothing is taken by it.
+        Consumes nothing.
         """
         at = self._start + len(prefix)
         return at if at + length <= self._end and self.received.startswith(prefix, self._start) else -1
 
     def skip(self, length: int) -> None:
-        """Takes bytes that are there."""
+        """Consumes received bytes."""
         self._start += length
 
     def arrived(self) -> bool:
-        """Takes in what is there without waiting; False if that is nothing, or the end. For an empty buffer.
+        """Receives without waiting; False for nothing or the end. Only for an empty buffer.
 
         Raises:
-            PeerLostError: the other side is gone.
+            PeerLostError: the peer is gone.
         """
         self._start = self._end = 0
         try:
@@ -192,10 +192,10 @@ class BlockingChannel(Generic[K]):
         return self._end > 0
 
     def whole_frame(self) -> tuple[FrameHeader[K], memoryview] | None:
-        """The next frame if all of it is there, without taking it; the body is valid until something is received.
+        """The next frame if it is complete, without consuming it; the body is valid until the next receive.
 
         Raises:
-            WireError: what came is no frame.
+            WireError: the bytes are not a frame.
         """
         first = self._start + self._header_bytes
         if first > self._end:
@@ -262,7 +262,7 @@ class BlockingChannel(Generic[K]):
         return until
 
     def _receive(self) -> int:
-        """Appends to the buffer what is there, waiting for it; 0 when the other side has closed."""
+        """Appends the next bytes to the buffer, waiting for them; 0 when the peer has closed."""
         if self._start == self._end:
             self._start, self._end = 0, 0
         elif self._end > BUFFER_BYTES // 2:
@@ -288,7 +288,7 @@ class BlockingChannel(Generic[K]):
                 raise _lost("send", error) from None
 
     def shut(self) -> None:
-        """Ends the connection for both sides; whoever waits for it notices."""
+        """Shuts the connection down for both sides; waiting threads notice."""
         shut(self.sock)
 
     def close(self) -> None:

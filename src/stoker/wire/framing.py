@@ -25,7 +25,7 @@ class FrameHeader(msgspec.Struct, Generic[K], frozen=True):
 
     Attributes:
         kind: what the frame is for.
-        length: of the body behind it (bytes).
+        length: of the body that follows (bytes).
         note: the number that its protocol sends with each frame.
     """
 
@@ -39,11 +39,11 @@ class Framing(Generic[K]):
 
     Args:
         layout: magic number, protocol, kind, length and note.
-        magic: by which a stranger is told.
-        protocol: of the header, and of what follows it.
-        kinds: all that there are.
-        max_bytes: longest body; ``limits`` are those of kinds that differ.
-        hints: what to ask or do where the magic number or the protocol is another.
+        magic: to recognise peers of other protocols.
+        protocol: version of the header and of what follows it.
+        kinds: all kinds of frames.
+        max_bytes: longest body; ``limits`` has those of kinds that differ.
+        hints: advice for a wrong magic number, and for a wrong protocol.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class FrameDecoder(Generic[K]):
         self._fds: deque[int] = deque()
         self._placed: Frame[K] | None = None
         self.target: memoryview | None = None
-        """Where the next bytes of the stream go, to be received there and told by :meth:`filled`; None for anywhere."""
+        """Buffer for the next bytes of the stream; report them by :meth:`filled`. None for any buffer."""
 
     def feed(self, data: bytes | memoryview, fds: tuple[int, ...] = ()) -> list[Frame[K]]:
         """The frames completed by ``data``; raises :class:`WireError` at the first malformed one."""
@@ -166,7 +166,7 @@ class FrameDecoder(Generic[K]):
         return frames, start
 
     def _place(self, header: FrameHeader[K], data: bytes | bytearray | memoryview, first: int) -> int | None:
-        """Where what is placed begins, from now on :attr:`target`; None if nothing is, or not yet."""
+        """Start of the placed body, which is :attr:`target` from now on; None without one."""
         assert self._placing is not None
         head_bytes = min(self._placing.head_bytes, header.length)
         if len(data) - first < head_bytes:

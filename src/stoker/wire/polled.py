@@ -18,7 +18,7 @@ from stoker.wire.framing import Frame, FrameDecoder, Framing, K, Placing
 _MAX_FDS = 16
 _FDS_BYTES = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
 _NOW, _CLOEXEC = int(socket.MSG_DONTWAIT), int(socket.MSG_CMSG_CLOEXEC)
-"""As plain numbers: joining flags of an enumeration takes longer than receiving a small frame."""
+"""Plain numbers: combining flags of an enumeration takes longer than receiving a small frame."""
 _RECEIVE_BYTES = 1 << 18
 """Room for what arrives at once, kept by each channel: fresh memory of that size costs 25 us a message."""
 
@@ -29,8 +29,8 @@ class PolledChannel(Generic[K]):
     Args:
         sock: a connected stream socket (``AF_UNIX`` where descriptors are sent); owned by the channel from here on.
         framing: of the protocol; the note of its headers counts descriptors.
-        blocking: who has this peer alone waits for it (True); who must go on never does (False): what the socket does
-            not take at once is kept and sent by later calls of :meth:`flush`.
+        blocking: True for a process with this peer alone, which waits for it. False for one that must never wait: bytes
+            that the socket does not accept are buffered and sent by later calls of :meth:`flush`.
         placing: where large bodies are received; None to collect them.
     """
 
@@ -137,7 +137,7 @@ class PolledChannel(Generic[K]):
             os.close(fd)
 
     def close(self) -> None:
-        """Closes the socket and every descriptor that nobody took."""
+        """Closes the socket and every received descriptor that was not taken."""
         for fd in self._decoder.close():
             os.close(fd)
         self._out.clear()

@@ -91,7 +91,7 @@ def create_secret(path: Path) -> None:
     """Writes a file with one fresh secret that only this user can read.
 
     Raises:
-        FileExistsError: there is a file already; it is left as it is.
+        FileExistsError: the file exists; it is not changed.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""Sockets made, dialled and listened on, and who is behind one."""
+"""Creates, connects and listens on sockets, and identifies peers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def keep_watch(sock: socket.socket) -> None:
 
 
 def shut(sock: socket.socket) -> None:
-    """Ends what a socket does; whoever waits for it notices."""
+    """Shuts a socket down; waiting threads notice."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:

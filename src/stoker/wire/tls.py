@@ -52,7 +52,7 @@ class TlsSocket(ssl.SSLSocket):
             self.send_s = bound_s
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """Receives what is there, or what comes first; fewer bytes than were asked for, whatever ``flags`` say."""
+        """Receives the available bytes, or waits for the first; may return fewer than requested, with any ``flags``."""
         self.settimeout(0.0 if flags & socket.MSG_DONTWAIT else self.receive_s)
         try:
             return super().recv_into(buffer, nbytes or None)
@@ -95,7 +95,7 @@ def _as_plain(error: ssl.SSLError) -> OSError:
 
 
 def worker_context(certificate: Certificate) -> ssl.SSLContext:
-    """For accepting connections; raises :class:`ConfigError` where the files cannot be used."""
+    """Context for accepting connections; raises :class:`ConfigError` if the files are unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0
     try:
@@ -110,7 +110,7 @@ def worker_context(certificate: Certificate) -> ssl.SSLContext:
 
 
 def client_context(ca: str | Path) -> ssl.SSLContext:
-    """For dialling; raises :class:`ConfigError` where the file cannot be used."""
+    """Context for connecting; raises :class:`ConfigError` if the file is unusable."""
     try:
         context = ssl.create_default_context(cafile=ca)
     except (OSError, ValueError) as error:
