@@ -1,7 +1,7 @@
-"""Who may use how many CPU cores: ranks of a host, and the loaders that are alive in one process.
+"""How many CPU cores each may use: the ranks of a host, and the active loaders of a process.
 
-Pure functions, and one small ledger in which the loaders of a process meet. A loader that nobody reads at the moment
-(a validation loader during training) asks for nothing and so costs the others nothing.
+Pure functions, and a small ledger that the loaders of a process share. A loader that is not being read (a validation
+loader during training) demands nothing and so costs the others nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from threading import Lock
 
 FORGET_S = 5.0
-"""A loader that has not been heard for this long is idle: its iteration ended or its program is elsewhere."""
+"""A loader without a request for this long is idle: its iteration ended, or the program is elsewhere."""
 FORGET_GAPS, FORGET_LEAST_S = 3.0, 0.5
-"""So is one that has been silent for this many of its usual gaps, and no shorter than this: a validation loader that
-was heard four times a second must not halve the budget of the next five seconds of training."""
+"""A loader is also idle after this many of its usual gaps, but no sooner than this: a validation loader with four
+requests a second must not halve the budget of the next five seconds of training."""
 
 
 def rank_cores(host_cores: float, local_world_size: int = 1) -> float:
@@ -41,13 +41,13 @@ def local_world_size(environ: Mapping[str, str]) -> int:
 
 
 def ranks_of_group(world_size: int, *, devices: int, meets_here: bool) -> int:
-    """Ranks on this host, of a process group whose launcher does not say so (``mp.spawn``).
+    """Ranks on this host, of a process group whose launcher does not announce them (``mp.spawn``).
 
     Args:
         world_size: ranks of the group on all hosts.
-        devices: accelerators that this process sees; several are one rank's each.
-        meets_here: whether the ranks meet at an address of this host. Most such programs run on one host alone, so
-            all ranks are taken to be here then: too small a share costs less than cores that two ranks count on.
+        devices: accelerators that this process sees; with several, each belongs to one rank.
+        meets_here: whether the ranks meet at an address of this host. Most such programs run on one host, so all ranks
+            then count as local: too small a share costs less than cores that two ranks count on.
     """
     if devices > 1:
         return min(world_size, devices)
@@ -57,8 +57,8 @@ def ranks_of_group(world_size: int, *, devices: int, meets_here: bool) -> int:
 def fair_shares(total: float, demands: Sequence[float]) -> list[float]:
     """Max-min fair division of ``total`` among ``demands``, in their order.
 
-    Nobody gets more than its demand; what small demands leave is divided equally among the larger ones. A demand may
-    be infinite.
+    No share exceeds its demand; what small demands leave is divided equally among the larger ones. A demand may be
+    infinite.
     """
     if total < 0.0 or any(demand < 0.0 or math.isnan(demand) for demand in demands):
         raise ValueError(f"`total` and `demands` must not be negative, got {total} and {list(demands)}")
@@ -103,9 +103,9 @@ class CpuLedger:
             return CpuShare(self, self._next)
 
     def ask(self, member: int, demand_cores: float, now_s: float) -> float:
-        """Cores that ``member`` may use now, given what it could use and what the others last asked for.
+        """Cores that ``member`` may use now, given its demand and the others' last demands.
 
-        What the others leave is its own to grow into: one that is alone gets the whole budget whatever it asks for.
+        It may grow into what the others leave: a single member gets the whole budget for any demand.
         """
         with self._lock:
             known = self._demands.get(member)

@@ -144,14 +144,14 @@ class WindowHistory:
         self._delivered = False
 
     def restart(self, workers: int) -> None:
-        """A new iteration begins: its first batches come late whatever the number of workers is."""
+        """Starts a new iteration: its first batches come late with any number of workers."""
         self._delivered = False
         self._last_s = None
         self._pending.clear()
         self.expect(workers, None)
 
     def expect(self, workers: int, now_s: float | None) -> None:
-        """Starts a new view: from ``now_s`` on, ``workers`` are asked for."""
+        """Starts a new view: ``workers`` is the wanted number from ``now_s`` on."""
         self._asked, self._asked_at_s, self._settled_from_s = workers, now_s, None
 
     def observe(self, observation: Observation) -> None:

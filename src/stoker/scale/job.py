@@ -1,8 +1,9 @@
 """Decides how many data workers one loader has, from the state of its queue: pure, time is in the observations.
 
 The rule is GoldMiner's: the program starves and no worker is blocked: add; workers are blocked and nobody starves:
-drain; both: deepen. Where the queue alone would crawl, conservation of work gives the number to jump to; where a model
-would overshoot (CPU or a remote store is saturated), each growth is a trial that must raise the delivered rate.
+drain; both: deepen. Single steps by the queue alone would be slow, so conservation of work estimates the number to jump
+to. The estimate may overshoot (CPU or a remote store is saturated), so each growth is a trial that must raise the
+delivered rate.
 
 Source: GoldMiner (SIGMOD 2023), section on the job scaler; the conservation estimate and the trials are ours.
 """
@@ -73,7 +74,7 @@ class CoreShare(Protocol):
 
 @dataclass(frozen=True)
 class WatchedChange:
-    """A change that is being watched: what was delivered before it."""
+    """A change on trial, with the delivered rate before it."""
 
     workers: int
     rate: float
@@ -83,7 +84,7 @@ class WatchedChange:
 
 @dataclass(frozen=True)
 class Search:
-    """Fewer workers are tried because more did not help: the rate to keep and the number known to give it."""
+    """A search for fewer workers after more did not help: the rate to keep, and a number known to give it."""
 
     rate: float
     enough: int
@@ -261,7 +262,7 @@ class JobAutoscaler:
         return True
 
     def _judge(self, view: View, now_s: float) -> bool:
-        """Ends a trial: growth that did not raise the rate is taken back and remembered."""
+        """Ends a trial: growth that did not raise the rate is reverted and remembered."""
         trial = self._trial
         if trial is None:
             return False
@@ -296,7 +297,7 @@ class JobAutoscaler:
         return proportional or (each >= WORTH_IT and gain > 1.1 + 3.0 * view.wall.error_frac)
 
     def _conclude(self, view: View, trial: WatchedChange, now_s: float) -> None:
-        """What a trial that helped says about going on."""
+        """Decides on further growth after a trial that helped."""
         if trial.proof_pace is None or view.wait_frac <= LITTLE_WAIT:
             return
         self._memory.waits = view.pace >= trial.proof_pace
@@ -435,7 +436,7 @@ class JobAutoscaler:
         return True
 
     def _sufficient(self, view: View, now_s: float) -> None:
-        """The program does not wait: give back what is not needed, and say so."""
+        """The program does not wait: release workers that are not needed, and give the reason."""
         if _enough(view, span_s=1.0, items=8):
             self._reason = _enough_words(self._workers, view)
         if view.wait_frac > NO_WAIT or view.blocked_frac <= 0.0 or view.windows < 10:
@@ -520,7 +521,7 @@ def _bottleneck(view: View, cores: float) -> str:
 
 
 def _enough_words(workers: int, view: View) -> str:
-    """That more workers would not help: for people, so with all of the input wait."""
+    """The reason why more workers would not help, with the whole input wait."""
     if view.input_wait_frac <= LITTLE_WAIT:
         keep = "keeps" if workers == 1 else "keep"
         return f"{_workers(workers)} {keep} input wait under {1 if view.input_wait_frac <= 0.01 else 2} %"

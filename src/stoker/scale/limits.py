@@ -33,7 +33,7 @@ class JobScalingConfig:
     max_in_flight: int = 0
     """Work items that may be in flight at most (a sampler that draws lazily must not be read ahead); 0: no bound."""
     hold_steps: int = BASELINE_BATCHES
-    """The first iteration keeps the declared workers for this many batches behind the warm-up, the baseline of the
+    """The first iteration keeps the declared workers for this many batches after the warm-up: the baseline of the
     report."""
     hold_s: float = 5.0
     """... or for this long, whichever ends first; a warm-up that takes longer leaves no time for a baseline."""
@@ -95,9 +95,9 @@ def memory_limit(budget_bytes: int, footprint: Footprint, depth: int) -> int | N
 
 
 def free_limit(workers: int, free_bytes: int, footprint: Footprint) -> Limit | None:
-    """Data workers that what is free now allows, with ``workers`` at work; None when nothing is known.
+    """Data workers that the free memory allows, with ``workers`` running; None if unknown.
 
-    Each needs its own memory, a batch being made from its samples, and one that is ready. One share stays free.
+    Each needs its own memory, the samples and the batch in the making, and a finished batch. One share stays free.
     """
     each = footprint.worker_bytes + 3 * footprint.batch_bytes
     if free_bytes < 0 or not each:
