@@ -1,4 +1,4 @@
-"""Command lines that argparse reads: what it refuses is said as everything else that stoker refuses.
+"""Command lines that argparse parses: its errors look like all other errors of stoker.
 
 One line with the rule, the value found, the next command and the code of :class:`ConfigError`; the status is 2.
 """

@@ -25,14 +25,14 @@ class CommandOption(NamedTuple):
 
 
 def split(argv: Sequence[str], command: str, options: Mapping[str, CommandOption]) -> tuple[dict[str, str], list[str]]:
-    """Divides a command line into options, as texts by name, and what follows them: the program with its arguments.
+    """Splits a command line into options, as texts by name, and the program with its arguments.
 
     Options end at the first other word, at ``-m module``, ``-c command`` or ``-``, or after ``--``. A request for help
     is the one option ``help`` and nothing else.
 
     Args:
-        argv: Words behind the command.
-        command: As a person writes it, such as ``stoker run``; for the messages.
+        argv: Words after the command.
+        command: Such as ``stoker run``; for the messages.
         options: By name, without the dashes.
 
     Raises:

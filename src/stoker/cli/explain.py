@@ -45,7 +45,7 @@ default the latest), the records are read.
 _COMMAND = "stoker explain"
 _OPTIONS = {**RUN_OPTIONS, "json": CommandOption(), "rank": CommandOption("a number")}
 _POLL_S = 0.05
-"""How often the program's state is looked at."""
+"""How often the program's state is polled."""
 
 
 def main(argv: list[str]) -> int:
@@ -134,8 +134,8 @@ def _explain_program(chosen: dict[str, str], program: list[str], *, as_json: boo
 def _run(command: list[str], environ: dict[str, str], target: Path) -> int:
     """Runs the program until it has explained its loaders or ended; returns its exit status.
 
-    Standard output is the explanation's, so what the program prints goes to standard error. The process that explained
-    may be a rank or a child: all processes are ended together, so that none sees another's end and goes on.
+    Standard output is for the explanation, so the program's output goes to standard error. A rank or a child may
+    produce the explanation: all processes are ended together, so that none sees another's end and continues.
     """
     sys.stdout.flush()
     process = subprocess.Popen(command, env=environ, stdout=2)

@@ -69,7 +69,7 @@ def _parser() -> Parser:
 
 
 def _choose(run: Run, cuts: list[CutChosen], loader: int | None, variant: int | None) -> CutChosen:
-    """The cut that was asked for."""
+    """The requested cut."""
     if not cuts:
         raise RunFolderError(
             f"`{run.folder}` must have a cut to show, and has none: {_why_none(run)}", folder=str(run.folder)

@@ -1,4 +1,4 @@
-"""Commands with commands of their own: `stoker cache warm`, `stoker perf fleet`."""
+"""Commands with subcommands: `stoker cache warm`, `stoker perf fleet`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Subcommand(NamedTuple):
 
 
 def choose(group: str, commands: Sequence[Subcommand], help_text: str, argv: list[str]) -> Subcommand | int:
-    """The command that is asked for; otherwise an exit status, after the help or an error was shown."""
+    """The requested command; otherwise an exit status, after the help or an error was shown."""
     if not argv or argv[0] in ("-h", "--help"):
         print(help_text, file=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2

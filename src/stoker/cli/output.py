@@ -1,4 +1,4 @@
-"""What a command gives out: JSON on standard output, a page or a picture where it was asked for."""
+"""Output of a command: JSON on standard output, or a page or a picture in a file."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _parser() -> Parser:
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Our arguments, and those of the program behind ``--``."""
+    """Arguments of the command, and those of the program after ``--``."""
     at = argv.index("--") if "--" in argv else len(argv)
     return argv[:at], argv[at + 1 :]
 

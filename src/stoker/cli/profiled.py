@@ -67,13 +67,13 @@ def _until_interrupted() -> Generator[None]:
 
 
 class Report:
-    """What is said after the program has been measured.
+    """Reports the result after the program has been measured.
 
     Args:
         program: with its arguments.
-        price: of an hour of what it runs on.
-        output: file that the profile is written to as well; ``-`` prints it instead of the screen.
-        predicts: whether the step is predicted, too.
+        price: of an hour of its hardware.
+        output: file to write the profile to; ``-`` prints it instead of the report.
+        predicts: whether to predict the step too.
     """
 
     def __init__(self, program: list[str], price: float | None, output: str | None, *, predicts: bool) -> None:
@@ -163,7 +163,7 @@ def _nothing_seen(records: list[RankRecord], status: int) -> str:
 
 
 def _print(text: str) -> None:
-    """To standard output, whose reader may have gone."""
+    """Writes to standard output, whose reader may be gone."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

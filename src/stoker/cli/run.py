@@ -17,7 +17,7 @@ OPTIONS = {
     )
     for key in KEYS
 }
-"""By the name of the setting that they give."""
+"""Options by the name of their setting."""
 
 
 def main(argv: list[str]) -> int:

@@ -1,1 +1,1 @@
-"""`stoker cache`: fill, look into, and serve the data cache; one module for commands that belong together."""
+"""`stoker cache`: fill, inspect and serve the data cache; related commands share a module."""

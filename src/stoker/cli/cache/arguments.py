@@ -63,11 +63,11 @@ def parser(name: str, description: str, epilog: str = "", *, several: bool = Fal
 
 
 def settings_of(arguments: argparse.Namespace, *, note: bool = True) -> CacheSettings:
-    """The settings of the cache as this folder and these arguments have them.
+    """The cache settings from this folder and these arguments.
 
     Args:
         arguments: of a command.
-        note: what is asked for of size and eviction, beside the pages.
+        note: store the requested size and eviction policy in the cache.
     """
     settings = resolve().settings.cache
     if arguments.dir:
@@ -81,7 +81,7 @@ def settings_of(arguments: argparse.Namespace, *, note: bool = True) -> CacheSet
 
 
 def checked(url: str) -> str:
-    """What reads a URL: as it is, once it names a place.
+    """Checks that a URL names a place and returns it.
 
     Raises:
         ConfigError: it does not.
@@ -111,10 +111,10 @@ def size_of(option: str, text: str, least: int = LEAST_BYTES) -> int:
     Args:
         option: as it is written.
         text: its value.
-        least: of the bytes.
+        least: smallest value (bytes).
 
     Raises:
-        ConfigError: it is no size, or too small.
+        ConfigError: it is not a size, or too small.
     """
     try:
         found = parse_bytes(text)
@@ -131,10 +131,10 @@ def directory_of(settings: CacheSettings) -> Path:
 
 
 def open_existing(settings: CacheSettings) -> PageStore:
-    """The cache, which must be there: looking at it is no reason to make one.
+    """The cache, which must exist: inspecting does not create one.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: it does not exist.
     """
     directory = directory_of(settings)
     try:

@@ -1,4 +1,4 @@
-"""`stoker cache bench URL`: an object read from its store and from the cache in turn, on this machine, now."""
+"""`stoker cache bench URL`: reads an object from its store and from the cache, in alternation."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from stoker.ui.figures import write_plural
 
 
 def pin(argv: list[str]) -> int:
-    """Pins what is, and will be, below a URL."""
+    """Pins everything below a URL, now and later."""
     arguments, settings, pages = _opened(
         "pin", "Pins everything below a URL, now and later: it is not evicted until it is unpinned.", argv
     )
@@ -36,7 +36,7 @@ def unpin(argv: list[str]) -> int:
 
 
 def evict(argv: list[str]) -> int:
-    """Drops what is cached.
+    """Evicts cached objects.
 
     Raises:
         ConfigError: neither a URL nor ``--all`` was given, or both.

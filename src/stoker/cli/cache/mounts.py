@@ -16,8 +16,8 @@ class Mounted(NamedTuple):
     """A store that a worker reads.
 
     Attributes:
-        spec: how it is opened.
-        prefix: what is below it is served.
+        spec: how to open it.
+        prefix: objects below it are served.
     """
 
     spec: SourceSpec
@@ -56,16 +56,16 @@ def mounts_of(texts: list[str]) -> dict[str, Mounted]:
 
 
 def grants_of(texts: list[str], mounts: Mapping[str, Mounted]) -> tuple[Grant, ...]:
-    """Who may read what: everyone everything that is mounted, unless it is said otherwise.
+    """Which identity may read what: without grants, everyone may read every mount.
 
-    Workers ask each other by the identity ``default``, which may read everything in any case: its secret is theirs.
+    Workers use the identity ``default`` among themselves, which may always read everything: its secret is theirs.
 
     Args:
         texts: ``IDENTITY=MOUNT`` or ``IDENTITY=MOUNT/PATH`` each.
         mounts: by name.
 
     Raises:
-        ConfigError: one is not of that form, or names no mount.
+        ConfigError: a text has another form, or names no mount.
     """
     identities = [DEFAULT_IDENTITY] if texts else ["*"]
     found = [mounted.grant(identity) for identity in identities for mounted in mounts.values()]

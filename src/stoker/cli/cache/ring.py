@@ -54,12 +54,12 @@ class RingNode(NamedTuple):
 
 
 class RingOwner(NamedTuple):
-    """Which workers are asked for some pages of an object.
+    """Which workers serve some pages of an object.
 
     Attributes:
         first_page, last_page: of these pages.
-        node: that owns them.
-        then: asked when it is lost, in this order.
+        node: their owner.
+        then: workers to try in order when the owner is lost.
     """
 
     first_page: int
@@ -84,7 +84,7 @@ def owners_of(settings: CacheSettings, name: ObjectName, num_pages: int) -> list
     Args:
         settings: of the cache, with the cluster.
         name: of the object.
-        num_pages: of it; 0 where its size is not known.
+        num_pages: of it; 0 if its size is unknown.
 
     Raises:
         MembershipError: nobody tells which workers there are.
@@ -113,7 +113,7 @@ def _record(client: PeerClient, join: str) -> RingRecord:
 
 
 def show_ring(settings: CacheSettings, *, as_json: bool) -> int:
-    """Asks every worker of a cluster and shows what they say; 1 if one is lost, or is not understood.
+    """Shows the state of every worker of a cluster; 1 if one is lost, or its answer is invalid.
 
     Args:
         settings: of the cache, with the cluster.

@@ -40,10 +40,10 @@ examples:
 
 
 def main(argv: list[str]) -> int:
-    """Serves; 0 after a drain of which all clients knew and that left nothing pinned behind, 1 otherwise.
+    """Serves; 0 after a drain that reached all clients and transferred all pinned pages, 1 otherwise.
 
     Raises:
-        ConfigError: an option is wrong.
+        ConfigError: an option is invalid.
     """
     arguments = _parser().parse_args(argv)
     mounts = mounts_of(arguments.mount)
@@ -161,7 +161,7 @@ def _certificate(arguments: argparse.Namespace) -> Certificate | None:
 
 
 def _directories(arguments: argparse.Namespace) -> tuple[Directories, tuple[Rule, ...]]:
-    """The directories with the sizes that are asked for, and the rules of paths."""
+    """The directories with the requested sizes, and the rules of paths."""
     paths: list[str | None] = list(dict.fromkeys(arguments.dir or [None]))
     sizes = [size_of("--size", text) for text in arguments.size]
     if len(sizes) == 1:
@@ -181,12 +181,12 @@ def _directories(arguments: argparse.Namespace) -> tuple[Directories, tuple[Rule
 
 
 def _alone(listen: list[str], socket: str) -> str:
-    """The membership of a worker that joins nobody."""
+    """The membership of a worker without a cluster."""
     return f"static:{listen[0] if listen else socket.removeprefix('unix://')}"
 
 
 def _node(join: str, listen: list[str], socket: str, directories: Directories) -> str:
-    """A worker's id: in a static list its address, elsewhere one that is kept beside its pages."""
+    """A worker's id: in a static list its address, otherwise one that is stored in its directory."""
     if join.startswith("static:"):
         return listen[0] if listen else socket.removeprefix("unix://")
     return node_of(directories.first)
@@ -210,7 +210,7 @@ def _made(path: Path) -> Path:
 def _door(
     arguments: argparse.Namespace, worker: WorkerSettings, mounts: dict[str, Mounted], directories: Directories
 ) -> DoorPlan | None:
-    """The HTTP door, where one is asked for."""
+    """The HTTP endpoint, if requested."""
     if not arguments.http:
         return None
     host, colon, port = arguments.http.rpartition(":")

@@ -1,4 +1,4 @@
-"""`stoker cache warm`: fills the cache beforehand, and says exactly what became of each object."""
+"""`stoker cache warm`: fills the cache beforehand, and reports the outcome for each object."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     """Warms the cache.
 
     Raises:
-        ConfigError: what is to be warmed cannot be understood, or is not there.
+        ConfigError: the objects to warm cannot be parsed, or do not exist.
     """
     arguments = _parser().parse_args(argv)
     urls = _urls(arguments.what)
@@ -175,7 +175,7 @@ def _listings(
 
 
 def _listed(urls: list[str], settings: CacheSettings, jobs: int) -> Iterator[tuple[StokerFileSystem, Listing]]:
-    """The objects of each URL; a list may name each of its objects by one, so they are asked for side by side."""
+    """The objects of each URL; a list may have one URL per object, so the requests run in parallel."""
     places = [open_place(url, settings) for url in urls]
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="stoker-list")
     try:

@@ -13,7 +13,7 @@ class Check:
     name: str
     status: Literal["ok", "warn", "fail"]
     found: str
-    """What is there."""
+    """What was found."""
     consequence: str = ""
     """What follows from it for a run; empty when all is well."""
     remedy: str = ""

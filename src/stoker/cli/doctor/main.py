@@ -105,7 +105,7 @@ def check_python(version: tuple[int, int]) -> Check:
 
 
 def check_cores(host: HostResources) -> Check:
-    """Whether there are cores for data workers beside the training process."""
+    """Whether there are cores for data workers besides the training process."""
     found = f"{host.cores:g} of {host.cores_of_machine} for this process (affinity and cgroup)"
     if host.cores < 2:
         return Check(
@@ -182,7 +182,7 @@ def check_slots() -> Check:
 
 
 def check_start_method(host: HostResources) -> Check:
-    """How multiprocessing starts children; stoker's own templates fork whatever this says."""
+    """How multiprocessing starts children; stoker's templates always fork."""
     forks = hasattr(os, "fork")
     return Check(
         name="start method",
@@ -194,9 +194,9 @@ def check_start_method(host: HostResources) -> Check:
 
 
 def probe_torch(python: str = sys.executable) -> TorchProbe | str:
-    """What torch says of itself in a process of its own, or the last line of why it cannot be imported.
+    """Facts about torch from a separate process, or the last line of its import error.
 
-    A separate process, since a broken driver or library can crash or hang the one that asks.
+    A separate process, since a broken driver or library can crash or hang it.
     """
     try:
         done = subprocess.run(
@@ -211,7 +211,7 @@ def probe_torch(python: str = sys.executable) -> TorchProbe | str:
 
 
 def check_torch(probe: TorchProbe | str, host: HostResources, *, gpu_driver: bool) -> list[Check]:
-    """Whether torch is there, new enough, able to use the GPU, and no more threaded than there are cores."""
+    """Whether torch is installed, new enough, able to use the GPU, and uses no more threads than cores."""
     if isinstance(probe, str):
         missing = "No module named 'torch'" in probe
         return [
@@ -277,7 +277,7 @@ def _check_threads(probe: TorchProbe, host: HostResources) -> Check:
 
 
 def _check_replaced(found: dict[str, list[str]] | str) -> Check:
-    """Whether all names of other libraries that stoker replaces are there, and which they are."""
+    """Whether all names of other libraries that stoker replaces exist, and which they are."""
     if isinstance(found, str):
         return Check(
             name="replaced",

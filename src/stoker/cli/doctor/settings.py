@@ -85,7 +85,7 @@ def _refusal(name: str, ask: Callable[[], object], found: str) -> Check:
 
 
 def _refused(name: str, error: StokerError) -> Check:
-    """A check that failed with an error of `stoker run`, whose own text has the remedy behind its last semicolon."""
+    """A check that failed with an error of `stoker run`; its text has the remedy after the last semicolon."""
     rule, _, remedy = str(error.args[0]).rpartition("; ")
     return Check(
         name=name,

@@ -33,10 +33,10 @@ examples:
 
 
 def main(argv: list[str]) -> int:
-    """Shows what is known of a fleet; returns the exit status.
+    """Shows the report on a fleet; returns the exit status.
 
     Raises:
-        ConfigError: an option has a wrong value.
+        ConfigError: an option has an invalid value.
         JobTableError: the table cannot be read.
     """
     arguments = _parser().parse_args(argv)
