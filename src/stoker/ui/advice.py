@@ -13,7 +13,7 @@ from stoker.ui.figures import write_percent, write_plural
 from stoker.ui.windows import Window
 
 INPUT_FRAC = 0.1
-"""From this share of the step time on, input wait is called the limit: below it, no more than that is to be won."""
+"""From this share of the step time on, input wait is the limit: below it, removing it gains less than that."""
 SEEDED = "--random sample"
 """The setting that a tier's reason names where random numbers alone keep a loader from more workers."""
 _WORTH_GAIN = 1.05
@@ -24,11 +24,11 @@ WAITING_CPU_FRAC = 0.5
 DEFAULT_MAX_WORKERS = 64
 """Where growth stops unless `max-workers` says otherwise."""
 IDLE_FRAC = 0.3
-"""Workers idle for this share of their time are not what is short."""
+"""With workers idle for this share of their time, workers are not the bottleneck."""
 READY_FRAC = 0.7
 """A program that finds its batch made at this share of its requests does not wait for slow items."""
 HANDOVER_FRAC = 0.5
-"""From this share of the input wait on, it is the handing over of batches that the program waits for."""
+"""From this share of the input wait on, the program waits for the hand-over of batches."""
 HANDOVER_S = 0.001
 """A shorter wait for each batch is what handing it over takes, not making it."""
 NO_BATCH = "no batch was recorded"
@@ -55,7 +55,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What the rules look at."""
+    """Input of the rules."""
 
     program: list[str]
     run: str
@@ -238,7 +238,7 @@ def _advise_cpu(situation: Situation, program: str) -> Advice:
 
 
 def _advise_workers(situation: Situation, program: str, run: str) -> Advice:
-    """More workers, where a setting keeps the number down; else the course of what was tried."""
+    """More workers, if a setting limits their number; else the history of trials."""
     workers = situation.window.workers if situation.window else 1
     for name in ("workers", "max_workers"):
         most = situation.config.get(name)

@@ -25,5 +25,5 @@ def write_cache_used(used: CacheUsed) -> str:
 
 
 def hit_frac(used: CacheUsed) -> float:
-    """Share of what was read that came from the cache's own pages."""
+    """Share of the read bytes that came from cached pages."""
     return min(1.0, used.hit_bytes / used.asked_bytes) if used.asked_bytes else 0.0

@@ -51,9 +51,9 @@ def latest_cuts(events: Iterable[Event], loader: int | None = None) -> list[CutC
 
 
 def headline_cut(cuts: list[CutChosen]) -> CutChosen | None:
-    """The one to show first: the cut in force that saves most, else one that was tried, else the first kind of step.
+    """The cut to show first: the one in force that saves most, else one that was tried, else that of the first variant.
 
-    A loader's last record would often be that of its last, short batch, which is a kind of step of its own.
+    A loader's last record is often that of its last, short batch, which is a separate variant.
     """
     moved = [cut for cut in cuts if cut.outcome == "moved"]
     if moved:
@@ -119,7 +119,7 @@ def seconds_of(nodes: Iterable[GraphNode]) -> float:
 
 
 def write_time(nodes: Iterable[GraphNode]) -> str:
-    """Time of some calls in a step; empty where none was timed: those that only take what was followed."""
+    """Time of some calls in a step; empty if none was timed."""
     seconds = seconds_of(nodes)
     return format_seconds(seconds) if seconds > 0 else ""
 

@@ -34,7 +34,7 @@ class Course:
     started_s: float = 0.0
     """When it began to ask for batches."""
     facts: list[str] = field(default_factory=list[str])
-    """Lines before the first step: what it works on, what is emulated."""
+    """Lines before the first step: the data, and what is emulated."""
     losses: list[str] = field(default_factory=list[str])
     times_s: list[float] = field(default_factory=list[float])
     """When each step was done."""
@@ -50,7 +50,7 @@ class Course:
 
     @property
     def took_s(self) -> float:
-        """From asking for the first batch to the end of the last step."""
+        """From the request for the first batch to the end of the last step."""
         return self.times_s[-1] - self.started_s
 
     def rounds(self) -> list[float]:
@@ -89,11 +89,11 @@ class DemoGain:
     """How many times as fast the second run was."""
 
     end: float
-    """By the medians of the last rounds."""
+    """Ratio of the medians of the last rounds."""
     least: float
     most: float
     whole: float
-    """By the whole time, start and search for the number of workers included."""
+    """Ratio of the whole times, including the start and the search for the number of workers."""
 
 
 def gain_of(plain: Course, served: Course) -> DemoGain:

@@ -48,7 +48,7 @@ def shorten(text: str, width: int, *, ellipsis: str = "…") -> str:
 
 
 def shorten_start(text: str, width: int, *, ellipsis: str = "…") -> str:
-    """As :func:`shorten`, cutting at the start: the end of a path tells more."""
+    """Like :func:`shorten`, but cuts at the start: the end of a path tells more."""
     if len(text) <= width:
         return text
     return ellipsis + text[len(text) - max(0, width - len(ellipsis)) :]

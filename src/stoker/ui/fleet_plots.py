@@ -99,7 +99,7 @@ def _kind(name: str) -> str:
 
 
 def draw_upgrades(upgrades: Sequence[Upgrade], groups: Sequence[str]) -> str:
-    """GPU time that each upgrade saves, as bars from a common zero, with the mean speed-ups beside."""
+    """GPU time that each upgrade saves, as bars from a common zero, next to the mean speed-ups."""
     low = min(0.0, *(each.gpu_time_saved_frac for each in upgrades))
     high = max(0.0, *(each.gpu_time_saved_frac for each in upgrades))
     span = (high - low) or 1.0

@@ -27,7 +27,7 @@ def write_gain(factor: float) -> str:
 
 
 def write_facts(report: FleetReport) -> list[str]:
-    """How large it is and how it was looked at."""
+    """Its size and how it was analysed."""
     overlap = {"none": "parts of a step add up", "full": "parts of a step overlap: the longest is all of it"}
     facts = [write_plural(report.jobs, "job"), write_plural(report.gpus, "GPU")]
     mark = " (unverified)" if report.overlap == "full" and report.constants else ""

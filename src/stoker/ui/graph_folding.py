@@ -58,7 +58,7 @@ def fold(cut: CutChosen) -> list[Box]:
 
 
 def _single(cut: CutChosen) -> list[Box]:
-    """One box a call; links to what is not there, or comes later, are left out."""
+    """One box a call; links to missing or later calls are omitted."""
     values = {value.number: value for value in cut.values}
     place = {node.number: number for number, node in enumerate(cut.nodes)}
     boxes: list[Box] = []

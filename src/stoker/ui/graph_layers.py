@@ -126,7 +126,7 @@ def _grid(row_of: Mapping[int, int], edges: Iterable[Edge]) -> tuple[_Grid, dict
 
 
 def _order(grid: _Grid) -> None:
-    """Sorts rows by the mean place of the neighbours, downwards and upwards in turn; keeps the best found."""
+    """Sorts rows by the mean place of the neighbours, alternating downwards and upwards; keeps the best order."""
     best, fewest = [list(row) for row in grid.rows], grid.crossings()
     for sweep in range(_SWEEPS):
         downwards = sweep % 2 == 0

@@ -26,7 +26,7 @@ class SceneItem:
     """``leaf``, ``sent``, or a call's place."""
     lines: list[str]
     right: str = ""
-    """At the end of the last line."""
+    """Text at the end of the last line."""
     tip: str = ""
     share: float = 0.0
     """Its time over that of the costliest."""

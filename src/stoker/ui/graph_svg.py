@@ -1,9 +1,8 @@
-"""A cut as a picture: the batch at the top, what data workers do, what they send, what stays in the training process.
+"""A cut as a picture: the batch at the top, calls in data workers, tensors sent, calls in the training process.
 
-One self-contained SVG, dark on light whatever the page around it, without scripts or anything fetched. Its class names
-are prefixed, so that it can stand inside a page. Colours tell the places apart for the colour-blind as well (blue,
-orange, grey), and so do the borders. What is folded, how, and when is the business of
-:mod:`stoker.ui.graph_folding`, where things stand that of :mod:`stoker.ui.graph_layers`.
+One self-contained SVG, dark on light on any page, without scripts or external resources. Its class names are prefixed,
+so that it can stand inside a page. Colours tell the places apart for the colour-blind as well (blue, orange, grey), and
+so do the borders. :mod:`stoker.ui.graph_folding` folds calls, and :mod:`stoker.ui.graph_layers` places them.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def render_svg(cut: CutChosen, *, site: str = "", inline: bool = False) -> str:
     Args:
         cut: what to draw.
         site: where the program made the loader.
-        inline: for a place inside a page, where the drawing is no document of its own.
+        inline: for a drawing inside a page instead of a separate document.
     """
     scene = build_scene(cut)
     drawing = lay_out(scene.row_of, scene.edges, lambda _: _WIDTH, _GAP)

@@ -89,7 +89,7 @@ def draw_list(items: Iterable[str], kind: str = "") -> str:
 
 
 def draw_facts(facts: Iterable[tuple[str, str]]) -> str:
-    """A list of names and what is said of each, both as text."""
+    """A list of names with descriptions, both as text."""
     return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(text)}</dd>' for name, text in facts)}</dl>"
 
 
@@ -110,7 +110,7 @@ class BarPart(NamedTuple):
         kind: its class, which colours it.
         frac: its share of the bar.
         title: what pointing at it shows.
-        text: what stands on it, where there is room.
+        text: its label, if there is room.
     """
 
     kind: str
@@ -135,7 +135,7 @@ def draw_bar(parts: Iterable[BarPart], labelled_frac: float = LABELLED_FRAC) -> 
 
 
 def draw_legend(entries: Sequence[tuple[str, str]]) -> str:
-    """Names of series beside their colours."""
+    """Names of series with their colours."""
     items = "".join(f'<span><i class="{kind}"></i>{escape(name)}</span>' for kind, name in entries)
     return f'<div class="legend">{items}</div>'
 

@@ -1,8 +1,8 @@
-"""Who takes the live line away when the process that drew it had no chance to: killed, ``os._exit``, ``exec``.
+"""Removes the live line when the process that drew it cannot: killed, ``os._exit``, ``exec``.
 
-A terminal keeps its margins until somebody takes them away, so a few words of shell wait for the end of a pipe that
-this process alone holds open, and then write what gives the terminal back. They are no child of this process, which may
-wait for its children, and in a session of their own, so no signal of terminal or process group ends them before.
+A terminal keeps its margins until they are reset. So a short shell command waits for the end of a pipe that only this
+process holds open, and then resets the terminal. It is not a child of this process, which may wait for its children,
+and runs in a separate session, so no signal of terminal or process group ends it before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TextIO
 from stoker.core.forking import Owner, at_fork
 
 _SCRIPT = 'exec 3<&0; { read -r _ <&3 || printf %s "$0"; } &'
-"""Reads a word of farewell or the end of the pipe; the ``&`` is what makes it nobody's child."""
+"""Reads a last line or the end of the pipe; the ``&`` detaches it from its parent."""
 
 
 class Keeper:

@@ -36,10 +36,10 @@ class LiveLine:
         """Writes nothing yet.
 
         Args:
-            stream: where to talk to the person, usually standard error.
+            stream: to write to, usually standard error.
             clock: monotonic seconds.
             mode: see :func:`stoker.ui.terminal.choose_mode`.
-            style: what the stream can show; its width is asked anew at each drawing.
+            style: what the stream can show; its width is queried at each drawing.
         """
         self._stream = stream
         self._clock = clock

@@ -12,7 +12,7 @@ from stoker.ui.windows import Split, Window, between
 SPAN_S = 3.0
 """The line shows about so much of the past: short enough to follow, long enough not to flicker."""
 _BAR = "#" * 12
-"""Stands for the split's bar, as wide as it is drawn."""
+"""Placeholder for the split's bar, of its width."""
 _LOST_SHOWN = 5
 _BOLD = 1
 _DIM = 90

@@ -65,7 +65,7 @@ class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     overall: Window | None
     start: Window | None
-    """The first batches behind the warm-up, with exactly the declared workers, already on stoker's transport."""
+    """The first batches after the warm-up, with exactly the declared workers, already on stoker's transport."""
     start_missing: str
     end: Window | None
     end_missing: str
@@ -89,7 +89,7 @@ class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
     versus: Comparison | None = None
     """How it fared against torch's own workers (`--versus-plain`)."""
     versus_missing: str = ""
-    """Why it was not compared, as half a sentence; empty where it was, and where nobody asked."""
+    """Why it was not compared, as half a sentence; empty if it was, or if no comparison was requested."""
 
 
 def records_of(run: Run, kind: type[_E], loader: int | None = None) -> list[_E]:
@@ -99,7 +99,7 @@ def records_of(run: Run, kind: type[_E], loader: int | None = None) -> list[_E]:
 
 
 def last_openings(run: Run) -> list[LoaderOpened]:
-    """How each loader was served in the end, by number: what is said before a trial or probe is over does not hold."""
+    """The final tier of each loader, by number; records before the end of a trial or probe are provisional."""
     last = {opened.loader: opened for opened in records_of(run, LoaderOpened)}
     return [last[number] for number in sorted(last)]
 
@@ -195,7 +195,7 @@ def _changed(
     changes: list[WorkerChange],
     cut: CutSummary | None,
 ) -> list[str]:
-    """What distinguishes the end of a run from its start; without a start, what was changed at all."""
+    """What changed between the start and the end of a run; without a start, all changes."""
     moved = ["part of the step moved to data workers"] if cut is not None and cut.outcome == "moved" else []
     if start is None or end is None:
         steps = [opened.declared_workers, *(change.workers for change in changes)]

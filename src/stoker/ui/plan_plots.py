@@ -76,7 +76,7 @@ class _Axis:
         return 100 * min(1.0, max(0.0, share))
 
     def ticks(self, wanted: Iterable[float]) -> list[float]:
-        """Those inside, none too near to the one before."""
+        """Ticks inside the range, none too close to the previous one."""
         kept: list[float] = []
         for value in wanted:
             inside = self.low <= value <= self.high

@@ -28,7 +28,7 @@ PART_WORDS = {
 
 
 def write_facts(report: PlanReport) -> Iterator[str]:
-    """What was asked."""
+    """The question of the plan."""
     yield f"{write_count(report.samples)} samples"
     if report.deadline_h is not None:
         yield f"within {format_hours(report.deadline_h)}"
@@ -115,7 +115,7 @@ def write_cores(plan: PlanRow) -> str:
 
 
 def write_counts(report: PlanReport) -> str:
-    """How many candidates there were, and what became of them."""
+    """How many candidates there were, and their outcomes."""
     priced = sum(family.priced for family in report.families)
     words = [f"{write_count(report.candidates)} candidates", f"{write_count(priced)} priced"]
     if report.unfit:

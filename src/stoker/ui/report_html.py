@@ -154,7 +154,7 @@ def _split_table(splits: list[tuple[str, Split]]) -> str:
 
 
 def _basis(loader: LoaderSummary) -> str:
-    """What the two windows are, so that nobody takes the start for a measurement of torch's own loader."""
+    """Explains the two windows, so that the start is not mistaken for a measurement of torch's own loader."""
     sentences: list[str] = [f"Loader {loader.site}."]
     if loader.end and not loader.changed:
         return f"{sentences[0]} Measured over: {write_steady(loader)}; {_unchanged(loader)}, so no gain is claimed."

@@ -1,4 +1,4 @@
-"""The plots of a loader's course: what is drawn, with which words; :mod:`stoker.ui.svg` knows how."""
+"""The plots of a loader over time: data and labels; :mod:`stoker.ui.svg` draws them."""
 
 from __future__ import annotations
 

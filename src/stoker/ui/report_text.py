@@ -163,7 +163,7 @@ def write_steady(loader: LoaderSummary) -> str:
 
 
 def _versus(loader: LoaderSummary, style: Style) -> list[str]:
-    """Against torch's own workers, where that was asked for."""
+    """The comparison with torch's own workers, if requested."""
     if loader.versus:
         return _rows("Versus", describe(loader.versus), style)
     if loader.versus_missing:

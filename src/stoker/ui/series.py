@@ -37,7 +37,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStep:
-    """From this time on, so many data workers."""
+    """The number of data workers from this time on."""
 
     t_s: float
     workers: int
@@ -86,7 +86,7 @@ def worker_steps(run: Run, loader: int) -> list[WorkerStep]:
 
 
 def _thin(records: Sequence[Progress]) -> list[Progress]:
-    """At most ``MAX_POINTS`` records, evenly in time; counters are cumulative, so none of the course is lost."""
+    """At most ``MAX_POINTS`` records, evenly in time; counters are cumulative, so no change is lost."""
     if not records:
         return []
     begin_s, end_s = records[0].t_s, records[-1].t_s

@@ -70,14 +70,14 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, or what is known of it so far."""
+    """A run, also an unfinished one."""
 
     run_id: str
     folder: str
     argv: list[str]
     started_unix_s: float
     duration_s: float
-    """To the last record."""
+    """Seconds to the last record."""
     outcome: str
     """``finished``, an exception's class name, or empty when the run left no end record."""
     hostname: str

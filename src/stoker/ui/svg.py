@@ -31,7 +31,7 @@ def nice_ticks(top: float, wanted: int = 4) -> list[float]:
 
 
 def count_ticks(top: int, wanted: int = 4) -> list[float]:
-    """As :func:`nice_ticks`, in whole numbers."""
+    """Like :func:`nice_ticks`, in whole numbers."""
     step = max(1, math.ceil(nice_ticks(top, wanted)[1] - 1e-9)) if top > wanted else 1
     return [float(step * number) for number in range(max(1, math.ceil(top / step)) + 1)]
 

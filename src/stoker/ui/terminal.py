@@ -1,9 +1,9 @@
-r"""A terminal that stoker shares with the program: what it can show, and its last row, which is ours during a run.
+r"""A terminal that stoker shares with the program: what it can show, and its last row, which stoker uses during a run.
 
-Anybody may write to the terminal at any time: the program and its threads, a debugger, readline, libraries in C, data
-workers, other ranks, children. We see none of that and need not: the margins of the terminal keep the last row out of
-what scrolls, and a drawing is one write that leaves the cursor where it was. So nothing that others write can meet our
-line, and our line meets nothing of theirs. Why so: ``docs/decisions/live_line_below_the_margins.md``.
+Others may write to the terminal at any time: the program and its threads, a debugger, readline, libraries in C, data
+workers, other ranks, children. stoker does not see their writes and need not: the margins of the terminal keep the last
+row from scrolling, and a drawing is one write that leaves the cursor in place. So their text never overwrites the live
+line, nor the line their text. The decision: ``docs/decisions/live_line_below_the_margins.md``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WHOLE = f"{_SAVE}\x1b[r{_RESTORE}"
 _LEAVE_LAST_ROW = "\x1bD\x1b[A"
 """Down and up again: scrolls by one where the cursor is on the last row, and does nothing elsewhere."""
 RELEASE = f"{_SAVE}\x1b[r\x1b[999;1H\x1b[0m\x1b[2K{_RESTORE}"
-"""Takes margins and line away, whatever the size of the terminal: a cursor is not moved beyond the last row."""
+"""Removes margins and line at any terminal size: a cursor does not move beyond the last row."""
 
 
 def choose_mode(stream: TextIO | None, environ: Mapping[str, str], *, quiet: bool = False, rank: int = 0) -> Mode:
@@ -60,7 +60,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def terminal_size(stream: TextIO) -> os.terminal_size | None:
-    """Columns and rows of a terminal, asked anew each time: people resize windows."""
+    """Columns and rows of a terminal, queried each time: users resize windows."""
     try:
         return os.get_terminal_size(stream.fileno())
     except (OSError, ValueError, AttributeError):
@@ -137,15 +137,15 @@ class StatusLine:
 
 
 def drawing(text: str, rows: int, *, resized: bool = False) -> str:
-    """What shows a text on the last row and keeps that row out of what scrolls; the cursor stays where it is.
+    """Codes that show a text on the last row and keep that row from scrolling; the cursor stays in place.
 
-    It sets up everything anew, so it is right also where a child (an editor, say) has taken the margins away, or the
-    window another size.
+    They set up everything again, so they also work after a child (an editor, say) removed the margins, or after a
+    resize.
 
     Args:
         text: narrower than the terminal.
         rows: of the terminal.
-        resized: whether an earlier drawing was for another size: what is left of it is below the cursor somewhere.
+        resized: whether the last drawing was for another size: its remains are somewhere below the cursor.
     """
     rest = _erase_below() if resized else ""
     return f"{_WHOLE}{rest}{_LEAVE_LAST_ROW}{_SAVE}\x1b[1;{rows - 1}r\x1b[{rows};1H\x1b[0m{text}\x1b[K{_RESTORE}"

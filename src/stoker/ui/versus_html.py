@@ -12,7 +12,7 @@ from stoker.ui.summary import Summary
 
 
 def draw_versus(summary: Summary) -> str:
-    """The section; empty where nobody asked for a comparison."""
+    """The section; empty if no comparison was requested."""
     cards = [_card(loader) for loader in summary.loaders if loader.versus or loader.versus_missing]
     return draw_section("Against plain python", "".join(cards)) if cards else ""
 

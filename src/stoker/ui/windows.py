@@ -46,7 +46,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """A loader between two records."""
 
     from_s: float
-    """Run time of the delivery that the window begins behind."""
+    """Run time of the delivery after which the window begins."""
     to_s: float
     """Run time of its last delivery."""
     first_batch: int
@@ -85,12 +85,12 @@ def monotone(records: Sequence[Progress]) -> list[Progress]:
 
 
 def between(first: Progress | None, last: Progress, *, until_now: bool = False) -> Window | None:
-    """The window from ``first`` (or the start of the run) to ``last``; None where nothing was delivered or timed.
+    """The window from ``first`` (or the start of the run) to ``last``; None if nothing was delivered or timed.
 
     Args:
-        first: the window begins behind the last delivery that it counts.
+        first: the window begins after the last delivery that it counts.
         last: the window ends with the last delivery that it counts.
-        until_now: a wait that goes on at ``last`` counts too, for a look at a run that is under way.
+        until_now: count a wait that still lasts at ``last``, for a run in progress.
     """
     batches = last.batches - (first.batches if first else 0)
     parts = [max(0.0, new - old) for new, old in zip(_times(last), _times(first) if first else (0.0,) * 4, strict=True)]
@@ -129,7 +129,7 @@ def delivered_s(record: Progress) -> float:
 
 
 def overall_window(records: Sequence[Progress]) -> Window | None:
-    """From the first delivery to the last one: how long the first batch took says nothing about the pace.
+    """The window from the first delivery to the last one: the time of the first batch says nothing about the rate.
 
     Args:
         records: a loader's records, monotone.
@@ -141,18 +141,18 @@ def overall_window(records: Sequence[Progress]) -> Window | None:
 
 
 def start_window(records: Sequence[Progress], changed_s: float | None) -> Window | None:
-    """The first batches behind the warm-up, before anything was changed.
+    """The first batches after the warm-up, before any change.
 
-    The first batch waits for processes to start, and the next ones were made meanwhile: by workers whose memory was
-    cold, beside those of the probe, into a queue that fills while nothing is taken. So the window begins when all that
-    was in flight at the first delivery has been delivered; each of the first workers has made a batch by then.
+    The first batch waits for processes to start. The next ones are made meanwhile, by workers with cold memory, during
+    the probe, into a queue that fills unread. So the window begins when all batches in flight at the first delivery
+    have been delivered; each of the first workers has made a batch by then.
 
     Args:
         records: a loader's records, monotone.
         changed_s: run time of the first change (of workers, depth or cut); None if there was none.
 
     Returns:
-        None where fewer than ``MIN_START_BATCHES`` batches were recorded by then.
+        None if fewer than ``MIN_START_BATCHES`` batches were recorded by then.
     """
     before = [record for record in records if record.batches and (changed_s is None or record.t_s <= changed_s)]
     if not before:
