@@ -11,7 +11,7 @@ from typing import Any, cast
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 _MOST = 1e9
-"""Of any figure of a data sheet, in the units of the file: more is a slip."""
+"""Largest figure of a data sheet, in the units of the file; a larger one is a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

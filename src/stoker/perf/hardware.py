@@ -47,7 +47,7 @@ class Provenance:
 
     @property
     def mark(self) -> str:
-        """What stands behind the number wherever it is shown."""
+        """Shown after the number everywhere."""
         return "" if self.basis.is_verified else " (unverified)"
 
 

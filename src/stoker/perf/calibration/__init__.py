@@ -1,1 +1,1 @@
-"""From times at the makers' rates to times that programs take: coefficients, how they are found, how far they hold."""
+"""Scales times at the vendors' rates to times of real programs: coefficients, their fit and their uncertainty."""

@@ -1,13 +1,13 @@
 """Coefficients of a step's terms.
 
 A step takes the sum over its terms (matrix products, attention, pointwise work, ...) of the time that each would take
-at the makers' rates, times a coefficient: the inverse of the efficiency that programs reach. What the host does to
-launch kernels goes on beside what the device computes; the two together take the root of the sum of their squares: the
-larger one where one is much larger, and more where they are alike, as they then wait for each other.
+at the makers' rates, times a coefficient: the inverse of the efficiency that programs reach. Kernel launches on the
+host overlap with the device's computation. The two together take the root of the sum of their squares: the larger one
+if one is much larger, and more if they are similar, as they then wait for each other.
 
-Coefficients are positive, start from a stated belief, and are moved by measured steps as far as these are surer than
-the belief: maximum a posteriori with log-normal beliefs; residuals of the logarithm of the step time under a
-pseudo-Huber loss, so that a few rows which were run in some other way do not turn the others; Levenberg-Marquardt.
+Coefficients are positive, start from a stated prior, and follow measured steps as far as these are surer than the
+prior: maximum a posteriori with log-normal priors; residuals of the logarithm of the step time under a pseudo-Huber
+loss, so that a few rows with other settings do not distort the rest; Levenberg-Marquardt.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NOISE = 0.03
 """Relative error of a step below which fitting better is worth nothing: repetitions of one configuration on several
 hosts differ by 0.1 to 4 % (reference rows of lambda-v1 on H100)."""
 _UNEXPLAINED = 0.15
-"""Of a step's logarithm, what the terms leave unexplained whatever their coefficients: about the median error of
-families that were left out. A measured step says no more of its terms than this."""
+"""Standard deviation of a step's logarithm that no coefficients explain: about the median error of families that were
+left out. It limits what a measured step says about its terms."""
 _ROUNDS, _CONVERGED, _GAINED = 200, 1e-7, 1e-6
 """At most; of a step of logarithms, and of the cost, what is not worth another round."""
 _LEAST_DAMPING, _MOST_DAMPING = 1e-9, 1e9
 
 Lane = Literal["device", "host", "alone"]
-"""Where a term's time passes: on the device, on the host beside it, or with neither doing anything else."""
+"""Where a term's time passes: on the device, on the host in overlap, or exclusively."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +83,17 @@ class Calibration:
         return _steps(_lanes(self.terms), at_spec, self.coefficients)[0]
 
     def doubts(self, at_spec: Array, beside: Array | None = None) -> Array:
-        """How little is known of what a step consists of: large where it rests on a term that no measurement showed.
+        """Uncertainty of a step from its terms: large if it depends on a term that no measurement covers.
 
         Args:
             at_spec: shape (rows, terms), in seconds at the makers' rates.
-            beside: the same of measured steps of the same programs, whose errors are known.
+            beside: the same for measured steps of the same programs, whose errors are known.
 
         Returns:
-            Shape (rows,): standard deviation of the logarithm of the step, or of what it is to the one beside it.
+            Shape (rows,): standard deviation of the logarithm of the step, or of its ratio to the measured one.
 
         Raises:
-            ValueError: it has no covariance.
+            ValueError: the calibration has no covariance.
         """
         if self.covariance is None:
             raise ValueError("a calibration needs a covariance to doubt its steps: `with_covariance` gives it one")
@@ -136,7 +136,7 @@ def with_covariance(calibration: Calibration, at_spec: Array) -> Calibration:
 
 
 def _shares(calibration: Calibration, at_spec: Array) -> Array:
-    """By how much of itself a step grows with each coefficient, of shape (rows, terms); 0 of a step without work."""
+    """Relative growth of a step with each coefficient, of shape (rows, terms); 0 for a step without work."""
     seconds, grown = _steps(_lanes(calibration.terms), at_spec, calibration.coefficients)
     return np.divide(
         at_spec * calibration.coefficients * grown,

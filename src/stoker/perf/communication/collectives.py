@@ -21,7 +21,8 @@ _FROM: dict[Basis, str] = {
 _LINKS = {"nvlink": "NVLink", "pcie": "PCIe", "host": "the memory of the host"}
 """Fabrics as they are called in sentences."""
 _SWEEP_SPREAD = 1.15
-"""Of measured all-reduces on another server of the same kind: A100 sweeps of neighbouring counts differ by as much."""
+"""Spread of measured all-reduces on another server of the same kind: A100 sweeps of neighbouring counts differ by as
+much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,23 +13,22 @@ from stoker.perf.catalogue import Gpu
 from stoker.perf.communication.cost import Basis
 
 NETWORK_SHARE, NETWORK_STEP_S, NETWORK_SPREAD = 0.7, 19.2e-6, 2.0
-"""Of exchanges between servers: what they get of the links (70 %, recalled from arXiv 1910.05930 and unverified), what
-a step of a ring waits (twice NCCL's 9.6 us for a network, for which its tuning model has 1.9 times in large rings:
-NVIDIA/nccl src/graph/tuning.cc at 01afd20), and how far off they may be (assumed)."""
+"""Constants of exchanges between servers: their share of the links' rate (70 %, recalled from arXiv 1910.05930 and
+unverified), the latency of a ring step (twice NCCL's 9.6 us for a network, for which its tuning model has 1.9 times in
+large rings: NVIDIA/nccl src/graph/tuning.cc at 01afd20), and their uncertainty (assumed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """What joins the GPUs of a server.
+    """The links between the GPUs of a server.
 
     Attributes:
-        sweep: family of GPUs whose measured all-reduces hold here; empty for none.
-        bandwidth: bytes/s that each GPU of a ring sends, which NCCL calls the bus bandwidth; of counts that no sweep
-            has.
-        step_s: seconds that each step of a ring waits.
-        start_s: seconds of a call.
-        spread: factor by which an exchange may well be faster or slower.
-        slowdown: computation takes 1 + this times as long while an exchange goes on.
+        sweep: family of GPUs whose measured all-reduces apply here; empty for none.
+        bandwidth: bytes/s that each GPU of a ring sends (NCCL's bus bandwidth), for counts that no sweep has.
+        step_s: latency of each step of a ring.
+        start_s: latency of a call.
+        spread: factor by which an exchange may be faster or slower.
+        slowdown: computation takes 1 + this times as long during an exchange.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""How much of an exchange goes on beside computation: one lane that computes, one link that transfers, event by event.
+"""How much of an exchange overlaps with computation: simulates one compute lane and one link, event by event.
 
-Both take their work in order. A transfer starts when the link is free and the tasks before it are done; a task that
+Both process their work in order. A transfer starts when the link is free and the tasks before it are done; a task that
 needs a transfer waits for it. While the link is busy computation is slower by a stated factor, since the kernels of a
 collective take multiprocessors and memory bandwidth.
 """
@@ -55,11 +55,11 @@ class Overlap:
 
 
 def overlapped(tasks: Sequence[Task], transfers: Sequence[Transfer], slowdown: float = 0.0) -> Overlap:
-    """Runs tasks and transfers beside each other.
+    """Runs tasks and transfers in overlap.
 
     Args:
-        tasks: in the order in which they are computed.
-        transfers: in the order in which they pass the link.
+        tasks: in order of computation.
+        transfers: in order on the link.
         slowdown: computation takes 1 + this times as long while the link is busy.
 
     Raises:

@@ -10,8 +10,8 @@ from stoker.perf.communication.times import layers_of
 from stoker.perf.features.records import MATRIX_KINDS, Layer, StepFeatures, block_of
 
 ALL_REDUCES = 2
-"""Of a block's activations, in the forward pass as well as in the backward pass (Megatron-LM, arXiv 1909.08053, section
-3: one after the attention, one after the MLP)."""
+"""Exchanges of a block's activations, in the forward pass as well as in the backward pass (Megatron-LM, arXiv
+1909.08053, section 3: one after the attention, one after the MLP)."""
 _WIDE_LOSS, _NARROW_LOSS = 1.27, 0.3
 
 
@@ -35,11 +35,11 @@ def split_layers(features: StepFeatures) -> frozenset[int]:
 
 
 def narrowed(features: StepFeatures, count: int) -> float:
-    """How much longer products take that are cut in so many, beside being a part: the narrower, the less efficient.
+    """Factor by which split products are slower than their share of the whole: narrower ones are less efficient.
 
-    Source: products of MPT on A100s take 1.27 + 0.3 x 1024 / width of their time at the maker's rate (what
-        :mod:`stoker.perf.study.workloads.gpt` believes too, as calibrated on MPT); the width is that of the residual
-        stream.
+    Source: products of MPT on A100s take 1.27 + 0.3 x 1024 / width of their time at the maker's rate
+        (:mod:`stoker.perf.study.workloads.gpt` assumes the same, as calibrated on MPT); the width is that of the
+        residual stream.
     """
     widths = [
         min(operation.dims[2:])

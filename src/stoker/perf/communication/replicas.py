@@ -54,7 +54,7 @@ class Exchange:
 
 
 def ddp(shard: Shard, group: Group) -> Exchange:
-    """The last micro-batch: all-reduces of buckets beside the backward pass; rows of embeddings, gathered, after it."""
+    """The last micro-batch: all-reduces of buckets overlap with the backward pass; embedding rows follow."""
     buckets = list(buckets_of(tuple(reversed(shard.gradient_bytes))))
     costs = _each(all_reduce, group, [size for size, _ in buckets])
     places = [place for _, place in buckets]
@@ -65,14 +65,14 @@ def ddp(shard: Shard, group: Group) -> Exchange:
 
 
 def scattered(shard: Shard, group: Group) -> Exchange:
-    """ZeRO-1 and -2 up to the optimizer: gradients are scattered, bucket by bucket, beside the backward pass."""
+    """ZeRO-1 and -2 up to the optimizer: scattering gradients, bucket by bucket, overlaps with the backward pass."""
     buckets = list(buckets_of(tuple(reversed(shard.gradient_bytes))))
     costs = _each(reduce_scatter, group, [size for size, _ in buckets])
     return _priced(*_ddp_tasks(shard.backward_s[::-1], [place for _, place in buckets]), costs, group)
 
 
 def gathered(shard: Shard, group: Group) -> Exchange:
-    """ZeRO-1 and -2 after the optimizer: nothing goes on beside it."""
+    """ZeRO-1 and -2 after the optimizer: nothing overlaps."""
     return exposed(all_gather(group, sum(shard.weight_bytes)))
 
 
@@ -114,7 +114,7 @@ def pearl(shard: Shard, group: Group, touched_bytes: float, count: int) -> Excha
 
 
 def exposed(cost: ExchangeCost) -> Exchange:
-    """Nothing goes on beside it."""
+    """Nothing overlaps."""
     return Exchange(Overlap(cost.seconds, 0.0), cost.low, cost.high, cost)
 
 

@@ -19,9 +19,9 @@ _PCIE_SHARE = 0.7
 
 
 def served(shard: Shard, features: StepFeatures, machines: Machines, strategy: Strategy, group: Group) -> Exchange:
-    """What a step of workers exchanges, with servers or with the holders of embeddings.
+    """What workers exchange in a step, with servers or with the holders of embeddings.
 
-    Workers push gradients and pull weights once a step; holders are asked for rows in each micro-batch.
+    Workers push gradients and pull weights once a step; they request rows from the holders in each micro-batch.
     """
     if strategy.data == "pearl":
         return pearl(shard, group, features.weights.embedding_touched_bytes, strategy.accumulation)

@@ -1,7 +1,7 @@
-"""Spreads a step over GPUs: from the times of one GPU to those of all of them.
+"""Spreads a step over GPUs: from the times on one GPU to those on all of them.
 
-A step is computation, the exchange that it does not hide, idle time of a pipeline's stages, waiting for the slowest
-GPU, and the optimizer. The times of one GPU are given; what is added here comes with an interval.
+A step is computation, exposed communication, pipeline bubbles, straggler wait, and the optimizer. The times on one GPU
+are given; the parts added here come with an interval.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ class Spread:
     """One optimizer step on all GPUs.
 
     Attributes:
-        step_s: the step.
-        low, high: its interval, as far as what is added to the times of one GPU is unsure.
+        step_s: the step. low, high: its interval, from the uncertainty of what is added to the times on one GPU.
         compute_s: forward and backward passes of all micro-batches on one GPU, recomputation included.
-        optimizer_s: on one GPU, of the weights that it keeps.
-        exposed_s, hidden_s: exchange that computation does not hide, and that it hides.
-        bubble_s: stages of a pipeline that wait for others.
-        waiting_s: for the slowest GPU.
+        optimizer_s: on one GPU, of the weights that it keeps. exposed_s, hidden_s: communication that does not overlap
+            with computation, and that does.
+        bubble_s: pipeline stages waiting for others.
+        waiting_s: straggler wait.
         basis: of the exchange.
         notes: what was assumed, as sentences.
         unvalidated: parts that no measurement has validated.
@@ -166,7 +165,7 @@ _NOT_MEASURED = {"ps": "parameter servers", "pearl": "partitioned embeddings", "
 
 
 def is_measured(strategy: Strategy, gpus: int) -> bool:
-    """Whether somebody measured steps that were spread so. vTrain's table of cut replicas is arithmetic."""
+    """Whether measurements of steps with this strategy exist. vTrain's table of split replicas is arithmetic."""
     cut = strategy.tensor * strategy.pipeline
     return cut == 1 and (gpus == 1 or strategy.data not in _NOT_MEASURED)
 

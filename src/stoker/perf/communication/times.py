@@ -1,4 +1,4 @@
-"""Seconds of a step on one GPU, layer by layer: what an exchange can hide behind."""
+"""Seconds of a step on one GPU, layer by layer, which an exchange can overlap with."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class PassTimes:
     Attributes:
         forward_s, backward_s: of each of :func:`layers_of` the features, in their order.
         optimizer_s: of all weights.
-        host_s: that the host needs to launch both passes, where the other times are those of the device alone. The two
-            go on beside each other and take the root of the sum of their squares, as in calibration.
+        host_s: that the host needs to launch both passes, if the other times are those of the device alone. The two
+            overlap and take the root of the sum of their squares, as in calibration.
     """
 
     forward_s: tuple[float, ...]
@@ -59,7 +59,7 @@ class PassTimes:
 
     @staticmethod
     def of(features: StepFeatures, seconds: Callable[[Operation], float]) -> PassTimes:
-        """From the seconds of each operation; work outside of known modules belongs to the first layer."""
+        """Layer times from the seconds of each operation; work outside known modules belongs to the first layer."""
         layers = layers_of(features)
         places = {layer.module: number for number, layer in enumerate(layers)}
         sums = {"forward": [0.0] * len(layers), "backward": [0.0] * len(layers)}
@@ -73,7 +73,7 @@ class PassTimes:
 
     @staticmethod
     def shared(features: StepFeatures, forward_s: float, backward_s: float, optimizer_s: float) -> PassTimes:
-        """From the seconds of whole passes: layers share them as their FLOPs and bytes say."""
+        """Layer times from the seconds of whole passes, divided by FLOPs and bytes."""
         weights = PassTimes.of(features, _weight)
         return PassTimes(
             forward_s=_shares(weights.forward_s, forward_s),
@@ -83,7 +83,7 @@ class PassTimes:
 
     @staticmethod
     def measured(features: StepFeatures, step_s: float) -> PassTimes:
-        """From the seconds of a whole step: parts share them as their FLOPs and bytes say.
+        """Layer times from the seconds of a whole step, divided by FLOPs and bytes.
 
         Raises:
             ValueError: the features have no operations.

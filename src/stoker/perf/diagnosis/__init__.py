@@ -1,1 +1,1 @@
-"""A measured step beside a predicted one: its parts, what limits it, and what to do next. Arithmetic, without torch."""
+"""Compares a measured step with a predicted one: its parts, its bottleneck, and what to do next. Without torch."""

@@ -1,4 +1,4 @@
-"""From what ranks have recorded to a step's parts: always-on marks say how long, sampled steps say on what."""
+"""Divides a step into parts from the ranks' records: always-on marks give durations, sampled steps give causes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class StepBreakdown(NamedTuple):
     sampled: int
 
     def parts(self) -> dict[str, float]:
-        """By the rows that predictions have."""
+        """Seconds by the rows of a prediction."""
         return fold(self.seconds, PREDICTED)
 
 
 def break_down(record: RankRecord) -> StepBreakdown | None:
-    """The step of one rank; None where no whole step was seen.
+    """The step of one rank; None if no whole step was observed.
 
-    Sampled steps are slower than others. What sampling adds lies between operators, so it is taken from the host's
-    part first; what is left of the difference is spread over all. On the CPU the optimizer's time is that of the marks,
-    which disturb nothing. Without sampled steps, what lies between batch and optimizer is ``other``: not divided.
+    Sampled steps are slower than others. The overhead of sampling lies between operators, so it is subtracted from the
+    host's part first, and the rest from all parts. On the CPU the optimizer's time comes from the marks, which have no
+    overhead. Without sampled steps, the time between batch and optimizer is ``other``, undivided.
     """
     plain = [step for step in record.steps if not step.sampled] or list(record.steps)
     if not plain:

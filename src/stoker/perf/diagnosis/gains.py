@@ -7,11 +7,11 @@ from stoker.records.profile import Gain, LoaderFacts, Usage
 NOT_BOUND = 0.05
 """Share of input wait below which a step does not count as bound by input; what data workers are scaled to."""
 SHARED_CORES = 0.65
-"""Of the processor time that full cores seem to have, what is there at worst: two hardware threads of one core do about
-1.3 times the work of one, and virtual machines do not tell that their cores are such threads."""
+"""Worst-case share of real CPU time in that of apparently full cores: two hardware threads of one core do about 1.3
+times the work of one, and virtual machines hide that their cores are such threads."""
 
 _NOISE_CORES = 0.15
-"""What a machine's own services take of its cores: less is nobody's."""
+"""Cores that a machine's own services use; less use by others is ignored."""
 _LEAST_CORES = 0.01
 
 

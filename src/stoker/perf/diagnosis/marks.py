@@ -1,7 +1,7 @@
-"""From marks that cost nanoseconds to steps: batch asked for, batch delivered, optimizer begun, optimizer done.
+"""Builds steps from marks that cost nanoseconds: batch requested, batch delivered, optimizer begun, optimizer done.
 
-A step ends with a step of the optimizer that stepped first (one that trains two models in turn has one step for both),
-or, where no optimizer steps, with the request for the next batch.
+A step ends with a step of the optimizer that stepped first (a program that trains two models in turn has one step for
+both), or, without an optimizer, with the request for the next batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class MarkKind(IntEnum):
     ASKED = 0
     DELIVERED = 1
     STEPPING = 2
-    """An optimizer begins, or goes on after it had the loss computed by the program."""
+    """An optimizer begins, or continues after the program computed the loss for it."""
     STEPPED = 3
 
 
@@ -45,7 +45,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class _Begun:
-    """A step since its beginning. What begins in it counts in full, even where it ends behind it."""
+    """A step in progress. What begins in it counts in full, even if it ends later."""
 
     begin_s: float
     wait_s: float = 0.0
@@ -53,12 +53,12 @@ class _Begun:
     optimizer_s: float = 0.0
     batches: int = 0
     asked_s: float | None = None
-    """When its first batch was asked for."""
+    """When its first batch was requested."""
     worked_s: float | None = None
     """When its last optimizer was done."""
 
     def waited(self, asked: Mark, delivered: Mark) -> None:
-        """A batch was asked for in it, and has come."""
+        """A batch was requested in it, and has arrived."""
         self.wait_s += delivered.t_s - asked.t_s
         self.wait_cpu_s += max(0.0, delivered.cpu_s - asked.cpu_s)
         self.batches += 1
@@ -71,7 +71,7 @@ class _Begun:
         self.worked_s = end_s
 
     def after_s(self, end_s: float, *, by_optimizer: bool) -> float:
-        """From an optimizer's end to the request for a batch: at its beginning, or where batches count, at its end."""
+        """Time from an optimizer's end to the request for a batch: before the step, or if batches count, at its end."""
         if by_optimizer:
             return self.asked_s - self.begin_s if self.asked_s is not None else 0.0
         return end_s - self.worked_s if self.worked_s is not None else 0.0
@@ -107,10 +107,10 @@ def steps_of(marks: Sequence[Mark], *, by_optimizer: bool, sampled: tuple[int, i
 
 
 def _begun_at(end: Mark, marks: Iterable[Mark]) -> list[_Begun]:
-    """One for each mark like ``end``, with what began behind it.
+    """One step for each mark like ``end``, with what began after it.
 
-    A loader inside of another's dataset is part of that one's wait. Of an optimizer that has the loss computed in
-    between, only what follows the last computation is its own.
+    A loader inside another's dataset is part of that one's wait. For an optimizer with a closure, only the time after
+    the last loss computation counts as optimizer.
     """
     begun = [_Begun(0.0)]  # what comes before the first end is part of no step
     waiting: list[tuple[Mark, _Begun]] = []

@@ -29,16 +29,16 @@ def find_residual(
     modules: Iterable[ModuleTime],
     expected: Mapping[str, Mapping[str, float]],
 ) -> Residual:
-    """The part whose share of the step is most above the predicted one, and the module that holds most of that.
+    """The part whose share of the step exceeds the predicted one most, and the module with most of the excess.
 
-    Shares rather than seconds are compared: what is off in all parts alike says nothing about any of them. Input is
-    left out, since a prediction from the model does not know it.
+    Shares and not seconds are compared, since an error common to all parts says nothing about any of them. Input is
+    excluded, since a prediction from the model does not include it.
 
     Args:
         measured: seconds by part.
         predicted: the same step.
         modules: measured seconds by module.
-        expected: by part and module, amounts that are in proportion to the predicted seconds (:func:`modules_of`).
+        expected: by part and module, amounts in proportion to the predicted seconds (:func:`modules_of`).
     """
     known = [name for name in NAMES if name != "input"]
     measured_s = {name: measured.get(name, 0.0) for name in known}
@@ -79,11 +79,11 @@ def modules_of(features: StepFeatures | None) -> dict[str, dict[str, float]]:
 
 
 def locate(gaps: Mapping[str, float], total: float) -> str:
-    """The innermost module that holds most of a gap; empty where it is spread over the model.
+    """The innermost module with most of a gap; empty if it is spread over the model.
 
     Args:
         gaps: by path of module, of its own operations.
-        total: the whole gap; of the others those count that have its sign.
+        total: the whole gap; only gaps of its sign count.
     """
     alike = {path: abs(gap) for path, gap in gaps.items() if gap * total > 0}
     whole = sum(alike.values())

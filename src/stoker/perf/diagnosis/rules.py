@@ -30,13 +30,13 @@ STRAGGLER_LOST = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a verdict needs beside the profile.
+    """What a verdict needs in addition to the profile.
 
     Attributes:
-        price_per_hour: of all that the program runs on.
+        price_per_hour: of all the program's hardware.
         commands: names of stoker's commands; only these are advised.
-        features: of the program, where they are known.
-        run: the run folder as a person would type it; what was measured anchors a plan.
+        features: of the program, if known.
+        run: the run folder as typed; its measurement anchors a plan.
         alternatives: predictions of the same step in another precision, by its name.
         mean_wait_cpu_s: processor time a step that the training thread spends while it waits for batches.
     """
@@ -57,9 +57,9 @@ def level(share: float, levels: tuple[float, float]) -> str:
 def judge(profile: Profile, context: Context) -> Verdict:
     """The verdict on a profile.
 
-    What keeps the device from computing comes before what it computes: stragglers, where waiting for them is most of
-    the exposed communication; then whatever of input, communication and host is high, the largest first; then input and
-    communication where they are moderate. Where none of these is, the step is bound by its own operations.
+    What keeps the device idle comes before what it computes: stragglers, if waiting for them is most of the exposed
+    communication; then high input, communication and host shares, the largest first; then moderate input and
+    communication. Otherwise the step is bound by its own operations.
     """
     if not profile.sampled and level(_share(profile, "input"), INPUT_LEVELS) == "":
         return _unknown(profile)
@@ -228,7 +228,7 @@ _ITSELF = "no data workers: the program makes them itself"
 
 
 def _copy(profile: Profile, context: Context, severity: str, text: str, evidence: list[str]) -> Verdict:
-    """Most of the input is copying to the device, which can go on beside computation."""
+    """Most of the input is copying to the device, which can overlap with computation."""
     evidence = [*evidence, f"copies to the device take {format_seconds(profile.details.copy_s)} without overlap"]
     best = profile.seconds - profile.details.copy_s
     basis = "copies that overlap with compute cost nothing; copies that do not gain nothing"

@@ -1,4 +1,4 @@
-"""From a trace of several consecutive steps to each step's seconds by label, and to modules and operators."""
+"""Divides a trace of several consecutive steps into seconds by label, module and operator."""
 
 from __future__ import annotations
 

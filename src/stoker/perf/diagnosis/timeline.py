@@ -1,7 +1,7 @@
-"""From the spans of a traced step to seconds by label: nested operators, beside them exchange and a device's kernels.
+"""Divides the spans of a traced step into seconds by label: nested operators, communication and device kernels.
 
 On the CPU the operators are the kernels: each instant of the training thread belongs to the innermost operator. With a
-device, each instant belongs to what the device does, and where it does nothing to what the host is at.
+device, each instant belongs to the device's work, or while it is idle to the host's.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class TracedRange:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of the training thread that belongs to one thing.
+    """A stretch of the training thread with one label.
 
     Attributes:
-        covered: whether some range of the trace is there; waiting for an exchange leaves none.
-        begins: whether the range begins here; others go on after what they called.
+        covered: whether a range of the trace covers it; waiting for an exchange leaves none.
+        begins: whether the range begins here; others continue after a nested call.
     """
 
     start: int
@@ -74,10 +74,10 @@ class _Open:
 
 
 def flatten(spans: Iterable[TracedRange]) -> list[Segment]:
-    """The training thread as stretches without gaps, each of its innermost range, from its first range to its last.
+    """The training thread as contiguous stretches, each of its innermost range, from its first range to its last.
 
-    Waiting for a batch and the optimizer swallow what is inside of them. What no range covers is the host's, or, from
-    the end of an optimizer's step to the next request for a batch, other.
+    Waiting for a batch and the optimizer include everything inside. Time without a range is the host's, or, from the
+    end of an optimizer's step to the next request for a batch, other.
     """
     ordered = sorted(spans, key=lambda span: (span.start, -span.end))
     if not ordered:

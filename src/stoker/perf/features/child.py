@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
 # pyright: reportUnknownLambdaType=false
-"""Runs a user's program up to its second optimizer step, in a process of its own, and writes what that step was.
+"""Runs a user's program up to its second optimizer step, in a separate process, and writes the features of that step.
 
-Its parameters are fake from the moment they are made; its data are real. The first step is let go by, since optimizers
-make their state in it.
+Its parameters are fake from their creation; its data are real. The first step is skipped, since optimizers create their
+state in it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Program:
         self.target, self.out = target, out
         self.name = ""
         self.batches: list[list[Tensor]] = []
-        """Of the step that goes on, or the last one before it where that loaded none."""
+        """Tensors of the batches of the current step, or of the last one before it if this loaded none."""
         self.begun = False
         self.has_several = False
         """Whether several optimizers step; then all have made their states after two steps of the first."""

@@ -34,18 +34,18 @@ class Defined:
 def characterise_definition(target: str, *, hints: Mapping[str, float] | None = None) -> Defined:
     """What one training step of a definition computes, touches and keeps.
 
-    The function gives what ``stoker.perf.characterise`` takes: a dict of its arguments, a tuple of the first ones
-    (module, inputs), or features that it has already. It is called with the meta device as torch's default, so that
-    weights of any size cost nothing. A function without a parameter has one batch; one with a parameter is asked for
-    two sizes near the parameter's default. They are primes: with powers of two, activations may have the size of some
-    weight by chance, and operations on the two would be counted as one kind.
+    The function returns what ``stoker.perf.characterise`` takes: a dict of its arguments, a tuple of the first ones
+    (module, inputs), or finished features. It is called with the meta device as torch's default, so that weights of any
+    size cost nothing. A function without a parameter has one batch; one with a parameter is called with two sizes near
+    the parameter's default. They are primes: with powers of two, activations may have the size of some weight by
+    chance, and operations on both would count as one kind.
 
     Args:
         target: ``package.module:function`` or ``file.py:function``.
         hints: elements or fractions by line or operation, as of ``characterise``.
 
     Raises:
-        TracingError: there is no such function, it fails, or it gives something else; fields: status.
+        TracingError: the function does not exist, fails, or returns something else; fields: status.
     """
     module, colon, function = target.rpartition(":")
     if not (module and colon and function.isidentifier()):

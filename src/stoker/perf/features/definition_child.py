@@ -1,5 +1,5 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Asks a user's function for what ``characterise`` takes, in a process of its own, and writes the features."""
+"""Calls a user's function for the arguments of ``characterise``, in a separate process, and writes the features."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.step import characterise
 
 _FIRST_BATCH = 1
-"""Of a function that is asked for batches and names no size of its own."""
+"""Default batch size of a function with a size parameter but without a default."""
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ _SERVER = 8
 
 
 def architecture_for(num_gpus: int) -> Architecture:
-    """How so many GPUs are joined where nobody says: replicas within a server, or in several."""
+    """Default architecture for so many GPUs: replicas within a server, or in several."""
     if num_gpus == 1:
         return Architecture.ONE_GPU
     return Architecture.ALLREDUCE_LOCAL if num_gpus <= _SERVER else Architecture.ALLREDUCE_CLUSTER
@@ -25,7 +25,7 @@ def fleet_row(found: StepFeatures, architecture: Architecture, num_gpus: int) ->
     """The columns of one job in which each GPU computes this step.
 
     Products, convolutions, attention and recurrent layers count by their FLOPs, all other operations by their bytes,
-    each operation a kernel of its own. Optimizer states belong to tables and the rest by their sizes.
+    each operation as a separate kernel. Optimizer states belong to tables and the rest by their sizes.
 
     Raises:
         ValueError: the architecture has another number of GPUs.

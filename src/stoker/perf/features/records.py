@@ -1,4 +1,4 @@
-"""What is known of one training step: its operations, weights and memory. Plain data, without torch."""
+"""The features of one training step: its operations, weights and memory. Plain data, without torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one operation that are alike: same phase, module, precision and sizes."""
 
     name: str
-    """As torch calls it, such as ``mm`` or ``native_layer_norm``; ``attention.flash`` and ``lstm`` for fused ones."""
+    """Torch's name, such as ``mm`` or ``native_layer_norm``; ``attention.flash`` and ``lstm`` for fused ones."""
     kind: str
     """Class of operation: ``matmul``, ``conv``, ``attention``, ``rnn``, ``norm``, ``pointwise``, ... or ``unknown``."""
     phase: Phase
@@ -43,7 +43,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters, and what training keeps beside them."""
+    """Parameters, and the training state that belongs to them."""
 
     dense_count: int
     embedding_count: int
@@ -54,7 +54,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     embedding_gradient_bytes: int
     """The whole table, or the touched rows where gradients are sparse."""
     embedding_touched_bytes: int
-    """Rows that one step looks up, each counted as often as it is."""
+    """Rows that one step looks up, repeated ones counted each time."""
     optimizer_bytes: int
 
     @property
@@ -117,7 +117,7 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # a d
     input_bytes: int
     """Bytes of one batch, as it is copied to the device."""
     activation_peak_bytes: int
-    """Most that is alive at once beside weights, gradients, optimizer state and inputs."""
+    """Most bytes alive at once besides weights, gradients, optimizer state and inputs."""
     peak_bytes: int
     """Most that is alive at once, of everything."""
     compiled: bool = False
@@ -130,7 +130,7 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # a d
     """Modules that run operations or own parameters, in the order in which the forward pass reaches them."""
     unknown: tuple[Unknown, ...] = ()
     assumptions: tuple[str, ...] = ()
-    """What was taken for granted because it depends on values that are not computed."""
+    """Assumptions about values that are not computed."""
 
     @property
     def flops(self) -> float:

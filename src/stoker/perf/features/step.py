@@ -175,7 +175,7 @@ class _Faking(TorchFunctionMode):
         self._recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """Of all functions only copying is changed."""
+        """Changes no function but copying."""
         if func is Tensor.clone:  # parameters copy themselves by it
             return fake_of(self._recorder, args[0].detach())
         if func is Tensor.__deepcopy__:

@@ -13,7 +13,7 @@ _GPUS = 8
 
 
 def text_of(found: StepFeatures) -> str:
-    """A table of operations, then what is kept, sent and not known."""
+    """A table of operations, then memory, traffic and unknown operations."""
     head = ["phase", "kind", "kernels", "FLOPs", "bytes", "fused", "kernels"]
     rows = [
         [phase, kind, f"{sums.count:,}", count_of(sums.flops), format_bytes(sums.eager_bytes),

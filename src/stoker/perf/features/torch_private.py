@@ -84,20 +84,20 @@ running_node: Callable[[], Any] = torch._C._current_autograd_node
 sequence_of: Callable[[Any], int] = operator.methodcaller("_sequence_nr")
 """The number that autograd gave the call of a node."""
 schema_of: Callable[[Any], Any] = operator.attrgetter("_schema")
-"""What torch says of an operation: arguments, results, what is written."""
+"""Torch's schema of an operation: arguments, results, writes."""
 identity_of: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
 """A number by which a storage is known as long as it lives."""
 children_of: Callable[[nn.Module], dict[str, nn.Module | None]] = operator.attrgetter("_modules")
 """Modules inside of a module, by name."""
 
 APPLY, RUN_BACKWARD, STATIC_GRAPH = "_apply", "_engine_run_backward", "_set_static_graph"
-"""Names of what is replaced."""
+"""Replaced names."""
 INNER_OF_FSDP = "_fsdp_wrapped_module"
 """Where sharded data parallelism keeps its module; ours does while programs are traced."""
 
 
 def fake_group() -> Any:
-    """The module of a process group that meets nobody; slow to import."""
+    """The module of a process group without peers; slow to import."""
     return importlib.import_module("torch.testing._internal.distributed.fake_pg")
 
 
@@ -137,5 +137,5 @@ def is_compiled_in_place(module: nn.Module) -> bool:
 
 
 def undo_compiling_in_place(module: nn.Module) -> None:
-    """Undoes compilation in place, as if it had not been asked for."""
+    """Undoes compilation in place."""
     module._compiled_call_impl = None

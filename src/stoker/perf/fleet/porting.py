@@ -19,7 +19,7 @@ PORTS = (
     (Architecture.PS_WORKER, Architecture.PEARL),
     (Architecture.ONE_SERVER, Architecture.ALLREDUCE_LOCAL),
 )
-"""From where to where; those of PS/Worker are the study's."""
+"""Pairs of architectures; those of PS/Worker are the study's."""
 _EDGES = (0.5, 0.9, 1.0, 1.1, 1.5, 2.0, 4.0, 8.0, 16.0)
 BIN_NAMES = ("< 0.5", "0.5-0.9", "0.9-1", "1-1.1", "1.1-1.5", "1.5-2", "2-4", "4-8", "8-16", "≥ 16")
 _EXAMPLES = 5

@@ -34,7 +34,7 @@ class Marginal:
     sense: Sense = "about"
 
     def compare(self, report: FleetReport, fleet: Fleet) -> PublishedFigure:
-        """The figure beside the report's."""
+        """The published figure and the report's."""
         found = self.measure(report, fleet)
         off = found - self.percent
         off_points = {"about": abs(off), "more than": max(0.0, -off), "less than": max(0.0, off)}[self.sense]
@@ -49,7 +49,7 @@ class Marginal:
 
 
 def compare(report: FleetReport, fleet: Fleet) -> list[PublishedFigure]:
-    """Every published figure beside the report's."""
+    """Every published figure and the report's."""
     return [marginal.compare(report, fleet) for marginal in MARGINALS]
 
 

@@ -201,7 +201,7 @@ def _parquet_numbers(path: Path, table: Any, name: str) -> FloatArray:
 
 
 def write_csv(fleet: Fleet, path: Path) -> None:
-    """Writes a fleet of features as a table that :func:`read_fleet` reads back as it is.
+    """Writes a fleet of features as a table that :func:`read_fleet` reads back unchanged.
 
     Raises:
         JobTableError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Puts together all that can be said of a fleet; what its columns do not allow is named instead."""
+"""Assembles the report on a fleet; names the views that its columns do not allow."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def examine(
     overlap: Overlap = "none",
     grid: Sequence[Variation] = PAPER_GRID,
 ) -> FleetReport:
-    """All that can be said of a fleet.
+    """The report on a fleet.
 
     Args:
         fleet: its jobs.
-        hardware: they run on.
+        hardware: that they run on.
         overlap: of the parts of a step.
-        grid: what is tried in place of the present hardware.
+        grid: changes of the hardware to evaluate.
     """
     classes = Classes.of(fleet)
     report = FleetReport(

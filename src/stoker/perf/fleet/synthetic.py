@@ -28,18 +28,18 @@ JOBS_PER_1000 = {
     Architecture.ALLREDUCE_CLUSTER: 2,
     Architecture.PEARL: 1,
 }
-"""Of 1,000 jobs; PS/Worker is published, that AllReduce jobs are under 1 % is recalled, the rest is assumed."""
+"""Jobs of each class in 1,000; PS/Worker is published, AllReduce under 1 % is recalled, the rest is assumed."""
 _LARGE_FRAC = 0.0241
 """Share of the PS/Worker jobs with more than 128 GPUs: 0.7 % of all jobs."""
 
 
 class _Kind(NamedTuple):
-    """How the jobs of a class are drawn.
+    """Distributions of the jobs of a class.
 
     Attributes:
         log2_gpus: their number, as a power of 2.
         communication: share of the step.
-        input: share of what is not communication.
+        input: share of the rest of the step.
         memory: share of the computation that is memory-bound.
     """
 
@@ -203,7 +203,7 @@ def _draw_ps(rng: Generator, count: int) -> tuple[FloatArray, FloatArray, FloatA
 def _draw_sizes(
     rng: Generator, architecture: Architecture, num_gpus: FloatArray, traffic: FloatArray
 ) -> dict[str, FloatArray]:
-    """Sizes of the model that go with its traffic: a ring sends what is replicated, servers send the dense part too."""
+    """Model sizes that match its traffic: a ring sends the replicated part, servers send the dense part too."""
     count = len(num_gpus)
     embedding = np.zeros(count)
     dense = 10 ** _pick(rng, count, _DENSE_LOG10_BYTES)

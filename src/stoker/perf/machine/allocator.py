@@ -1,8 +1,8 @@
-"""What fresh memory costs, and how to have the C library keep what it was given.
+"""The cost of fresh memory, and how to make the C library keep freed memory.
 
-glibc gives memory back to the system when much of it is free at once, as it is after every training step, and fetches
-it again in the next. The system hands out pages of zeros one by one, when they are first touched: on virtual machines
-that costs as much as reading and writing them several times.
+glibc returns memory to the system when much of it is free at once, as after every training step, and allocates it again
+in the next. The system zeroes pages one by one when they are first touched: on virtual machines that costs as much as
+reading and writing them several times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BLOCK = 32 << 20
 
 
 def keep_memory() -> bool:
-    """From now on this process keeps memory that it has freed; whether its C library knows how."""
+    """Makes this process keep freed memory from now on; returns whether its C library can."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # no glibc

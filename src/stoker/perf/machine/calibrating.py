@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""Measures this machine once: kernels, the host's work beside them, cold tensors, and sums over two processes."""
+"""Measures this machine once: kernels, the host's overhead, cold tensors, and sums over two processes."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def calibrate(
     """The rates of this machine with torch's present number of threads.
 
     Args:
-        tell: is given what is measured, and the share of it that is done.
+        tell: called with the current measurement, and the completed fraction.
         seconds: to spend, about.
-        thin: measures one of so many operations, for a rough look.
-        exchange: whether two processes are started to measure sums over them.
+        thin: measure one of so many operations, for a rough result.
+        exchange: whether to start two processes to measure sums over them.
     """
     begun = time.perf_counter()
     cache_bytes = last_cache_bytes()

@@ -27,15 +27,15 @@ _TIMEOUT_S = 60.0
 
 
 def all_reduce_seconds(sizes: Sequence[int], seconds: float) -> dict[float, float]:
-    """Seconds of one all-reduce by bytes of the tensor: each size in turn, by many pairs of processes.
+    """Seconds of one all-reduce by bytes of the tensor: the sizes in rotation, by many pairs of processes.
 
-    Sums below a megabyte wait for threads to wake. How long that takes is drawn anew for each pair of processes, 0.35
-    to 2.2 ms on two cores, and hardly changes within one, so that many short meetings say more than a few long ones:
-    means over 24 repeated within 10 %, medians over 3 within a factor of 2.
+    Sums below a megabyte wait for threads to wake. That delay differs between pairs of processes, 0.35 to 2.2 ms on two
+    cores, and hardly varies within one. So many short runs are more precise than a few long ones: means over 24
+    repeated within 10 %, medians over 3 within a factor of 2.
 
     Args:
         sizes: bytes, of float32.
-        seconds: to spend, beside 0.2 s for each meeting.
+        seconds: to spend, plus 0.2 s for each pair.
 
     Raises:
         RuntimeError: one of the processes failed.
@@ -84,7 +84,7 @@ def interpolated(points: Sequence[tuple[float, float]], size: float) -> float:
 
 
 def _main(rank: int, question: str) -> None:
-    """Many meetings, each of processes of its own: where the system puts them differs from one to the next."""
+    """Many runs, each with new processes: their placement by the system differs."""
     asked = json.loads(question)
     torch.set_num_threads(1)
     took: dict[str, list[float]] = {}
@@ -109,7 +109,7 @@ def _main(rank: int, question: str) -> None:
 
 
 def _meet(rank: int, place: str, asked: dict[str, Any]) -> dict[int, float]:
-    """Lower quartiles: whatever else runs makes some sums slower and none faster."""
+    """Lower quartiles: other load makes some sums slower and none faster."""
     distributed.init_process_group(
         "gloo", init_method=f"file://{place}", rank=rank, world_size=_PROCESSES,
         timeout=datetime.timedelta(seconds=_TIMEOUT_S),

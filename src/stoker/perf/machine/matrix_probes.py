@@ -172,7 +172,7 @@ def _attention(batch: int, heads: int, length: int, width: int, causal: bool) ->
 
 
 def _recurrent() -> Iterator[Probe]:
-    """One layer of an LSTM, which oneDNN computes as a whole; of others each product is an operation of its own."""
+    """One layer of an LSTM, which oneDNN computes as a whole; in other layers each product is a separate operation."""
     for batch, steps, inputs, hidden in halton(20, (4, 64), (6, 80), (32, 400), (40, 400)):
         once = 8.0 * batch * hidden * (inputs + hidden)
         steps = max(4, min(steps, int(_MOST_FLOPS / 2 / once)))

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false
-"""Times probes on this machine: in turns, so that what slows it for a while slows a little of each.
+"""Times probes on this machine in rotation, so that a temporary slowdown affects a little of each.
 
-Only samples during which the system ran nothing else on our cores are believed (unless there are none).
+Only samples during which the system ran nothing else on the cores count (unless there are none).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from stoker.perf.machine.operands import Operands, Probe
 from stoker.perf.machine.rates import Sample
 
 _SAMPLE_S = 150e-6
-"""Shorter calls are timed several at once."""
+"""Shorter calls are timed in groups."""
 _VISIT_S = 3e-3
-"""Time of one probe, before it is the next one's turn."""
+"""Time of one probe per rotation."""
 _EVICTED_S = 1e-3
-"""Longer calls are timed after the caches were emptied; of shorter ones, so many run in turn that they empty them."""
+"""Longer calls are timed after flushing the caches; of shorter ones, so many run in rotation that they flush them."""
 _WARM, _COLD, _RING = 0.25, 2.5, 64
-"""Operands that warm calls, and cold ones, take turns over: parts of the last cache, and at most how many sets."""
+"""Operands that warm and cold calls rotate over: parts of the last cache, and the largest number of sets."""
 _LEAST = 3
-"""Sizes of a curve that are measured however long they take."""
+"""Least sizes of a curve to measure, at any cost."""
 _SLOW_MEMORY, _MATTERS = 10e9, 0.05
 """Bytes per second at least, and the share of an operation's time that reading its tensors must be able to take."""
 
 
 @dataclass
 class Times:
-    """Samples of one quantity: seconds, and whether they were left alone."""
+    """Samples of one quantity: seconds, and whether they were undisturbed."""
 
     alone: list[float] = field(default_factory=list[float])
     disturbed: list[float] = field(default_factory=list[float])
@@ -45,7 +45,7 @@ class Times:
 
     @property
     def seconds(self) -> float:
-        """The middle of what is believed; of disturbed ones the quickest quarter's end."""
+        """Median of the undisturbed samples; with fewer than 3, the lower quartile of all."""
         if len(self.alone) >= 3 or not self.disturbed:
             return statistics.median(self.alone)
         found = sorted(self.alone + self.disturbed)
@@ -121,17 +121,16 @@ def _turns(ring: Sequence[Callable[[], object]], times: int) -> tuple[Callable[[
 def measured(
     probes: Sequence[Probe], operands: Operands, cache_bytes: int, until: float, tell: Callable[[float], None]
 ) -> tuple[list[Sample], float]:
-    """All probes, in turns until the time is over; and the share of samples that were disturbed.
+    """Times all probes in rotation until the time is over; also returns the share of disturbed samples.
 
-    A machine so slow that the time is over within the first turn is measured at fewer sizes, at least a few of each
-    curve.
+    If the time is over within the first rotation, fewer sizes are measured, at least a few of each curve.
 
     Args:
-        probes: what is measured.
+        probes: to measure.
         operands: for them.
         cache_bytes: of the last level of cache.
-        until: on the clock of ``time.perf_counter``; the last turn ends about then.
-        tell: is given the share that is done.
+        until: on the clock of ``time.perf_counter``; the last rotation ends about then.
+        tell: called with the completed fraction.
     """
     covering, least = covering_order([probe.work.curve for probe in probes])
     visits = [_Visits(probes[place], cache_bytes) for place in covering]

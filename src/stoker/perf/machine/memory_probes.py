@@ -19,7 +19,7 @@ Run = Callable[..., object]
 MANY = (1, 900, 7_000, 28_000, 70_000, 260_000, 1_000_000, 3_500_000)
 FEW = (900, 28_000, 70_000, 300_000, 2_000_000)
 _TINY = 1e-9
-"""Factor of what is added in place, so that numbers stay what they are."""
+"""Factor of in-place additions, so that numbers stay in range."""
 
 ELEMENTWISE: dict[str, tuple[int, Run]] = {
     "add": (2, torch.add), "mul": (2, torch.mul), "sub": (2, torch.sub), "div": (1, lambda x: x / 3.0),
@@ -48,7 +48,7 @@ OPTIMIZER: dict[str, tuple[int, Run]] = {
     "sqrt.optimizer": (1, torch.sqrt),
     "div.optimizer": (1, lambda x: x / 3.0),
 }
-"""In place where torch.optim works so, which writes nothing beside what it reads."""
+"""In place like torch.optim, which writes only what it reads."""
 
 
 def memory_probes() -> Iterator[Probe]:

@@ -56,7 +56,7 @@ class Probe(NamedTuple):
     """An operation to time.
 
     Attributes:
-        make: gives what is called, with operands of its own each time.
+        make: returns the call to time, with new operands each time.
         footprint: bytes of these operands and of the result.
     """
 

@@ -20,7 +20,7 @@ _FAR = 1.5
 _LEAST = 0.9
 """Share of the time that must lie on measured curves."""
 _STEP_SPREAD = 0.05
-"""Of a step's time beside its kernels' (standard deviation): steps of one program differ by so much between runs."""
+"""Standard deviation of a step's time beyond its kernels': steps of one program differ by so much between runs."""
 _EMPTY, _FULL = 1 / 64, 1 / 2
 """Parts of the last cache: what keeps less alive finds everything there, what keeps more alive does not."""
 _WORTH = 0.05
@@ -114,9 +114,10 @@ def _parts(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def _spread(lines: Sequence[Line], speed: Speed, seconds: float) -> float:
-    """Of the step's logarithm: what each curve says of its own points when they are left out, and between runs.
+    """Standard deviation of the step's logarithm.
 
-    Operations on one curve are wrong together, those on different curves independently.
+    It comes from each curve's leave-one-out errors and from differences between runs. Errors of operations on one curve
+    are correlated, those of different curves independent.
     """
     by_curve: defaultdict[str, float] = defaultdict(float)
     for line in lines:

@@ -1,4 +1,4 @@
-"""What a calibration found out about a machine: seconds of single operations at sizes of its own, as plain data."""
+"""The results of a calibration: seconds of single operations at selected sizes, as plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 FORMAT = 1
-"""Raised whenever what is measured changes its meaning; an older file is measured again."""
+"""Raised whenever a measurement changes its meaning; an older file requires a new calibration."""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +50,10 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """Size of the last level of cache."""
     samples: tuple[Sample, ...]
     host_s: Mapping[str, float]
-    """What an operation costs beside its kernel, by phase: Python, dispatch, the graph of gradients."""
+    """Overhead of an operation besides its kernel, by phase: Python, dispatch, the autograd graph."""
     coldness: Mapping[str, float] = {}
-    """By phase: how far operations find their tensors in memory (1) instead of the caches (0), in steps that keep as
-    much alive as caches hold, or more."""
+    """Fraction of operations' tensors in memory (1) instead of caches (0), by phase, in steps that keep as much alive
+    as caches hold, or more."""
     all_reduce: tuple[tuple[float, float], ...] = ()
     """Bytes, and seconds of summing them over two processes of this machine by gloo."""
     fault_s_per_byte: float = 0.0

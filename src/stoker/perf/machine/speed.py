@@ -14,7 +14,7 @@ from stoker.perf.machine.rates import Rates, Sample, Work
 from stoker.perf.machine.surface import Surface, fitted
 
 _CLOCK_S = 1e-6
-"""By how much short times are uncertain."""
+"""Uncertainty of short times."""
 ANY = "add"
 """The curve of operations that were not measured: what they read and write, as an addition would."""
 
@@ -52,7 +52,7 @@ class CallTime:
     cold_s: float
     curve: str
     distance: float
-    """To the next measurement, in units of the logarithm of sizes."""
+    """Distance to the next measurement, in units of the logarithm of sizes."""
 
 
 class Speed:

@@ -1,9 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
-"""Steps of small programs of our own, which show what single operations do not: the host's work, and cold tensors.
+"""Steps of small test programs, which show what single operations do not: the host's overhead, and cold tensors.
 
-Each program is one kind of operation many times over; its step is timed by phase, and what the kernels should take by
-themselves is taken off.
+Each program repeats one kind of operation; its step is timed by phase, and the time of the kernels alone is subtracted.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class _Pointwise(nn.Module):
     """Chains of elementwise work that keep one tensor a layer for the backward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """As many numbers as came in."""
+        """Returns as many numbers as it gets."""
         for _ in range(_LAYERS):
             x = torch.relu(x * 0.5 + x)
         return x
@@ -65,7 +64,7 @@ class _Weights(nn.Module):
 
 
 def host_seconds(speed: Speed, seconds: float) -> dict[str, float]:
-    """What an operation costs beside its kernel, by phase.
+    """Overhead of an operation besides its kernel, by phase.
 
     Args:
         speed: of kernels.
@@ -87,9 +86,9 @@ def host_seconds(speed: Speed, seconds: float) -> dict[str, float]:
 
 
 def coldness(speed: Speed, host_s: dict[str, float], cache_bytes: int, seconds: float) -> dict[str, float]:
-    """By phase: where between warm and cold operations are in steps that keep about as much alive as caches hold.
+    """Place of operations between warm and cold, by phase, in steps that keep about as much alive as caches hold.
 
-    The middle of several sizes: at each, what is sought is a small difference of large times.
+    The median over several sizes, since each is a small difference of large times.
     """
     found: dict[str, list[float]] = {phase: [] for phase in PHASES}
     numbers = [int(level * cache_bytes / 4) for level in _LEVELS]
@@ -127,7 +126,7 @@ def _no_weights(_: Any) -> Optimizer:
 
 
 def _timed(programs: Sequence[MeasuredProgram], seconds: float) -> Iterator[tuple[StepFeatures, dict[str, Times]]]:
-    """Features and times by phase of each, measured in turns."""
+    """Features and times by phase of each program, measured in rotation."""
     steps = [_Step(program) for program in programs]
     for step in steps:
         for _ in range(3):

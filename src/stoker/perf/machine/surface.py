@@ -1,8 +1,8 @@
-"""Interpolates measured times of one curve: a roofline carries the scale, neighbours what it misses.
+"""Interpolates measured times of one curve: a roofline gives the scale, neighbours the correction.
 
 The logarithm of (measured / roofline) is interpolated by ordinary kriging in the logarithms of the sizes: at a measured
-size it is what was measured there, far from all it is their mean. The reach of a measurement is chosen by leaving each
-out in turn, which also says how far off an interpolation is.
+size it equals the measurement, far from all it is their mean. Leave-one-out errors select the reach of a measurement,
+and give the error of an interpolation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Surface:
         weights: shape (samples, ratios).
         means: shape (ratios,).
         reach: of a measurement.
-        residuals: shape (samples, ratios): each left out, what the others say less what was measured (logarithms).
+        residuals: shape (samples, ratios): leave-one-out prediction less measurement (logarithms).
     """
 
     points: Array
@@ -54,7 +54,7 @@ def fitted(points: Array, logarithms: Array, doubts: Array) -> Surface:
     Args:
         points: shape (samples, dims), logarithms of sizes.
         logarithms: shape (samples, ratios), of measured / roofline.
-        doubts: shape (samples,), standard deviations of the measurements beside what all have in common.
+        doubts: shape (samples,), standard deviations of the measurements beyond their common one.
     """
     if len(points) == 1:
         return Surface(points, np.zeros_like(logarithms), logarithms[0], _REACHES[-1], np.zeros_like(logarithms))

@@ -1,9 +1,9 @@
 """What a step keeps on one GPU, part by part, and whether it fits.
 
-Weights, gradients and the optimizer's state are those of the features; ZeRO divides them among replicas stage by stage
-(arXiv 1910.02054, section 5), tensor and pipeline parallelism divide the layers. Activations are the traced peak; with
-recomputation a block keeps its input alone, and one block at a time all of its own (arXiv 1604.06174, section 4). What
-a step allocates beside tensors is stated in constants.
+Weights, gradients and optimizer state come from the features; ZeRO divides them among replicas stage by stage (arXiv
+1910.02054, section 5), tensor and pipeline parallelism divide the layers. Activations are the traced peak; with
+recomputation a block keeps its input alone, and one block at a time all of its own (arXiv 1604.06174, section 4).
+Constants state what a step allocates besides tensors.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from stoker.perf.memory.resident import Held
 from stoker.perf.strategy import Machines, Strategy
 
 CONTEXT_BYTES = 0.75e9
-"""Of a process before it allocates a tensor: CUDA's context and kernels, buffers of NCCL, workspaces of cuBLAS. The
-context takes 0.3 GB since CUDA 11.7 loads kernels when they are needed, more than 1 GB before (pytorch/pytorch issue
-107667), 1.7 GB on an RTX 3090 (issue 55277); the rest is assumed."""
+"""Memory of a process before it allocates a tensor: CUDA's context and kernels, buffers of NCCL, workspaces of cuBLAS.
+The context takes 0.3 GB since CUDA 11.7 loads kernels when they are needed, more than 1 GB before (pytorch/pytorch
+issue 107667), 1.7 GB on an RTX 3090 (issue 55277); the rest is assumed."""
 FRAGMENTED = 0.05
 """Share of its own memory that the allocator cannot use (assumed, for steps that are all alike; arXiv 2401.08156 finds
 15 % and more where sizes change)."""
@@ -37,7 +37,7 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "input",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Whether a step fits; as a condition it is true if it does.
+    """Whether a step fits; true as a condition if it does.
 
     Attributes:
         needed: bytes on the fullest GPU.
@@ -88,9 +88,9 @@ def needs(
     """Bytes by part on the fullest GPU, and what was assumed.
 
     Args:
-        features: of a step on one GPU; of one that accumulates gradients a micro-batch counts.
+        features: of a step on one GPU; with gradient accumulation, of a micro-batch.
         strategy: how the step is spread.
-        gpus: over how many.
+        gpus: number of GPUs.
         precision: of products; sharded weights are gathered in it.
         batch_size: samples of a micro-batch, if other than that of the features: activations grow in proportion.
         master_copies: whether the optimizer keeps fp32 copies of 16-bit weights, as DeepSpeed's and Megatron's do.
@@ -139,7 +139,7 @@ def _kept(held: Held, strategy: Strategy, replicas: int) -> tuple[float, float, 
 
 
 def _buffers(held: Held, strategy: Strategy, precision: str) -> float:
-    """What an exchange holds beside gradients.
+    """Buffers of an exchange besides gradients.
 
     FSDP: two units' weights, this one's and the next one's, and the gradients of one. ZeRO: a bucket. DDP: all buckets,
     which are copies by default (``gradient_as_bucket_view=False``; for ResNet-50 they took 101 MB: pytorch/pytorch pull

@@ -15,12 +15,12 @@ TIE = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLimits:
-    """What the job may take.
+    """Limits of the job.
 
     Attributes:
-        budget: in the currency of the offers; infinite where there is none.
-        deadline_h: in hours; infinite where there is none.
-        sure: whether the upper ends of the intervals must keep them, rather than what is most likely.
+        budget: in the currency of the offers; infinite for none.
+        deadline_h: in hours; infinite for none.
+        sure: whether the upper ends of the intervals must meet them, not just the likely values.
     """
 
     budget: float = math.inf
@@ -50,13 +50,13 @@ class PlanLimits:
 
 
 def front(plans: Iterable[PricedPlan], limits: PlanLimits | None = None) -> list[PricedPlan]:
-    """Plans that no other beats: none is both as fast and as cheap. The fastest first.
+    """Plans that no other beats in both time and cost, fastest first.
 
-    Of plans that are equal in both, the surer tier stays, then the one with fewer GPUs. Takes O(n log n).
+    Of plans equal in both, the surer tier stays, then the one with fewer GPUs. Takes O(n log n).
 
     Args:
         plans: in any order.
-        limits: whose figures are compared; what is most likely by default.
+        limits: whose figures are compared; likely values by default.
     """
     limits = limits or PlanLimits()
     ordered = sorted(plans, key=lambda plan: (limits.hours(plan), limits.cost(plan), _preference(plan)))
@@ -70,7 +70,7 @@ def front(plans: Iterable[PricedPlan], limits: PlanLimits | None = None) -> list
 
 
 def _preference(plan: PricedPlan) -> tuple[int, bool, int, int]:
-    """Of equals, the smaller: surer, simpler, fewer GPUs."""
+    """Order of equal plans: surer, simpler, fewer GPUs."""
     return *_standing(plan), plan.candidate.gpus
 
 
@@ -97,7 +97,7 @@ def settled(
 
 
 def _winner(plan: PricedPlan, plans: Iterable[PricedPlan], limits: PlanLimits) -> PricedPlan:
-    """Of plans that cannot be told from one, the surest and simplest."""
+    """The surest and simplest of the plans that are as good as one within a tie."""
     hours, cost = limits.hours(plan), limits.cost(plan)
     most_hours, most_cost = TIE * hours, TIE * cost
     if hours <= limits.deadline_h:
@@ -109,13 +109,13 @@ def _winner(plan: PricedPlan, plans: Iterable[PricedPlan], limits: PlanLimits) -
 
 
 def measured_instead(plan: PricedPlan, plans: Iterable[PricedPlan], limits: PlanLimits) -> PricedPlan | None:
-    """Of a plan that nobody has measured, the calibrated one that its interval cannot tell from it.
+    """For an extrapolated plan, the calibrated one that its interval cannot distinguish from it.
 
     The cheapest whose cost lies in the interval, and its hours before the deadline or in the interval; it keeps both
     limits if the plan does.
 
     Returns:
-        None where the plan is calibrated itself, or there is none.
+        None if the plan is calibrated itself, or there is none.
     """
     if plan.tier == "calibrated":
         return None

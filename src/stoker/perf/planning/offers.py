@@ -18,7 +18,7 @@ GBPS = 1e9 / 8
 _DEFAULT_GPUS = 8
 _DEFAULT_GBPS = 100.0
 _MOST = 1e9
-"""Of any figure of an offer: more is a slip, and some of it has no room in a float."""
+"""Largest figure of an offer; a larger one is a typing error, or overflows a float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ class PriceList:
     """A list of offers in one currency.
 
     Attributes:
-        currency: as it is shown.
-        date: of the prices, as the list says it; empty where it does not.
+        currency: as shown.
+        date: of the prices, from the list; empty without one.
         source: the list's name.
     """
 
@@ -145,7 +145,7 @@ def _table_of(path: Path) -> dict[str, Any]:
 
 
 def prices_of(content: Mapping[str, Any], name: str, gpus: Mapping[str, Gpu]) -> PriceList:
-    """As :func:`read_prices`, of the list's content.
+    """Like :func:`read_prices`, for the list's content.
 
     Raises:
         ValueError: a value breaks its rule.

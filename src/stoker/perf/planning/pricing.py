@@ -126,10 +126,10 @@ def predicted(precision: str | None = None) -> Predict:
 
 
 def anchored(anchor: Anchor, batches: Batches, precision: str | None = None) -> Predict:
-    """The predictor, moved by a measured step of the program.
+    """The predictor, adjusted by a measured step of the program.
 
     Args:
-        anchor: what was measured; where its step was not traced, the program's of as many samples stands for it.
+        anchor: the measured step; if it was not traced, the program's step of as many samples replaces it.
         batches: the program.
         precision: of products; by default what the program computes in.
 
@@ -150,7 +150,7 @@ def _asking(predictor: Predictor, precision: str | None) -> Predict:
 
 
 def fitted(precision: str | None = None) -> Fits:
-    """The memory model: what a candidate needs is worked out once, whatever the GPU.
+    """The memory model: computes the needs of a candidate once for all GPUs.
 
     Args:
         precision: of products; by default that of most FLOPs of the features.

@@ -19,7 +19,7 @@ _SHARE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked: a job, what it may take, and where it may run."""
+    """The question: a job, its limits, and where it may run."""
 
     name: str
     job: TrainingJob
@@ -171,7 +171,7 @@ def _remarks(plan: PricedPlan, question: Question) -> list[str]:
 
 
 def _surer(plan: PricedPlan, plans: list[PricedPlan], question: Question) -> list[str]:
-    """Of a plan without measurements behind it, one with, if the intervals cannot tell the two apart."""
+    """For an extrapolated plan, a calibrated one whose interval overlaps with it."""
     calibrated = [other for other in plans if other.tier == "calibrated"]
     if plan.tier == "calibrated" or not calibrated:
         return []
@@ -236,7 +236,7 @@ def _why(name: str, found: Found, best: list[PricedPlan], space: Space) -> str:
 
 
 def _beaten(margin: float, plan: PricedPlan, by: PricedPlan) -> str:
-    """How far a plan is behind another."""
+    """How much worse a plan is than another."""
     one, other = plan.candidate, by.candidate
     name = f"{one.gpus}x {one.offer.gpu.name} in {format_hours(plan.hours.likely)}"
     against = other.family if _same_machines(plan, by) else f"{other.family} on {other.gpus}x {other.offer.gpu.name}"
@@ -266,7 +266,7 @@ def _margin(plan: PricedPlan, other: PricedPlan) -> float:
 
 
 def _least_beaten(plans: list[PricedPlan], best: list[PricedPlan]) -> tuple[float, PricedPlan, PricedPlan]:
-    """Of plans behind a front, the one that is nearest to it, and what it is beaten by."""
+    """The plan nearest to a front among those that it beats, and the plan that beats it."""
     nearest: tuple[float, PricedPlan, PricedPlan] | None = None
     for plan in plans:
         margin, by = max(((_margin(plan, other), other) for other in best), key=lambda each: each[0])

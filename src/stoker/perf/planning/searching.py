@@ -1,10 +1,10 @@
-"""Prices the candidates of a space that may be worth it, and keeps why others cannot be.
+"""Prices the promising candidates of a space, and records why others are not.
 
-A candidate is priced unless something that is known already beats it even if its exchange were free: a step takes at
-least what its computation takes on one GPU, divided by the GPUs that share it, idle stages of a pipeline included.
-Micro-batches are tried from the largest on, until smaller ones are worse. The benchmark ``plan_quality`` checks that
-the front so found is that of all candidates. Beaten means by more than a tie, so that a simpler plan is there to win
-it; candidates that may be calibrated are beaten by calibrated ones alone, since they may have to stand in for others.
+A candidate is priced unless a known plan beats it even if its exchange were free: a step takes at least what its
+computation takes on one GPU, divided by the GPUs that share it, idle stages of a pipeline included. Micro-batches are
+tried from the largest down, until smaller ones are worse. The benchmark ``plan_quality`` checks that the front so found
+is that of all candidates. Beaten means by more than a tie, so that a simpler plan can win the tie. Only calibrated
+plans beat candidates that may be calibrated, since these may replace extrapolated plans.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class _Floor:
         return self._job_of(candidate, self._micro_batch_s(candidate, own))
 
     def may_be_calibrated(self, candidate: Candidate) -> bool:
-        """Whether measurements may stand behind it: behind its GPU, and behind how its steps are spread."""
+        """Whether its GPU and its strategy may be calibrated."""
         if not is_measured(candidate.strategy, candidate.gpus):
             return False
         key = candidate.offer.gpu.name, candidate.micro_batch
@@ -142,7 +142,7 @@ class _Floor:
 
 
 class _Best:
-    """What is known to be good: of all plans, and of calibrated ones."""
+    """The best known plans: of all, and of calibrated ones."""
 
     def __init__(self, floor: _Floor, limits: PlanLimits) -> None:
         self._floor, self._limits = floor, limits
@@ -163,16 +163,16 @@ class _Best:
 
 
 def search(space: Space, job: TrainingJob, limits: PlanLimits | None = None, known: Iterable[PricedPlan] = ()) -> Found:
-    """The plans of a space that are worth it.
+    """The promising plans of a space.
 
-    Candidates with the least hours x cost come first, as far as their computation tells: what they take shows early
-    that most others need not be looked at. Checkpointing is tried where it lets a larger micro-batch fit.
+    Candidates with the least hours x cost of computation come first: their prices soon rule out most others.
+    Checkpointing is tried if it lets a larger micro-batch fit.
 
     Args:
         space: to search.
         job: to run.
         limits: whose figures are compared.
-        known: plans that candidates must not be beaten by either.
+        known: plans that must not beat candidates either.
     """
     limits = limits or PlanLimits()
     found, floor = Found(), _Floor(job)

@@ -33,7 +33,7 @@ _SHARDED: dict[DataParallel, str] = {
 _STAGES = (1, 2, 4, 8, 16)
 _TENSOR = (1, 2, 4, 8)
 _MICRO_BATCHES = 6
-"""Sizes of a micro-batch that are tried, the largest first: whoever needs less has other troubles."""
+"""Most sizes of a micro-batch to try, the largest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,13 +29,13 @@ class Anchor:
         seconds: of an optimizer step.
         low, high: interval of the measurement.
         parts: seconds by name, of :data:`~stoker.records.parts.PREDICTED`; they sum to ``seconds``.
-        precision: of products, as the catalogue calls it; empty where it is not known.
-        batch_size: samples of one rank and step; None where it is not known.
-        cpu_seconds_per_sample: processor time of making a sample; None where it was not measured.
-        features: of the measured step; without them it is taken for that of the features that are predicted.
+        precision: of products, as the catalogue calls it; empty if unknown.
+        batch_size: samples of one rank and step; None if unknown.
+        cpu_seconds_per_sample: CPU time to make a sample; None if not measured.
+        features: of the measured step; by default those of the predicted step.
 
     Raises:
-        ValueError: at construction, for a step that takes no time, an interval beside it or a part of another name.
+        ValueError: at construction, for a step without time, an interval that excludes it, or an unknown part.
     """
 
     gpu: str

@@ -26,14 +26,14 @@ OWN = 0.3
 def anchored(calibration: Calibration, at_spec: Array, measured_s: float, carried: float = 1.0) -> Calibration:
     """The calibration that a measured step makes most likely, which predicts that step exactly.
 
-    Terms that the step spends much in move most, so that what a program does badly it does badly elsewhere too; what is
-    left is taken for a share of everything.
+    Terms with much of the step's time change most, so a program that is inefficient in a term here is so elsewhere. The
+    remaining error scales everything.
 
     Args:
         calibration: of many programs.
         at_spec: shape (terms,), of the measured step, in seconds at the makers' rates.
-        measured_s: what it took.
-        carried: share of the residual's logarithm that counts; all on the card that it was measured on.
+        measured_s: its measured time.
+        carried: share of the residual's logarithm to apply; all of it on the card of the measurement.
     """
     expected_s = float(calibration.seconds(at_spec[None])[0])
     measured_s = expected_s * (measured_s / expected_s) ** carried

@@ -24,9 +24,9 @@ class CalibrationTable(msgspec.Struct, frozen=True):
     """What ``calibration.json`` holds, every digit of it."""
 
     coefficients: dict[str, float]
-    """By term, in the order of :data:`~stoker.perf.prediction.terms.TERMS`."""
+    """Values by term, in the order of :data:`~stoker.perf.prediction.terms.TERMS`."""
     covariance: tuple[tuple[float, ...], ...]
-    """Of their logarithms; of each row what is left of the diagonal, and the diagonal."""
+    """Covariance of their logarithms; of each row the part up to the diagonal."""
 
 
 def packed(found: Calibration) -> bytes:

@@ -21,8 +21,8 @@ Distance = Literal["card", "generation", "specification"]
 FILE = "intervals.json"
 SHARES = (0.5, 0.8, 0.9, 0.95)
 _ERROR, _ERROR_ANCHORED = 0.15, 0.05
-"""Of a prediction's logarithm, the error that is there however well its terms are known: about that of families left
-out; beside a measured step, what repetitions on several hosts differ by. Of 0.05 to 0.2 and 0.05 to 0.15, those with
+"""Standard deviation of a prediction's logarithm that remains with known terms: about the error of families left out;
+next to a measured step, the differences of repetitions on several hosts. Of 0.05 to 0.2 and 0.05 to 0.15, those with
 which every family of 20 rows has 70 % of them inside at the least width."""
 
 

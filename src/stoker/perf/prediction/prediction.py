@@ -22,8 +22,8 @@ class Prediction:
         low, high: ends of the interval.
         share: of such predictions whose measurement lies in the interval.
         parts: seconds by name, of :data:`~stoker.records.parts.PREDICTED`; they sum to ``seconds``.
-        hidden_s: of communication that goes on beside computation; no part of ``seconds``.
-        reasons: for the tier, and what of it no measurement has validated, as sentences.
+        hidden_s: of communication that overlaps with computation; not part of ``seconds``.
+        reasons: for the tier, and its parts without validation, as sentences.
     """
 
     seconds: float

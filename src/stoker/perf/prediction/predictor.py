@@ -26,7 +26,7 @@ _UNKNOWN = 0.05
 """Share of a step's bytes that operations without a formula may have before it is refused."""
 _HALVINGS = 40
 _KEPT = 32
-"""Programs that a predictor keeps what it knows of; a planner asks about one, in as many sizes of its batch."""
+"""Programs that a predictor caches; a planner predicts one, in as many batch sizes."""
 
 
 def predict(
@@ -39,19 +39,21 @@ def predict(
     anchor: Anchor | None = None,
     share: float = 0.9,
 ) -> Prediction:
-    """One optimizer step of a program. Who asks about it many times holds a :class:`Predictor`.
+    """Predicts one optimizer step of a program.
+
+    For many predictions of it, keep a :class:`Predictor`.
 
     Args:
         features: of its step on one GPU, traced for CUDA.
-        machines: it shall run on.
-        strategy: how it is spread; plain data parallelism by default. Each replica computes the features' batch, in
-            their micro-batches, ``accumulation`` times; then gradients are exchanged and the optimizer steps, once.
+        machines: to run on.
+        strategy: to spread it; plain data parallelism by default. Each replica computes the features' batch, in their
+            micro-batches, ``accumulation`` times; then gradients are exchanged and the optimizer steps, once.
         precision: of products, as the catalogue calls it; by default 16-bit ones as the program has them, and the rest
             in TF32 where the GPU has it. ``fp32`` keeps TF32 off.
-        stack: what runs it; by default as it was traced: compiled, with images channels last, or neither.
-        anchor: a measured step of the same program: of its own features, or else of the given ones. Of one on several
-            GPUs the exchange is left out, as it was measured, or else as plain replicas in servers of eight have it.
-            One on a CPU says nothing about a GPU.
+        stack: what runs it; by default as traced: compiled, with images channels last, or neither.
+        anchor: a measured step of the same program, with its own features or else the given ones. For several GPUs the
+            exchange is subtracted, as measured or else as for plain replicas in servers of eight. A step on a CPU says
+            nothing about a GPU.
         share: of such predictions whose measurement lies in the interval: 0.5, 0.8, 0.9 or 0.95.
 
     Raises:
@@ -62,11 +64,11 @@ def predict(
 
 
 class Predictor:
-    """Predicts steps by one calibration, and keeps what its predictions have in common: a planner asks for thousands.
+    """Predicts steps by one calibration, and caches shared results: a planner needs thousands of predictions.
 
     Args:
         used: the calibration; by default the package's, which the intervals belong to.
-        anchor: a measured step of the program that is asked about, as of :func:`predict`.
+        anchor: a measured step of the predicted program, as in :func:`predict`.
     """
 
     def __init__(self, used: Calibration | None = None, *, anchor: Anchor | None = None) -> None:
@@ -116,11 +118,11 @@ class Predictor:
 
     @functools.cached_property
     def _measured(self) -> _Program | None:
-        """The measured step; None where it is taken for that of whatever is asked about."""
+        """Features of the measured step; None to use those of the predicted step."""
         return _Program(self._anchor.features) if self._anchor and self._anchor.features else None
 
     def _program(self, features: StepFeatures) -> _Program:
-        """What is known of it. It holds the features, so that nothing else has their identity meanwhile."""
+        """The cached results for features; keeps the features alive, so that their identity stays unique."""
         found = self._programs.get(id(features))
         if found is None:
             found = self._programs[id(features)] = _Program(features)
@@ -159,12 +161,12 @@ def _refusal(features: StepFeatures, card: Gpu, precision: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Used:
-    """A calibration for one program; equal to itself alone, so that results are kept by it.
+    """A calibration for one program; compares by identity, so that it can be a cache key.
 
     Attributes:
-        calibration: as a measured step has moved it, if one has.
-        known: as the measurements have it, with its covariance.
-        beside: the measured step: shape (terms,), in seconds at the makers' rates.
+        calibration: adjusted by a measured step, if any.
+        known: as fitted to the measurements, with its covariance.
+        beside: the measured step: shape (terms,), in seconds at the vendors' rates.
     """
 
     calibration: Calibration
@@ -182,13 +184,13 @@ class _Used:
 
 
 class _Program:
-    """Features of a step, and what predictions of it on any GPU have in common.
+    """Features of a step, and shared results of its predictions on all GPUs.
 
     Attributes:
-        works: of each operation, shape (operations, amounts).
-        stack: as it was traced.
-        moved: calibrations that this step, measured, has moved, by what is carried and what ran it; None where the
-            GPU's own work was too little of the step.
+        works: per operation, shape (operations, amounts).
+        stack: as traced.
+        moved: calibrations adjusted by this measured step, by carried share and stack; None if the GPU's own work was
+            too little of the step.
     """
 
     def __init__(self, features: StepFeatures) -> None:
@@ -206,7 +208,7 @@ class _Program:
         return wanted if wanted in card.rates else "fp16" if wanted == "bf16" and "fp16" in card.rates else "fp32"
 
     def alone(self, card: Gpu, precision: str, stack: Stack, used: _Used) -> _Alone:
-        """On one GPU; worked out once."""
+        """Its step on one GPU; computed once."""
         key = card.name, precision, stack, used
         if key not in self._alone:
             self._alone[key] = _worked_out(self, unit_times(card, precision, stack), used)
@@ -236,7 +238,7 @@ def _move(measured: _Program, anchor: Anchor, carried: float, stack: Stack, used
 
 
 def _own_s(measured: _Program, anchor: Anchor, precision: str, stack: Stack, used: _Used) -> float:
-    """What a GPU computes in a step that several exchange: as long as makes the step what was measured."""
+    """Time that a GPU computes in a measured step of several: the value for which the predicted step matches."""
     machines = Machines(gpu=gpu(anchor.gpu), gpus=anchor.gpus)
     strategy = Strategy(accumulation=measured.features.micro_batches)
     alone = measured.alone(machines.gpu, precision, stack, used)
@@ -259,10 +261,10 @@ class _Alone:
     """One micro-batch and one optimizer step on one GPU.
 
     Attributes:
-        device: what the GPU computes, by layer; the optimizer's beside.
+        device: times of the GPU, by layer, and of the optimizer.
         host_s: the host's launches for the micro-batch, and for the optimizer.
         parts: seconds of the GPU by part for the micro-batch; they sum to the device's.
-        doubt: of the step: :meth:`~stoker.perf.calibration.fitting.Calibration.doubts`.
+        doubt: uncertainty of the step: :meth:`~stoker.perf.calibration.fitting.Calibration.doubts`.
     """
 
     device: PassTimes

@@ -1,7 +1,7 @@
-"""The terms of a step on one GPU: what each part would take at the maker's rates, and what is believed of it.
+"""The terms of a step on one GPU: the time of each part at the vendor's rates, and the prior of its coefficient.
 
-A step's work times :func:`unit_times` is its time at the makers' rates, term by term; coefficients, fitted to published
-measurements (:mod:`stoker.perf.prediction.calibrated`), make it a prediction.
+A step's work times :func:`unit_times` is its time at the vendors' rates, term by term; coefficients, fitted to
+published measurements (:mod:`stoker.perf.prediction.calibrated`), make it a prediction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CARDS = (
 )  # fmt: skip
 """GPUs of which there are measurements."""
 GENERATIONS = ("volta", "turing", "ampere", "ampere-ga10x", "ada", "hopper")
-"""Those of which there are measurements."""
+"""Terms with measurements."""
 _FLOPS_PER_JOULE = {
     "maxwell": 0.2e12,
     "pascal": 0.3e12,
@@ -37,10 +37,10 @@ _FLOPS_PER_JOULE = {
     "hopper": 1.5e12,
     "blackwell": 2.2e12,
 }
-"""Of products in 16 bits: about the rate over the board power of each generation's largest server card, whose clock
-power limits least (data sheets in catalogue.toml); GA10x and Ada between their cards."""
+"""FLOP/s per W of products in 16 bits: about the rate over the board power of each generation's largest server card,
+whose clock power limits least (data sheets in catalogue.toml); GA10x and Ada between their cards."""
 _ENERGY = {"fp8": 0.5, "half": 1.0, "tf32": 2.0, "fp32": 8.0}
-"""Of a FLOP beside one in 16 bits: as the rates of V100 (1 to 8) and A100 (1 to 2) are."""
+"""Power of a FLOP relative to one in 16 bits: from the rates of V100 (1 to 8) and A100 (1 to 2)."""
 _BORN = {
     "maxwell": (2014, "server"),
     "pascal": (2016, "server"),
@@ -63,7 +63,7 @@ class Stack:
 
     Attributes:
         compiled: chains of elementwise work become one kernel (XLA, MXNet's and Paddle's fused kernels, inductor).
-        channels_last: images are laid out as tensor cores take them; torch does so only where it is told.
+        channels_last: images have the layout of tensor cores; torch uses it only on request.
     """
 
     compiled: bool = False
@@ -199,13 +199,13 @@ def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
 
 
 def without(calibration: Calibration, left_out: Collection[str]) -> Calibration:
-    """The calibration for cards and generations that it has not seen.
+    """The calibration for unseen cards and generations.
 
-    A generation is taken for the nearest that it has seen, a card for the mean of those that it has seen.
+    An unseen generation counts as the nearest seen one, an unseen card as the mean of the seen ones.
 
     Args:
-        calibration: that was fitted without them.
-        left_out: names of cards and of generations; other names mean nothing here.
+        calibration: fitted without them.
+        left_out: names of cards and of generations; other names are ignored.
     """
     taken = np.eye(len(TERMS))
     missing = _unseen(left_out)
@@ -225,13 +225,13 @@ def without(calibration: Calibration, left_out: Collection[str]) -> Calibration:
 
 
 def nearest(generation: str, left_out: Collection[str] = ()) -> str:
-    """The measured generation that stands for one: itself, or else the nearest in time, of its own line first.
+    """The measured generation for a generation: itself, or else the nearest in time, of its own line first.
 
-    A generation that nobody knows is taken for the newest: what is not known is no reason to expect more.
+    An unknown generation counts as the newest: unknown is no reason to expect more.
 
     Args:
         generation: as the catalogue calls it.
-        left_out: generations that are taken for not measured.
+        left_out: generations that count as not measured.
     """
     year, line = _BORN.get(generation, (9999, "server"))
 

@@ -51,10 +51,10 @@ class CardPair:
 
 
 class Judge:
-    """Published steps, and calibrations that have not seen some of them.
+    """Published steps, and calibrations without some of them.
 
     Args:
-        found: what is judged and calibrated on.
+        found: steps to calibrate on and to judge.
     """
 
     def __init__(self, found: Sequence[Configuration] | None = None) -> None:
@@ -91,7 +91,7 @@ class Judge:
         return HoldoutPrediction(models, found.measured, times, times, times)
 
     def _own_s(self, row: int) -> float:
-        """What one GPU would have taken for a step that several took."""
+        """Time of one GPU for a step that several took."""
         return self.all[row].alone(float(self.measured[row]))
 
     def _moved_by(self, anchor: int, left_out: frozenset[str], carried: float) -> Calibration:
@@ -136,7 +136,7 @@ class Judge:
         return np.array([stretch(doubt, anchored=False) for doubt in doubts])
 
     def _alone(self, rows: Iterable[int]) -> list[int]:
-        """Those on one GPU."""
+        """Steps on one GPU."""
         return [row for row in rows if self.all[row].gpus == 1]
 
     def _ratios(self, left_out: frozenset[str], rows: Sequence[int]) -> Array:
@@ -210,7 +210,7 @@ class Judge:
         return np.log(self.measured[[pair.target for pair in pairs]] / seconds) / wider
 
     def _from_anchors(self, pairs: Sequence[CardPair], distance: Distance, *without: str) -> Array:
-        """Of the second of each pair: its predicted seconds, and how much wider its interval is; shape (pairs, 2)."""
+        """Predicted seconds of the second of each pair, and how much wider its interval is; shape (pairs, 2)."""
         found = np.empty((len(pairs), 2))
         for number, pair in enumerate(pairs):
             target, at_spec = self.all[pair.target], self.at_spec[pair.target][None]

@@ -1,9 +1,9 @@
-"""Features of GPT-like decoders in closed form, as a traced step would say them: for checks against published runs.
+"""Features of GPT-like decoders in closed form, equal to a traced step's, to check against published runs.
 
 Activations that a block keeps in 16 bits, per token and width: 2 of each norm's input and output, 6 of the products
-into the attention, 2 out of it, 8 before and 8 behind the GELU: 32 bytes (Korthikanti et al., arXiv 2205.05198, section
+into the attention, 2 out of it, 8 before and 8 after the GELU: 32 bytes (Korthikanti et al., arXiv 2205.05198, section
 4.1, without dropout and with attention that never writes its squares). Logits and their gradient are in 16 bits
-(flash-attention's fused cross-entropy, which llm-foundry takes by default, not in place).
+(flash-attention's fused cross-entropy, llm-foundry's default, not in place).
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ LOOSE = {
     "wide-deep": "predicted too fast by half in every row: its tables are read by the step's own input pipeline",
     "vnet": "predicted too fast by two thirds: steps of some milliseconds, whose input is cut from volumes on the way",
 }
-"""Families whose step is not said by their definition alone. They are predicted and shown, but neither calibrated on
-nor counted among the families that a predictor from a definition is judged by."""
+"""Families whose definition alone does not determine their step. They are predicted and shown, but excluded from
+calibration and from the judgement of predictions."""
 _HALVINGS = 30
 _AT = {name: place for place, name in enumerate(AMOUNTS)}
 _PER_STEP = [_AT[name] for name in ("optimizer bytes", "unfused optimizer bytes")]
@@ -44,10 +44,10 @@ _PER_STEP = [_AT[name] for name in ("optimizer bytes", "unfused optimizer bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """One configuration that somebody measured.
+    """One measured configuration.
 
     Attributes:
-        step_s: median over the hosts that it was measured on.
+        step_s: median over the hosts of the measurement.
         hosts: how many.
     """
 

@@ -28,16 +28,16 @@ CONSTANT = (Term("all computation", 2.0, 1.0, "one efficiency for whatever is co
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One question put to the predictor.
+    """One test of the predictor.
 
     Attributes:
         name: what was left out of the calibration.
         rows: predicted.
         median, mean: of |predicted / measured - 1|.
         groups: median error of each group.
-        covered: share of rows inside their 90 % interval; None where none was made.
+        covered: share of rows inside their 90 % interval; None without intervals.
         width: median of the interval's upper end / lower end; None likewise.
-        constant: median error of a predictor that knows FLOPs and one efficiency, on the same question.
+        constant: median error of a baseline with FLOPs and a single efficiency, in the same test.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far two models of parallel training are from each other: no accuracy, since neither was measured.
+    """Difference between two models of parallel training; not an accuracy, since neither was measured.
 
     Attributes:
         name: what was left out of the calibration.
@@ -155,7 +155,7 @@ def mpt_scores() -> tuple[Score, ...]:
 
 
 def agreements() -> tuple[Agreement, ...]:
-    """Tensor, pipeline and data parallelism beside vTrain's arithmetic."""
+    """Compares tensor, pipeline and data parallelism with vTrain's arithmetic."""
     study, rows = gpt.study()
     plans = [gpt.plan_of(row) for row in rows]
     return (

@@ -37,9 +37,9 @@ def is_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def shortcut_of(func: Any) -> Shortcut:
-    """How to find its result on shapes without the fake mode's own search, which takes several times as long.
+    """How to compute the result's shapes without the fake mode's search, which takes several times as long.
 
-    ``same``: what is written is all that comes of it; ``plain``: one new tensor, as torch's function for shapes says.
+    ``same``: the result is the written argument; ``plain``: one new tensor, by torch's shape function.
     """
     schema = schema_of(func)
     name = base_name(func)

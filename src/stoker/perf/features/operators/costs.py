@@ -31,11 +31,11 @@ class Cost(NamedTuple):
 
 
 Formula = Callable[[tuple[Any, ...], list[Tensor], list[Tensor]], Cost]
-"""Of arguments, tensors among them, and tensors of the result."""
+"""Computes a cost from arguments, tensors among them, and tensors of the result."""
 
 
 def touched(tensor: Tensor) -> Touch:
-    """The whole tensor; what was broadcast by `expand` is read once."""
+    """Bytes of the whole tensor; a tensor broadcast by `expand` is read once."""
     count = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         if stride or size == 0:

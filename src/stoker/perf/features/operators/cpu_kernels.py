@@ -56,11 +56,11 @@ def _lstm(args: tuple[Any, ...]) -> tuple[float, tuple[int, ...], float]:
 
 
 def lstm_workspace_bytes(args: tuple[Any, ...]) -> int:
-    """What oneDNN's LSTM keeps for its backward pass; nothing where there will be none.
+    """Bytes that oneDNN's LSTM keeps for its backward pass; 0 without one.
 
-    Gates, states of both sides of each step with their gradients, cell states with theirs, and the steps' outputs,
-    each from a page of its own. Source: oneDNN's src/cpu/rnn/rnn_utils.hpp (set_offsets), and sizes as measured; how
-    many parts hold states depends on its version.
+    Gates, states of both sides of each step with their gradients, cell states with theirs, and the steps' outputs, each
+    page-aligned. Source: oneDNN's src/cpu/rnn/rnn_utils.hpp (set_offsets), and sizes as measured; how many parts hold
+    states depends on its version.
     """
     x, recurrent = args[0], args[2]
     if not args[-1]:
@@ -76,9 +76,10 @@ def lstm_workspace_bytes(args: tuple[Any, ...]) -> int:
 
 @functools.cache
 def _parts_with_states() -> int:
-    """What the installed oneDNN says: 5 as of torch 2.6 and 2.9 (oneDNN 3.5 and 3.7), 3 as of 2.13 and 2.15.
+    """Parts with states, from the installed oneDNN.
 
-    A layer of one step is asked, so small that each part is a page; four parts hold something else.
+    They are 5 as of torch 2.6 and 2.9 (oneDNN 3.5 and 3.7), 3 as of 2.13 and 2.15. The query is a layer of one step, so
+    small that each part is a page; four parts hold other data.
     """
     layer: Any = torch.ops.aten.mkldnn_rnn_layer
     with without_modes():

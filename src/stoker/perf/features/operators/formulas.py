@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false
-"""FLOPs and bytes of single operations, by our own formulas: what the target's kernel does, not what this CPU would.
+"""FLOPs and bytes of single operations, by explicit formulas for the target's kernels, not for this CPU.
 
 A multiplication and its addition are two FLOPs. Bytes are what a kernel must read and write once when nothing stays on
 the chip between kernels; tables are charged by the rows that are touched. FLOPs of elementwise work are the arithmetic
-of its textbook form, constants below; they are small beside its bytes.
+of its textbook form, constants below; their time is small compared with its bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NORM_BACKWARD_FLOPS = 14
 
 
 def _matmul(first: int, batched: bool) -> Formula:
-    """A product of ``args[first]`` and the next; what stands before is added to the result."""
+    """A product of ``args[first]`` and the next argument; an argument before is added to the result."""
 
     def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
         a, b = args[first], args[first + 1]
@@ -79,7 +79,7 @@ def _convolution_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[T
 
 
 def _twice(kind: str, flops_per_element: float, tensors: int) -> Formula:
-    """Statistics need a pass of their own over the first tensors: a whole batch does not fit on the chip."""
+    """Statistics need a separate pass over the first tensors: a whole batch does not fit on the chip."""
 
     def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
         largest = elements([*ins, *outs])
@@ -126,7 +126,7 @@ def _embedding_bag_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list
 
 
 def _gather(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
-    """Only what is taken is read."""
+    """Only the selected elements are read."""
     taken = all_of(outs)
     reads = [Touch(ins[0], taken[0].bytes), *all_of(ins[1:])]
     return Cost("indexing", 0.0, (outs[0].numel(),), reads, taken)
@@ -160,7 +160,7 @@ def _fourier(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Co
 
 
 def _linalg(flops_per_cube: float) -> Formula:
-    """Of square matrices, by the cube of their side (Golub and Van Loan, Matrix Computations, tables of flops)."""
+    """FLOPs for square matrices, by the cube of their side (Golub and Van Loan, Matrix Computations, tables)."""
 
     def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
         matrix = max(ins, key=lambda tensor: tensor.numel())
@@ -210,7 +210,7 @@ def _fused_optimizer(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor
 
 
 def _exchange(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
-    """A collective that the program calls itself: what it hands over, and what it is handed."""
+    """A collective that the program calls itself: the bytes that it sends and receives."""
     return Cost("communication", 0.0, (elements(ins),), all_of(ins), all_of(outs))
 
 

@@ -155,7 +155,7 @@ class RmsNorm(torch.autograd.Function):
 
 
 class Cell(torch.autograd.Function):
-    """Gates of one step of an LSTM or GRU, once their products are there.
+    """Gates of one step of an LSTM or GRU, given their products.
 
     ``state`` is the cell's of an LSTM and the hidden one of a GRU; the workspace holds 4 or 5 numbers for each of its.
     """

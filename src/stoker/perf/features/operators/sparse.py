@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Results with rows, where torch's own shape functions give sparse tensors without any.
+"""Sparse results with rows, where torch's shape functions return none.
 
-How many rows are left when equal ones are joined depends on values: all that were looked up are taken to differ.
+The number of rows after merging equal ones depends on values; all looked-up rows count as distinct.
 """
 
 from __future__ import annotations
@@ -48,4 +48,4 @@ RESULTS: dict[str, Callable[[tuple[Any, ...]], Tensor | None]] = {
     "clone": _alike,
     "sparse_mask": _masked,
 }
-"""By operation; None where the result is not sparse. Called under the fake mode."""
+"""The result by operation; None if it is not sparse. Called under the fake mode."""

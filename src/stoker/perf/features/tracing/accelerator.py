@@ -50,10 +50,10 @@ class _Quiet:
 
 @contextlib.contextmanager
 def answering(note: Callable[[str], None]) -> Generator[None]:
-    """Runs the block with an accelerator, as far as the program sees; torch itself must not look for one.
+    """Runs the block with a pretended accelerator for the program; torch itself must not look for one.
 
     Args:
-        note: is told what was taken for granted.
+        note: called with each assumption.
     """
     cuda: Any = torch.cuda
 

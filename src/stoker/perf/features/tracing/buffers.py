@@ -84,7 +84,7 @@ class Buffers:
         return set(self._references)
 
     def mark(self) -> None:
-        """Keeps what is alive now: a backward pass begins."""
+        """Records live buffers at the begin of a backward pass."""
         self.marks.append(self.alive())
 
     def saved(self) -> set[int]:
@@ -93,7 +93,7 @@ class Buffers:
         return max(kept, key=lambda numbers: sum(self.sizes[number] for number in numbers), default=set())
 
     def begin(self) -> None:
-        """The step begins: what is alive now belongs to it, what has ended does not."""
+        """Starts the step: live buffers belong to it, freed ones do not."""
         self.marks.clear()
         self._begun = len(self._events)
 

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 # pyright: reportUnknownLambdaType=false
-"""Distributed programs in one process: a process group that sends nothing, and wrappers that are what they wrap.
+"""Distributed programs in one process: a process group that sends nothing, and transparent wrappers.
 
-Features are those of one GPU with the whole model; what spreading it costs is another question, asked of them. So the
-wrappers of data parallelism do nothing but compute in the precision that they are told to.
+Features are those of one GPU with the whole model; the cost of spreading it is computed from them. So the wrappers of
+data parallelism only compute in the configured precision.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def paths(root: nn.Module) -> Generator[tuple[str, nn.Module]]:
 
 @contextlib.contextmanager
 def alone(note: Note) -> Generator[None]:
-    """Runs the block as rank 0 (or as the environment says) of a group whose members are not asked.
+    """Runs the block as rank 0 (or the rank of the environment) of a group whose other members do not exist.
 
     Args:
-        note: is told what was taken for granted, as a sentence.
+        note: called with each assumption, as a sentence.
     """
     if not torch.distributed.is_available():
         yield
@@ -100,7 +100,7 @@ def alone(note: Note) -> Generator[None]:
 
 
 def _joined_by(note: Note) -> Callable[..., None]:
-    """``init_process_group`` that meets nobody."""
+    """``init_process_group`` without peers."""
     original: Any = torch.distributed.init_process_group
 
     @functools.wraps(original)

@@ -1,8 +1,8 @@
-"""Which calls a compiler would make one kernel: chains of elementwise work, norms, softmax and reductions.
+"""Which calls a compiler would fuse into one kernel: chains of elementwise work, norms, softmax and reductions.
 
-A call joins the kernel of the call that made one of its inputs when both work on as many elements, and everything else
-it reads was there before that kernel began. Then what only its members use never leaves the chip. Products,
-convolutions, attention, recurrent layers, lookups and sorts stay kernels of their own.
+A call joins the kernel of the call that made one of its inputs when both work on as many elements, and all its other
+inputs existed before that kernel began. Then values that only its members use never leave the chip. Products,
+convolutions, attention, recurrent layers, lookups and sorts stay separate kernels.
 """
 
 from __future__ import annotations

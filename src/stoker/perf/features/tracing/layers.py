@@ -21,7 +21,7 @@ class Uses:
 
     Attributes:
         at: number of the call that reads it first, and of the module that makes this call.
-        touched_bytes: of rows that are looked up, each as often as it is.
+        touched_bytes: of looked-up rows, repeated ones counted each time.
         multiplied: whether it is also read as a whole.
     """
 
@@ -36,7 +36,7 @@ class Uses:
 
 
 def uses_of(recorder: DispatchRecorder) -> dict[int, Uses]:
-    """Of each buffer that holds weights."""
+    """Use of each buffer that holds weights."""
     found: dict[int, Uses] = {}
     for at, call in enumerate(recorder.calls):
         if call.phase == "optimizer":
@@ -74,10 +74,10 @@ def weights_of(
 def layers_of(
     recorder: DispatchRecorder, watch: StepFollower, uses: dict[int, Uses], parameters: Sequence[Tensor]
 ) -> tuple[Layer, ...]:
-    """One for each module that runs operations or owns parameters, by its first operation of the forward pass.
+    """One layer for each module that runs operations or owns parameters, by its first operation of the forward pass.
 
-    A parameter belongs to the module that first reads it, since its gradient is whole when the backward pass comes back
-    there; parameters that nobody reads belong to their owners, which come last.
+    A parameter belongs to the module that first reads it, since its gradient is complete when the backward pass returns
+    there. Unread parameters belong to their owners, which come last.
     """
     names = watch.names()
     sums: dict[str, dict[str, int]] = {}

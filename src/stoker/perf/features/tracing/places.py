@@ -55,10 +55,10 @@ def outermost(module: torch.nn.Module) -> torch.nn.Module:
 
 
 class Hints:
-    """Answers to questions that cannot be computed, and what was assumed.
+    """Values that cannot be computed, by hints or assumptions, with a record of the assumptions.
 
     Args:
-        given: number of elements, or fraction of them below 1, by line of the program or by what is asked for.
+        given: number of elements, or fraction of them below 1, by line of the program or by operation.
     """
 
     def __init__(self, given: Mapping[str, float]) -> None:
@@ -72,12 +72,12 @@ class Hints:
         """How many elements a mask, `nonzero` or the like selects out of ``most``.
 
         Args:
-            name: what is asked for.
-            most: elements there are.
-            harmless: only the cost depends on it, no size; all of them are assumed then.
+            name: the operation.
+            most: number of elements.
+            harmless: only the cost depends on it and no size; then all elements are assumed.
 
         Raises:
-            TracingError: no hint says it.
+            TracingError: there is no hint.
         """
         value = self._find(name)
         if value is None:
@@ -104,7 +104,7 @@ class Hints:
         return 1
 
     def sentences(self) -> tuple[str, ...]:
-        """All that was taken for granted."""
+        """All assumptions."""
         if not self._numbers:
             return tuple(self.assumed)
         return (
@@ -113,11 +113,11 @@ class Hints:
         )
 
     def note(self, sentence: str) -> None:
-        """Keeps what was taken for granted."""
+        """Records an assumption."""
         self.assumed[sentence] = None
 
     def error(self, name: str) -> TracingError:
-        """What is asked for where no hint says it."""
+        """The error for a missing hint."""
         where = place() or "an unknown line"
         message = (
             f"`{name}` at {where} gives a size that depends on computed values, which are not known here; "

@@ -79,7 +79,7 @@ class DispatchRecorder(TorchDispatchMode):
         self.compiled = False
         """Whether the program has ``torch.compile`` make kernels; what it compiles is recorded call by call."""
         self.conv_flops = {False: 0.0, True: 0.0}
-        """Of convolutions that are given channels first, and last."""
+        """FLOPs of convolutions with channels first (False), and with channels last (True)."""
         self.phase: Phase = "forward"
         self.calls: list[TracedCall] = []
         self.modules: dict[int, int] = {}
@@ -122,7 +122,7 @@ class DispatchRecorder(TorchDispatchMode):
         return out
 
     def begin(self) -> None:
-        """The step begins; what was recorded of one before it is forgotten."""
+        """Starts the step and drops records of the previous one."""
         self.recording = True
         self.calls.clear()
         self.conv_flops = {False: 0.0, True: 0.0}
@@ -260,7 +260,7 @@ def _all_fake(written: Any) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is fake and nothing is known of its values."""
+    """Whether a tensor is fake and its values are unknown."""
     return isinstance(tensor, FakeTensor) and tensor.constant is None and tensor.layout is torch.strided
 
 

@@ -54,7 +54,7 @@ _SOUND = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "
 
 
 def _is_sound(name: str) -> Callable[..., Tensor]:
-    """What is not computed is taken to be finite: programs stop where it is not."""
+    """Treats uncomputed values as finite: programs stop at others."""
     original, answer = getattr(torch, name), _SOUND[name]
     return lambda x: torch.full(x.shape, answer) if isinstance(x, FakeTensor) else original(x)
 
@@ -91,7 +91,7 @@ class Redirect(TorchFunctionMode):
             self._handlers |= self.stand_ins.handlers
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """Makes one call, or what stands for it."""
+        """Makes one call, or its replacement."""
         kwargs = kwargs or {}
         if kwargs.get("device") is not None and _is_accelerator(kwargs["device"]):
             if func is Tensor.to:
@@ -119,7 +119,7 @@ class Redirect(TorchFunctionMode):
         return Tensor.to(x, *args, **kwargs)
 
     def _array(self, x: Tensor, *, force: bool = False) -> Any:
-        """The values; of what is not computed, all the same one."""
+        """The values; uncomputed ones are all equal."""
         if not isinstance(x, FakeTensor):
             return x.numpy(force=force)
         value = self._recorder.hints.scalar(x.dtype)
@@ -231,7 +231,7 @@ def redirected(recorder: DispatchRecorder, redirect: Redirect) -> Generator[None
 
 
 def _compile_of(recorder: DispatchRecorder) -> Callable[..., Any]:
-    """Leaves what is to be compiled as it is, and remembers that it is."""
+    """Returns the function uncompiled, and notes that it is to be compiled."""
 
     def compiled(model: Any = None, *, disable: bool = False, **_: Any) -> Any:
         if model is None:

@@ -35,7 +35,7 @@ class StandIns:
             "dropout": self._dropout,
             "rms_norm": self._rms_norm,
         }
-        """By the name that ``torch.nn.functional`` has for it: its own functions call each other by name."""
+        """Replacements by their name in ``torch.nn.functional``, whose functions call each other by name."""
         self.handlers: dict[Any, Callable[..., Any]] = {
             _SDPA: self._attention,
             NEURAL.scaled_dot_product_attention: self._attention,
@@ -46,7 +46,7 @@ class StandIns:
             FUNCTIONS.lstm_cell: lambda *args: self._cell("lstm_cell", *args),
             FUNCTIONS.gru_cell: lambda *args: self._cell("gru_cell", *args),
         }
-        """By torch's function."""
+        """Replacements by torch's function."""
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
             self.handlers[getattr(FUNCTIONS, name)] = lambda *args, _name=name: self._recurrent(_name, *args)
 

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""From the recorded calls of a step to its features."""
+"""Sums the recorded calls of a step into its features."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def features_of(
 
 
 def _micro_batches(recorder: DispatchRecorder, is_divided: bool) -> int:
-    """Backward passes over parts of the batch, each after a forward pass of its own through the same modules.
+    """Backward passes over parts of the batch, each after a separate forward pass through the same modules.
 
-    Other steps pass back more than once as well: a GAN's two networks, losses one by one, an optimizer that has the
-    same batch computed again (``is_divided`` is false then). They have one micro-batch.
+    Other steps have several backward passes too: a GAN's two networks, losses one by one, an optimizer that recomputes
+    the same batch (``is_divided`` is false then). They have one micro-batch.
     """
     forward: list[set[int]] = []
     modules: set[int] = set()

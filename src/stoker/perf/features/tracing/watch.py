@@ -27,8 +27,8 @@ class StepFollower:
     """Follows a step: which module runs, and which phase.
 
     Args:
-        recorder: is told.
-        root: whose modules are named; the first that is called where none is given.
+        recorder: receives the phases.
+        root: whose modules are named; by default the first that is called.
     """
 
     def __init__(self, recorder: DispatchRecorder, root: nn.Module | None = None) -> None:

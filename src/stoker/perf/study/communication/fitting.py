@@ -31,8 +31,8 @@ _BANDWIDTHS: NDArray[np.float64] = np.geomspace(0.5e9, 600e9, 24)
 _FINE: NDArray[np.float64] = np.geomspace(0.5e9, 600e9, 150)
 _WAITING = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)
 _SHARE, _POINTS = 0.95, 21
-"""Of the other families' steps that an interval holds, and what stands for each family: more than the 90 % that are
-promised for a new family, since families differ more from each other than their rows do."""
+"""Share of the other families' steps that an interval holds, per family: more than the 90 % promised for a new family,
+since families differ more from each other than their rows do."""
 _FAMILIES = 2
 """Families of models that a box and count must have been measured with, for its bandwidth to be fitted."""
 
@@ -80,10 +80,10 @@ class FabricPrediction:
 
 
 def held_out(rows: Sequence[Scaling]) -> list[FabricPrediction]:
-    """Each family of models predicted from the others.
+    """Predicts each family of models from the others.
 
-    Intervals come from the errors of the other families, each of which was predicted without itself and counts alike
-    whatever its rows: quantiles as in split-conformal prediction (Vovk et al. 2005), of ``_SHARE``.
+    Intervals come from the errors of the other families, each of which was predicted without itself and has equal
+    weight for any number of rows: quantiles as in split-conformal prediction (Vovk et al. 2005), of ``_SHARE``.
     """
     seconds = [without(each.family).step_s(each) for each in rows]
     ratios: dict[str, list[float]] = defaultdict(list)

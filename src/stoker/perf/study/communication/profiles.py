@@ -44,7 +44,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     gradient_bytes: tuple[int, ...]
 
     def shard(self, micro_s: float, sent: float = 1.0) -> Shard:
-        """On a GPU that takes so long for a micro-batch, with gradients sent in so many of their bytes."""
+        """The profile on a GPU with this time for a micro-batch, and these bytes of gradients."""
         gradients = tuple(size * sent for size in self.gradient_bytes)
         idle = (0.0,) * len(gradients)
         backward = tuple(share * micro_s for share in self.backward)
@@ -64,7 +64,7 @@ def profiles() -> dict[str, ModelProfile]:
 
 
 def profile_of(features: StepFeatures) -> ModelProfile:
-    """Of a traced step."""
+    """The profile of a traced step."""
     times, layers = PassTimes.measured(features, 1.0), layers_of(features)
     backward: list[float] = []
     gradients: list[int] = []

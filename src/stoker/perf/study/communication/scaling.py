@@ -1,7 +1,7 @@
-"""Published steps on one GPU and on several of the same box: what spreading them really cost.
+"""Published steps on one GPU and on several of the same server: the measured cost of spreading them.
 
-A row on several GPUs is anchored by the same configuration on one: what is left to explain is the exchange and waiting.
-Rows of models that are not in here for a reason say it: see :func:`peculiarity`.
+A row on several GPUs is anchored by the same configuration on one, which leaves the exchange and waiting to explain.
+:func:`peculiarity` gives the reason for each excluded row.
 """
 
 from __future__ import annotations

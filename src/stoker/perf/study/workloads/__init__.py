@@ -1,1 +1,1 @@
-"""The models behind published measurements: shapes, what a batch means, and where each of it is said."""
+"""The models of published measurements: shapes, the meaning of a batch, and the source of each fact."""

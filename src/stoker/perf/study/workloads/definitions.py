@@ -12,7 +12,7 @@ _RULES = vision.RULES | language.RULES | speech.RULES | recommendation.RULES
 
 
 SOURCES = ("lambda-v1", "nvidia-dle")
-"""Of the rows that have definitions. ``llm-foundry`` and ``vtrain-single`` have closed forms instead: see
+"""Sources whose rows have definitions. ``llm-foundry`` and ``vtrain-single`` have closed forms instead: see
 :mod:`~stoker.perf.study.workloads.mpt` and :mod:`~stoker.perf.study.workloads.gpt`."""
 
 

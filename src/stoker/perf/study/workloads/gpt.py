@@ -1,10 +1,10 @@
-"""GPT under Megatron-DeepSpeed on one A100 server, cut three ways: the table that vTrain published.
+"""GPT under Megatron-DeepSpeed on one A100 server, split three ways: the table that vTrain published.
 
 The table is arithmetic, not wall-clock time: its iterations are exactly linear in the number of micro-batches. So it
 shows whether two models of tensor, pipeline and data parallelism agree, and never how accurate either is.
 
 Shapes are in the model's name; 16 heads, sequences of 1,024 tokens, a vocabulary of 51,200, full recomputation (8, not
-6, FLOPs per weight and token), 8 GPUs in a server (said by vTrain's validation scripts). Attention writes its squares.
+6, FLOPs per weight and token), 8 GPUs in a server (from vTrain's validation scripts). Attention writes its squares.
 """
 
 from __future__ import annotations

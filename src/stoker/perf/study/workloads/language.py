@@ -14,7 +14,7 @@ _LARGE = {"layers": 24, "width": 1024, "heads": 16}
 _BASE = {"layers": 12, "width": 768, "heads": 12}
 _MASKED = {128: 20, 512: 80}
 _BINNED = 288
-"""Tokens that sequences of up to 512 are padded to on average, in bins of 64: 256 of their own, and half a bin."""
+"""Average length of sequences of up to 512 tokens, padded in bins of 64: 256 tokens and half a bin."""
 
 
 def _answers(row: Published, options: dict[str, Any], batch: int, *sources: str) -> Workload:

@@ -23,7 +23,7 @@ _NARROW = 1024
 """Width whose matrix products the term of that name is measured in: what they lose falls as 1 / width."""
 _WIDE_HEAD = 128
 _STATE_BYTES = 24
-"""Of a parameter: read and written by AdamW in fp32 (weight, gradient, two moments; three written)."""
+"""Bytes per parameter that AdamW reads and writes in fp32 (weight, gradient, two moments; three written)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,10 +105,10 @@ def compiled() -> dict[str, Traced]:
 
 
 def decoder(row: Published, features: StepFeatures) -> DecoderRow:
-    """What one GPU of a row of ``llm-foundry`` did.
+    """The step on one GPU of a row of ``llm-foundry``.
 
-    Its own time is what makes the step the measured one when layers share it as their FLOPs and bytes say, and the
-    exchange of FSDP goes on beside: no calibration is in it.
+    Its compute time is the one for which the step matches the measurement, divided among layers by FLOPs and bytes,
+    with the exchange of FSDP in overlap. It uses no calibration.
     """
     own = {
         phase: work_of(operation for operation in features.operations if operation.phase == phase) for phase in PHASES

@@ -28,7 +28,7 @@ class Input:
     """One tensor of a micro-batch.
 
     Attributes:
-        below: whole numbers are drawn from 0 up to this; 0 for what is not whole.
+        below: integers are drawn from 0 up to this; 0 for other types.
     """
 
     name: str
@@ -48,16 +48,16 @@ class Workload:
     """A training step that can be built and run.
 
     Attributes:
-        model: where its module is, ``file:class``, below ``workloads/modules``; its forward returns the loss.
+        model: its module, ``file:class``, below ``workloads/modules``; its forward returns the loss.
         options: of the module.
         inputs: of one micro-batch on one GPU, in the order of the module's forward.
         precision: of products, as in :class:`Published`; corrected where the publisher's log contradicts its table.
         batch: items of a micro-batch on one GPU.
         accumulation: micro-batches of a step.
-        loop: passes of a loop in the module, all of equal cost; 0 where it has none. See :meth:`shortened`.
+        loop: passes of a loop in the module, all of equal cost; 0 for none. See :meth:`shortened`.
         counted: what a micro-batch on one GPU adds to the published throughput, in :attr:`unit`.
         unit: of the throughput.
-        sources: for each assumption, where it is said.
+        sources: of each assumption.
     """
 
     name: str

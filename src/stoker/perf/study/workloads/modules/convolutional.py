@@ -33,7 +33,7 @@ class Squeeze(nn.Module):
 
 
 class BottleneckBlock(nn.Module):
-    """1x1, 3x3 (with the stride: version 1.5) and 1x1 convolutions beside a shortcut."""
+    """1x1, 3x3 (with the stride: version 1.5) and 1x1 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, width: int, outputs: int, stride: int, groups: int, squeeze: bool) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class VNet(nn.Module):
 
 
 class Chain(nn.Module):
-    """Three convolutions of volumes beside a shortcut."""
+    """Three convolutions of volumes with a shortcut."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ class _Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of (batch, tokens, width)."""
+        """Input and output: (batch, tokens, width)."""
         joined = self.qkv(self.before_attention(x)).unflatten(-1, (3, self.heads, -1))
         query, key, value = joined.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value)
@@ -47,7 +47,7 @@ class MPT(nn.Module):
         self.norm = nn.LayerNorm(shape.width, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Of (batch, tokens)."""
+        """Input: (batch, tokens)."""
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)

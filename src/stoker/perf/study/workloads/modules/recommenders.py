@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 
 class NeuralCollaborativeFiltering(nn.Module):
-    """A product of factors beside a small MLP (arXiv 1708.05031)."""
+    """A product of factors next to a small MLP (arXiv 1708.05031)."""
 
     def __init__(
         self, users: int = 138_493, items: int = 26_744, factors: int = 64, widths: Sequence[int] = (256, 256, 128, 64)
@@ -35,7 +35,7 @@ class NeuralCollaborativeFiltering(nn.Module):
 
 
 class WideAndDeep(nn.Module):
-    """A linear model of all features beside an MLP of their embeddings (arXiv 1606.07792).
+    """A linear model of all features next to an MLP of their embeddings (arXiv 1606.07792).
 
     Args:
         tables: rows and columns of the embedding of each feature; for the wide part each has one column.
