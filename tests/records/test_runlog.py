@@ -174,7 +174,7 @@ def test_full_disk_makes_the_log_quiet_after_one_notice(tmp_path: Path) -> None:
         log.on_event(Notice(t_s=0.0, text="x"))
     log.close()
     assert len(said) == 1
-    assert "goes on without it" in said[0]
+    assert "continues without it" in said[0]
 
 
 def test_folder_that_cannot_be_made_never_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

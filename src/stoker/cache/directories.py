@@ -217,7 +217,7 @@ class Directories:
                 yield from store.pinned_pages()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Unmap all files."""
         for directory in self.directories:
             if directory.store is not None:
                 directory.store.close()

@@ -25,7 +25,7 @@ and reports what limits it and what to do next. The program runs unmodified, its
   --warmup N            steps to skip first (default: 5; 50 with --served, so that data workers settle)
   --samples N           of the steps, how many torch's profiler divides into parts (default: 3; 10 with several ranks)
   --then stop|continue  what happens after that: the program is ended at once, without its own clean-up, so that no
-                        half-trained model is saved over a good one (default), or it goes on to its end
+                        half-trained model is saved over a good one (default), or it continues to its end
   --served              have stoker serve the loaders, as `stoker run` does with the same settings
   --no-prediction       do not trace the program a second time to predict its step
   --price-per-hour P    what everything that the program runs on costs an hour, in any currency

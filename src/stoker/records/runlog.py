@@ -133,7 +133,7 @@ class RunLog:
             if self._stopped:
                 return
             self._stopped = self.failed = True
-        self._notify(f"run folder `{self.folder}` cannot be written ({error}); this run goes on without it")
+        self._notify(f"run folder `{self.folder}` cannot be written ({error}); this run continues without it")
 
 
 def _keep_out_of_git(runs: Path) -> None:

@@ -25,7 +25,7 @@ def test_a_worker_of_another_version_is_named_with_what_to_do() -> None:
     text = "\n".join(render_ring(1, [RingNode(MEMBER, STATUS), RingNode(MEMBER, OTHER)], Style()))
     assert "a:7070       1  alive" in text
     assert "a:7070       1  other" in text
-    assert f"is of stoker 0.0.9 and says nothing of found, lately; start it anew with {__version__}" in text
+    assert f"is of stoker 0.0.9 and says nothing of found, lately; restart it with {__version__}" in text
 
 
 @pytest.mark.parametrize(("status", "expected"), [(STATUS, 0), (STATUS | {"draining": True}, 0), (None, 1), (OTHER, 1)])

@@ -82,7 +82,7 @@ def test_a_client_that_knows_no_protocol_of_ours_is_told_what_to_do(ends: tuple[
         receive(worker, IDENTITY, 1, False, EPOCH)
     refused = client.message(4096)
     assert isinstance(refused, frames.Refused)
-    assert "start the older one anew with the version of the other" in refused.text
+    assert "restart the older one with the version of the other" in refused.text
 
 
 def test_a_worker_that_goes_on_in_a_protocol_that_we_do_not_know_is_left_alone(

@@ -77,7 +77,7 @@ def _class_for(cls: Any) -> Any:
             if cls is original:
                 return routed_class(protocol)
             if issubclass(cls, original):
-                note_made(f"{cls.__module__}.{cls.__qualname__}", "a class of its own")
+                note_made(f"{cls.__module__}.{cls.__qualname__}", "a custom subclass")
                 break
     return cls
 

@@ -314,7 +314,7 @@ class CachedFile(io.BufferedReader):
 
     @property
     def details(self) -> dict[str, Any]:
-        """What the store said of the object when it was opened."""
+        """The store's metadata of the object when it was opened."""
         self._pages.is_committed = True
         details = self._pages.snapshot.details
         return dict(details) if details is not None else self.fs.info(self.path)
@@ -330,7 +330,7 @@ class CachedFile(io.BufferedReader):
         return self.fs.unstrip_protocol(self.path)
 
     def info(self) -> dict[str, Any]:
-        """What the store said of the object when it was opened."""
+        """The store's metadata of the object when it was opened."""
         return self.details
 
     def bring_ahead(self, pages: Sequence[int]) -> None:

@@ -99,7 +99,7 @@ class Parts:
         self.pulse.reset()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Unmap all files."""
         self.writers.close()
         self.large.close()
         self.maps.files.clear()

@@ -63,7 +63,7 @@ class PageStore:
         self._pieces = Pieces()
 
     def close(self) -> None:
-        """Let go of all files; views stay valid. Nothing else may be called afterwards."""
+        """Unmap all files; views stay valid. Nothing else may be called afterwards."""
         self._parts.close()
 
     def note_reads(self) -> None:

@@ -52,8 +52,8 @@ class Replicating:
             reader: of the store.
             client: of the cluster.
             copies: workers that each page goes to.
-            account: is added to.
-            report: is told of what was done.
+            account: updated with the results.
+            report: called with what was done.
 
         Raises:
             ConfigError: the cluster has fewer workers.

@@ -169,7 +169,7 @@ def render_ring(epoch: int, nodes: list[RingNode], style: Style) -> list[str]:
     faults += [f"{node.member.id}: {node.fault}" for node in nodes if node.fault]
     faults += [
         f"{node.member.id}: is of stoker {(node.status or {}).get('version', 'without a version')} and says nothing of "
-        f"{', '.join(node.lacks)}; start it anew with {__version__}, which this command is of"
+        f"{', '.join(node.lacks)}; restart it with {__version__}, the version of this command"
         for node in nodes
         if node.lacks
     ]

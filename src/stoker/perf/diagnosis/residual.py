@@ -82,7 +82,7 @@ def locate(gaps: Mapping[str, float], total: float) -> str:
     """The innermost module with most of a gap; empty if it is spread over the model.
 
     Args:
-        gaps: by path of module, of its own operations.
+        gaps: by path of module, without submodules.
         total: the whole gap; only gaps of its sign count.
     """
     alike = {path: abs(gap) for path, gap in gaps.items() if gap * total > 0}

@@ -134,17 +134,17 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # a d
 
     @property
     def flops(self) -> float:
-        """Of the whole step."""
+        """FLOPs of the whole step."""
         return sum(operation.flops for operation in self.operations)
 
     @property
     def eager_bytes(self) -> float:
-        """Of the whole step."""
+        """Bytes of the whole step, with each operation as one kernel."""
         return sum(operation.eager_bytes for operation in self.operations)
 
     @property
     def fused_bytes(self) -> float:
-        """Of the whole step."""
+        """Bytes of the whole step after fusion."""
         return sum(operation.fused_bytes for operation in self.operations)
 
     @property

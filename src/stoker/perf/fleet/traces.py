@@ -24,7 +24,7 @@ _BREAKDOWN = "measured stages of a step, or " + _FEATURES
 _PROJECTIONS = {
     "who gains from porting": _FEATURES,
     "what an upgrade buys": _FEATURES,
-    "memory-bound beside compute-bound, and links apart": "flops, memory_bytes, traffic_bytes and architecture",
+    "memory-bound and compute-bound work, and single links": "flops, memory_bytes, traffic_bytes and architecture",
 }
 
 

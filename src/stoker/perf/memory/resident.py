@@ -77,7 +77,7 @@ class _Cut:
         self._temporaries = features.activation_peak_bytes if is_optimizer else 0.0
 
     def held(self, stage: PipelineStage, open_batches: int) -> Held:
-        """Of one stage."""
+        """Memory that one stage holds."""
         weights_of_model = self._features.weights
         layers = self.layers[stage.start : stage.stop]
         share = self._share[stage.start : stage.stop]

@@ -84,7 +84,7 @@ TERMS = (
     Term("narrow convolutions", 0.2, 0.5, "the same"),
     Term("operands of products", 0.5, 0.5, "half of the traffic hides behind arithmetic"),
     Term("operands of convolutions", 0.6, 0.4, "the same"),
-    Term("fused attention", 0.6, 0.4, "beside products: FlashAttention-2 reaches 50 to 73 % (arXiv 2307.08691)"),
+    Term("fused attention", 0.6, 0.4, "compared with products, FlashAttention-2 reaches 50 to 73 % (arXiv 2307.08691)"),
     Term("grouped convolutions", 0.5, 0.5, "groups below 32 channels leave tensor cores idle"),
     Term("depthwise convolutions", 5.0, 0.5, "cuDNN's kernels for them reach a fifth of the memory's bandwidth"),
     Term("steps of recurrent layers", 0.5, 0.5, "a step cannot begin before the one before it"),

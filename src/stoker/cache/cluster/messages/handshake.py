@@ -156,8 +156,8 @@ def _speaks(oldest: int, newest: int) -> str:
     """What is wrong with the protocols of the other side, and what to do."""
     ours = f"{frames.OLDEST_PROTOCOL} to {frames.PROTOCOL}"
     return (
-        f"speaks the cache's protocols {oldest} to {newest}, and stoker {__version__} here {ours}; start the older one "
-        "anew with the version of the other"
+        f"speaks the cache's protocols {oldest} to {newest}, and stoker {__version__} here {ours}; restart the older "
+        "one with the version of the other"
     )
 
 

@@ -186,12 +186,12 @@ class Maps:
                 return  # another thread was at it
 
     def let_go(self, numbers: Iterable[int]) -> None:
-        """Let go of these files; views keep theirs."""
+        """Unmap these files; views keep theirs."""
         for number in numbers:
             self.files.pop(number, None)
 
     def keep_only(self, alive: set[int]) -> None:
-        """Let go of all files that are not among these; views keep theirs."""
+        """Unmap all files that are not among these; views keep theirs."""
         for number in list(self.files):
             if number not in alive:
                 self.files.pop(number, None)

@@ -119,7 +119,7 @@ class SegmentWriter:
         os.pwrite(self.fd, footer + _TRAILER.pack(_MAGIC, at, len(footer), xxh3_64_intdigest(footer)), at)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self.fd)
 
 

@@ -124,7 +124,7 @@ class FileTable:
         return os.fstat(self._fd).st_blocks * 512
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Unmap the file."""
         self.cells.release()
         os.close(self._fd)
         self._fd = -1

@@ -127,7 +127,7 @@ class IndexFile:
         )
 
     def close(self) -> None:
-        """Let go of the file; the map goes with its last reader."""
+        """Unmap the file; the map goes with its last reader."""
         os.close(self._fd)
         self._fd = -1
 

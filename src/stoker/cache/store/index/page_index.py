@@ -129,7 +129,7 @@ class Index:
         self._alive = alive
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Unmap the file."""
         self._file.close()
 
     @property

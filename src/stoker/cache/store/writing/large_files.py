@@ -123,7 +123,7 @@ class LargeFiles:
         self.close()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Unmap all files."""
         with self._lock:
             while self._open:
                 self._open.popitem()[1].close()
@@ -136,7 +136,7 @@ class LargeFiles:
                     file.close()
 
     def keep_only(self, alive: set[int]) -> None:
-        """Let go of all files that are not among these."""
+        """Unmap all files that are not among these."""
         self.let_go([number for number in list(self._open) if number not in alive])
 
     def make(self, name: ObjectName, version: Version, shelf: Shelf, checked_at: float) -> int | None:

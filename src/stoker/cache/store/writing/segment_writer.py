@@ -26,7 +26,7 @@ from stoker.cache.store.reclaim.admission import Refusals, Refuser, Shelf
 from stoker.cache.versions import Version
 
 _APPEND_FRAC = 0.25
-"""Of the time that pages of a segment live, in which pages are added: its last page lives for the rest of it."""
+"""Fraction of a segment's lifetime in which pages are added: its last page lives for the rest of it."""
 _MOST_WRITERS = 8
 """Segments that one process appends to; the one that it began first is left to others."""
 _ATTEMPTS = 4
