@@ -31,7 +31,7 @@ from stoker.cache.versions import Version
 from stoker.core.errors import CacheError, ConfigError
 
 REST_S = 30.0
-"""A directory in which something failed is left alone for so long."""
+"""How long to avoid a directory after a failure."""
 _Result = TypeVar("_Result")
 
 
@@ -56,7 +56,7 @@ class Directory:
         return self.store if not self.resting or time.monotonic() >= self.resting else None
 
     def failed(self, error: Exception) -> None:
-        """Something did not work."""
+        """Notes a failure."""
         self.fault = _words(error)
         self.resting = time.monotonic() + REST_S
 
@@ -241,7 +241,7 @@ class Directories:
 
     @staticmethod
     def _try(directory: Directory, work: Callable[[], _Result], otherwise: _Result) -> _Result:
-        """A broken disk is a miss, and not asked again for a while."""
+        """Treats a broken disk as a miss, and avoids it for a while."""
         try:
             return work()
         except OSError as error:

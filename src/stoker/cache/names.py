@@ -1,6 +1,6 @@
-"""What a page is called: the namespace of its store, the path of its object, and its place in the object.
+"""The name of a page: the namespace of its store, the path of its object, and its index in the object.
 
-A namespace tells stores apart that use equal paths: protocol, endpoint and account, never a secret.
+A namespace distinguishes stores with equal paths: protocol, endpoint and account, never a secret.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How stale a path may be, and how its pages live: rules by path, the first that fits counts."""
+"""How stale a path may be, and how long its pages live: rules by path; the first that matches counts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verify = Literal["always", "first-touch"]
-"""When cached bytes are compared with their checksums: at every read, or when a process first reads them."""
+"""When checksums of cached bytes are verified: at every read, or at a process's first."""
 Policy = Literal["epoch", "sieve", "s3fifo", "lru"]
-"""Which segments go first (:mod:`stoker.cache.store.reclaim.eviction`)."""
+"""Which segments are evicted first (:mod:`stoker.cache.store.reclaim.eviction`)."""
 
 
 class Freshness(enum.Enum):
@@ -68,7 +68,7 @@ class Rule:
     pinned_since: float | None = None
 
     def is_fresh(self, checked_at: float, now: float) -> bool:
-        """Whether an answer of the store still counts.
+        """Whether an answer of the store is still fresh.
 
         Args:
             checked_at: when the store gave it (seconds since the epoch).

@@ -24,7 +24,7 @@ class Reads(NamedTuple):
 
     @property
     def hit_frac(self) -> float | None:
-        """Share that found theirs; None before the first."""
+        """Hit ratio; None before the first read."""
         reads = self.found + self.missed
         return self.found / reads if reads else None
 
@@ -42,7 +42,7 @@ class Pages(Protocol):
         ...
 
     def read_into(self, key: bytes, entry: Any, start: int, buffer: memoryview) -> bool:
-        """Fills the buffer from byte ``start`` of the page, verified; False when it is gone or damaged."""
+        """Fills the buffer from byte ``start`` of the page, verified; False if it is gone or damaged."""
         ...
 
     def view(self, key: bytes, entry: Any) -> memoryview | None:
@@ -60,7 +60,7 @@ class Pages(Protocol):
         life: Life = Life.NORMAL,
         checked_at: float,
     ) -> bool:
-        """Keeps a page if there is room and reason to."""
+        """Caches a page, if it is admitted."""
         ...
 
     def put_many(
@@ -75,7 +75,7 @@ class Pages(Protocol):
         ...
 
     def confirm(self, key: bytes, entry: Any, checked_at: float) -> None:
-        """The store said that an entry's version is still the object's."""
+        """Notes that the store confirmed an entry's version."""
         ...
 
     def pinned_pages(self) -> Iterator[Any]:
@@ -83,11 +83,11 @@ class Pages(Protocol):
         ...
 
     def reads(self) -> Reads:
-        """How many reads found their page."""
+        """Reads and hits."""
         ...
 
     def drop(self, *keys: bytes) -> None:
-        """Forgets pages."""
+        """Drops pages."""
         ...
 
     def filling(self, key: bytes) -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ class Rules:
     """Rules as they apply to the paths of one filesystem."""
 
     def __init__(self, rules: Sequence[Rule], protocol: str) -> None:
-        """Sorts out what cannot fit.
+        """Drops rules that cannot match.
 
         Args:
             rules: the first that fits counts; what no rule fits is cached under the defaults of a rule.

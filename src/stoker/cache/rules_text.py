@@ -1,4 +1,4 @@
-"""Rules as people write them: ``s3://data/train/* immutable; https://* 5min ttl=1h``."""
+"""Parses rules: ``s3://data/train/* immutable; https://* 5min ttl=1h``."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _parse_rule(entry: str) -> Rule:
 
 
 def write_rule(rule: Rule) -> str:
-    """A rule as people write it."""
+    """The text of a rule."""
     policy = f"{rule.max_age_s:g}s" if rule.freshness is Freshness.MAX_AGE else rule.freshness.value
     if not rule.cached:
         policy = "off"

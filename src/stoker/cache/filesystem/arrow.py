@@ -104,7 +104,7 @@ def install(protocols: Sequence[str]) -> None:
 
 
 def uninstall() -> None:
-    """Gives pyarrow its own names back."""
+    """Restores pyarrow's own names."""
     _patches.restore()
 
 

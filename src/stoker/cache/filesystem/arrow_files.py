@@ -1,6 +1,6 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
-"""Files that pyarrow reads: mapped where the cache has all of one, else with the columns of Parquet brought ahead."""
+"""Files that pyarrow reads: mapped if the cache has all of one, else with columns of Parquet prefetched."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _columns: dict[str, frozenset[str]] = {}
 """Columns that a program is reading of files, by path."""
 _columns_lock = ForkedLock()
 _mapped: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""Keeps the page store from giving up the bytes below mapped files."""
+"""Keeps the page store from dropping the bytes of mapped files."""
 
 
 class ParquetFile(CachedFile):
-    """A file that may be Parquet; what pyarrow will read of it is brought side by side."""
+    """A file that may be Parquet; the columns that pyarrow will read are prefetched in parallel."""
 
     def __init__(self, filesystem: StokerFileSystem, snapshot: Snapshot) -> None:
         """Opens one version.
@@ -52,7 +52,7 @@ class ParquetFile(CachedFile):
         return super().read(size)
 
     def _look(self, start: int, size: int) -> None:
-        """Has the chunks brought that this read, and most likely the next ones, take bytes of."""
+        """Fetches the chunks of this read, and those that the next reads most likely need."""
         if self._chunks is None:
             if start + size + _FOOTER_BYTES >= self._snapshot.size:
                 return  # it reads the footer, and so shall we once it goes on

@@ -1,6 +1,6 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
-"""Reads of many objects, or of many ranges: side by side, and those of one object together."""
+"""Reads of many objects, or of many ranges: in parallel, and ranges of one object together."""
 
 from __future__ import annotations
 

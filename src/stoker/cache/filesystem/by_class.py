@@ -40,7 +40,7 @@ def install(protocols: Collection[str]) -> None:
 
 
 def uninstall() -> None:
-    """Gives the metaclasses their own calls back."""
+    """Restores the metaclasses' own calls."""
     _patches.restore()
     _routed.clear()
 

@@ -54,7 +54,7 @@ class _PageReader(io.RawIOBase):
         self._whole: LargePages | None = None
         """The same, where all of it is here and the caller keeps to this version."""
         self._asking = Owner()
-        """Who asked for the pages that are on their way."""
+        """The requester of the pages in flight."""
 
     def readable(self) -> bool:
         return True
@@ -186,7 +186,7 @@ class _PageReader(io.RawIOBase):
             self.reader.read_into(self.snapshot, start, part, given, self._hold)
 
     def _move(self, window: ReadaheadState) -> None:
-        """Follows the reader: asks for what it will want, and for nothing more once it jumps."""
+        """Follows the reader: prefetches what it will need, and nothing after a random access."""
         if self._large is not None:
             self._large.look_on()
         elif window.page > 0:
@@ -230,7 +230,7 @@ class _PageReader(io.RawIOBase):
 
     @property
     def num_ahead(self) -> int:
-        """Pages that are on their way ahead of the reader, or in memory."""
+        """Pages ahead of the reader, in flight or in memory."""
         if not self._asking.is_here:
             return 0  # the parent's: a forked child has none of its threads, and shares its memory
         return len(self._held) + sum(not future.done() for future in list(self._pending.values()))
@@ -334,7 +334,7 @@ class CachedFile(io.BufferedReader):
         return self.details
 
     def bring_ahead(self, pages: Sequence[int]) -> None:
-        """Has pages brought in the background, for a caller who knows better than the order of reads.
+        """Prefetches pages in the background, for a caller that knows its next reads.
 
         Args:
             pages: indexes, ascending.

@@ -18,7 +18,7 @@ _HANDS_ON = frozenset(("http", "https", "sftp", "ssh", "webhdfs", "smb", "hf"))
 
 
 def check_options(options: Collection[str], ours: Sequence[str], target: Any) -> None:
-    """Refuses options that neither the cache nor the store's filesystem knows.
+    """Raises for options that neither the cache nor the store's filesystem knows.
 
     Args:
         options: names that were given and are not the cache's.

@@ -60,7 +60,7 @@ def open_place(
 
 
 def checked_url(url: str) -> str:
-    """The plain form of a URL that names something: all of a kind of store is nothing that can be read or kept.
+    """The plain form of a URL; it must name a place, since a whole kind of store cannot be read or pinned.
 
     Raises:
         ConfigError: it has no protocol, names no place, or no bucket or host where there must be one.

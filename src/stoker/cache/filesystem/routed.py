@@ -47,7 +47,7 @@ class Routed(AbstractFileSystem):
         return cached
 
     def info(self, path: str, **kwargs: Any) -> Any:
-        """What the store says of a path, as fresh as the path's rule asks for."""
+        """The store's metadata of a path, as fresh as the path's rule requires."""
         return self.stoker.info(path, **kwargs)
 
     def size(self, path: str) -> Any:
@@ -78,7 +78,7 @@ class Routed(AbstractFileSystem):
         self.stoker.get(rpath, lpath, *args, **kwargs)
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Has the store asked again."""
+        """Makes the next read ask the store again."""
         super().invalidate_cache(path)
         if "stoker" in self.__dict__:
             self.stoker.invalidate_cache(path)

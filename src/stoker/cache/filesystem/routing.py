@@ -58,7 +58,7 @@ def install_from_environment() -> bool:
 
 
 def uninstall() -> None:
-    """Reads are the program's own again, for filesystems that are built from now on."""
+    """Ends routing for filesystems that are built from now on."""
     if installed() is None:
         return
     put_in_force(None)

@@ -138,7 +138,7 @@ class StokerFileSystem(ChainedFileSystem):
         return self.reader.read(self._strip(path), start, end)
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any) -> Any:
-        """Contents of files; several are read side by side."""
+        """Contents of files; several are read in parallel."""
         kwargs.pop("batch_size", None)
         if kwargs:
             return self.target.cat(self._strip(path), recursive=recursive, on_error=on_error, **kwargs)
@@ -150,7 +150,7 @@ class StokerFileSystem(ChainedFileSystem):
     def cat_ranges(
         self, paths: Any, starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return", **kwargs: Any
     ) -> list[Any]:
-        """Ranges of files; those of one file are brought together, files side by side."""
+        """Ranges of files; those of one file are fetched together, files in parallel."""
         if not isinstance(paths, list):
             raise TypeError(f"`paths` must be a list, got {type(paths).__name__}")
         paths = cast("list[Any]", paths)
@@ -166,7 +166,7 @@ class StokerFileSystem(ChainedFileSystem):
         return cat_ranges(self.reader, [self._strip(path) for path in paths], starts, ends, on_error)
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """What the store says of a path, as fresh as the path's rule asks for."""
+        """The store's metadata of a path, as fresh as the path's rule requires."""
         path = self._strip(path)
         _, rule = self.reader.rules.of(path)
         if kwargs or not rule.cached:
@@ -190,7 +190,7 @@ class StokerFileSystem(ChainedFileSystem):
         return not self.reader.is_known(path) and bool(self.target.isdir(path))
 
     def get(self, rpath: Any, lpath: Any, recursive: bool = False, callback: Any = None, **kwargs: Any) -> None:
-        """Copies files to the local disk, side by side."""
+        """Copies files to the local disk, in parallel."""
         get_many(self, rpath, lpath, callback, recursive=recursive, **kwargs)
 
     def get_file(self, rpath: str, lpath: Any, callback: Any = None, outfile: Any = None, **kwargs: Any) -> None:
@@ -273,7 +273,7 @@ class StokerFileSystem(ChainedFileSystem):
         return self.target.walk(self._strip(path), *args, **kwargs)
 
     def glob(self, path: str, maxdepth: int | None = None, **kwargs: Any) -> Any:
-        """Paths that fit a pattern."""
+        """Paths that match a pattern."""
         # Whether a path ends with a slash matters to patterns; stripping takes the slash away.
         stripped = self._strip(path) + ("/" if str(path).endswith("/") else "")
         return self.target.glob(stripped, maxdepth=maxdepth, **kwargs)
@@ -303,7 +303,7 @@ class StokerFileSystem(ChainedFileSystem):
         return self.target.sign(self._strip(path), expiration=expiration, **kwargs)
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Has the store asked again before anything cached at or below the path is used."""
+        """Makes the next read at or below the path ask the store again."""
         super().invalidate_cache(path)
         self.reader.wrote_below("" if path is None else self._strip(path))
 

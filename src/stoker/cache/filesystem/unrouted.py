@@ -1,4 +1,4 @@
-"""What reads stores around the cache, and cannot be routed. Imports nothing that reads."""
+"""Finds clients that bypass the cache and cannot be routed. Imports none of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _made: dict[str, str] = {}
 
 
 def unroutable(modules: Collection[str] | None = None) -> dict[str, str]:
-    """Libraries that read stores around the cache, and what they read with; of pyarrow what the program made itself.
+    """Libraries that bypass the cache, and their clients; for pyarrow, those that the program created.
 
     Args:
         modules: that the program has imported; None for what this process has imported and made.
@@ -39,7 +39,7 @@ def unroutable(modules: Collection[str] | None = None) -> dict[str, str]:
 
 
 def note_made(name: str, reader: str) -> None:
-    """The program has made something that reads stores by itself: named by its class, and the line that made it.
+    """Records a client that bypasses the cache: its class, and the line that created it.
 
     Args:
         name: of the class.

@@ -110,7 +110,7 @@ class WritingFile(io.BufferedIOBase):
             super().close()
 
     def abort(self) -> None:
-        """Gives the upload up; the object stays what it was where the store can do that."""
+        """Aborts the upload; the object stays unchanged if the store supports that."""
         self._is_over = True
         try:
             _give_up(self.file)
@@ -126,7 +126,7 @@ class WritingFile(io.BufferedIOBase):
             self._wrote()
 
     def discard(self) -> None:
-        """Gives the object up at the end of a transaction."""
+        """Aborts the object at the end of a transaction."""
         try:
             self.file.discard()
         finally:
@@ -194,7 +194,7 @@ class WritingCompressed(io.BufferedIOBase):
             self.close()
 
     def abort(self) -> None:
-        """Gives the upload up."""
+        """Aborts the upload."""
         self.file.abort()
         super().close()
         try:
@@ -272,7 +272,7 @@ def _give_up(file: Any) -> None:
 def _is_unwinding() -> bool:
     """Whether ``fsspec.open`` is closing the file because an exception leaves its ``with``.
 
-    It does not hand the exception on, so it is looked up where it came in.
+    It does not pass the exception on, so its arguments are read from its frame.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     for _ in range(_NEAR_FRAMES):

@@ -22,7 +22,7 @@ from stoker.core.progress import ProgressLine
 _FOLDER_MODE, _FILE_MODE = 0o500, 0o400
 
 _kept: list[WholeObject] = []
-"""What folders of this process lead into; the cache does not give these files up meanwhile."""
+"""Files that folders of this process link to; the cache does not delete them meanwhile."""
 _made: list[tuple[Owner, Path]] = []
 _lock = ForkedLock()
 

@@ -30,7 +30,7 @@ from stoker.core.errors import ModelFileError
 from stoker.core.progress import ProgressLine
 
 _AHEAD_BYTES = ROUND_BYTES
-"""Brought while the tensors before are used."""
+"""Bytes to prefetch while earlier tensors are used."""
 _SHOWN_BYTES = 64 << 20
 """Smaller loads finish before a progress bar would help."""
 _STAGE_BYTES = 64 << 20

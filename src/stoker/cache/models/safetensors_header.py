@@ -1,4 +1,4 @@
-"""The header of a safetensors file: which tensors are where. Bounded, and refused where it does not add up.
+"""The header of a safetensors file: which tensors are where. Bounded, and rejected if inconsistent.
 
 Source: the format as https://github.com/huggingface/safetensors describes it: eight bytes with the length of a JSON
 object, the object, then the tensors' bytes, with offsets that are counted from there and leave no hole.

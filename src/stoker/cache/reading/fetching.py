@@ -1,7 +1,7 @@
-"""Brings missing pages from the store (or from peers), each once for all processes of the host, and keeps them.
+"""Fetches missing pages from the store (or from peers), each once for all processes of the host, and caches them.
 
-Owns the threads that wait for stores. Which requests are made is decided in ``planning``, which bytes are wanted in
-``reading``.
+Owns the threads that wait for stores. ``request_planning`` decides which requests to make, ``reader`` which bytes are
+needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stoker.cache.versions import Version
 from stoker.core.forking import per_process
 
 Deliver = Callable[[int, memoryview], None]
-"""Takes a page's index and its bytes, in the thread that brought them."""
+"""Takes a page's index and its bytes, in the thread that fetched them."""
 
 THREADS = 2 * PARALLEL
 """Threads of a process for all its reads, readahead included."""
@@ -58,13 +58,13 @@ class Peers(Protocol):
     """Other nodes of the cache."""
 
     def stat(self, name: ObjectName, max_age_s: float) -> Told | None:
-        """What a node has asked the store about an object, at most so long ago; None if none says."""
+        """A node's metadata of an object, at most so old; None without one."""
         ...
 
     def fetch(
         self, name: ObjectName, version: Version | None, ranges: list[tuple[int, int]], into: list[memoryview]
     ) -> list[bool]:
-        """Fills buffers with ranges of an object; says of each whether it did."""
+        """Fills buffers with ranges of an object; returns which succeeded."""
         ...
 
 
@@ -105,7 +105,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class PageFetcher:
-    """Brings pages of the objects of one store.
+    """Fetches pages of the objects of one store.
 
     Attributes:
         pages: where they are kept.
@@ -147,7 +147,7 @@ class PageFetcher:
                 raise error
 
     def bring_run(self, snapshot: Snapshot, run: range, deliver: Deliver) -> None:
-        """Delivers neighbouring pages; each is brought by one process at a time, and found there by the others."""
+        """Delivers adjacent pages; one process at a time fetches each, and the others then hit."""
         if not snapshot.is_kept:
             self._fetch_from_store(snapshot, run, deliver)
         elif self.peers is None:
@@ -159,7 +159,7 @@ class PageFetcher:
                 self._fill(snapshot, self._fetch_from_peers(self.peers, snapshot, missing, deliver), deliver)
 
     def _fill(self, snapshot: Snapshot, pages: Sequence[int], deliver: Deliver) -> None:
-        """Delivers pages from the store, or those that another process has just brought from there."""
+        """Delivers pages from the store, or those that another process has just fetched."""
         with self._locked(snapshot, pages, lambda key: key):
             for part in runs_of(self._without_kept(snapshot, pages, deliver)):
                 self._fetch_from_store(snapshot, part, deliver)
@@ -199,7 +199,7 @@ class PageFetcher:
             deliver(index, data[offset : offset + PAGE_BYTES])
 
     def _fetch_from_peers(self, peers: Peers, snapshot: Snapshot, pages: Sequence[int], deliver: Deliver) -> list[int]:
-        """Delivers what peers have; the pages that they have not."""
+        """Delivers pages that peers have; returns the others."""
         if not pages:
             return []
         ranges = [span_of(index, snapshot.size) for index in pages]
@@ -218,7 +218,7 @@ class PageFetcher:
         return entry is not None and entry.version == snapshot.digest
 
     def keep(self, snapshot: Snapshot, index: int, data: memoryview | bytes) -> bool:
-        """Puts a page into the page store, if it may be kept and there is room."""
+        """Offers a page to the page store, if it may be cached."""
         return snapshot.is_kept and self.pages.put(
             snapshot.name,
             index,
@@ -252,4 +252,4 @@ def pool() -> ThreadPoolExecutor:
 
 
 PendingPages = Future[dict[int, memoryview]]
-"""Pages that are on their way."""
+"""Pages in flight."""

@@ -1,4 +1,4 @@
-"""What readers do, counted and told: to each of them, or to the run that the process belongs to."""
+"""Counters of readers, for each of them or for the run of the process."""
 
 from __future__ import annotations
 

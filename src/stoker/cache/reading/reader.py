@@ -111,7 +111,7 @@ class Reader:
         return [bytes(buffer) for buffer in buffers]
 
     def snapshot(self, path: str, *, ask: bool = False) -> Snapshot:
-        """What the object is, as fresh as the path's rule asks for.
+        """The object's metadata, as fresh as the path's rule requires.
 
         Args:
             path: as the store's filesystem strips it.
@@ -230,7 +230,7 @@ class Reader:
         return entry is not None and entry.version == snapshot.digest
 
     def is_known(self, path: str) -> bool:
-        """Whether the cache knows, and the path's rule lets it say, that there is such an object."""
+        """Whether the cache knows that the object exists, freshly enough for the path's rule."""
         _, rule = self.rules.of(path)
         entry = self.pages.lookup(self.name(path).key(DESCRIPTION)) if rule.cached else None
         return entry is not None and self._is_fresh(path, rule, entry)
@@ -372,7 +372,7 @@ class Reader:
         return self._described(name, number, rule, info, asked_at)
 
     def _told(self, name: ObjectName, rule: Rule, known: FoundPage | None) -> tuple[ObjectInfo, float] | None:
-        """What another node has asked the store of an object, and when; None if none has, or too long ago."""
+        """Another node's metadata of an object, and its time; None without one, or if it is too old."""
         peers = self.fetcher.peers
         if peers is None or rule.freshness is Freshness.ALWAYS:
             return None
@@ -420,7 +420,7 @@ class Reader:
         return found if found.version.digest == entry.version else None
 
     def _confirm(self, snapshot: Snapshot, indexes: range) -> None:
-        """Lets the next call know that pages are of the version that the store just stated."""
+        """Notes for the next call that the store just confirmed the version of cached pages."""
         if snapshot.rule.is_fresh(snapshot.checked_at, self._clock()):
             for index in indexes:
                 key = snapshot.name.key(index)

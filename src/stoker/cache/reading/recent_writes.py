@@ -1,4 +1,4 @@
-"""When this process last wrote to paths, so that nothing older counts as fresh to it.
+"""When this process last wrote to paths, so that nothing older counts as fresh.
 
 What was cached of a path that is written whole is dropped for all processes; of a tree that was removed or copied, the
 names in it are not all known, and this is what makes a process see its own writes.
@@ -18,7 +18,7 @@ class Writes:
     """Times of the process's own writes. False as long as there were none."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Knows of none.
+        """Starts empty.
 
         Args:
             clock: seconds since the epoch.

@@ -1,4 +1,4 @@
-"""Which requests bring missing pages: neighbours together, large enough to pay, enough of them to run side by side."""
+"""Which requests fetch missing pages: adjacent pages together, large enough to pay, and enough to run in parallel."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from stoker.cache.names import PAGE_BYTES
 
 PARALLEL = 8
-"""Requests of one read that are under way at a time."""
+"""Requests of one read in flight at a time."""
 MAX_REQUEST_PAGES = 8
 """Pages of the largest request; this times :data:`PARALLEL` bounds what is in flight (64 MiB)."""
 
 
 def runs_of(indexes: Iterable[int]) -> list[range]:
-    """Neighbouring pages together.
+    """Groups adjacent pages.
 
     Args:
         indexes: of pages, ascending.

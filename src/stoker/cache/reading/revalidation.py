@@ -1,4 +1,4 @@
-"""Asks a store about many objects at once: one listing in place of a question for each, where listings tell versions.
+"""Revalidates many objects at once: one listing replaces a request for each, if listings contain versions.
 
 A training run reads every object of a folder in each epoch, and each is stale by then. Some questions into the same
 folder are answered one by one; then it is listed, and the listing answers the rest as long as it counts as fresh.
@@ -27,7 +27,7 @@ _MOST_FOLDERS = 8
 
 @runtime_checkable
 class Lister(Protocol):
-    """A source whose listings tell versions."""
+    """A source whose listings contain versions."""
 
     def versions(self, folder: str, most: int) -> Mapping[str, Version]:
         """Versions of the objects directly in a folder, by path.
@@ -48,10 +48,10 @@ class _Folder:
 
 
 class Listings:
-    """What listings of a store said lately. Bounded: a few folders of so many objects."""
+    """Recent listings of a store. Bounded: a few folders of so many objects."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Knows nothing.
+        """Starts empty.
 
         Args:
             clock: seconds since the epoch.

@@ -24,7 +24,7 @@ _OLD_S = 7 * 86400.0
 
 @dataclass(slots=True)
 class Totals(ReadCounts):
-    """What processes did together.
+    """Counters of all processes.
 
     Attributes:
         processes: that did it.
@@ -119,7 +119,7 @@ def create_ledger(directory: Path, name: str) -> Path:
 
 
 def read_ledger(path: Path) -> Totals:
-    """What all processes counted together.
+    """The sum over all processes.
 
     Raises:
         OSError: there is no such file.

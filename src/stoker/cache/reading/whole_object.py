@@ -1,7 +1,7 @@
 """A whole object as one buffer: the cache's own file, mapped, where it has one; memory of this process where not.
 
-All processes of a host that map the file share its memory, and what one of them fetches the others find. The map is
-private: what a program writes to the buffer stays its own.
+All processes of a host that map the file share its memory, and pages that one of them fetches are hits for the others.
+The map is private: what a program writes to the buffer stays its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stoker.cache.store.page_store import PageStore
 from stoker.cache.store.writing.large_object import LargeObject
 
 PARALLEL = 16
-"""Requests that are under way at a time; each brings up to eight pages."""
+"""Requests in flight; each fetches up to eight pages."""
 ROUND_BYTES = PARALLEL * MAX_REQUEST_PAGES * PAGE_BYTES
 """Bytes that are requested at a time."""
 WHOLE = DESCRIPTION - 2
@@ -33,13 +33,13 @@ Report = Callable[[int, bool], None]
 
 
 class _Map(mmap.mmap):
-    """Keeps the cache from giving the file up while anything uses the buffer."""
+    """Keeps the cache from deleting the file while anything uses the buffer."""
 
     kept: LargeObject | None = None
 
 
 class WholeObject:
-    """One version of an object, brought in the order of its bytes.
+    """One version of an object, fetched in order.
 
     Note:
         ``wait`` and ``ahead`` are for one thread. Views of the buffer stay valid after ``close``.

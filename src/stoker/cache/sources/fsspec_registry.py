@@ -2,7 +2,7 @@
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
 """The filesystem classes of protocols as they were before programs were routed through the cache.
 
-What reads for the cache must not be routed itself.
+The cache's own reads must not be routed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Any fsspec filesystem as a source: what it says of an object before and after a read proves the bytes between."""
+"""Any fsspec filesystem as a source: equal metadata before and after a read proves the bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stoker.cache.versions import Version
 
 
 class GenericSource:
-    """Reads through ``cat_file`` of a filesystem, between two questions for the object's description."""
+    """Reads through ``cat_file`` of a filesystem, between two queries of the object's metadata."""
 
     def __init__(self, target: Any, namespace: str) -> None:
         """Wraps a filesystem.
@@ -24,7 +24,7 @@ class GenericSource:
         self.namespace = namespace
 
     def info(self, path: str) -> ObjectInfo:
-        """What the store says now."""
+        """The store's current metadata."""
         self.target.invalidate_cache(path)
         details = dict(self.target.info(path))
         return ObjectInfo(version_of(details, time.time()), details)

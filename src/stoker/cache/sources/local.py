@@ -29,7 +29,7 @@ class LocalSource:
         self.namespace = namespace
 
     def info(self, path: str) -> ObjectInfo:
-        """What the file system says of the file now."""
+        """The file's current metadata."""
         details = dict(self.target.info(path))
         if details["type"] != "file":
             return ObjectInfo(Version(Strength.NONE, "", 0), details)

@@ -23,7 +23,7 @@ class MemorySource:
         self.namespace = namespace
 
     def info(self, path: str) -> ObjectInfo:
-        """What the object is now."""
+        """The object's current metadata."""
         details = dict(self.target.info(path))
         file = self.target.store.get(path) if details["type"] == "file" else None
         return ObjectInfo(_version(file) if file is not None else Version(Strength.NONE, "", 0), details)

@@ -2,7 +2,7 @@
 """Descriptions of sources, and the sources themselves, built once in each process that reads.
 
 A filesystem that was inherited over a fork raises (s3fs) or hangs (obstore), and one that is shared with the program
-may have cached listings. So what travels is the description, and what reads is a private instance.
+may have cached listings. So processes pass the description, and each reads through a private instance.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SourceSpec:
 
     @property
     def namespace(self) -> str:
-        """Tells the store from every other."""
+        """Identifies the store."""
         return namespace_for(self.protocol, self.options)
 
 

@@ -1,4 +1,4 @@
-"""Asking a store again after an answer that cannot be right: how often, and how long between."""
+"""Retries after a wrong answer of a store: how often, and how long to wait between."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Answer = TypeVar("_Answer")
 
 
 def retried(ask: Callable[[], _Answer], *, pause: Callable[[float], None] = time.sleep) -> _Answer:
-    """What a store answers, asked again as long as it answers wrongly.
+    """Calls a store, with retries while its answer is wrong.
 
     Args:
         ask: raises :class:`SourceReadError` for an answer that another attempt may cure; other errors pass.

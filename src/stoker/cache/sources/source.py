@@ -1,4 +1,4 @@
-"""What a source of objects offers, and how the version of an object follows from what its store says of it."""
+"""The interface of a source, and how an object's version follows from its store's metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.core.errors import SourceChangedError, SourceReadError
 
 
 class ObjectInfo(NamedTuple):
-    """What the store says of an object now.
+    """The store's current metadata of an object.
 
     Attributes:
         version: of the object; of strength ``NONE`` for a directory.
@@ -33,7 +33,7 @@ class Source(Protocol):
 
     @property
     def namespace(self) -> str:
-        """Tells this store from every other."""
+        """Identifies this store."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class Source(Protocol):
         ...
 
     def info(self, path: str) -> ObjectInfo:
-        """What the store says now, never from a cache.
+        """The store's current metadata, never from a cache.
 
         Raises:
             FileNotFoundError: there is no such object.

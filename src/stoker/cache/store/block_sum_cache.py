@@ -40,7 +40,7 @@ class _Page:
         self.pieces: dict[int, bytes] = {}
 
     def learn(self, mapped: Mapped, block: int) -> None:
-        """A block was read, with its checksum: the second time its pieces are summed."""
+        """Notes a read of a block with its checksum; at the second, computes checksums of its pieces."""
         if block not in self.pieces:
             self.pieces[block] = _ONCE
             return

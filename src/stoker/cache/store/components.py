@@ -81,7 +81,7 @@ class Parts:
         self._recover()
 
     def _recover(self) -> None:
-        """Clear up after processes that died, and after an index that power loss has damaged."""
+        """Recover from dead processes, and from an index that a power loss damaged."""
         if self.index.is_empty and self.contents.rows():
             left: list[int] = []
             with self.locks.publishing(self.settings.lock_wait_s) as held, contextlib.suppress(OSError):
@@ -142,7 +142,7 @@ class Parts:
 
     @contextlib.contextmanager
     def publishing(self, doing: str) -> Generator[None]:
-        """Index and table are this thread's alone.
+        """Holds the lock of index and table.
 
         Args:
             doing: what for, as the error says it.

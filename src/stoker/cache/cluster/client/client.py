@@ -48,7 +48,7 @@ from stoker.wire.secrets import load_secrets
 from stoker.wire.tls import client_context
 
 REFUSED_S = 60.0
-"""How long a worker that does not serve a mount is not asked for it again."""
+"""How long to avoid a worker for a mount that it does not serve."""
 _CHECKED = 3
 _OWNERS = MOST_COPIES + 2
 """Most workers to try for a page: its copies, and one or two more in case some are lost."""
@@ -98,7 +98,7 @@ class PeerClient:
     def fetch(
         self, name: ObjectName, version: Version | None, ranges: list[tuple[int, int]], into: list[memoryview]
     ) -> list[bool]:
-        """Fills buffers with ranges of an object; says of each whether it did, and of which version all are is one.
+        """Fills buffers with ranges of an object; returns which succeeded, and their common version.
 
         Args:
             name: of the object.
@@ -152,7 +152,7 @@ class PeerClient:
         return came
 
     def _fetch_one(self, name: ObjectName, version: Version, asked: tuple[int, int], buffer: memoryview) -> bool | None:
-        """One range of one owner over a kept connection, with as little ado as possible; None if it takes more."""
+        """Reads one range of one owner over a kept connection, with least overhead; None if that is not possible."""
         start, end = asked
         size = end - start
         if not 0 < size <= PAGE_BYTES or size != buffer.nbytes or start % CHUNK_BYTES + size > CHUNK_BYTES:
@@ -247,7 +247,7 @@ class PeerClient:
         return None
 
     def status(self, member_id: str) -> dict[str, Any] | None:
-        """What a worker says of itself; None if it is lost."""
+        """The status of a worker; None if it is lost."""
         ring = self._current()
         member = None if ring is None else ring.members.get(member_id)
         frame = None if member is None else self._question(member, Blob(Kind.ASK_STATUS))
@@ -292,7 +292,7 @@ class PeerClient:
             return self._pool.give(member, channel)
 
     def tell_refusals(self) -> None:
-        """Has a program's user told, once, if workers answer and refuse: its reads alone would not show it."""
+        """Reports once if workers refuse this client: its reads alone would not show it."""
 
         def tell(why: str) -> None:
             say(
@@ -305,7 +305,7 @@ class PeerClient:
     def hold(
         self, member: Member, name: ObjectName, version: Version, pages: Sequence[int], flags: Flag = Flag.NONE
     ) -> list[Part]:
-        """Asks one worker to hold pages, or with ``ONLY_IF_CACHED`` whether it does; a byte of each comes back.
+        """Makes one worker cache pages, or with ``ONLY_IF_CACHED`` checks whether it has them; returns a byte of each.
 
         Args:
             member: of the ring.
@@ -325,7 +325,7 @@ class PeerClient:
         return PeerClient(settings, node=self._node, membership=self._membership)
 
     def usable(self, member_id: str) -> bool:
-        """Whether a worker answers, as far as was seen."""
+        """Whether a worker answers, as far as this client knows."""
         return self._pool.usable(member_id)
 
     def keep_only(self, member_ids: set[str]) -> None:
@@ -334,7 +334,7 @@ class PeerClient:
 
     @property
     def record(self) -> RingRecord | None:
-        """The ring that holds."""
+        """The current ring."""
         return self._membership.record()
 
     @property
@@ -349,7 +349,7 @@ class PeerClient:
         return self._hedging.hedges
 
     def lost(self) -> list[str]:
-        """Ids of the workers that are left alone now."""
+        """Ids of the workers that are avoided now."""
         ring = self._current()
         return [] if ring is None else [one for one in ring.members if not self._pool.usable(one)]
 
@@ -416,7 +416,7 @@ class PeerClient:
         return list(groups.values())
 
     def _refuses(self, member: Member, name: ObjectName) -> bool:
-        """Whether the worker said lately that it does not serve this mount to us."""
+        """Whether the worker lately refused this mount."""
         return bool(self._refused) and self._refused.get((member.id, name.namespace), 0.0) > time.monotonic()
 
     def _round(
@@ -460,7 +460,7 @@ class PeerClient:
     def _ask_replicas(
         self, ring: HashRing, parts: list[Part], name: ObjectName, version: Version, agreed: Agreed
     ) -> None:  # fmt: skip
-        """Asks the next worker for what a silent one owns; what it does not hold stays open."""
+        """Requests a silent worker's pages from the next worker; what that one lacks stays open."""
         asked: dict[str, tuple[Member, list[Part]]] = {}
         for part in parts:
             candidates = self._candidates(ring, name, part.page, len(part.target))
@@ -473,7 +473,7 @@ class PeerClient:
                     part.restart()
 
     def _hedge(self, gathering: Gathering, ring: HashRing, slow: RangeRequest) -> None:
-        """Asks the next worker for what it holds of the same parts, if the budget allows."""
+        """Requests cached pages of the same parts from the next worker, if the hedging budget allows."""
         page = slow.parts[0].page
         replicas = [one for one in self._candidates(ring, slow.name, page) if one.id != slow.member.id]
         one_chunk = all(part.page // CHUNK_PAGES == page // CHUNK_PAGES for part in slow.parts)
@@ -481,7 +481,7 @@ class PeerClient:
             gathering.hedge(slow, replicas[0])
 
     def _settle(self, gathering: Gathering, name: ObjectName) -> None:
-        """Takes note of what the streams found out about workers and the ring."""
+        """Records what the streams learned about workers and the ring."""
         for member, error in gathering.failures:
             reason = error.fields.get("reason") if isinstance(error, PeerRefusedError) else None
             if reason == Reason.NOT_MOUNTED:
@@ -494,7 +494,7 @@ class PeerClient:
             self._done(self._ring, member, channel)
 
     def _done(self, ring: HashRing | None, member: Member, channel: NodeChannel) -> None:
-        """An answer was received to its end: the connection is kept, and a newer ring learned."""
+        """Handles a complete answer: keeps the connection, and learns of a newer ring."""
         if channel.note > (ring.record.epoch if ring is not None else 0):
             self._learn_ring(member, channel)
         else:
@@ -556,5 +556,5 @@ def _owners(ring: HashRing, name: ObjectName, page: int) -> list[Member]:
 
 
 def for_node(settings: ClientSettings, node: str, membership: Membership) -> PeerClient:
-    """The client by which a worker asks other workers."""
+    """The client that a worker uses for other workers."""
     return PeerClient(replace(settings, attempts=1), node=node, membership=membership)

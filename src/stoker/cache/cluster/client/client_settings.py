@@ -1,4 +1,4 @@
-"""How a client joins a cluster, and what it has seen of it."""
+"""How a client joins a cluster, and its counters."""
 
 from __future__ import annotations
 

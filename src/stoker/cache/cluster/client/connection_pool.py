@@ -1,4 +1,4 @@
-"""A client's connections to workers: kept for the next request, made when needed, and left alone when one fails.
+"""A client's connections to workers: kept for the next request, opened on demand, and avoided after a failure.
 
 Belongs to one process: a forked child drops what it inherited and makes its own. Reads never try a worker that has
 failed; a thread that sleeps between its probes does, and ends when all workers answer.
@@ -30,7 +30,7 @@ from stoker.wire.tls import dialled
 KEPT_PER_WORKER = 16
 """Idle connections; more than the threads that a program reads with are of no use."""
 _TRUSTED_IDLE_S = 1.0
-"""A connection that was used this lately is taken without a look whether the worker has closed it."""
+"""A connection that was used this recently is not checked for a close by the worker."""
 REFRESH_S = 5.0
 """How often the membership is refreshed while a worker is lost."""
 _PONG_BYTES = 4096
@@ -39,7 +39,7 @@ _TOLD_S = 600.0
 
 
 def machine_id() -> str:
-    """Tells this machine, as long as it runs, from others; containers share it but not their folders."""
+    """Identifies this machine until it reboots; containers share it but not their folders."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -119,7 +119,7 @@ class ConnectionPool:
         return told[0] if told is not None and time.monotonic() - told[1] < _TOLD_S else None
 
     def idle(self, member_id: str) -> Idle:
-        """Kept connections to a worker, to be taken and given back without ado."""
+        """Kept connections to a worker, to take and return directly."""
         with self._lock:
             return self._idle.setdefault(member_id, Idle())
 
@@ -195,7 +195,7 @@ class ConnectionPool:
                 self._probe_soon()
 
     def keep_only(self, member_ids: set[str]) -> None:
-        """Drops what belongs to workers that left the ring."""
+        """Drops connections of workers that left the ring."""
         with self._lock:
             gone = [name for name in {*self._idle, *self._lost, *self._breakers, *self.owing} if name not in member_ids]
             idle = [self._idle.pop(name, Idle()) for name in gone]

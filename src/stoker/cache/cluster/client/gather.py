@@ -1,4 +1,4 @@
-"""Several workers' answers received side by side in one thread, and the race between a slow worker and its replica."""
+"""Receives several workers' answers concurrently in one thread, and races a slow worker with its replica."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Gathering:
             self._end_race(stream)
 
     def run(self) -> None:
-        """Receives until every stream has ended, one way or another."""
+        """Receives until every stream has ended."""
         while len(self._streams) == 1:  # the usual case: the kernel's time-out on the connection bounds the silence
             self.step(self._streams[0])
         heard_at = dict.fromkeys(map(id, self._streams), time.monotonic())

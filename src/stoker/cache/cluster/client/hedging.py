@@ -1,4 +1,4 @@
-"""When a request that is slow is also sent to a replica; pure, with time as an argument.
+"""When a slow request is also sent to a replica; pure, with time as an argument.
 
 Source: Dean and Barroso, The Tail at Scale (2013). A hedge asks only for what the replica holds, so that it never
 costs the store a request, and hedges are a bounded part of all requests, so that slow workers do not get more load.
@@ -15,7 +15,7 @@ SHORTEST_S = 0.005
 """A healthy answer on a busy machine may take this long; earlier hedges would be load without gain."""
 _KEPT = 256
 _FEWEST = 32
-"""Requests to a worker before any of them is called slow."""
+"""Requests to a worker before any of them counts as slow."""
 _BURST = 5.0
 
 
@@ -48,7 +48,7 @@ class Durations:
 
 
 class Hedging:
-    """Says after how many seconds of silence to hedge, and whether the budget allows it."""
+    """Decides after how many seconds of silence to hedge, and whether the budget allows it."""
 
     def __init__(self) -> None:
         self._recent: dict[tuple[str, int], Durations] = {}
@@ -57,7 +57,7 @@ class Hedging:
         self.hedges = 0
 
     def of(self, owner: str, size_bytes: int) -> Durations:
-        """What was seen of this owner for requests of about this size."""
+        """Durations of this owner for requests of about this size."""
         key = (owner, size_class(size_bytes))
         recent = self._recent.get(key)
         if recent is None:

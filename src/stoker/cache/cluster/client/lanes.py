@@ -56,9 +56,9 @@ class Lane:
     def ask(
         self, channel: NodeChannel, start: int, target: memoryview, timeout_s: float, hedging: Hedging
     ) -> float | None:
-        """Asks for a range and waits as long as is usual; when all of it had come, in one frame (monotonic clock).
+        """Requests a range and waits for the usual time; returns when one frame with all of it arrived (monotonic).
 
-        None leaves what has come in the channel.
+        On None, received bytes stay in the channel.
 
         Raises:
             PeerLostError: the worker is gone.
@@ -93,7 +93,7 @@ class Lanes:
         self._lanes: dict[tuple[ObjectName, Version, int], Lane] = {}
 
     def find(self, name: ObjectName, version: Version, start: int, record: RingRecord | None) -> Lane | None:
-        """The lane to a place of an object, if there is one that still holds."""
+        """The lane to an offset of an object, if a valid one exists."""
         chunk, lane = start // CHUNK_BYTES, self._last
         if lane is None or lane.name is not name or lane.version is not version or lane.chunk != chunk:
             lane = self._lanes.get((name, version, chunk))

@@ -37,10 +37,10 @@ CHUNK_BYTES = CHUNK_PAGES * PAGE_BYTES
 
 
 class PartState(enum.Enum):
-    """Where a part of a fetch stands."""
+    """The state of a part of a fetch."""
 
     OPEN = enum.auto()
-    """Asked for or not yet asked for."""
+    """Requested, or not requested yet."""
     DONE = enum.auto()
     MISSED = enum.auto()
     """A worker answered that it will not send it."""
@@ -80,7 +80,7 @@ class Part:
             self.state = PartState.DONE if self._is_tiled() else PartState.MISSED
 
     def miss(self, reason: Reason) -> None:
-        """It will not come."""
+        """Marks the part as missed."""
         self.state, self.reason = PartState.MISSED, reason
 
     def restart(self) -> None:
@@ -150,7 +150,7 @@ class RangeRequest:
     agreed: Agreed
     flags: Flag = Flag.NONE
     heard: bool = False
-    """Whether anything has come."""
+    """Whether anything has arrived."""
     epoch: int = 0
     _asked: int = 0
     _batch: list[Part] = field(default_factory=list[Part])

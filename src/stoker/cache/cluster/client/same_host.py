@@ -35,7 +35,7 @@ class SameHost:
         self.stores: tuple[PageStore, ...] = ()
 
     def told(self, roots: Sequence[str]) -> None:
-        """A worker said where its pages are.
+        """Records the directories that a worker named.
 
         Args:
             roots: its directories; in a container they may be others, or none, with the same names.
@@ -50,7 +50,7 @@ class SameHost:
     def read(
         self, name: ObjectName, version: Version, ranges: Sequence[tuple[int, int]], into: Sequence[memoryview]
     ) -> list[bool]:
-        """Fills buffers with ranges of an object; says of each whether it did.
+        """Fills buffers with ranges of an object; returns which succeeded.
 
         Args:
             name: of the object.
@@ -84,7 +84,7 @@ class SameHost:
         return False
 
     def close(self) -> None:
-        """Lets go of all files."""
+        """Unmaps all files."""
         with self._lock:
             stores, self.stores = self.stores, ()
         for store in stores:

@@ -18,7 +18,7 @@ MOST_COPIES = 4
 HOT_PER_S = 400.0
 """Requests a second for one chunk (64 MiB) that count as hot; twice as many are worth one copy more."""
 TOLD_S = 30.0
-"""How long an announcement holds."""
+"""How long an announcement is valid."""
 _WINDOW_S = 1.0
 _MOST_CHUNKS = 10_000
 
@@ -39,7 +39,7 @@ class Heat:
         self._since = 0.0
 
     def ask(self, chunk: Chunk, now: float, number: int = 1) -> int:
-        """Counts requests; how many workers should serve the chunk, from what the last second saw."""
+        """Counts requests; returns how many workers should serve the chunk, from the rate of the last second."""
         if now - self._since >= _WINDOW_S or len(self._counts) >= _MOST_CHUNKS:
             self._end_window(now)
         self._counts[chunk] = self._counts.get(chunk, 0) + number
@@ -59,7 +59,7 @@ class Heat:
 
 @dataclass(slots=True)
 class Announced:
-    """What owners told one client.
+    """Announcements that one client received.
 
     Attributes:
         random: source of the choices.

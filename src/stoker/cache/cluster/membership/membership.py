@@ -50,7 +50,7 @@ class Membership(Protocol):
         ...
 
     def forked(self) -> None:
-        """In a forked child: lets go of the parent's threads, locks and connections."""
+        """Resets a forked child: drops the parent's threads, locks and connections."""
         ...
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class StaticMembership:
         return self._record
 
     def learn(self, record: RingRecord) -> None:
-        """Nothing: the list holds."""
+        """Does nothing: the list never changes."""
 
     def join(self, member: Member) -> None:
         """Checks that the list names the member."""
@@ -144,10 +144,10 @@ class StaticMembership:
             raise MembershipError(f"`{member.id}` must be one of the members of the static list, got {ids}")
 
     def leave(self) -> None:
-        """Nothing: clients' breakers find out."""
+        """Does nothing: clients' breakers find out."""
 
     def watch(self, changed: Callable[[RingRecord], None]) -> None:
-        """Tells the list once."""
+        """Calls ``changed`` once with the list."""
         changed(self._record)
 
     def forked(self) -> None:
@@ -211,7 +211,7 @@ class FileMembership:
             pass  # the file cannot be written: clients' breakers find out
 
     def watch(self, changed: Callable[[RingRecord], None]) -> None:
-        """Looks at the file every second."""
+        """Checks the file every second."""
         self._known.on_change(changed)
         self._watcher = threading.Thread(target=self._poll, name="stoker-ring-file", daemon=True)
         self._watcher.start()
@@ -266,7 +266,7 @@ def _locked(path: Path) -> Generator[None]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Puts ``data`` in place of a file, so that a reader sees the old or the new one and nothing between."""
+    """Replaces a file by ``data`` atomically."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         beside.write_bytes(data)

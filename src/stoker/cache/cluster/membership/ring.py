@@ -47,7 +47,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Fa
 
 
 class RingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What all agree on.
+    """The record that all agree on.
 
     Attributes:
         epoch: rises with every change; of two records the one with the higher epoch holds.
@@ -173,7 +173,7 @@ def chunk_position(name: ObjectName, index: int) -> int:
 
 
 def newest(first: RingRecord | None, second: RingRecord | None) -> RingRecord | None:
-    """The record that holds, of two that may be missing; the first where both have one epoch."""
+    """The newer of two records, each of which may be missing; the first if both have one epoch."""
     if first is None or second is None:
         return first if second is None else second
     return second if second.epoch > first.epoch else first

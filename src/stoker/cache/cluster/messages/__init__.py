@@ -1,1 +1,1 @@
-"""What nodes say to each other: ``frames``, over a ``node_channel`` that begins with a ``handshake``."""
+"""The protocol between nodes: ``frames``, over a ``node_channel`` that begins with a ``handshake``."""

@@ -69,7 +69,7 @@ class Kind(enum.IntEnum):
     DATA = 32
     """Worker: bytes of a range."""
     FETCHING = 33
-    """Worker: still at it, the store is being read; repeated while that lasts."""
+    """Worker: the store is being read; repeated during that."""
     MISS = 34
     """Worker: the rest of this range will not come."""
     OBJECT = 35
@@ -110,7 +110,7 @@ class Reason(enum.IntEnum):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Who a client is; fields that a worker does not know are passed over, so that more may come.
+    """Who a client is; a worker ignores unknown fields, so that later versions may add some.
 
     Attributes:
         identity: name of the secret.
@@ -218,7 +218,7 @@ class Stat(NamedTuple):
 
 
 class Object(NamedTuple):
-    """An object as the worker knows it, how long ago its store said so, and all that it said.
+    """A worker's metadata of an object, its age, and the store's details.
 
     An age and no time, since the clocks of machines differ.
     """

@@ -1,4 +1,4 @@
-"""How a connection begins: both sides show that they know the secret, or on a Unix socket who they are.
+"""The handshake of a connection: both sides prove that they know the secret, or on a Unix socket who they are.
 
 A client that has a secret never talks to a TCP worker that cannot prove it, since it would take pages from anyone.
 """
@@ -153,7 +153,7 @@ def _expect(channel: NodeChannel, kind: type[_Greeting]) -> _Greeting:
 
 
 def _speaks(oldest: int, newest: int) -> str:
-    """What is wrong with the protocols of the other side, and what to do."""
+    """The error for incompatible protocols of the peer, with the remedy."""
     ours = f"{frames.OLDEST_PROTOCOL} to {frames.PROTOCOL}"
     return (
         f"speaks the cache's protocols {oldest} to {newest}, and stoker {__version__} here {ours}; restart the older "

@@ -26,12 +26,12 @@ from stoker.core.errors import SourceChangedError
 
 FETCH_THREADS = 32
 MAX_IN_FLIGHT = 256
-"""Pages being fetched or waiting for it; more are refused, and the client reads the store by itself."""
+"""Most pages being fetched or queued; more are refused, and the client reads the store itself."""
 _KNOWN_VERSIONS = 100_000
 
 
 class NotServed(Exception):  # an answer, not a failure
-    """Why a page or a version cannot be had."""
+    """The reason why a page or a version is unavailable."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.name)

@@ -1,4 +1,4 @@
-"""Who may read what. What nothing grants is denied."""
+"""Access control: which identity may read which paths. Paths without a grant are denied."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Grant:
 
 
 EVERYONE = (Grant("*"),)
-"""All that is mounted, to all who are authenticated."""
+"""Grants all mounts to all authenticated clients."""
 
 
 def may_read(grants: Iterable[Grant], identity: str, mount: str, path: str) -> bool:

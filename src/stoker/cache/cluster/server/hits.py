@@ -1,7 +1,7 @@
-"""The short way of requests for a small range of an object that the same connection has just asked for.
+"""The fast path for small ranges of the object that the same connection requested last.
 
-Most requests of a random reader are these, and taking names apart would be most of their cost. So what requests and
-answers have in common is kept as bytes, and the places of pages with them.
+Most requests of a random reader are of this kind, and parsing names would be most of their cost. So the parts that
+requests and answers share are kept as bytes, with the places of pages.
 """
 
 from __future__ import annotations

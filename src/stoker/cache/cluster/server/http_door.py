@@ -32,7 +32,7 @@ _MAX_PATH = 4096
 
 
 class Asks(Protocol):
-    """What the door needs of a client."""
+    """What the HTTP endpoint needs of a client."""
 
     def stat(self, name: ObjectName) -> Object | None:
         """The object as its owner knows it."""
@@ -41,7 +41,7 @@ class Asks(Protocol):
     def fetch(
         self, name: ObjectName, version: Version | None, ranges: list[tuple[int, int]], into: list[memoryview]
     ) -> list[bool]:
-        """Fills buffers with ranges; says of each whether it did."""
+        """Fills buffers with ranges; returns which succeeded."""
         ...
 
 
@@ -117,7 +117,7 @@ class Door:
         self._server.server_close()
 
     def is_known_host(self, header: str) -> bool:
-        """Whether a Host header names this door: a page of the web that resolves its name to us does not."""
+        """Whether a Host header names this endpoint; a web page that rebinds its DNS name to it does not."""
         host = urlsplit(f"//{header}").hostname or ""
         return host in {"localhost", "127.0.0.1", "::1", self.settings.host, *self.settings.hosts}
 
@@ -137,7 +137,7 @@ class _Server(http.server.ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news; all else is a mistake, and says so in a line."""
+        """Ignores clients that disconnected; reports every other error in a line."""
         error = sys.exception()
         if not isinstance(error, OSError):
             sys.stderr.write(f"stoker cache: the HTTP endpoint could not answer ({error!r}); please report it\n")
@@ -247,7 +247,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def range_of(header: str | None, size: int) -> tuple[int, int] | None:
-    """Start and end that a Range header asks for; all for none or one that need not be understood; None for neither.
+    """Start and end of a Range header; everything without a usable one; None for an unsatisfiable one.
 
     Args:
         header: as it came.

@@ -20,7 +20,7 @@ from stoker.wire.tls import Certificate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorPlan:
-    """A door to be opened; can be pickled, holds no secret.
+    """Settings of the endpoint; can be pickled, holds no secret.
 
     Attributes:
         host, port, hosts, mounts: as of :class:`DoorSettings`.
@@ -56,7 +56,7 @@ class DoorPlan:
 
 @contextlib.contextmanager
 def door_process(plan: DoorPlan) -> Generator[str]:
-    """Keeps a door open as long as the context lasts; gives its address.
+    """Runs the endpoint during the context; yields its address.
 
     Raises:
         ConfigError: it cannot listen there, or has no token.

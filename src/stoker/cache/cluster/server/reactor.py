@@ -32,7 +32,7 @@ from stoker.cache.cluster.server.serving import SMALL_BYTES, Outgoing, PageServi
 from stoker.core.errors import PeerLostError, PeerRefusedError, WireError
 
 GREETING_S = 5.0
-"""Time that a client has to say who it is."""
+"""Time that a client has to authenticate."""
 STUCK_S = 30.0
 """A client that takes nothing of its answer for this long is gone."""
 _LINGER_S = 1.0
@@ -165,7 +165,7 @@ class Reactor:
         return len({one.hello.process for one in self.all() if one.hello and not one.hello.node})
 
     def totals(self) -> ServedCounts:
-        """What all were given, those that have ended included."""
+        """Counters of all connections, ended ones included."""
         total = ServedCounts()
         with self._lock:
             total.add(self._ended)
@@ -241,7 +241,7 @@ class Reactor:
         threading.Thread(target=self._converse, args=(connection,), name="stoker-serve", daemon=True).start()
 
     def _converse(self, connection: Connection) -> None:
-        """Does what takes long, then hands the connection back or ends it."""
+        """Does slow work in a thread, then returns the connection or ends it."""
         try:
             self._greet_once(connection)
             stays = self._answer(connection)

@@ -217,7 +217,7 @@ class Server:
         self._fills.close()
 
     def status(self) -> dict[str, Any]:
-        """What this worker is and has done, for people and monitoring."""
+        """Status and counters of this worker, for display and monitoring."""
         record, done = self._membership.record(), self._done()
         return {
             "node": self.settings.node, "version": __version__, "addresses": self.addresses,
@@ -233,7 +233,7 @@ class Server:
         }  # fmt: skip
 
     def _sample(self) -> None:
-        """Notes what has been done, as long as the server runs."""
+        """Samples counters while the server runs."""
         while not self._closing.is_set():
             self._lately.note(time.monotonic(), self._done())
             self._closing.wait(STEP_S)
@@ -294,7 +294,7 @@ class Server:
         return None
 
     def _earlier_owners(self, name: ObjectName, index: int, earlier: list[tuple[HashRing, float]]) -> list[Member]:
-        """Who may have a page from before the ring changed.
+        """Workers that may have a page from before the ring changed.
 
         In a ring that workers have joined, those that follow the owner are the owners from before they came.
         """
@@ -342,7 +342,7 @@ class Server:
         connection.channel.send(self._tell(kind), self.epoch)
 
     def _is_worker(self, hello: Hello | None) -> bool:
-        """Whether who asks has the workers' own secret, or runs as this user, and says that it is one."""
+        """Whether the peer is a worker: it says so, and has the workers' secret or runs as this user."""
         own = (self._identity.name, f"uid:{os.geteuid()}")
         return hello is not None and bool(hello.node) and hello.identity in own
 

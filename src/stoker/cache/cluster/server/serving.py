@@ -44,7 +44,7 @@ from stoker.cache.protocols import Pages
 from stoker.cache.versions import Version
 
 SMALL_BYTES = 64 << 10
-"""Requests for so much are answered where they are waited for, if all of it is held."""
+"""Requests up to this size are answered in the reactor's thread, if all of it is cached."""
 BEAT_S = 0.25
 """Interval between signs of life during a fetch; clients time out after more than three times that."""
 PATIENCE_S = 60.0
@@ -74,7 +74,7 @@ class RangePiece(NamedTuple):
 
 @dataclass(slots=True)
 class ServedCounts:
-    """What one connection was given. Each has its own, so that no lock is needed; they are added up when asked for."""
+    """Counters of one connection. Each has its own, so that no lock is needed; a query sums them."""
 
     requests: int = 0
     hits: int = 0
@@ -376,7 +376,7 @@ class PageServing:
             counts.sent_bytes += piece.length
 
     def _await(self, out: Outgoing, future: Future[_Result]) -> _Result:
-        """What a fetch gives; the client hears that it runs."""
+        """Waits for a fetch and sends signs of life to the client."""
         waited_s = 0.0
         while not future.done():
             out.frame(Blob(Kind.FETCHING))

@@ -1,1 +1,1 @@
-"""The files of a page store as they lie on the disk, and how their bytes are proven."""
+"""The files of a page store on disk, and the verification of their bytes."""
