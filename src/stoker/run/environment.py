@@ -1,4 +1,4 @@
-"""Names of the variables that a run hands to its processes; imports nothing, since every child interpreter reads it."""
+"""Names of the variables that a run passes to its processes; imports nothing, as every child interpreter reads it."""
 
 ACTIVE_ENV = "STOKER_ACTIVE"
 """Settings of the run as JSON; set for the program and inherited by its child interpreters."""

@@ -1,15 +1,15 @@
-"""The records of this process, kept in memory: for a report while it runs, or where no folder can be written."""
+"""The records of this process in memory: for a report while it runs, or without a writable folder."""
 
 from __future__ import annotations
 
 from stoker.records import events
 
 _MAX_RECORDS = 20_000
-"""Records kept in memory; beyond it every second one of the counters goes, which costs resolution only."""
+"""Most records in memory; beyond it every second counter record is dropped, which costs resolution only."""
 
 
 class EventBuffer:
-    """Keeps records, the older the sparser."""
+    """Stores records, older ones with less resolution."""
 
     def __init__(self) -> None:
         self.records: list[events.AnyEvent] = []

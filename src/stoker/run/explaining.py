@@ -42,7 +42,7 @@ from stoker.run.run_context import Active
 
 
 class Explainer(Serving):
-    """Takes the place of what serves loaders; serves none."""
+    """Replaces the object that serves loaders, and serves none."""
 
     def __init__(self, active: Active) -> None:
         super().__init__(active.settings, [], active.program, active.launcher)
@@ -110,7 +110,7 @@ class Explainer(Serving):
             return Choice(tier=Tier.STOCK, reason=error.args[0])
 
     def _probe(self, loader: DataLoader[Any], program: Program, choice: Choice) -> Choice:
-        """What the probe makes of a candidate; for the pinned tier, only whether workers can be started."""
+        """The probe's verdict on a candidate; for the pinned tier, only whether workers can start."""
         given: Any = loader
         context = given.multiprocessing_context or torch.multiprocessing
         iteration = Iteration(

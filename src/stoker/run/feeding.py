@@ -80,7 +80,7 @@ class feeding:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Ends the workers and gives torch its methods back."""
+        """Ends the workers and restores torch's methods."""
         global _open
         _open = None
         serving = self._serving

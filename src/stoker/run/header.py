@@ -1,4 +1,4 @@
-"""Who runs what, where: the first record of a run."""
+"""The header of a run, its first record: program, versions, settings and host."""
 
 from __future__ import annotations
 

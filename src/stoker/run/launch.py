@@ -1,4 +1,4 @@
-"""Replaces this process by plain python running the user's program, with the hook on its way in.
+"""Replaces this process by plain python running the user's program, with the hook in its environment.
 
 Owns the command line, the environment and the run folder's name. The program is never run inside stoker's interpreter:
 under `runpy`, spawned children were unserved, and late threads and exit handlers saw a foreign ``__main__``. Errors of
@@ -86,7 +86,7 @@ def command_of(
 
 
 def require_cache() -> None:
-    """Asks for the packages of the cache's extra, without which its modules cannot be imported.
+    """Requires the packages of the cache's extra, which its modules import.
 
     Raises:
         MissingExtraError: One is not installed.
@@ -215,7 +215,7 @@ def _started_unix_s(pid: int) -> float | None:
 
 
 def check_interpreter() -> None:
-    """Refuses an interpreter whose program would not find the hook, rather than running it unserved in silence.
+    """Raises for an interpreter whose program would not find the hook, instead of running it unserved.
 
     Raises:
         ConfigError: With what to start it by instead.

@@ -1,4 +1,4 @@
-"""What a served process knows about its run: written by the launcher, read by the hook, handed to the session."""
+"""The run of a served process: written by the launcher, read by the hook, passed to the session."""
 
 from __future__ import annotations
 

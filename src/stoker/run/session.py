@@ -31,7 +31,7 @@ from stoker.ui.terminal import style_for
 
 
 class Session:
-    """What one process under ``stoker run`` has.
+    """State of one process under ``stoker run``.
 
     Args:
         active: the run.
@@ -135,7 +135,7 @@ class Session:
                 report.end()
 
     def _speaks_for_program(self) -> bool:
-        """Whether silence about this process would leave a person without a word on the whole program."""
+        """Whether no other process of the program would print anything."""
         active = self._active
         return os.getpid() == active.pid and self._rank == 0 and not (self._served or active.settings.report.quiet)
 

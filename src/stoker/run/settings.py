@@ -38,7 +38,7 @@ class ReportSettings(Settings, frozen=True, kw_only=True):
 
 
 class RunSettings(Settings, frozen=True, kw_only=True):
-    """All that a person may choose about a run.
+    """The settings of a run.
 
     Raises:
         ConfigError: At construction, for a value that breaks its key's rule.

@@ -1,1 +1,1 @@
-"""The data cache in a run: what the launcher tells, what processes install, and what came of it."""
+"""The data cache in a run: what the launcher passes on, what processes install, and the results."""

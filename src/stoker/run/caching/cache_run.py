@@ -1,4 +1,4 @@
-"""What the launcher tells a run's processes about the data cache."""
+"""What the launcher passes to a run's processes about the data cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class CacheRun(Handed, frozen=True, kw_only=True):
     """The cache in a run; travels as JSON."""
 
     cache: CacheSettings
-    """Settled, with rules that keep the run to the versions that it sees first."""
+    """Settled, with rules that pin the run to the versions that it reads first."""
     ledger: str
     """File in which the run's processes count what they read."""
     pid: int
@@ -23,7 +23,7 @@ class CacheRun(Handed, frozen=True, kw_only=True):
 
 
 def current_run() -> CacheRun | None:
-    """What the launcher told, or None outside `stoker run --cache`.
+    """The launcher's settings, or None outside `stoker run --cache`.
 
     Raises:
         ConfigError: another version of stoker wrote it.

@@ -30,7 +30,7 @@ class Teller:
         self._known: set[str] = set()
 
     def tell(self, url: str) -> None:
-        """An object changed; a line, if no process of the run has said so."""
+        """Handles a changed object: prints a line, unless a process of the run already did."""
         if self._quiet or url in self._known or len(self._known) > MOST_TOLD:
             return
         self._known.add(url)
@@ -43,7 +43,7 @@ class Teller:
         say(f"cache: {line}")
 
     def tell_around(self, what: str) -> None:
-        """Something reads stores around the cache; the run's report names it.
+        """Notes a client that bypasses the cache; the run's report names it.
 
         Args:
             what: its name.
@@ -52,7 +52,7 @@ class Teller:
             Path(f"{self._ledger}.around-{what.replace('/', ' ')}").touch(mode=0o600)
 
     def _claim(self, url: str) -> bool:
-        """Whether this process is the first to tell of it."""
+        """Whether this process is the first to report it."""
         name = hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         try:
             os.close(os.open(f"{self._ledger}.changed-{name}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -62,12 +62,12 @@ class Teller:
 
 
 def around(ledger: Path) -> list[str]:
-    """What the processes of a run have made that reads stores around the cache."""
+    """Clients of a run's processes that bypass the cache."""
     return [mark.name.removeprefix(f"{ledger.name}.around-") for mark in _marks(ledger, "around")]
 
 
 def forget(ledger: Path) -> None:
-    """The run has ended."""
+    """Removes the files at the run's end."""
     for mark in [*_marks(ledger, "changed"), *_marks(ledger, "around")]:
         with contextlib.suppress(OSError):
             mark.unlink()

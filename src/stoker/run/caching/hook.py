@@ -1,8 +1,8 @@
 """Waits in a program's interpreter until it imports fsspec or pyarrow's filesystems, then routes them to the cache.
 
-Owns the moment, not the routing. Armed by ``site/sitecustomize.py`` in every interpreter below ``stoker run --cache``,
-data workers included, and below a program that called ``stoker.cache.install()`` under ``stoker run``; kept to modules
-that a bare interpreter has loaded anyway.
+Decides when, not how. Armed by ``site/sitecustomize.py`` in every interpreter below ``stoker run --cache``, data
+workers included, and below a program that called ``stoker.cache.install()`` under ``stoker run``; kept to modules that
+a bare interpreter has loaded anyway.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _fire(just_executed: str) -> None:
 
 
 def _report() -> None:
-    """Says what came of it, where no report of the run does, in the process that `stoker run` became."""
+    """Prints the result if no report of the run does, in the process that `stoker run` became."""
     # Most processes cannot be that one, and need not read the text to know: its number is nowhere in it.
     if str(os.getpid()) in os.environ.get(CACHE_ENV, ""):
         try:

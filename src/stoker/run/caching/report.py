@@ -1,4 +1,4 @@
-"""What came of the data cache in a run, for its report or in a line; imports nothing that reads."""
+"""The results of the data cache in a run, for its report or as a line; imports no readers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from stoker.ui.cache_text import write_cache_used
 
 
 def used(t_s: float = 0.0) -> CacheUsed | None:
-    """What the processes of the run read through the cache so far, and may have read around it.
+    """What the run's processes read through the cache so far, and clients that may have bypassed it.
 
-    None if that was nothing, or is not known.
+    None if there was nothing, or it is unknown.
 
     Args:
         t_s: time of the record.
@@ -44,7 +44,7 @@ def used(t_s: float = 0.0) -> CacheUsed | None:
 
 
 def end() -> None:
-    """The run has reported."""
+    """Removes the counters after the run's report."""
     told = current_run()
     if told is not None:
         changes.forget(Path(told.ledger))

@@ -46,11 +46,11 @@ class _Seat:
 
     site: str = ""
     bookmark: Bookmark | None = None
-    """Bookmark of the iterator made last."""
+    """Bookmark of the last iterator."""
     pending: Cursor | None = None
     """A loaded state that the next iterator begins at."""
     unkept: str = ""
-    """Why the iterator made last has no state."""
+    """Why the last iterator has no state."""
 
 
 _OFF = "stoker is off (`off` in its settings)"
@@ -61,7 +61,7 @@ _lock = ForkedLock()
 
 
 def serving_of_process() -> Serving:
-    """Who serves stoker's own loaders: the run, or the surrounding ``feeding``, or this process's own."""
+    """The :class:`Serving` of stoker's own loaders: of the run, of the surrounding ``feeding``, or of this process."""
     global _own
     current = patch.current()
     if current is not None:
@@ -75,7 +75,7 @@ def serving_of_process() -> Serving:
 
 
 def log_event(event: events.AnyEvent) -> None:
-    """What a person should see goes to the logger ``stoker``, where there is no live line."""
+    """Sends notices to the logger ``stoker``, since there is no live line."""
     if isinstance(event, events.Notice):
         _logger.warning("%s", event.text)
     elif isinstance(event, events.WorkerLost) and event.released:
@@ -127,7 +127,7 @@ class DataLoader(torch_data.DataLoader[_T]):
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the program is, as a small dict of plain values (JSON serialises it).
+        """The program's position, as a small dict of plain values (JSON serialises it).
 
         Raises:
             ResumeError: the loader's place is not kept, because torch serves it.

@@ -1,4 +1,4 @@
-"""What ``stoker.cut(loader)`` returns: the cut of one loader's steps as it stands, for people and for tools."""
+"""What ``stoker.cut(loader)`` returns: the current cut of one loader's steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins the automatic cut to the loaders of a process: hands plans to their workers, and verdicts to the record."""
+"""Connects the automatic cut to the loaders of a process: sends plans to their workers, and verdicts to the records."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Cutting:
         self._bytes_per_s: float | None = None
 
     def cutter(self, feed: LoaderFeed, loop: tuple[str, str]) -> StepCutter:
-        """Who cuts the steps of one loader.
+        """The cutter of one loader's steps.
 
         Args:
             feed: the loader.
@@ -97,11 +97,11 @@ class Cutting:
         return _Careful(cutter, items, fail)
 
     def verdicts(self, loader: int) -> list[CutVerdict]:
-        """What became of each kind of step over a loader, as far as is known."""
+        """The outcome for each variant of a loader, as far as it is known."""
         return list(self._verdicts.get(loader, {}).values())
 
     def close(self) -> None:
-        """Watches nothing any more."""
+        """Stops recording."""
         self._conductor.close()
         _open.discard(self)
         if not _open:
@@ -140,7 +140,7 @@ class _Items:
 
 
 class _Careful:
-    """A cutter whose own mistakes leave the loader's steps whole."""
+    """A cutter whose internal errors turn the cut off for its loader."""
 
     def __init__(self, cutter: Cutter, items: _Items, fail: Callable[[Exception], None]) -> None:
         self._cutter = cutter

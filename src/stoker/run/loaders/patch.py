@@ -47,7 +47,7 @@ def serve_one(loader: DataLoader[Any], serving: Callable[[], Serving]) -> None:
 
 
 def remove() -> None:
-    """Puts torch's own methods back."""
+    """Restores torch's own methods."""
     global _serving
     _serving = None
     _remembered.restore()

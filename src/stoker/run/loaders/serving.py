@@ -86,7 +86,7 @@ class Serving:
             self.clock, self.effort, "count of times", then="times and rates are missing from here on", together=True
         )
         self.pace: Pace = pace
-        """Told about each step of each loader."""
+        """Receives each step of each loader."""
         self._started_s = time.monotonic()
         self._feeds: dict[int, tuple[weakref.ref[DataLoader[Any]], LoaderFeed]] = {}
         self.sites: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
@@ -95,7 +95,7 @@ class Serving:
         self._count = 0
 
     def _look_at_steps(self) -> Cutting | None:
-        """Joins the cut to the loaders of this process; None where this torch has not what it needs."""
+        """Connects the cut to the loaders of this process; None if this torch lacks what it needs."""
         settings = self.settings
         try:
             # Imported here: loaders are served under a torch that lacks one of the private names of the cut.
@@ -139,7 +139,7 @@ class Serving:
         )
 
     def emit(self, event: events.AnyEvent) -> None:
-        """Hands an event to all sinks; one that fails gets no more."""
+        """Sends an event to all sinks; a failing sink gets no more."""
         for sink in (*self._sinks,):
             try:
                 sink(event)
@@ -176,7 +176,7 @@ class Serving:
         return JobAutoscaler(config, self._ledger.join())
 
     def cutter(self, feed: LoaderFeed, loader: DataLoader[Any]) -> StepCutter | None:
-        """Who finds and moves what depends on the batch alone in the steps of one loader."""
+        """Creates the cutter of one loader's steps."""
         if self.settings.cut.cut == "off":
             return None
         if self.cutting is None:
@@ -190,7 +190,7 @@ class Serving:
         return LoaderEvents(self, feed, loader)
 
     def feed_for(self, loader: DataLoader[Any]) -> LoaderFeed:
-        """What is kept for a loader; made at its first iteration and dropped with the loader."""
+        """The state of a loader; created at its first iteration and dropped with the loader."""
         found = self._feeds.get(id(loader))
         if found is not None and found[0]() is loader:
             return found[1]
@@ -203,7 +203,7 @@ class Serving:
         return feed
 
     def known_feed(self, loader: DataLoader[Any]) -> LoaderFeed | None:
-        """What is kept for a loader, if it was iterated."""
+        """The state of a loader, if it was iterated."""
         found = self._feeds.get(id(loader))
         return found[1] if found is not None and found[0]() is loader else None
 
@@ -274,7 +274,7 @@ class Serving:
         return stock()
 
     def made(self, loader: DataLoader[Any]) -> None:
-        """The program has made a loader."""
+        """Records where the program created a loader."""
 
         def remember() -> None:
             self.sites[loader] = call_site(5)
@@ -308,7 +308,7 @@ class LoaderEvents:
         self._declared = loader.num_workers
 
     def opened(self, choice: Choice) -> None:
-        """The tier is settled."""
+        """Records the final tier."""
         self._serving.emit(
             events.LoaderOpened(
                 t_s=self._serving.now_s(),
@@ -325,28 +325,28 @@ class LoaderEvents:
         )
 
     def iterating(self, ordinal: int, workers: int, start_s: float) -> None:
-        """An iteration has begun."""
+        """Records the begin of an iteration."""
         event = events.IterationStarted(
             t_s=self._serving.now_s(), loader=self._feed.number, iteration=ordinal, workers=workers, start_s=start_s
         )
         self._serving.emit(event)
 
     def compared(self, pair: Pair) -> None:
-        """A round of each side was timed."""
+        """Records a timed round of each side."""
         self._serving.emit(events.PairCompared(t_s=self._serving.now_s(), loader=self._feed.number, pair=pair))
 
     def comparison_ended(self, reason: str, found: str) -> None:
-        """There will be no more of them."""
+        """Records why no more rounds follow."""
         ended = events.ComparisonEnded(t_s=self._serving.now_s(), loader=self._feed.number, reason=reason)
         self._serving.emit(ended)
         self.notice(f"{self._site}: {found}")
 
     def notice(self, text: str) -> None:
-        """One line for people."""
+        """Records a notice."""
         self._serving.emit(events.Notice(t_s=self._serving.now_s(), text=text, loader=self._feed.number))
 
     def workers_changed(self, decision: Decision) -> None:
-        """The policy decided."""
+        """Records a decision of the policy."""
         self._serving.emit(
             events.WorkersChanged(
                 t_s=self._serving.now_s(),
@@ -358,7 +358,7 @@ class LoaderEvents:
         )
 
     def worker_lost(self, departure: Departure, released: int) -> None:
-        """A worker is gone."""
+        """Records a lost worker."""
         self._serving.emit(
             events.WorkerLost(
                 t_s=self._serving.now_s(),
@@ -372,7 +372,7 @@ class LoaderEvents:
         )
 
     def sample_quarantined(self, index: object, path: str, seed: int, action: str) -> None:
-        """A sample was left out."""
+        """Records a skipped or replaced sample."""
         self._serving.emit(
             events.SampleQuarantined(
                 t_s=self._serving.now_s(),

@@ -170,7 +170,7 @@ class LoaderClock:
 
 
 class StepClock:
-    """Follows the steps of all loaders of a process: the one place that its iterators and optimizers tell.
+    """Follows the steps of all loaders of a process: its iterators and optimizers report here.
 
     Args:
         now_s: monotonic seconds.
@@ -191,7 +191,7 @@ class StepClock:
         self._hook = register_optimizer_step_post_hook(self._stepped_safely)
 
     def remove(self) -> None:
-        """Ends it; what iterators tell still counts."""
+        """Ends it; reports of iterators still count."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -250,7 +250,7 @@ class StepClock:
         self.of(feed).answered(now_s, thread.inside_s, working=working)
 
     def _stepped_safely(self, optimizer: Any, *_: object) -> None:
-        """Called inside the program's own call of ``step``: a mistake of ours must not end that."""
+        """Runs inside the program's own call of ``step``: an internal error must not end that."""
         try:
             self.stepped(optimizer)
         except Exception as error:

@@ -40,7 +40,7 @@ class Ended(NamedTuple):
 
 
 def clear(folder: Path, rank: int | None) -> None:
-    """Takes away what an earlier profile left in the same folder: of one rank, or of all."""
+    """Removes files of an earlier profile from the folder: of one rank, or of all."""
     names = (
         [f"profile.rank{rank}.json"] if rank is not None else [path.name for path in folder.glob("profile.rank*.json")]
     )
@@ -99,7 +99,7 @@ def _ignored(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def _passed_on(process: subprocess.Popen[bytes]) -> Generator[None]:
-    """A terminal interrupts the program together with us; other signals are passed on. We outlive both."""
+    """A terminal interrupts the program too; other signals are forwarded. This process outlives both."""
 
     def pass_on(number: int, _: Any) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What `stoker profile` asks of the processes of a program; travels with the run's settings."""
+"""Options of `stoker profile` for the processes of a program; part of the run's settings."""
 
 from __future__ import annotations
 

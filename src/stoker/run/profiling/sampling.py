@@ -1,4 +1,4 @@
-"""Looks into a few consecutive steps: torch's profiler, and ranges around modules while it runs."""
+"""Samples a few consecutive steps: with torch's profiler, and ranges around modules."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ class Sampler:
             self.failure = f"torch's profiler could not be stopped: {' '.join(str(error).split())}"
 
     def drop(self) -> None:
-        """Ends it and forgets what it saw."""
+        """Ends it and drops its results."""
         self.stop()
         self._profile = None
 
     def read(self) -> Any:
-        """What was seen, a :class:`~stoker.perf.diagnosis.sampled.ProfilerTrace`; None where nothing was."""
+        """The trace, a :class:`~stoker.perf.diagnosis.sampled.ProfilerTrace`; None without one."""
         results = getattr(getattr(self._profile, "profiler", None), "kineto_results", None)
         return read_trace(results.events()) if results is not None else None
 
 
 def mark_step() -> None:
-    """Has the trace show that a step ends here."""
+    """Marks the end of a step in the trace."""
     with record_function(STEP):
         pass
 

@@ -15,7 +15,7 @@ from stoker.run.session import Session
 
 
 class ServedSession:
-    """Serves the loaders of this process from now on, without a word.
+    """Serves the loaders of this process from now on, without output.
 
     Args:
         active: the run.
@@ -64,7 +64,7 @@ class ServedSession:
         return replace(found, tier=tier, workers=self._workers.get(number, 0))
 
     def notes(self) -> list[str]:
-        """What makes the measurement less than steady."""
+        """Notes on an unsteady measurement."""
         if not self.changes:
             return []
         times = "once" if self.changes == 1 else f"{self.changes} times"

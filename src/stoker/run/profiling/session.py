@@ -1,4 +1,4 @@
-"""One process under ``stoker profile``: watches its steps, samples some, writes what it found, and may end there."""
+"""One process under ``stoker profile``: measures its steps, samples some, writes the results, and may end there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from stoker.scale.budget import rank_cores
 
 
 class ProfileSession:
-    """What one profiled process has."""
+    """State of one profiled process."""
 
     def __init__(self, active: Active) -> None:
         self._active = active
@@ -236,7 +236,7 @@ def _progress(loader: LoaderFacts, steps: Sequence[StepTimes], t_s: float) -> ev
 
 
 def cpu_name() -> str:
-    """The processor as it calls itself."""
+    """The processor's model name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

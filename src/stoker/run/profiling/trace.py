@@ -1,4 +1,4 @@
-"""What torch's profiler saw, as plain spans; the only module that knows how torch keeps it."""
+"""Reads a trace of torch's profiler into plain spans; the only module that knows torch's format."""
 
 from __future__ import annotations
 
