@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (arguments of calls are whatever the program passes)
-"""Arguments of recorded calls: taken apart while recording, filled in again where a call is repeated."""
+"""Arguments of recorded calls: parsed while recording, filled in when a call is repeated."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def differing(one: Argument, other: Argument, constants: Callable[[int, int], bool]) -> str | None:
-    """What differs between the same argument of two steps: None for nothing, empty for the structure, else in words.
+    """The difference between the same argument in two steps: None for none, empty for the structure, else in words.
 
     ``constants(a, b)`` compares two outside tensors by their numbers in either step.
     """

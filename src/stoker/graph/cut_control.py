@@ -38,19 +38,19 @@ SKIPPED_BATCHES = 2
 RECORDED_STEPS = 4
 MAX_VARIANTS = 8
 _MAX_REVISIONS = 5
-"""Times a cut is chosen again because something was found out; then its steps stay whole."""
+"""Times a cut is chosen again after a finding; then its steps are no longer cut."""
 _EAGER_BATCHES, _LOOK_EVERY = 64, 16
 """Up to this number every batch is inspected, then one in so many: an inspection costs some 10 us."""
 _PROBE_BYTES = 1 << 23
 _BEST_PRICES = Prices(bytes_per_s=1e12)
-"""More than a core of any machine copies: what does not pay so never pays."""
+"""More than any core copies: a cut that does not pay at this rate never pays."""
 
 Outcome = Literal["moved", "stayed", "reverted"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CutVerdict:
-    """What became of a variant, for people and records."""
+    """The outcome of a variant, for reports and records."""
 
     variant: int
     recording: Recording
@@ -62,7 +62,7 @@ class CutVerdict:
 
     @property
     def graph(self) -> Graph:
-        """What was recorded."""
+        """The recorded graph."""
         return self.recording.graph
 
 
@@ -179,7 +179,7 @@ class Cutter:
                 variant.traces.clear()
 
     def delivered(self, item: Any, seed: Callable[[], int] = int) -> Any:
-        """The batch for the program, watched from now on if there is something to watch for.
+        """The batch for the program, observed from now on if needed.
 
         Args:
             item: what a worker made.
@@ -212,13 +212,13 @@ class Cutter:
         self._delivered_s = time.perf_counter()
 
     def _saw(self, *, used: bool) -> None:
-        """A watched step is over; once the program touches its batches, all are watched again."""
+        """Ends an observed step; once the program touches its batches, all are observed again."""
         if used and self._attention.idle:
             self._passing = 0
         self._attention.saw(used=used)
 
     def _guard(self, act: Callable[[], None], error: Exception | None = None) -> None:
-        """Does something unless a mistake was made before; keeps ours from the program."""
+        """Runs an action unless an internal error happened before; keeps such errors from the program."""
         if self._broken:
             return
         try:
@@ -237,7 +237,7 @@ class Cutter:
                 self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        """A mistake of ours: this loader is left alone from here on, and the record says so."""
+        """Handles an internal error: this loader is not cut from now on, and the records say so."""
         self._broken = True
         self._memory.trial = None
         for variant in self._variants.values():
@@ -246,7 +246,7 @@ class Cutter:
         self._fail(error)
 
     def abandon(self) -> None:
-        """Nothing is watched or moved any more; after a mistake, so it may raise."""
+        """Stops recording and moving; runs after an internal error, so it may raise."""
         self._broken = True
         try:
             self._ship(b"")
@@ -316,7 +316,7 @@ class Cutter:
             variant.following = Substitution(recording, NOTHING, variant.followed)
 
     def _follow(self, variant: _Variant, batch: Any, leaves: list[Any]) -> None:
-        """Has the random calls of a step draw what they would draw in a worker."""
+        """Makes the random calls of a step draw what they would draw in a worker."""
         if variant.following is not None:
             verifier = Verifier(variant.following, leaves, Prepared(batch, -1, ()), seed=self._seed)
             self._conductor.begin(self, verifier, lambda _: self._finish(verifier))
@@ -357,7 +357,7 @@ class Cutter:
                     self._guard(functools.partial(self._settle, variant))
 
     def _settle(self, variant: _Variant) -> None:
-        """Enough is recorded: a cut is chosen."""
+        """Chooses a cut from enough recorded steps."""
         earlier, doubted = variant.recording, variant.doubted
         recording = merge(variant.traces)
         if earlier is not None and doubted is not None and earlier.paths == recording.paths:  # the call is another
@@ -369,7 +369,7 @@ class Cutter:
         self._choose(variant)
 
     def _revise(self, variant: _Variant) -> None:
-        """Something was found out about the calls: a cut is chosen again."""
+        """Chooses a cut again after a finding about the calls."""
         assert variant.recording is not None
         variant.recording.revisions += 1
         self._choose(variant)
@@ -421,7 +421,7 @@ class Cutter:
         self._tell(recording, cut, outcome, reason, gain)
 
     def _send(self) -> None:
-        """Tells the workers which plans hold."""
+        """Sends the current plans to the workers."""
         plans = [v.plan for v in self._variants.values() if v.plan is not None]
         off = self._memory.trial is not None and self._memory.trial.arm is Arm.OFF
         self._ship(pickle.dumps(Stage(plans), 5) if plans and not off else b"")
@@ -453,7 +453,7 @@ class Cutter:
         self._conductor.begin(self, verifier, end)
 
     def _judge(self, variant: _Variant, verifier: Verifier) -> None:
-        """Draws the conclusions from what a step on a prepared batch has shown."""
+        """Evaluates a step on a prepared batch."""
         assert variant.recording is not None
         graph = variant.recording.graph
         found = variant.on_step(

@@ -108,7 +108,7 @@ class Node:
 
 @dataclass(slots=True)
 class Graph:
-    """What was recorded of one kind of step (a *variant*)."""
+    """The recorded graph of one kind of step (a *variant*)."""
 
     values: list[Value]
     nodes: list[Node]
@@ -134,7 +134,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What data workers run of a graph."""
+    """The part of a graph that data workers run."""
 
     moved: frozenset[int]
     """Numbers of the nodes, with all that they depend on."""

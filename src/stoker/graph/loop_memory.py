@@ -14,13 +14,13 @@ _MAX_REMEMBERED = 16
 
 @dataclass(slots=True)
 class LoopMemory:
-    """Recordings of one loop's steps, and how their cut did."""
+    """Recordings of one loop's steps, and the results of their cut."""
 
     recordings: list[Recording] = field(default_factory=list[Recording])
     """The latest last."""
     trial: Trial | None = None
     passed: tuple[str, float] | None = None
-    """How the cut did in its trial: in words, and the measured gain."""
+    """The result of the cut's trial: in words, and the measured gain."""
 
     def keep(self, recording: Recording) -> None:
         """Adds one; the oldest go, as those of sizes that come once in a program's life."""

@@ -1,4 +1,4 @@
-"""What a person may choose about the automatic cut."""
+"""The settings of the automatic cut."""
 
 from __future__ import annotations
 

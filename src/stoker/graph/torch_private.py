@@ -109,7 +109,7 @@ def versions_of(tensors: list[torch.Tensor]) -> list[int]:
 
 
 def schema_of(function: Callable[..., Any]) -> Any:
-    """What torch says of an operator; None for other functions."""
+    """Torch's schema of an operator; None for other functions."""
     return getattr(function, "_schema", None)
 
 

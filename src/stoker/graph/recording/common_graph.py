@@ -34,11 +34,11 @@ class Recording:
     paths: list[str]
     """Functions of the last recorded step's stateless calls, those that differ between steps included."""
     numerics: Numerics = field(default_factory=numerics)
-    """What decides how calls round, when it was made."""
+    """The settings that decide how calls round, at its recording."""
     whole: bool = False
-    """Nothing of its steps is moved, for good."""
+    """Whether its steps are never cut again."""
     revisions: int = 0
-    """Times that a cut of it was chosen again because something was found out."""
+    """Times that a cut of it was chosen again after a finding."""
 
     @property
     def before_random(self) -> frozenset[int]:

@@ -68,7 +68,7 @@ class Deferred(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """A use that no mode of ours saw: in another thread, or inside torch's own Python code."""
+        """A use that no mode saw: in another thread, or inside torch's own Python code."""
         return func(*realise(args), **realise(kwargs or {}))
 
     @classmethod
@@ -134,11 +134,11 @@ def _swap(deferred: Deferred, real: torch.Tensor) -> bool:
 
 
 PATCHES = Patches("records steps for the cut")
-"""What no torch function mode sees, for as long as loaders are watched."""
+"""Patches for uses that no torch function mode sees, while loaders are observed."""
 
 
 def guard_capsules() -> None:
-    """Has ``to_dlpack``, which no torch function mode sees, hand out the memory of the plain tensor.
+    """Makes ``to_dlpack``, which no torch function mode sees, return the memory of the plain tensor.
 
     Note: before the program's own imports, which may take the function itself.
     """

@@ -1,1 +1,1 @@
-"""Running moved calls in data workers, and handing their results to the step that expects them."""
+"""Runs moved calls in data workers, and returns their results in the step that expects them."""

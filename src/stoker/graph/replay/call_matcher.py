@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch's functions are untyped)
-"""A cut made ready for the training process: each moved call as a comparison that costs little, and its stand-ins."""
+"""A prepared cut in the training process: each moved call as a cheap comparison, with its deferred tensors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch's pinning is private and untyped)
-"""Running the moved calls away from the program: in a data worker after collation, or for a deferred tensor.
+"""Runs the moved calls outside the program: in a data worker after collation, or for a deferred tensor.
 
 A :class:`Stage` is what workers get (it pickles: functions travel as paths); its result is a :class:`Prepared` batch.
 """
@@ -28,7 +28,7 @@ Look = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 class _OtherStep(Exception):
-    """A result does not look as it was recorded."""
+    """A result differs from the recording in shape or type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Prepared:
     variant: int
     tensors: tuple[torch.Tensor, ...]
     failure: str = ""
-    """Why the calls could not be made in the worker; the batch is whole all the same."""
+    """Why the calls failed in the worker; the batch is complete anyway."""
 
     def pin_memory(self) -> Prepared:
         """The same in page-locked memory, as torch pins batches."""
@@ -76,7 +76,7 @@ class Prepared:
 
 @dataclass
 class Stage:
-    """What a worker does with a collated batch: the plan for batches that look like it."""
+    """The work on a collated batch: the plan for batches with its signature."""
 
     plans: list[StagePlan] = field(default_factory=list[StagePlan])
 

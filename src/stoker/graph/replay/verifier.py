@@ -87,7 +87,7 @@ class Verifier:
 
     @property
     def complete(self) -> bool:
-        """Every moved call came as recorded."""
+        """Whether every moved call came as recorded."""
         return self._place == len(self._plan.expected)
 
     @property
@@ -137,7 +137,7 @@ class Verifier:
         return run(function, args, kwargs)
 
     def finish(self) -> None:
-        """The step's part in the cut is over: what the program still holds becomes plain."""
+        """Ends the step's part in the cut: tensors that the program still holds become plain."""
         self._stop()
         if self._plan.maker is self:
             self._settle_held()

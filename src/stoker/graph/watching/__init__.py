@@ -1,1 +1,1 @@
-"""Which steps of a thread are watched, and the modes of torch under which that happens."""
+"""Which steps of a thread are observed, and the torch modes that observe them."""

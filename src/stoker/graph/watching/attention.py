@@ -1,4 +1,4 @@
-"""When the steps of a loader need not be watched: while the program does nothing with its batches. Pure.
+"""When the steps of a loader need not be observed: while the program does nothing with its batches. Pure.
 
 Programs time a loader by an empty loop, or warm something up first. What a step does can't be known before it is over,
 so one is watched from time to time, and all are again as soon as one of them touches its batch.
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class WatchBackoff:
-    """Says how many of the next batches need no watching."""
+    """Decides how many of the next batches need not be observed."""
 
     UNUSED_STEPS: ClassVar[int] = 4
     """Watched steps in a row, none of which touched its batch, before the first pause."""

@@ -45,7 +45,7 @@ class Step(Protocol):
     done: bool
     """It need not see further calls."""
     error: Exception | None
-    """What went wrong in it; the program must not notice."""
+    """An error inside it; the program must not notice."""
 
     @property
     def dropped(self) -> bool:
@@ -235,7 +235,7 @@ class CallWatch(TorchFunctionMode):
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """A mistake of ours ends all steps that are watched."""
+        """An internal error ends all observed steps."""
         reraise_from_handler(error)
         for step in self._steps:
             step.error, step.done = error, True
@@ -248,7 +248,7 @@ class CallWatch(TorchFunctionMode):
         self.detach()
 
     def enters_compiled(self) -> None:
-        """Compiled code is about to run: it must find no mode of ours."""
+        """Leaves before compiled code runs, which must find no mode."""
         if not self._inside and self._thread == threading.get_ident():
             try:
                 self.leave(compiled=True)
@@ -277,7 +277,7 @@ _active: list[CallWatch] = []
 
 
 def watch_compiled() -> None:
-    """Has every compiled callable announce itself, also those made before; once torch's compiler is loaded."""
+    """Makes every compiled callable announce itself, earlier ones too; once torch's compiler is loaded."""
     context = context_of_compiled()
     if context is None or isinstance(getattr(context, "enter_exit_hooks", None), property):
         return

@@ -20,7 +20,7 @@ MAX_WAITING = 16
 """Batches of one loader that may wait, unused, before the oldest is no longer watched for."""
 
 End = Callable[[bool], None]
-"""Told that nothing more is seen of a step; True when compiled code cut it short."""
+"""Called when nothing more is seen of a step; True if compiled code cut it short."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ class _Ahead:
 
 
 class Conductor(threading.local):
-    """Brings steps and their ends together: those of each thread by themselves, as modes are a thread's own."""
+    """Matches steps with their ends, per thread, since modes belong to a thread."""
 
     def __init__(self) -> None:
         self._watch = CallWatch(self._leaving, self._may_leave)
@@ -89,7 +89,7 @@ class Conductor(threading.local):
             self._show()
 
     def left(self, owner: object) -> None:
-        """The owner's loop is over, and with it all its steps."""
+        """Ends the owner's loop, and all its steps."""
         over = [live for live in self._live if live.owner is owner]
         if over:
             self._end(over, compiled=False)
