@@ -1,1 +1,1 @@
-"""What a run, a plan, a profile and a fleet are recorded as: all that people are shown is made of these."""
+"""The records of a run, a plan, a profile and a fleet; everything on display is made from them."""

@@ -21,7 +21,7 @@ BASELINE_BATCHES = 20
 
 
 class RunHeader(msgspec.Struct, kw_only=True):
-    """Who ran what, where, with which settings; written once at the start (``run.json``)."""
+    """Program, versions, settings and host of a run; written once at the start (``run.json``)."""
 
     format: int = FORMAT
     run_id: str
@@ -100,7 +100,7 @@ class Progress(Event, tag="progress"):
     bytes: int
     """Bytes of the delivered batches, as laid out in slots."""
     input_wait_s: float
-    """Time from asking (``iter``, ``next``) to having, stoker's own work included."""
+    """Time inside ``iter`` and ``next``, stoker's own work included."""
     h2d_s: float
     """Time in host-to-device copies issued by the program (0.0 where there is no accelerator)."""
     compute_s: float
@@ -167,12 +167,12 @@ class SampleQuarantined(Event, tag="sample_quarantined"):
 
 
 class Notice(Event, tag="notice"):
-    """One line that a person should see."""
+    """A notice: one line for the user."""
 
     text: str
     loader: int = -1
     trace: str = ""
-    """Traceback of a mistake of stoker's own."""
+    """Traceback of an error inside stoker."""
 
 
 class GraphNode(msgspec.Struct, kw_only=True):
@@ -232,7 +232,7 @@ class CutChosen(Event, tag="cut_chosen"):
     reason: str
     """Why this outcome, in one sentence."""
     saved_s: float
-    """Seconds a step that the training process is spared: predicted, or measured once it was tried."""
+    """Seconds saved in a step of the training process: predicted, or measured after the trial."""
     worker_s: float
     """Seconds of data-worker time that the moved calls take, a step."""
     bytes_before: int
@@ -245,12 +245,12 @@ class CutChosen(Event, tag="cut_chosen"):
 
 
 class CacheUsed(Event, tag="cache_used"):
-    """What the processes of a host read through the data cache until now."""
+    """What the processes of a host read through the data cache so far."""
 
     directory: str
     """Directory of the cache."""
     asked_bytes: int
-    """Handed to programs."""
+    """Bytes returned to programs."""
     hit_bytes: int
     """Bytes of these that came from pages of the cache."""
     peer_bytes: int
@@ -260,7 +260,7 @@ class CacheUsed(Event, tag="cache_used"):
     requests: int
     """Requests to stores for bytes."""
     checks: int
-    """Questions to stores for an object's version."""
+    """Requests to stores for an object's version."""
     changes: int
     """Answers that found another version than the cached one."""
     processes: int
@@ -270,7 +270,7 @@ class CacheUsed(Event, tag="cache_used"):
 
 
 class PairCompared(Event, tag="pair_compared"):
-    """A loader was served by ours and by torch's own workers for a round each, the warm-up aside."""
+    """Stoker's and torch's workers served a loader for a round each, after the warm-up."""
 
     loader: int
     pair: Pair

@@ -1,4 +1,4 @@
-"""What was found about a fleet of jobs: plain records, made by ``perf.fleet`` and shown by ``ui``.
+"""The report on a fleet of jobs: plain records, made by ``perf.fleet`` and shown by ``ui``.
 
 Shares are in [0, 1]. "At job level" every job counts once; "at GPU level" it counts as often as it has GPUs, or by its
 GPU-seconds where the table has durations.
@@ -28,7 +28,7 @@ OUTCOMES = {
     "slower": "slower per GPU",
     "fewer GPUs": "faster per GPU, but one server has fewer GPUs than the job had",
 }
-"""What becomes of a job that is ported, and what the word means."""
+"""The outcomes of a port, and their meaning."""
 
 
 class JobGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class PortedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a class's jobs on another architecture."""
+    """Outcomes of a class's jobs on another architecture."""
 
     source: str
     target: str
@@ -102,7 +102,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     whole: Distribution
     """Gain of the job's throughput, which may have fewer GPUs there."""
     outcomes: dict[str, int]
-    """Jobs by what becomes of them, a word of ``OUTCOMES``."""
+    """Jobs by outcome, a word of ``OUTCOMES``."""
     bins: list[tuple[str, float]]
     """Shares of the jobs by gain of the job."""
     best: list[PortedJob]
@@ -110,7 +110,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
-    """What another rate of one resource does to the fleet."""
+    """The effect of another rate of one resource on the fleet."""
 
     resource: str
     before: str
@@ -144,21 +144,21 @@ class PublishedFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the report that the table has not the columns for."""
+    """A part of the report without the columns that it needs."""
 
     what: str
     needs: str
 
 
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found."""
+    """The whole report."""
 
     name: str
     """The table's file, or a description of the synthetic fleet."""
     form: str
     """How the table was read."""
     synthetic: bool
-    """Made up after published figures: no job in it ever ran."""
+    """Whether it is synthetic: generated from published figures, no job in it ever ran."""
     overlap: str
     weighting: str
     """What the GPU level counts."""

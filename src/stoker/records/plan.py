@@ -1,4 +1,4 @@
-"""What was found about how to run a job: plain records, made by ``perf.planning`` and shown by ``ui``.
+"""The answer to how to run a job: plain records, made by ``perf.planning`` and shown by ``ui``.
 
 Hours and cost are those of the whole job; cost is in the report's currency.
 """
@@ -45,13 +45,13 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, float]
     """Seconds of a step by what they are spent on."""
     hidden_s: float
-    """Exchange that computation hides, seconds of a step."""
+    """Exchange that overlaps with computation, seconds of a step."""
     needed_bytes: float
     """Memory of each GPU."""
     memory_bytes: float
     """What the GPU has."""
     cores: float | None
-    """CPU cores of each server that prepare the input; None where the work a sample takes is not known."""
+    """CPU cores of each server that prepare the input; None if the work per sample is unknown."""
     offered_cores: float | None
     reasons: list[str]
     """Reasons for the tier."""
@@ -69,7 +69,7 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the candidates of one kind of strategy."""
+    """The outcome of the candidates of one kind of strategy."""
 
     name: str
     tried: int
@@ -114,7 +114,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     is_money: bool
     """Whether prices are known; GPU-hours are counted otherwise."""
     prices: str
-    """Where the prices are from and of when."""
+    """Source and date of the prices."""
     budget: float | None
     deadline_h: float | None
     sure: bool

@@ -106,7 +106,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankRecord(msgspec.Struct, kw_only=True):
-    """What one rank has measured."""
+    """The measurements of one rank."""
 
     format: int = FORMAT
     run_id: str = ""
@@ -138,7 +138,7 @@ class RankRecord(msgspec.Struct, kw_only=True):
 
 
 class StepDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What the parts do not say."""
+    """Details that the parts do not show."""
 
     wait_s: float
     """Part of the input: waiting for batches."""
@@ -198,7 +198,7 @@ class Residual(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
-    """What an action is predicted to buy: the step's seconds after it."""
+    """The predicted gain of an action: the step's seconds after it."""
 
     seconds: float
     low: float
@@ -210,7 +210,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     price_per_hour: float | None = None
     """Price of everything that the program runs on."""
     saved_per_hour: float | None = None
-    """Money that an hour's work would then not cost."""
+    """Money saved on an hour's work."""
     saved_per_hour_low: float | None = None
     saved_per_hour_high: float | None = None
 
@@ -297,7 +297,7 @@ class Profile(msgspec.Struct, kw_only=True):
 
 
 def write_record(path: Path, record: RankRecord | Profile) -> None:
-    """Writes it whole or not at all.
+    """Writes it atomically.
 
     Raises:
         OSError: it cannot be written.
@@ -308,7 +308,7 @@ def write_record(path: Path, record: RankRecord | Profile) -> None:
 
 
 def read_rank(path: Path) -> RankRecord:
-    """What a rank wrote.
+    """Reads the file of a rank.
 
     Raises:
         RunFolderError: it is not readable.

@@ -1,4 +1,4 @@
-"""Torch's own loader against ours: what rounds timed in alternation show, as a ratio with its spread.
+"""Torch's own loader compared with stoker's: a ratio with its spread, from rounds timed in alternation.
 
 Pure. A pair is one round of each side, one after the other, on the same machine in the same run of the program; the
 ratio of a pair is the time of a batch under torch's loader over that under ours.
