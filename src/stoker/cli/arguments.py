@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises instead of printing its usage and ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuses a command line.
+        """Raises for an invalid command line.
 
         Args:
             message: argparse's own.
@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{self._told(message)}; see `{self.prog} --help`")
 
     def _told(self, message: str) -> str:
-        """What argparse found, as a rule about the argument; in its own words where they are not known here."""
+        """Rewrites an error of argparse as a rule about the argument; unknown errors stay unchanged."""
         if unknown := re.fullmatch(r"unrecognized arguments: (\S+).*", message, re.DOTALL):
             return self._of_unknown(unknown[1])
         if missing := re.fullmatch(r"the following arguments are required: (.+)", message):
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """What reads a whole number.
+    """A parser for whole numbers.
 
     Args:
         least: of the number.
@@ -85,7 +85,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def amount(least: float, most: float, what: str = "a number") -> Callable[[str], float]:
-    """What reads a number.
+    """A parser for numbers.
 
     Args:
         least: of the number.

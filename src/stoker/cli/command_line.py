@@ -1,6 +1,6 @@
 """Command lines that name a program: our own options come before it, and all that follows it belongs to it.
 
-Not argparse's: it would take options of the program for ours.
+argparse would mistake options of the program for stoker's.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def split(argv: Sequence[str], command: str, options: Mapping[str, CommandOption
 
 
 def check_program(program: Sequence[str], command: str) -> None:
-    """Refuses a command line that names no program.
+    """Raises for a command line without a program.
 
     Raises:
         ConfigError: It does not.

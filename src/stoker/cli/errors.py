@@ -1,4 +1,4 @@
-"""How a command ends when stoker itself refuses: one line on standard error, with a code, and exit status 2."""
+"""How a command ends on an error of stoker: one line on standard error, with a code, and exit status 2."""
 
 from __future__ import annotations
 

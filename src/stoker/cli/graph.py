@@ -87,7 +87,7 @@ def _choose(run: Run, cuts: list[CutChosen], loader: int | None, variant: int | 
 
 
 def _why_none(run: Run) -> str:
-    """What is missing for a cut, and what to do."""
+    """Why the run has no cut, and what to do."""
     openings = last_openings(run)
     program = f"stoker run {shlex.join(run.header.argv) or 'train.py'}"
     if run.header.config.get("cut") == "off":

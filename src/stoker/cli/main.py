@@ -23,7 +23,7 @@ from stoker.core.errors import ConfigError, StokerError
 
 @dataclass(frozen=True)
 class Command:
-    """One subcommand: what it is called, where it lives, what help says of it."""
+    """One subcommand: its name, module and help text."""
 
     name: str
     module: str
@@ -70,7 +70,7 @@ def _entry(command: Command) -> Callable[[list[str]], int]:
 
 
 def _guarded(entry: Callable[[list[str]], int], arguments: list[str]) -> int:
-    """Runs a command that only talks to a person: errors are one line, a closed pipe is no error."""
+    """Runs an interactive command: errors are one line, a closed pipe is not an error."""
     try:
         status = entry(arguments)
         sys.stdout.flush()

@@ -40,7 +40,7 @@ examples:
 
 
 def main(argv: list[str]) -> int:
-    """Says what to take; returns the exit status.
+    """Recommends a plan; returns the exit status.
 
     Raises:
         ConfigError: an option or a file has a wrong value.

@@ -1,4 +1,4 @@
-"""`stoker run [options] script.py [args…]`: reads stoker's own options and hands the rest, untouched, to python."""
+"""`stoker run [options] script.py [args…]`: reads stoker's own options and passes the rest, unchanged, to python."""
 
 from __future__ import annotations
 

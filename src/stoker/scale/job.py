@@ -192,7 +192,7 @@ class JobAutoscaler:
         return min(self.config.cpu_budget_cores, self._share.cores(demand, observation.now_s))
 
     def _remember(self, view: View, now_s: float) -> None:
-        """Takes in what this number of workers achieves; under new conditions nothing tried before counts."""
+        """Records the rate of this number of workers; new conditions void earlier trials."""
         if self._memory.refresh(view, self._workers, self._cores, now_s):
             self._trial = self._search = None
             self._reversals = 0
@@ -251,7 +251,7 @@ class JobAutoscaler:
             self._sufficient(view, now_s)
 
     def _over_cpu(self, view: View, now_s: float) -> bool:
-        """Takes workers back when a share of the budget went to another loader, or too many were declared."""
+        """Removes workers if another loader got a share of the budget, or if too many were declared."""
         if view.cores <= 1.1 * self._cores or not _enough(view, span_s=1.0, items=8):
             return False
         workers = max(self.config.min_workers, min(cpu_limit(self._cores, view), self._workers - 1))
@@ -305,7 +305,7 @@ class JobAutoscaler:
             self._set_ceiling(self._workers, "more only slow each other down: others use the cores as well", now_s)
 
     def _take_back(self, view: View, trial: WatchedChange, gain: float, now_s: float) -> None:
-        """Goes to the number of workers that would give the reached rate if none was in another's way."""
+        """Goes to the number of workers that would give the reached rate without contention."""
         reason = f"{self._workers} brought {100 * (gain - 1):+.0f} %; {_bottleneck(view, self._cores)}"
         enough = trial.workers if gain <= 1.0 + WORTH_IT else self._workers
         back = trial.workers

@@ -1,4 +1,4 @@
-"""What the autoscaler has learned about a job, and when it must forget it.
+"""What the autoscaler has learned about a job, and when it becomes void.
 
 Owns ceilings (more workers brought nothing), floors (fewer starved the program), the rates that numbers of workers
 reached, and the conditions under which all that was found.
@@ -13,7 +13,7 @@ from stoker.scale.evidence import View
 from stoker.scale.limits import Limit
 
 NEW_CONDITIONS = 1.5
-"""What was learned is forgotten when the cost of items or steps changes by this factor."""
+"""Results are void when the cost of items or steps changes by this factor."""
 RETRY_S = 300.0
 """A ceiling is tried again after this long, then after twice as long: what limited the job may have gone."""
 NOISE_S = 0.002
@@ -68,7 +68,7 @@ class Memory:
         self._retry_s = RETRY_S
 
     def refresh(self, view: View, workers: int, cores: float, now_s: float) -> bool:
-        """Takes in a view of ``workers``; whether the conditions are new and all before was forgotten."""
+        """Records a view of ``workers``; returns whether conditions are new, which voids earlier results."""
         self._expire(cores, now_s)
         if view.items < 16 or view.steps < 8 or view.windows < 3:
             return False

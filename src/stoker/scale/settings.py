@@ -1,4 +1,4 @@
-"""What a person may choose about the number of data workers."""
+"""The settings for the number of data workers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What people see of a run: the live line, the report as text, HTML and JSON. Depends on core alone."""
+"""The display of a run: the live line, and the report as text, HTML and JSON. Depends on core alone."""

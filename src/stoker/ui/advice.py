@@ -72,7 +72,7 @@ class Situation:
     growing: bool
     """Workers were added too late for the window to show it."""
     settled: str = ""
-    """What the policy said last about the number of workers."""
+    """The policy's last reason for the number of workers."""
 
 
 def find_limit(situation: Situation) -> LimitingResource:
@@ -138,7 +138,7 @@ def _advise(situation: Situation, limit: LimitingResource, program: str, run: st
 
 
 def _program_limit(window: Window) -> LimitingResource:
-    """Input is no limit: the largest of the program's own parts is."""
+    """Input is not the limit: names the largest of the program's own parts."""
     split = window.split
     kinds = {"copy": split.h2d_frac, "compute": split.compute_frac, "other": split.other_frac}
     kind = max(kinds, key=lambda name: kinds[name])
@@ -154,7 +154,7 @@ def _program_limit(window: Window) -> LimitingResource:
 
 
 def _input_limit(situation: Situation, window: Window) -> LimitingResource:
-    """Input is the limit: says what the data workers themselves are short of."""
+    """Input is the limit: names the bottleneck of the data workers."""
     share = write_percent(window.split.input_wait_frac)
     workers = write_plural(window.workers, "worker")
     verb = "is" if window.workers == 1 else "are"
@@ -198,7 +198,7 @@ def _input_limit(situation: Situation, window: Window) -> LimitingResource:
 
 
 def _handover_s(window: Window) -> float | None:
-    """What handing over a batch takes, where the program waits for that rather than for items."""
+    """Time of one hand-over, if the program waits for that and not for items."""
     share = window.handover_frac
     if share is None or share < HANDOVER_FRAC * window.split.input_wait_frac:
         return None

@@ -1,4 +1,4 @@
-"""What the data cache did, in words."""
+"""The results of the data cache, in words."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _write_moved(moved: int, stateless: int) -> str:
 
 
 def _write_outcome(calls: str, moved: int, outcome: str) -> str:
-    """What became of a cut that is not in force; its calls may be shown where they were tried or where they are."""
+    """The outcome of a cut that is not in force; its calls may be shown where they were tried or where they are."""
     if outcome != "reverted":
         return f"{calls} moved"
     return f"{calls} moved and taken back" if moved else "a cut was tried and taken back"
@@ -125,7 +125,7 @@ def write_time(nodes: Iterable[GraphNode]) -> str:
 
 
 def sent_values(cut: CutChosen) -> list[GraphValue]:
-    """What data workers send, in the order of the values."""
+    """Tensors that data workers send, in the order of the values."""
     return [value for value in cut.values if value.crosses]
 
 
@@ -148,7 +148,7 @@ def write_title(cut: CutChosen, site: str) -> str:
 
 
 def write_gain(cut: CutChosen) -> str:
-    """What the cut does to a step, in one line."""
+    """The effect of the cut on a step, in one line."""
     moved = len(in_place(cut, "moved"))
     calls = _write_moved(moved, moved + len(in_place(cut, "stateless")))
     step = f"a step of {format_seconds(cut.step_s)}"

@@ -1,4 +1,4 @@
-"""What a fleet's report comes to, in sentences; the text and the page share them."""
+"""The conclusions of a fleet's report, in sentences that the text and the page share."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def largest_groups(report: FleetReport) -> list[str]:
 
 
 def write_findings(report: FleetReport) -> list[str]:
-    """What would help most."""
+    """The upgrade or port that helps most."""
     found: list[str] = []
     if (upgrade := best_upgrade(report)) is not None:
         found.append(

@@ -1,4 +1,4 @@
-"""What a picture of a cut shows: calls as boxes, folded together where there are too many to be read.
+"""The content of a picture of a cut: calls as boxes, folded together if there are too many to read.
 
 A box holds calls of one place. Boxes are joined by their kind (same function and line, same place, …): first those
 whose absence is missed least, and only until the picture is small enough. No joining makes a cycle: calls of one kind

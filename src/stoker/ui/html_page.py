@@ -1,4 +1,4 @@
-"""What all pages share: one self-contained document, and the pieces that they are made of."""
+"""The shared parts of all pages: one self-contained document, and its building blocks."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class LiveLine:
         return cls(stream, mode=choose_mode(stream, environ, quiet=quiet, rank=rank), style=style_for(stream, environ))
 
     def on_event(self, event: Event) -> None:
-        """Takes in one record and shows what it changes."""
+        """Processes one record and shows the changes."""
         if self._mode == "off" or not self._owner.is_here:
             return
         with self._lock:

@@ -22,7 +22,7 @@ Part = tuple[str, int]
 
 
 class LiveState:
-    """What the live line knows: the last records of each loader."""
+    """State of the live line: the last records of each loader."""
 
     def __init__(self) -> None:
         self._recent: dict[int, deque[Progress]] = {}
@@ -30,7 +30,7 @@ class LiveState:
         self._current: int | None = None
 
     def add(self, event: Event) -> None:
-        """Takes in one record."""
+        """Processes one record."""
         if isinstance(event, LoaderOpened):
             self._sites.setdefault(event.loader, event.site.rsplit("/", 1)[-1])
         elif isinstance(event, Progress):

@@ -77,7 +77,7 @@ class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
     workers_max: int
     changes: list[WorkerChange]
     settled_reason: str
-    """What the policy said last about the number of workers."""
+    """The policy's last reason for the number of workers."""
     lost: int
     released: int
     """Work items issued again after a worker was lost."""
@@ -85,9 +85,9 @@ class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_steps: int
     """Made with its batches; 0 for evaluation, and where the records are older than the counter."""
     cut: CutSummary | None = None
-    """What was moved of its steps into data workers; None where no step was recorded."""
+    """The cut of its steps; None if no step was recorded."""
     versus: Comparison | None = None
-    """How it fared against torch's own workers (`--versus-plain`)."""
+    """The comparison with torch's own workers (`--versus-plain`)."""
     versus_missing: str = ""
     """Why it was not compared, as half a sentence; empty if it was, or if no comparison was requested."""
 

@@ -1,4 +1,4 @@
-"""What the text and the page of a plan both say."""
+"""Sentences that the text and the page of a plan share."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_headline(report: PlanReport) -> str:
 
 
 def write_miss(report: PlanReport) -> str:
-    """What lacks least where nothing can run."""
+    """The nearest miss, if nothing can run."""
     miss = report.miss
     assert miss is not None
     return (

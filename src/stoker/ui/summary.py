@@ -99,7 +99,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     limit: LimitingResource
     advice: Advice
     caveats: list[str]
-    """What the reader should know about the records themselves."""
+    """Notes on the records themselves."""
     cache: CacheUsed | None = None
     """What was read through the data cache; None where it was not used."""
 

@@ -13,7 +13,7 @@ _GAP = "  "
 def render_table(
     heading: Sequence[str], rows: Sequence[Sequence[str]], style: Style, *, right: Sequence[int] = ()
 ) -> list[str]:
-    """Lines of a table; the last column gives way where the terminal is narrow, from its start.
+    """Lines of a table; on a narrow terminal the last column is cut, from its start.
 
     Args:
         heading: of the columns.

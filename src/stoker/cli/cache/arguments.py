@@ -1,4 +1,4 @@
-"""What the commands of the cache have in common: where the cache is, how things are printed."""
+"""Shared parts of the cache's commands: the location of the cache, and printing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stoker.ui.terminal import style_for
 
 
 class _Once(argparse.Action):
-    """Refuses a second directory, of which argparse would forget the first."""
+    """Raises for a second directory, since argparse would drop the first."""
 
     def __call__(self, parser: object, namespace: argparse.Namespace, values: object, option: object = None) -> None:
         """Keeps the value."""
@@ -91,7 +91,7 @@ def checked(url: str) -> str:
 
 
 def add_cluster(made: argparse.ArgumentParser, join_help: str) -> None:
-    """Adds the options that say which cluster is meant, and how it is reached."""
+    """Adds the options that name a cluster and how to reach it."""
     made.add_argument("--join", metavar="RING", help=join_help)
     made.add_argument("--secret-file", metavar="FILE", help="of that cluster (default: as set, or DIR/secret)")
     made.add_argument("--tls-ca", metavar="FILE", help="certificate authorities of its workers (default: as set)")
@@ -160,5 +160,5 @@ def show(lines: Sequence[str]) -> None:
 
 
 def stdout_style() -> Style:
-    """What standard output can show."""
+    """The style of standard output."""
     return style_for(sys.stdout, os.environ)

@@ -104,7 +104,7 @@ def _is_below(path: str, prefix: str) -> bool:
 def _lines(
     objects: dict[ObjectName, _Line], prefix: ObjectName | None, *, recursive: bool
 ) -> list[tuple[tuple[str, str], _Line]]:
-    """What is shown, by URL and endpoint."""
+    """Rows to show, by URL and endpoint."""
     lines: dict[tuple[str, str], _Line] = {}
     for name, line in objects.items():
         shown = name if recursive else _level(name, prefix)
@@ -144,7 +144,7 @@ def stat(argv: list[str]) -> int:
 
 
 def look_at(url: str, settings: CacheSettings) -> Look:
-    """What the cache has of a URL.
+    """The cached objects of a URL.
 
     Raises:
         ConfigError: it is a folder.

@@ -1,4 +1,4 @@
-"""`stoker cache pin`, `unpin`, `evict`, `verify`: what stays, what goes, and whether it is sound."""
+"""`stoker cache pin`, `unpin`, `evict`, `verify`: keep pages, drop pages, and verify checksums."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def evict(argv: list[str]) -> int:
 
 
 def verify(argv: list[str]) -> int:
-    """Reads everything; 1 if something was damaged."""
+    """Verifies everything; 1 if something was damaged."""
     made = parser("verify", "Verifies the checksums of everything that is cached, and evicts what is damaged.")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = made.parse_args(argv)

@@ -1,4 +1,4 @@
-"""`stoker cache COMMAND`: finds the command's function and hands it the remaining arguments."""
+"""`stoker cache COMMAND`: finds the command's function and passes it the remaining arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker reads for clients, and who may read it: ``--mount`` and ``--grant``."""
+"""The stores that a worker reads for clients, and access to them: ``--mount`` and ``--grant``."""
 
 from __future__ import annotations
 

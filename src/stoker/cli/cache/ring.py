@@ -1,4 +1,4 @@
-"""`stoker cache status --join RING`: the workers of a cluster, as each of them says."""
+"""`stoker cache status --join RING`: the workers of a cluster, from the status of each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RingNode(NamedTuple):
 
     @property
     def lacks(self) -> list[str]:
-        """What is not in the answer of a worker of another version."""
+        """Fields that a worker of another version does not report."""
         return [name for name in _TOLD if self.status is not None and name not in self.status]
 
 
@@ -197,7 +197,7 @@ def _hits(frac: float | None) -> str:
 
 
 def _lately(nodes: list[RingNode], style: Style) -> list[str]:
-    """What the nodes have done a second in the last seconds."""
+    """Rates of the nodes in the last seconds."""
     told = [(node.member.id, node.status["lately"]) for node in nodes if node.status is not None and not node.lacks]
     if not told:
         return []

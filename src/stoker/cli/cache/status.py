@@ -1,4 +1,4 @@
-"""`stoker cache status`: how full the cache is, what it is worth, how fast it goes at the moment."""
+"""`stoker cache status`: the cache's size, hit ratio and current rates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEAST_OVER_S, _MOST_OVER_S = 0.001, 3600.0
 
 
 class CacheRates(NamedTuple):
-    """What happened a second while the command looked.
+    """Rates during the measurement.
 
     Attributes:
         hits: reads of pages.
@@ -96,7 +96,7 @@ def _measure(pages: PageStore, over_s: float) -> tuple[StoreStats, CacheRates]:
 
 
 def hit_frac(stats: StoreStats) -> float | None:
-    """Share of reads of pages that found theirs; None before the first."""
+    """Hit ratio; None before the first read."""
     return Reads(stats.hits, stats.puts + stats.refused).hit_frac
 
 

@@ -145,7 +145,7 @@ def _warm(urls: list[str], settings: CacheSettings, account: Account, jobs: int,
 def _warming(
     reader: Reader, settings: CacheSettings, account: Account, replicas: int, line: ProgressLine
 ) -> Warming | Replicating:
-    """What warms the objects of one store: this cache, or the workers of a cluster."""
+    """The warmer of one store's objects: for this cache, or for the workers of a cluster."""
 
     def report(num_bytes: int, moved: bool) -> None:
         line.advance(num_bytes, moved=moved)
@@ -161,7 +161,7 @@ def _warming(
 def _listings(
     urls: list[str], settings: CacheSettings, jobs: int, line: ProgressLine
 ) -> Iterator[tuple[StokerFileSystem, list[Listing]]]:
-    """What the URLs mean, those of one store together, no object twice."""
+    """The objects of the URLs, grouped by store, each once."""
     stores: dict[str, tuple[StokerFileSystem, list[Listing], set[str]]] = {}
     for number, (filesystem, listing) in enumerate(_listed(urls, settings, jobs), 1):
         _, listings, seen = stores.setdefault(filesystem.fsid, (filesystem, [], set()))

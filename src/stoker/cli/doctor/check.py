@@ -1,4 +1,4 @@
-"""What one check of `stoker doctor` has found."""
+"""The result of one check of `stoker doctor`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Check:
     found: str
     """What was found."""
     consequence: str = ""
-    """What follows from it for a run; empty when all is well."""
+    """The consequence for a run; empty if all is well."""
     remedy: str = ""
     """What to do about it."""
     details: tuple[str, ...] = ()

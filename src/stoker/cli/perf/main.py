@@ -1,4 +1,4 @@
-"""`stoker perf COMMAND`: finds the command's module and hands it the remaining arguments."""
+"""`stoker perf COMMAND`: finds the command's module and passes it the remaining arguments."""
 
 from __future__ import annotations
 
