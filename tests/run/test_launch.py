@@ -18,6 +18,7 @@ from stoker.cli import run as cli_run
 from stoker.run import launch
 from stoker.run.run_context import Active
 from stoker.run.settings import RunSettings
+from tests.warm import programs
 
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCE = str(Path(stoker.__file__).parents[1])
@@ -34,6 +35,13 @@ def environ() -> dict[str, str]:
 def python(*words: object, environ: dict[str, str], cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, env=environ, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=60)
+
+
+def forked(*words: object, environ: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The same from a process that has torch loaded: for what others of its kind show from the start on."""
+    command = [sys.executable, *map(str, words)]
+    environ = environ | {"OMP_NUM_THREADS": "1"}
+    return programs.run(command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=60)
 
 
 def both(
@@ -282,7 +290,8 @@ class TestHook:
         self, options: tuple[str, ...], text: str, lines: int, environ: dict[str, str], tmp_path: Path
     ) -> None:
         pytest.importorskip("torch")
-        done = python(*STOKER, *options, "-c", text, environ=environ, cwd=tmp_path)
+        start = forked if options or "torch;" in text else python
+        done = start(*STOKER, *options, "-c", text, environ=environ, cwd=tmp_path)
         said = [line for line in done.stderr.splitlines() if "no DataLoader was iterated over" in line]
         assert len(said) == lines, done.stderr
         assert all(line.startswith("stoker: ") and "`stoker explain -c 'import torch'`" in line for line in said)
@@ -296,7 +305,7 @@ class TestHook:
             "import torch; loader = torch.utils.data.DataLoader(range(100), batch_size=4, "
             f"num_workers={num_workers}); print(next(iter(loader)))"
         )
-        done = python(*STOKER, "-c", text, environ=environ, cwd=tmp_path)
+        done = forked(*STOKER, "-c", text, environ=environ, cwd=tmp_path)
         assert done.stdout == "tensor([0, 1, 2, 3])\n"
         assert "run too short: 1 batch" in done.stderr
         assert " · 1 batch · " in done.stderr
@@ -356,13 +365,14 @@ class TestOff:
         self, variables: dict[str, str], environ: dict[str, str], tmp_path: Path
     ) -> None:
         words = (*STOKER, "--off", PROGRAMS / "library.py")
-        done = python(*words, environ=environ | variables, cwd=tmp_path)
+        start = forked if variables else python
+        done = start(*words, environ=environ | variables, cwd=tmp_path)
         module = "torch.utils.data.dataloader"
         assert done.stdout.splitlines() == [f"{name} {module} [[0, 1], [2, 3]]" for name in ("own", "wrapped", "block")]
         assert done.stderr == "stock: stoker is off (`off` in its settings)\n"
 
     def test_not_off_for_a_program_that_uses_stoker(self, environ: dict[str, str], tmp_path: Path) -> None:
-        served = python(*STOKER, "--quiet", PROGRAMS / "library.py", environ=environ, cwd=tmp_path)
+        served = forked(*STOKER, "--quiet", PROGRAMS / "library.py", environ=environ, cwd=tmp_path)
         assert len(served.stdout.splitlines()) == 3
         assert "torch.utils.data.dataloader" not in served.stdout
 

@@ -11,14 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 
-def train(workers, rank, lines):
+def train(workers, rank, lines, epochs=3):
     torch.manual_seed(3)
     dataset = Pictures(26)
     sampler = DistributedSampler(dataset, shuffle=True, seed=5)
     loader = DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=workers, drop_last=True)
     model = DistributedDataParallel(make_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for epoch in range(3):
+    for epoch in range(epochs):
         sampler.set_epoch(epoch)
         for pictures, labels in loader:
             loss = functional.cross_entropy(model(pictures), labels)

@@ -11,7 +11,7 @@ from ddp_loop import train
 def work(rank, world_size, meeting):
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world_size)
     lines = []
-    train(2, rank, lines)
+    train(1, rank, lines, epochs=1)  # each data worker of a spawned rank starts python and torch anew
     dist.barrier()
     dist.destroy_process_group()
     # One write a rank, so that lines of ranks do not mix.
