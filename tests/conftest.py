@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.durations import WRITTEN, Durations
 from tests.marks import is_exhaustive, may_match, unused
-from tests.warm.programs import servers
+from tests.warm.programs import Program, servers
 
 # Timing on shared machines is noise: pytest-timeout bounds a test, hypothesis need not.
 # Derandomised, so that a check that passed passes again; `--hypothesis-profile=explore` looks further.
@@ -86,6 +87,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     for name in [name for name in os.environ if name.startswith("STOKER_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-config"))
+
+
+@pytest.fixture
+def warm_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pythons that the code under test starts by ``subprocess`` are forks of one that has torch loaded."""
+    monkeypatch.setattr(subprocess, "Popen", Program)
 
 
 @pytest.fixture(autouse=True)

@@ -50,6 +50,7 @@ def fails():
 """
 
 
+@pytest.mark.slow("starts python and torch twice, as `stoker plan` does")
 def test_a_function_of_a_file_is_asked_for_two_batches(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "model.py").write_text(DEFINED, encoding="utf-8")
     assert run("model.py:step", "--samples", "1e9", "--json") == 0
@@ -60,6 +61,7 @@ def test_a_function_of_a_file_is_asked_for_two_batches(folder: Path, capfd: pyte
     assert any("scaled" in note for note in json.loads(capfd.readouterr().out)["notes"])
 
 
+@pytest.mark.usefixtures("warm_pythons")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -79,6 +81,7 @@ def test_definitions_that_are_none_are_named(
     assert said in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("warm_pythons")
 def test_an_interrupt_ends_it_and_the_program_that_it_traces(folder: Path) -> None:
     (folder / "slow.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(60)\n", encoding="utf-8")
     command = [sys.executable, "-m", "stoker", "plan", "slow.py", "--samples", "1"]

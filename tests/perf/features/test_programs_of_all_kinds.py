@@ -128,6 +128,7 @@ def features(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Ste
     return characterise_program(["train.py"])
 
 
+@pytest.mark.slow("starts python and torch twice, as `stoker perf features` does")
 def test_a_module_is_run_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
@@ -140,6 +141,7 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.M
         characterise_program(["-m", "own.trains"])
 
 
+@pytest.mark.usefixtures("warm_pythons")
 def test_two_networks_and_two_optimizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step goes from one step of the first optimizer to its next, the other's in between."""
     found = features(tmp_path, monkeypatch, ADVERSARIAL)
@@ -153,6 +155,7 @@ def test_two_networks_and_two_optimizers(tmp_path: Path, monkeypatch: pytest.Mon
     assert not [o for o in found.operations if o.phase == "optimizer" and o.kind == "fill"], "states are made before"
 
 
+@pytest.mark.usefixtures("warm_pythons")
 @pytest.mark.parametrize("starts", [False, True])
 def test_a_program_that_prints_checks_and_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: bool) -> None:
     import torch
@@ -169,6 +172,7 @@ def test_a_program_that_prints_checks_and_saves(tmp_path: Path, monkeypatch: pyt
     )
 
 
+@pytest.mark.usefixtures("warm_pythons")
 def test_what_is_evaluated_between_steps_is_no_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = features(tmp_path, monkeypatch, GRAPH)
     assert (found.batch_size, found.micro_batches) == (200, 1)
@@ -178,6 +182,7 @@ def test_what_is_evaluated_between_steps_is_no_sample(tmp_path: Path, monkeypatc
     assert not found.unknown
 
 
+@pytest.mark.usefixtures("warm_pythons")
 def test_sparse_gradients_with_their_optimizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = features(tmp_path, monkeypatch, CLICKS)
     assert not found.unknown
@@ -186,6 +191,7 @@ def test_sparse_gradients_with_their_optimizer(tmp_path: Path, monkeypatch: pyte
     assert found.weights.optimizer_bytes == 2 * found.weights.embedding_bytes
 
 
+@pytest.mark.usefixtures("warm_pythons")
 def test_a_tied_table_is_dense_and_looked_up_rows_are_not_sent_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
