@@ -45,9 +45,11 @@ layers: setup
 unit: setup
 	$(BIN)/python -m pytest -q -n 2 -m "not integration and not exhaustive"
 
-# Two files at a time: these start workers and kill them, and wait more than they compute.
+# Two files at a time: these start workers and kill them, and wait more than they compute. Those that fork data workers
+# from their own process are run apart: a fork costs in proportion to the memory of its parent.
 integration: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "integration and not exhaustive"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "integration and forking and not exhaustive"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "integration and not forking and not exhaustive"
 
 # Kinds of tests of which `make test` has one each, over all that they can be about.
 exhaustive: setup

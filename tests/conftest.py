@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.durations import WRITTEN, Durations
-from tests.marks import is_exhaustive, may_match, unused
+from tests.marks import is_exhaustive, is_forking, may_match, unused
 from tests.warm.programs import Program, servers
 
 # Timing on shared machines is noise: pytest-timeout bounds a test, hypothesis need not.
@@ -57,6 +57,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_exhaustive(item.nodeid):
             item.add_marker("exhaustive")
+        if is_forking(item.nodeid):
+            item.add_marker("forking")
     if not any("::" in word for word in config.args) and (lines := unused(item.nodeid for item in items)):
         raise pytest.UsageError(f"tests/marks.py names tests that are no more: {lines}")
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]

@@ -1,4 +1,4 @@
-"""Marks of tests by their place: what only ``make test-all`` runs, and which files a run need not look into."""
+"""Marks of tests by their place: what only ``make test-all`` runs, what is run apart, which files need not be read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-KINDS = ("integration", "exhaustive", "gpu")
+ROOT = Path(__file__).parents[1]
+KINDS = ("integration", "exhaustive", "forking", "gpu")
 """Marks by which runs choose their tests."""
 
+FORKING = ("tests/faults/", "tests/feed/", "tests/run/test_library.py")
+"""Tests whose data workers are forked from the tests' own process, again and again. A fork costs in proportion to the
+memory of its parent: a process that has run the cache's tests before takes five times as long for these."""
+
 EXHAUSTIVE: dict[str, str] = {
-    # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on.
+    # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on; `*` is any text.
     "tests/benchmarks/test_benchmarks.py::test_the_last_line_of_a_tiny_run_is_json": "stays: three of 31 bars",
     "tests/cache/cluster/test_partitions.py": "stays: a black hole",
     "tests/cache/filesystem/test_abstract.py::TestLocal": "stays: the same of fsspec's suites over memory",
@@ -31,11 +36,19 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/examples/test_examples_stoker.py::test_plain_losses_do_not_depend_on_workers[tabular": "stays: as above",
     "tests/examples/test_examples_stoker.py::test_losses_are_those_of_plain_python[text": "stays: images, iterable",
     "tests/examples/test_examples_stoker.py::test_plain_losses_do_not_depend_on_workers[text": "stays: as above",
+    "tests/ecosystem/test_distributed.py::test_data_parallel_ranks[behind": "stays: before torchrun; behind, in launch",
+    "tests/faults/test_deaths.py::*[elastic, drawn lazily": "stays: at random; elastic, which draws ahead",
+    "tests/faults/test_deaths.py::*[persistent": "stays: at random; elastic",
+    "tests/faults/test_deaths.py::*[pinned, random": "stays: at random; pinned",
     "tests/faults/test_leaks.py": "stays: elastic iterators that are left half way",
     "tests/faults/test_memory.py": "stays: a worker that is killed for memory",
     "tests/faults/test_planted.py": "stays: mistakes planted under one program",
     "tests/perf/machine/test_calibrating.py::test_this_machine": "stays: probes of each kind are measured",
     "tests/perf/study/test_scoreboard.py": "stays: what the scoreboard is made of, table by table",
+    "tests/profiling/test_ranks.py::test_the_slow_rank_is_named[inside": "stays: around torchrun",
+    "tests/run/test_library.py::test_a_resumed_iteration_goes_on_as_the_uninterrupted_one[edges": "stays: from inside",
+    "tests/run/test_library.py::test_batches_stay_what_they_are_when_iterations_are_left_at_any_point[many": "a few",
+    "tests/run/test_replay.py::test_a_rank_of_torchrun[torchrun inside": "stays: torchrun outside",
 }
 """Tests that `make test` leaves to `make test-all`, and what of their kind stays."""
 STAYS = (
@@ -47,16 +60,35 @@ STAYS = (
     "tests/cache/filesystem/test_model.py::test_any_interleaving[always",
     "tests/cache/store/test_flips.py::test_any_file[table-True]",
     "tests/cache/store/test_crashes.py::test_every_call[used-middle]",
+    "tests/faults/test_deaths.py::TestWorkers::test_at_random",
     "tests/faults/test_leaks.py::test_iterators_left_half_way[elastic]",
     "tests/faults/test_memory.py::test_a_worker_killed",
-    "tests/faults/test_planted.py::test_no_planted_mistake_reaches_a_program[elastic]",
+    "tests/faults/test_planted.py::test_no_planted_mistake_reaches_a_program[one of each module",
+    *(
+        f"tests/run/test_library.py::test_a_resumed_iteration_goes_on_as_the_uninterrupted_one[edges-{loader}]"
+        for loader in ("shuffled", "pinned", "stream")
+    ),
 )
 """Representatives that lie among those."""
 
 
 def is_exhaustive(test: str) -> bool:
     """Whether a test is left to ``make test-all``, by its id."""
-    return test.startswith(tuple(EXHAUSTIVE)) and not test.startswith(STAYS)
+    return any(_names(line, test) for line in EXHAUSTIVE) and not test.startswith(STAYS)
+
+
+def is_forking(test: str) -> bool:
+    """Whether a test is run in a process with others that fork data workers, by its id."""
+    return test.startswith(FORKING)
+
+
+@cache
+def _pattern(line: str) -> re.Pattern[str]:
+    return re.compile(re.escape(line).replace(r"\*", ".*"))
+
+
+def _names(line: str, test: str) -> bool:
+    return _pattern(line).match(test) is not None
 
 
 def unused(tests: Iterable[str]) -> list[str]:
@@ -64,7 +96,7 @@ def unused(tests: Iterable[str]) -> list[str]:
     tests = list(tests)
     files = {test.partition("::")[0] for test in tests}
     lines = [line for line in (*EXHAUSTIVE, *STAYS) if line.partition("::")[0] in files]
-    return [line for line in lines if not any(test.startswith(line) for test in tests)]
+    return [line for line in lines if not any(_names(line, test) for test in tests)]
 
 
 def may_match(path: Path, expression: str) -> bool:
@@ -78,6 +110,8 @@ def may_match(path: Path, expression: str) -> bool:
     if not expression or set(re.findall(r"\w+", expression)) - {*KINDS, "not", "and", "or"}:
         return True
     always, sometimes = _marks_of(path)
+    if is_forking(str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else ""):
+        always |= {"forking"}
     return any(
         eval(expression, {"__builtins__": {}}, {name: name in always or name in some for name in KINDS})
         for count in range(len(sometimes) + 1)

@@ -22,8 +22,6 @@ TIMEOUT_S = 150
 class Both:
     """What a program printed both ways, and the records of the run."""
 
-    plain: tuple[str, str]
-    """Both streams, to hand to another call."""
     served: str
     served_err: str
     ranks: list[Run]
@@ -58,7 +56,6 @@ def both(
     options: tuple[str, ...] = ("--quiet",),
     at_once: bool = True,
     ordered: bool = True,
-    plain: tuple[str, str] | None = None,
 ) -> Both:
     """Runs ``programs/program`` both ways; requires that both succeed, print the same and warn of the same.
 
@@ -71,21 +68,18 @@ def both(
         options: of `stoker run`.
         at_once: side by side; else one after the other, so that the second finds what the first has compiled.
         ordered: whether lines come in the same order both ways; the ranks of one program write when they end.
-        plain: what the program printed to both streams under plain python, where another call has found that.
     """
     stoker_run = ("-m", "stoker", "run", "--run-dir", str(cwd / "records"), *options)
     words = (str(PROGRAMS / program), *arguments)
     before = (*launcher, *stoker_run) if inner else (*stoker_run, *launcher)
-    commands = [] if plain else [(*launcher, *words)]
-    commands.append((*before, *words))
+    commands = [(*launcher, *words), (*before, *words)]
     groups = [commands] if at_once else [[command] for command in commands]
-    *first, (served, served_err) = [done for group in groups for done in _run(group, cwd)]
-    plain_out, plain_err = plain or first[0]
+    (plain_out, plain_err), (served, served_err) = [done for group in groups for done in _run(group, cwd)]
     assert "loss" in plain_out
     assert _lines(served, ordered) == _lines(plain_out, ordered)
     assert warnings_in(served_err) - warnings_in(plain_err) == set(), served_err
     assert "Traceback" not in served_err, served_err
-    found = Both((plain_out, plain_err), served, served_err, read_ranks(cwd / "records"))
+    found = Both(served, served_err, read_ranks(cwd / "records"))
     for run in found.ranks:
         assert [event.outcome for event in run.events if isinstance(event, RunEnded)] == ["finished"]
         notices = [event.text for event in run.events if isinstance(event, Notice)]

@@ -22,22 +22,17 @@ pytestmark = [
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-def test_data_parallel_ranks(tmp_path: Path) -> None:
-    """With `stoker run` before torchrun, and behind it."""
-    plain: tuple[str, str] | None = None
-    for inner in (False, True):
-        folder = tmp_path / ("inner" if inner else "outer")
-        folder.mkdir()
-        found = both("ddp_loop.py", cwd=folder, launcher=TORCHRUN, inner=inner, ordered=False, plain=plain)
-        plain = found.plain
-        assert [run.header.rank for run in found.ranks] == [0, 1]
-        assert {run.header.run_id for run in found.ranks} == {found.ranks[0].header.run_id}
-        for run in found.ranks:
-            assert (run.header.world_size, run.header.local_world_size) == (2, 2)
-            opened = {event.loader: event for event in run.events if isinstance(event, LoaderOpened)}
-            tiers = [(loader.declared_workers, loader.tier) for loader in opened.values()]
-            assert tiers == [(0, "process"), (2, "elastic")]
-            assert run.header.config["cpu_budget"] == host.cores() / 2
+@pytest.mark.parametrize("inner", [False, True], ids=["before torchrun", "behind torchrun"])
+def test_data_parallel_ranks(inner: bool, tmp_path: Path) -> None:
+    found = both("ddp_loop.py", cwd=tmp_path, launcher=TORCHRUN, inner=inner, ordered=False)
+    assert [run.header.rank for run in found.ranks] == [0, 1]
+    assert {run.header.run_id for run in found.ranks} == {found.ranks[0].header.run_id}
+    for run in found.ranks:
+        assert (run.header.world_size, run.header.local_world_size) == (2, 2)
+        opened = {event.loader: event for event in run.events if isinstance(event, LoaderOpened)}
+        tiers = [(loader.declared_workers, loader.tier) for loader in opened.values()]
+        assert tiers == [(0, "process"), (2, "elastic")]
+        assert run.header.config["cpu_budget"] == host.cores() / 2
 
 
 def test_ranks_that_the_program_starts_itself(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ programs' losses are those of plain python to the last bit.
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import sys
 import time
@@ -137,8 +138,13 @@ def plant(path: str, name: str, calls: list[int]) -> Callable[..., Any]:
     return names[name]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_no_planted_mistake_reaches_a_program(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow("a run for each mistake")
+@pytest.mark.parametrize(
+    ("program", "each"),
+    [("elastic", True), *((program, False) for program in PROGRAMS)],
+    ids=["one of each module", *PROGRAMS],
+)
+def test_no_planted_mistake_reaches_a_program(program: str, each: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = train(program)
     before = set(children(0.0))
     harmed: dict[str, str] = {}
@@ -148,6 +154,8 @@ def test_no_planted_mistake_reaches_a_program(program: str, monkeypatch: pytest.
         used = used_by(program)
     if program != "elastic":  # there its steps were followed
         used = [path for path in used if "stoker.graph." not in path]
+    if each:
+        used = [next(paths) for _, paths in itertools.groupby(used, module_of)]
     for path in used:
         owner, name = ALL[path]
         calls: list[int] = []
@@ -168,7 +176,13 @@ def test_no_planted_mistake_reaches_a_program(program: str, monkeypatch: pytest.
         if calls and len(set(told)) > 3:
             harmed[path] = f"told {len(told)} times"
     assert not harmed, f"{len(harmed)}: {harmed}"
-    assert reached > 20
+    assert reached > (10 if each else 20)
+
+
+def module_of(path: str) -> str:
+    """The module of a function."""
+    function = vars(ALL[path][0])[ALL[path][1]]
+    return str(inspect.unwrap(function).__module__)
 
 
 def children(patience_s: float, known: Collection[int] = ()) -> list[int]:
