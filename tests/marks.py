@@ -36,6 +36,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/examples/test_examples_stoker.py::test_plain_losses_do_not_depend_on_workers[tabular": "stays: as above",
     "tests/examples/test_examples_stoker.py::test_losses_are_those_of_plain_python[text": "stays: images, iterable",
     "tests/examples/test_examples_stoker.py::test_plain_losses_do_not_depend_on_workers[text": "stays: as above",
+    "tests/docs/test_code_blocks.py::test_blocks_run[docs/guide/predictions.md": "stays: the other pages",
     "tests/ecosystem/test_distributed.py::test_data_parallel_ranks[behind": "stays: before torchrun; behind, in launch",
     "tests/faults/test_deaths.py::*[elastic, drawn lazily": "stays: at random; elastic, which draws ahead",
     "tests/faults/test_deaths.py::*[persistent": "stays: at random; elastic",
@@ -46,9 +47,14 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/perf/machine/test_calibrating.py::test_this_machine": "stays: probes of each kind are measured",
     "tests/perf/study/test_scoreboard.py": "stays: what the scoreboard is made of, table by table",
     "tests/profiling/test_ranks.py::test_the_slow_rank_is_named[inside": "stays: around torchrun",
+    "tests/run/test_honest.py::test_report_says_what_the_program_measures[off": "stays: with cuts",
     "tests/run/test_library.py::test_a_resumed_iteration_goes_on_as_the_uninterrupted_one[edges": "stays: from inside",
     "tests/run/test_library.py::test_batches_stay_what_they_are_when_iterations_are_left_at_any_point[many": "a few",
     "tests/run/test_replay.py::test_a_rank_of_torchrun[torchrun inside": "stays: torchrun outside",
+    "tests/warm/test_programs.py::test_the_same_end[served, raises": "stays: raised in a plain program; interrupted, served",
+    "tests/warm/test_programs.py::test_the_same_end[served, at exit": "stays: at exit of a plain program; interrupted, served",
+    "tests/warm/test_programs.py::test_the_same_facts[module": "stays: a script, and a served one",
+    "tests/warm/test_programs.py::test_the_same_facts[text": "stays: as above",
 }
 """Tests that `make test` leaves to `make test-all`, and what of their kind stays."""
 STAYS = (

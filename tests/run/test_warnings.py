@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from tests.warm import programs
 
 PROGRAM = Path(__file__).parent / "programs" / "warning.py"
 
@@ -15,7 +16,7 @@ PROGRAM = Path(__file__).parent / "programs" / "warning.py"
 def lines_of(folder: Path, *before: str) -> list[tuple[str, str]]:
     """What the program prints, each line with the heading above it."""
     command = [sys.executable, *before, str(PROGRAM)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    done = programs.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     heading, lines = "", list[tuple[str, str]]()
     for line in done.stdout.splitlines():

@@ -117,8 +117,13 @@ ENDS = {
 }
 
 
+SERVED_ENDS = ("raises", "interrupted", "at exit")
+
+
 @pytest.mark.parametrize(
-    ("before", "end"), [*(((), end) for end in ENDS), (SERVED, "raises"), (SERVED, "interrupted"), (SERVED, "at exit")]
+    ("before", "end"),
+    [*(((), end) for end in ENDS), *((SERVED, end) for end in SERVED_ENDS)],
+    ids=[*ENDS, *(f"served, {end}" for end in SERVED_ENDS)],
 )
 def test_the_same_end(before: tuple[str, ...], end: str, folder: Path) -> None:
     (folder / "ends.py").write_text(("import torch.utils.data\n" if before else "") + ENDS[end])
