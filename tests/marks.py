@@ -51,8 +51,8 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/run/test_library.py::test_a_resumed_iteration_goes_on_as_the_uninterrupted_one[edges": "stays: from inside",
     "tests/run/test_library.py::test_batches_stay_what_they_are_when_iterations_are_left_at_any_point[many": "a few",
     "tests/run/test_replay.py::test_a_rank_of_torchrun[torchrun inside": "stays: torchrun outside",
-    "tests/warm/test_programs.py::test_the_same_end[served, raises": "stays: raised in a plain program; interrupted, served",
-    "tests/warm/test_programs.py::test_the_same_end[served, at exit": "stays: at exit of a plain program; interrupted, served",
+    "tests/warm/test_programs.py::test_the_same_end[served, raises": "stays: raised, plain; interrupted, served",
+    "tests/warm/test_programs.py::test_the_same_end[served, at exit": "stays: at exit, plain; as above",
     "tests/warm/test_programs.py::test_the_same_facts[module": "stays: a script, and a served one",
     "tests/warm/test_programs.py::test_the_same_facts[text": "stays: as above",
 }

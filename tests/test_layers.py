@@ -147,6 +147,7 @@ def imported_from_outside(package: Path) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow("plants imports in a copy of the source, and checks it for each")
 def test_nothing_else_is_imported_from_outside(copy: Path) -> None:
     found = imported_from_outside(copy / "src/stoker")
     assert found.pop("sitecustomize") == {"run/site/sitecustomize.py"}  # the one that it hides

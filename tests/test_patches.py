@@ -110,6 +110,7 @@ def test_a_stray_is_found(source: str, found: list[str]) -> None:
     assert list(strays(ast.parse(source))) == found
 
 
+@pytest.mark.slow("imports each module of stoker, and torch")
 @pytest.mark.integration
 def test_nothing_is_replaced_by_an_import() -> None:
     modules = [

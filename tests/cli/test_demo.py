@@ -41,6 +41,7 @@ def start(folder: Path, temporary: Path, **environ: str) -> subprocess.Popen[str
     )
 
 
+@pytest.mark.slow("two programs that import torch, one after the other: that is what is shown")
 @pytest.mark.integration
 def test_one_screen_and_the_report(tmp_path: Path, temporary: Path) -> None:
     # Some 15 s: two programs that import torch, one after the other; that is what is shown.

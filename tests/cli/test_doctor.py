@@ -26,6 +26,7 @@ HEALTHY = dataclasses.replace(
 TORCH = {"version": "2.13.0+cpu", "cuda": None, "devices": [], "threads": 4, "replaced": {"a purpose": ["torch.save"]}}
 
 
+@pytest.mark.slow("each check starts what it is about")
 @pytest.mark.integration
 def test_the_command_examines_this_machine(tmp_path: Path) -> None:
     done = subprocess.run(
@@ -42,6 +43,7 @@ def test_the_command_examines_this_machine(tmp_path: Path) -> None:
         assert name in replaced
 
 
+@pytest.mark.slow("each check starts what it is about")
 @pytest.mark.integration
 def test_it_fails_in_lines_that_say_what_to_do(tmp_path: Path) -> None:
     command = f"ulimit -n 100 && {shlex.quote(sys.executable)} -m stoker doctor"

@@ -90,6 +90,7 @@ class TestProgram:
         assert message in done.stderr
         assert done.stdout == ""
 
+    @pytest.mark.slow("a child that starts python and torch")
     @pytest.mark.parametrize("where", ["child", "thread"])
     def test_no_process_goes_on(self, where: str, tmp_path: Path) -> None:
         done = run_stoker("explain", "--json", PROGRAM, where, cwd=tmp_path)

@@ -228,6 +228,7 @@ class TestLeaveOut:
 
         assert "the rest of the iteration is made in the training process" in " ".join(in_child(check))
 
+    @pytest.mark.slow("two epochs of samples that take long enough for the loader to move")
     @pytest.mark.parametrize("policy", ["skip", "replace"])
     @pytest.mark.parametrize("when", [1, 24], ids=["not drawn yet", "drawn"])
     def test_holds_in_a_moved_loader_that_comes_back(self, when: int, policy: str) -> None:

@@ -90,6 +90,7 @@ def test_one_folder_for_two_runs_in_turn(tmp_path: Path, expected: str) -> None:
     assert len([event for event in read_run(tmp_path / "same").events if isinstance(event, RunEnded)]) == 1
 
 
+@pytest.mark.slow("programs that start python and torch")
 def test_program_that_starts_programs(tmp_path: Path, expected: str) -> None:
     """Each has records and a report of its own, with its own command."""
     child = f"subprocess.run([sys.executable, {str(PROGRAMS / 'plainly.py')!r}], check=True)"

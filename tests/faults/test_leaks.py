@@ -16,7 +16,11 @@ from tests.faults.harness import below, descriptors
 from tests.faults.serve import assert_same, in_child, loader_of, served
 from tests.waiting import await_that
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(60),
+    pytest.mark.slow("caches fill first, then many rounds are counted"),
+]
 
 WARM = 3
 """Rounds before anything is counted: caches fill."""

@@ -31,6 +31,7 @@ def stoker(*arguments: object, limit_bytes: int = 0, folder: Path, options: tupl
     return run_limited(command, limit_bytes, folder=folder)
 
 
+@pytest.mark.slow("samples of hundreds of megabytes")
 @pytest.mark.parametrize("kind", ["plain", "random"])
 def test_samples_too_large_to_compare_come_as_from_torch_within_its_memory(kind: str, tmp_path: Path) -> None:
     """Random samples too: workers that drew by the elastic tier's seeds begin anew with torch's."""
@@ -44,6 +45,7 @@ def test_samples_too_large_to_compare_come_as_from_torch_within_its_memory(kind:
     assert found.peak_bytes <= 1.15 * alone.peak_bytes
 
 
+@pytest.mark.slow("fills memory up to a limit")
 def test_a_worker_killed_for_memory_blames_no_sample_and_costs_none(tmp_path: Path) -> None:
     """Four samples at a time are too much, one is not: plain python dies of it."""
     arguments, limit_bytes = (4_000, 24, "heavy"), 750 * MIB

@@ -159,6 +159,7 @@ def piece(case: Case, state: bytes | None, until: int | None, found: list[Any]) 
         serving.close()
 
 
+@pytest.mark.slow("a run for each example")
 @given(cases())
 @settings(max_examples=MAX_EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 def test_exactly_once_in_order(case: Case) -> None:

@@ -97,6 +97,7 @@ def run(dataset: Dataset[Any], **options: Any) -> tuple[list[torch.Tensor], torc
     return batches, torch.get_rng_state()
 
 
+@pytest.mark.slow("epochs of samples that wait, long enough for the loader to move")
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_moved_batches_are_those_of_torch(shuffle: bool) -> None:
     """Same batches, same order, same random state, over two epochs."""

@@ -21,6 +21,7 @@ def of(folder: Path) -> Profile:
     return read_profile(find_run(str(folder / "stoker-runs")))
 
 
+@pytest.mark.slow("steps are timed, under torch and under stoker")
 def test_what_stoker_run_gains_is_measured(environ: dict[str, str], tmp_path: Path) -> None:
     """Samples that sleep: made one after another by torch, by several data workers at once by stoker."""
     found: dict[str, Profile] = {}
@@ -66,6 +67,7 @@ def test_a_program_that_ends_by_itself_is_served_to_its_end(environ: dict[str, s
     assert of(tmp_path).complete
 
 
+@pytest.mark.slow("steps are timed")
 def test_no_more_of_the_same_is_advised(environ: dict[str, str], tmp_path: Path) -> None:
     options = (*OPTIONS, "--served", "--warmup", "10")
     own = {**environ, "PAUSE_S": "0.02", "STOKER_WORKERS": "1"}

@@ -21,6 +21,7 @@ from stoker.graph.cut_control import Cutter
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.slow("long enough for rates to be told to 2 percent")
 @pytest.mark.parametrize("cut", ["always", "off"])
 def test_report_says_what_the_program_measures(cut: str) -> None:
     loops = [

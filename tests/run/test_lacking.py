@@ -36,6 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     return dict(zip(("", *LACKING), json.loads(done.stdout), strict=True))
 
 
+@pytest.mark.slow("the first waits for the programs of all")
 @pytest.mark.integration
 @pytest.mark.parametrize("name", LACKING)
 def test_the_program_goes_on(name: str, runs: dict[str, dict[str, Any]]) -> None:

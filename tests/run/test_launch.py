@@ -267,6 +267,7 @@ class TestHook:
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == ["False True", "True [1, 2]"]
 
+    @pytest.mark.slow("programs and children that start python and torch")
     @pytest.mark.parametrize(
         ("options", "text", "lines"),
         [

@@ -144,6 +144,7 @@ MAKERS: dict[str, Callable[[], stoker.DataLoader[Any]]] = {
 }
 
 
+@pytest.mark.slow("an iteration for each point")
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("where", ["inside", "edges"])
 def test_a_resumed_iteration_goes_on_as_the_uninterrupted_one(where: str, name: str) -> None:
@@ -432,6 +433,7 @@ class TestDataLoader:
         assert "`state_dict` needs an iterator of stoker's, but stoker is off" in done.stderr
 
 
+@pytest.mark.slow("five iterations for each seed")
 @pytest.mark.parametrize("seeds", [range(3), range(3, 12)], ids=["a few", "many"])
 def test_batches_stay_what_they_are_when_iterations_are_left_at_any_point(seeds: range) -> None:
     """Workers and slots are used again at once: nothing late may touch a batch that the program holds."""

@@ -17,6 +17,7 @@ for batch in torch.utils.data.DataLoader(range(64), batch_size=4, num_workers=1)
 """
 
 
+@pytest.mark.slow("four commands, two of which load torch")
 @pytest.mark.integration
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/d\xff"

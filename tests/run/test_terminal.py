@@ -41,6 +41,7 @@ def program_lines(terminal: Terminal) -> list[str]:
     return [line for line in [*terminal.history(), *terminal.lines()] if line]
 
 
+@pytest.mark.slow("starts python and torch in a terminal")
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_everything_has_lines_of_its_own(tmp_path: Path, answer: str) -> None:
     with start(tmp_path) as terminal:

@@ -27,6 +27,7 @@ def lines_of(folder: Path, *before: str) -> list[tuple[str, str]]:
     return lines
 
 
+@pytest.mark.slow("the same program twice, under a profiler")
 @pytest.mark.integration
 def test_warnings_and_profiles_are_those_of_plain_python(tmp_path: Path) -> None:
     plain = lines_of(tmp_path)

@@ -307,6 +307,7 @@ def observations(draw: st.DrawFn) -> list[Observation]:
     return seen
 
 
+@pytest.mark.slow("many examples of long histories")
 @settings(max_examples=150, deadline=None)
 @given(observations(), st.integers(1, 8), st.integers(1, 20), st.sampled_from([0, 1 << 28, 1 << 31]))
 def test_bounds_hold_and_decisions_are_pure(seen: list[Observation], least: int, extra: int, memory: int):

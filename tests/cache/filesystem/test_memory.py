@@ -97,6 +97,7 @@ def server() -> Iterator[FaultServer]:
     server.close()
 
 
+@pytest.mark.slow("reads far more than it may keep, in a process of its own")
 @pytest.mark.parametrize(
     ("kind", "files", "own_bytes"),
     [("slow", FILES, 0), ("open", FILES, 0), ("ranges", 8, 0), ("buffer", 4, 4 * SIZE // 2)],

@@ -102,6 +102,7 @@ def cluster(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> It
     running.close()
 
 
+@pytest.mark.slow("programs of three start methods, one after another")
 def test_nodes_read_through_the_workers_and_the_store_is_read_once(cluster: Cluster, tmp_path: Path) -> None:
     joined = ("--cache-join", cluster.join, "--cache-secret-file", str(cluster.secret))
     for node, words in (("one", "a fork spawn"), ("other", "a")):

@@ -210,6 +210,7 @@ def test_a_library_that_cannot_be_routed_is_named_where_nothing_that_can_is_impo
     assert said == "stoker: cache: nothing was read through it · obstore may have read stores around it\n"
 
 
+@pytest.mark.slow("two programs, each of which loads torch")
 def test_a_model_is_kept_where_the_run_keeps_its_pages_and_is_in_its_report(
     tmp_path: Path, environ: dict[str, str], s3_server: S3Server
 ) -> None:

@@ -80,9 +80,14 @@ def main():
         print("the program saves its model")
 
 
+def main_of_child():
+    multiprocessing.set_start_method("fork", force=True)  # a spawned process spawns: each data worker would load torch
+    main()
+
+
 if __name__ == "__main__":
     if "child" in sys.argv:
-        child = multiprocessing.get_context("spawn").Process(target=main)
+        child = multiprocessing.get_context("spawn").Process(target=main_of_child)
         child.start()
         child.join()
         print("the program saves its model")

@@ -33,6 +33,7 @@ def features_file(folder: Path, target: str = "cpu") -> Path:
     return path
 
 
+@pytest.mark.slow("measures this machine")
 @pytest.mark.integration
 @pytest.mark.timeout(300)  # half a minute on a quiet machine; probes are repeated on a busy one
 def test_this_machine_is_measured_and_a_step_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,6 +48,7 @@ def test_this_machine_is_measured_and_a_step_predicted(tmp_path: Path, capsys: p
     assert capsys.readouterr().out.startswith("perceptron: ")
 
 
+@pytest.mark.slow("measures this machine, at three sizes of each kind")
 @pytest.mark.integration
 def test_a_machine_too_slow_for_all_sizes_is_measured_at_some_of_each_kind() -> None:
     probes = [*matrix_probes(), *memory_probes()]

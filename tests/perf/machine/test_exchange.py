@@ -29,6 +29,7 @@ def test_without_measurements_there_is_no_answer() -> None:
         interpolated([], 1.0)
 
 
+@pytest.mark.slow("two ranks each start python and torch")
 @pytest.mark.integration
 def test_two_processes_sum() -> None:
     found = all_reduce_seconds((4_096, 4_194_304), 0.5)

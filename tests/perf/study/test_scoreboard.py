@@ -7,6 +7,7 @@ from stoker.perf.study.scoreboard import scoreboard
 from stoker.perf.study.tables.rows import published
 
 
+@pytest.mark.slow("fits the coefficients anew for each group that is left out")
 @pytest.mark.integration
 def test_better_than_one_efficiency_and_every_row_is_accounted_for() -> None:
     board = scoreboard()
