@@ -45,15 +45,16 @@ layers: setup
 unit: setup
 	$(BIN)/python -m pytest -q -n 2 -m "not integration and not exhaustive"
 
-# Two files at a time: these start workers and kill them, and wait more than they compute. Those that fork data workers
-# from their own process are run apart: a fork costs in proportion to the memory of its parent.
+# Those that fork data workers from their own process are run apart: a fork costs in proportion to the memory of its
+# parent. They wait as much as they compute, and are three at a time.
 integration: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "integration and forking and not exhaustive"
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "integration and forking and not exhaustive"
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "integration and not forking and not exhaustive"
 
 # Kinds of tests of which `make test` has one each, over all that they can be about.
 exhaustive: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m exhaustive
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "exhaustive and forking"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "exhaustive and not forking"
 
 # What stoker takes from torch, under another torch: its private names, the unit tests, the contract suite. Of most
 # versions there are builds for CUDA alone, of 6 GB with their libraries; they run where there is no accelerator too.

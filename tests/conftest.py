@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.durations import WRITTEN, Durations
+from tests.durations import SAVED, WRITTEN, Durations, read, unexplained
 from tests.marks import is_exhaustive, is_forking, may_match, unused
 from tests.warm.programs import Program, servers
 
@@ -36,13 +36,9 @@ GRACE_S = 5.0
 _KEPT_BY_PYTHON = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--say-why", action="store_true", help="fail where a test takes long and does not say why")
-
-
 def pytest_configure(config: pytest.Config) -> None:
     written = None if hasattr(config, "workerinput") else WRITTEN
-    config.pluginmanager.register(Durations(written, fails=config.getoption("say_why")), "durations")
+    config.pluginmanager.register(Durations(written), "durations")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -61,6 +57,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("forking")
     if not any("::" in word for word in config.args) and (lines := unused(item.nodeid for item in items)):
         raise pytest.UsageError(f"tests/marks.py names tests that are no more: {lines}")
+    reasons = [(item.nodeid, item.get_closest_marker("slow") is not None) for item in items]
+    if silent := unexplained(reasons, read(SAVED)):
+        raise pytest.UsageError(f'long tests must say why, by @pytest.mark.slow("..."): {silent}')
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items and not _has_gpu():
         for item in gpu_items:

@@ -1,6 +1,7 @@
 """How long tests take: each run writes it down, the schedule is made of it, and a test that takes long says why.
 
-``python -m tests.durations`` saves what the runs of this checkout took, for the schedule of the next ones.
+``python -m tests.durations`` saves what the runs of this checkout took, for the schedule of the next ones; whether a
+test is long is read there, for the clock of a run says as much of the machine and of others on it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ ROOT = Path(__file__).parents[1]
 WRITTEN = ROOT / "build" / "durations.json"
 """The last duration of each test in this checkout: by the clock and of the processor, fixtures included."""
 SAVED = Path(__file__).with_name("durations.json")
-"""Seconds of each file with integration tests, by the clock, when they were saved: only their proportions matter."""
+"""Seconds by the clock of each file with integration tests, and of each long test, when they were saved."""
 LONG_S = 5.0
-"""A test that takes longer carries ``@pytest.mark.slow("why")``; on a busy machine it may take longer in proportion."""
+"""A test that takes longer on a quiet machine carries ``@pytest.mark.slow("why")``."""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -31,17 +32,25 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
+def unexplained(reasons: Iterable[tuple[str, bool]], saved_s: Mapping[str, float]) -> list[str]:
+    """Tests that were long when durations were saved, and do not say why.
+
+    Args:
+        reasons: ids of tests, each with whether it has a reason.
+        saved_s: what is saved.
+    """
+    return [test for test, is_told in reasons if saved_s.get(test, 0.0) > LONG_S and not is_told]
+
+
 class Durations:
     """A plugin that sums up what each test took, writes it down at the end, and names those that do not say why.
 
     Args:
         written: file for the durations; None in a process that another one of the same run hands its reports to.
-        fails: whether a test that does not say why makes the run fail.
     """
 
-    def __init__(self, written: Path | None, *, fails: bool) -> None:
+    def __init__(self, written: Path | None) -> None:
         self._written = written
-        self._fails = fails
         self._tests: dict[str, dict[str, float]] = {}
         self._unexplained: dict[str, float] = {}
 
@@ -66,14 +75,12 @@ class Durations:
             self._unexplained[report.nodeid] = test["wall_s"]
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self) -> None:
         if self._written is None or not self._tests:
             return
         self._written.parent.mkdir(exist_ok=True)
         rounded = {name: {key: round(s, 3) for key, s in test.items()} for name, test in self._tests.items()}
         self._written.write_text(json.dumps(read(self._written) | rounded, indent=0, sort_keys=True), encoding="utf-8")
-        if self._unexplained and self._fails and session.exitstatus == 0:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self._tests:
@@ -98,12 +105,16 @@ def _crowd() -> float:
 
 
 def main() -> None:
-    """Saves the durations of files with integration tests; of those that were not run the old ones stay."""
+    """Saves the durations of files with integration tests, and of long tests; of what was not run the old ones stay."""
     found: dict[str, float] = defaultdict(float)
-    for name, test in read(WRITTEN).items():
+    ran = read(WRITTEN)
+    for name, test in ran.items():
         found[name.partition("::")[0]] += test["wall_s"]
-    kept = read(SAVED) | {name: round(took_s, 1) for name, took_s in found.items() if took_s >= 0.1}
-    kept = {name: took_s for name, took_s in kept.items() if may_match(ROOT / name, "integration")}
+        if test["wall_s"] > LONG_S:
+            found[name] = test["wall_s"]
+    before = {name: took_s for name, took_s in read(SAVED).items() if name not in ran}
+    kept = before | {name: round(took_s, 1) for name, took_s in found.items() if took_s >= 0.1}
+    kept = {name: took_s for name, took_s in kept.items() if "::" in name or may_match(ROOT / name, "integration")}
     SAVED.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

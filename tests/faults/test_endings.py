@@ -179,6 +179,7 @@ def test_stopped_in_the_terminal_and_continued(stack: ExitStack, tmp_path: Path)
     trial.check_nothing_left()
 
 
+@pytest.mark.slow("torch's own workers have their turn late")
 def test_ended_while_torchs_own_workers_have_their_turn(stack: ExitStack, tmp_path: Path) -> None:
     """Both sides have workers then: a signal leaves none, and what torch's need after a kill is torch's own delay."""
     trials: list[Trial] = []

@@ -29,6 +29,7 @@ LINES = {
 """What plain python prints, too (the second aside)."""
 
 
+@pytest.mark.slow("spawned processes start python and torch")
 @pytest.mark.parametrize("way", LINES)
 def test_same_as_plain(way: str, tmp_path: Path) -> None:
     with Trial(tmp_path, "forking.py", way) as trial:

@@ -65,6 +65,7 @@ def both(folder: Path, *words: str, **more: Any) -> tuple[Any, Any]:
     return started, forked
 
 
+@pytest.mark.slow("starts python and torch as well")
 @pytest.mark.parametrize(
     "words",
     [
