@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from stoker.records import events, versus
 from tests.faults.harness import below, named, read, workers_below
 from tests.faults.serve import Record, served
+from tests.warm.programs import servers
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
 
@@ -132,7 +133,7 @@ def is_pythons(pid: int) -> bool:
 
 
 def torchs_workers() -> list[int]:
-    ours = {*workers_below(os.getpid()), *named("stoker_template", below(os.getpid()))}
+    ours = {*workers_below(os.getpid()), *named("stoker_template", below(os.getpid())), *servers()}
     return [pid for pid in below(os.getpid()) if pid not in ours and not is_pythons(pid)]
 
 
