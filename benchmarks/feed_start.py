@@ -17,8 +17,8 @@ from stoker.backends.local import LocalBackend
 from stoker.feed.loader.loader_feed import LoaderFeed
 from stoker.feed.program import Iteration, Tier, WorkItem
 from stoker.feed.shell.crew import Crew, Message
-from stoker.feed.state.instructions import Lease
-from stoker.feed.transport.messages import Kind
+from stoker.feed.state import instructions as do
+from stoker.feed.transport.messages import MessageKind
 
 BAR = Bar(
     "feed_start",
@@ -150,13 +150,13 @@ def _added_s(crew: Crew, seq: int) -> float:
     begun = time.perf_counter()
     member = crew.spawn(0)
     assert member is not None
-    crew.lease(Lease(member.identity.number, seq, seq, -1, -1, WorkItem(indices=[0], start=0)))
+    crew.lease(do.Lease(member.identity.number, seq, seq, -1, -1, WorkItem(indices=[0], start=0)))
     deadline = begun + 30.0
     while time.perf_counter() < deadline:
         for arrival in crew.poll(1.0):
-            if isinstance(arrival, Message) and arrival.frame.kind is Kind.READY:
+            if isinstance(arrival, Message) and arrival.frame.kind is MessageKind.READY:
                 return time.perf_counter() - begun
-            if isinstance(arrival, Message) and arrival.frame.kind is Kind.FAILED:
+            if isinstance(arrival, Message) and arrival.frame.kind is MessageKind.FAILED:
                 pickle.loads(arrival.frame.body)[0].reraise()
     raise TimeoutError("the added worker made nothing within 30 s")
 

@@ -18,7 +18,7 @@ from benchmarks.programs.timed_program import Loop
 from benchmarks.support.harness import Bar, Options, Report, Spread, run
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.summary import Summary
-from stoker.ui.windows import Window
+from stoker.ui.windows import RecordedWindow
 
 BAR = Bar(
     "honest_report",
@@ -38,7 +38,7 @@ class Compared:
     window: str
     rate: float
     wait_frac: float
-    reported: Window
+    reported: RecordedWindow
     wall_s: float
 
     @property
@@ -92,7 +92,7 @@ def _windows(measured: dict[str, Any], loader: LoaderSummary) -> list[Compared]:
     ]
 
 
-def _beside(loop: str, name: str, window: Window, marks: list[tuple[float, int, float, float]]) -> Compared:
+def _beside(loop: str, name: str, window: RecordedWindow, marks: list[tuple[float, int, float, float]]) -> Compared:
     """The same deliveries, by the program's own clock."""
     first, last = marks[max(0, window.first_batch - 1)], marks[window.first_batch + window.batches - 1]
     at_s, samples, waited_s, paused_s = (b - a for a, b in zip(first, last, strict=True))

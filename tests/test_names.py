@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src/stoker"
-UNSORTED = ("feed/", "cache/cluster/")
-"""Where names are not looked at yet."""
+VOCABULARY = ("feed/state/events.py", "feed/state/instructions.py")
+"""What happens, and what is to be done: written with their module, as ``ev.Failed`` and ``do.Lease``."""
 MOST_MODULES = 16
 FULLER = {"ui": 39}
 """Folders with more modules: none gets one added, and one that has few enough leaves this list."""
@@ -38,7 +38,7 @@ def sources() -> dict[str, str]:
 
 def test_no_two_public_classes_have_one_name(sources: dict[str, str]) -> None:
     assert len(sources) > 300
-    assert twice({path: text for path, text in sources.items() if not path.startswith(UNSORTED)}) == {}
+    assert twice({path: text for path, text in sources.items() if not path.startswith(VOCABULARY)}) == {}
 
 
 def test_no_folder_is_over_full(sources: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ from torch import nn
 from benchmarks.programs.dataflows import enumerate_cuts
 from benchmarks.support.harness import no_collections
 from stoker.graph.choice import reasons
-from stoker.graph.choice.cost_model import Ledger
+from stoker.graph.choice.cost_model import CutAccounts
 from stoker.graph.choice.cut import Prices, choose
 from stoker.graph.cut_control import RECORDED_STEPS, SKIPPED_BATCHES, Cutter, CutVerdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Graph
@@ -128,7 +128,7 @@ class Run:
 
 
 def _cut_of(graph: Graph, moved: frozenset[int], prices: Prices) -> Cut:
-    ledger = Ledger(graph, prices)
+    ledger = CutAccounts(graph, prices)
     boundary = ledger.sent(moved)
     return Cut(moved, boundary, 1.0, 0.0, 0, reasons.reasons(ledger, moved))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.feed.order.alternation import Alternation, Plan, Side, Stopwatch, Walk, counted_part, plan
+from stoker.feed.order.alternation import Alternation, BatchSource, Plan, Stopwatch, Walk, counted_part, plan
 from stoker.records.versus import LEAST_BATCHES, LEAST_ROUND, compare, least_batches
 
 
@@ -21,7 +21,7 @@ class Loader:
     plain_s: float = 0.02
     workers: int = 2
     now_s: float = 0.0
-    sides: list[Side | None] = field(default_factory=list[Side | None])
+    sides: list[BatchSource | None] = field(default_factory=list[BatchSource | None])
 
     def iterate(self, length: int, *, until: int | None = None, reserve: int = 0, known: bool = True) -> None:
         """Takes the batches of an iteration, up to ``until``."""
@@ -31,7 +31,7 @@ class Loader:
             if walk.turn is not None and number == walk.turn.end:
                 walk.next_turn(number)
             side = walk.turn.side if walk.turn is not None else None
-            self.now_s += self.plain_s if side is Side.PLAIN else self.ours_s
+            self.now_s += self.plain_s if side is BatchSource.PLAIN else self.ours_s
             walk.delivered(self.now_s, 32, self.workers)
             self.sides.append(side)
         if walk.turn is not None and walk.turn.end == length:
@@ -55,7 +55,7 @@ def test_rounds_are_whole_and_alternate(batches: int, lengths: list[int], known:
         compared = [side for side in loader.sides if side is not None]
         assert loader.sides[: len(compared)] == compared  # what is not compared comes last
         for start in range(0, len(compared), size):
-            assert set(compared[start : start + size]) == {(Side.OURS, Side.PLAIN)[start // size % 2]}
+            assert set(compared[start : start + size]) == {(BatchSource.OURS, BatchSource.PLAIN)[start // size % 2]}
         assert not known or len(compared) % (2 * size) == 0
     assert loader.alternation.spent <= batches
     assert all(pair.counts for pair in loader.alternation.pairs)

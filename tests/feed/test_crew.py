@@ -16,11 +16,11 @@ from torch.utils.data import default_collate
 from stoker.backends.local import LocalBackend
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.purity.tiers import reuse_fingerprint
-from stoker.feed.shell.crew import Crew, Member, Message, process_state
+from stoker.feed.shell.crew import Crew, Message, WorkerHandle, process_state
 from stoker.feed.shell.watch import Watch
-from stoker.feed.state.instructions import Lease
+from stoker.feed.state import instructions as do
 from stoker.feed.transport.board import Departure
-from stoker.feed.transport.messages import Kind, unpack_ready
+from stoker.feed.transport.messages import MessageKind, unpack_ready
 
 pytestmark = pytest.mark.integration
 ITERATION = Iteration(ordinal=0, base_seed=5, tier=Tier.ELASTIC)
@@ -69,14 +69,14 @@ class Bench:
         self.arrived: list[Message | Departure] = []
         self.seq = 0
 
-    def spawn(self) -> Member:
+    def spawn(self) -> WorkerHandle:
         member = self.crew.spawn(0)
         assert member is not None
         return member
 
-    def lease(self, member: Member, *indices: int, slot: int = -1) -> int:
+    def lease(self, member: WorkerHandle, *indices: int, slot: int = -1) -> int:
         seq, work = self.seq, WorkItem(indices=list(indices), start=0)
-        self.crew.lease(Lease(member.identity.number, seq, seq, 0 if slot >= 0 else -1, slot, work))
+        self.crew.lease(do.Lease(member.identity.number, seq, seq, 0 if slot >= 0 else -1, slot, work))
         self.seq += 1
         return seq
 
@@ -88,12 +88,12 @@ class Bench:
 
     def ready(self) -> list[int]:
         frames = [arrival.frame for arrival in self.arrived if isinstance(arrival, Message)]
-        return [unpack_ready(frame.body)[0].seq for frame in frames if frame.kind is Kind.READY]
+        return [unpack_ready(frame.body)[0].seq for frame in frames if frame.kind is MessageKind.READY]
 
     def departures(self) -> list[Departure]:
         return [arrival for arrival in self.arrived if isinstance(arrival, Departure)]
 
-    def working_on(self, member: Member, seq: int) -> None:
+    def working_on(self, member: WorkerHandle, seq: int) -> None:
         self.until(lambda: member.pid != 0 and self.crew.whereabouts(member).seq == seq)
         self.until(lambda: self.crew.whereabouts(member).position == 0)
 
@@ -131,7 +131,7 @@ class TestArrivals:
         bench.pipe.write_text("go\n")
         bench.until(lambda: first in bench.ready() and len(bench.arrived) == 1 + len(waiting))
         kinds = [arrival.frame.kind for arrival in bench.arrived if isinstance(arrival, Message)]
-        assert kinds.count(Kind.RETURNED) == 3
+        assert kinds.count(MessageKind.RETURNED) == 3
 
     def test_a_death_is_reported_after_all_that_was_sent_and_blames_the_sample(self, bench: Bench) -> None:
         member = bench.spawn()

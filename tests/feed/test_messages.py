@@ -78,4 +78,4 @@ class TestReady:
 
 
 def test_frames_begin_as_they_always_did() -> None:
-    assert messages.FRAMING.pack(messages.Kind.READY, 5, 2).hex() == "54530210050000000000000002000000"
+    assert messages.FRAMING.pack(messages.MessageKind.READY, 5, 2).hex() == "54530210050000000000000002000000"

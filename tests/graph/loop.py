@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from stoker.graph.choice import reasons
-from stoker.graph.choice.cost_model import Ledger
+from stoker.graph.choice.cost_model import CutAccounts
 from stoker.graph.choice.cut import Prices
 from stoker.graph.cut_control import Cutter, CutVerdict
 from stoker.graph.dataflow import Cut, Graph
@@ -81,7 +81,7 @@ def drawn(seed: int, share: float = 0.7) -> Chooser:
 
 def forced(graph: Graph, prices: Prices, wanted: Callable[[int], bool]) -> Cut:
     """A cut of the wanted nodes that can move and whose arguments are moved too."""
-    ledger = Ledger(graph, prices)
+    ledger = CutAccounts(graph, prices)
     moved: set[int] = set()
     for node in graph.nodes:
         if wanted(node.number) and node.number in ledger.movable and set(ledger.producers[node.number]) <= moved:

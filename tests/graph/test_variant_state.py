@@ -7,7 +7,7 @@ from collections.abc import Collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.graph.choice.variant_state import Finding, Phase, Shown, VariantState
+from stoker.graph.choice.variant_state import Finding, Shown, VariantPhase, VariantState
 
 
 def comparing() -> VariantState:
@@ -33,13 +33,13 @@ def test_a_cut_is_on_after_enough_compared_steps_and_said_to_be_once() -> None:
     found = [step(state) for _ in range(2 * state.COMPARED_STEPS)]
     assert [one.shown for one in found if one is not None] == [Shown.PROVEN]
     assert found.index(Finding(Shown.PROVEN)) == state.COMPARED_STEPS - 1
-    assert state.phase is Phase.ON
+    assert state.phase is VariantPhase.ON
 
 
 def test_a_step_that_lacks_a_call_proves_nothing() -> None:
     state = comparing()
     assert [step(state, missed=3 if number % 2 else None) for number in range(4)] == [None] * 4
-    assert state.phase is Phase.COMPARING
+    assert state.phase is VariantPhase.COMPARING
     assert step(state) == Finding(Shown.PROVEN)
 
 
@@ -71,7 +71,7 @@ def test_another_phase_is_one_that_lasts_and_may_be_recorded() -> None:
 def test_a_call_is_doubted_where_most_steps_of_a_window_lack_one() -> None:
     for broken, doubted in ((VariantState.WINDOW // 2, False), (VariantState.WINDOW // 2 + 1, True)):
         state = comparing()
-        state.phase = Phase.ON
+        state.phase = VariantPhase.ON
         found = [step(state, missed=8 if number < broken else None, may_record=False) for number in range(state.WINDOW)]
         assert found[:-1] == [None] * (state.WINDOW - 1)
         assert found[-1] == (Finding(Shown.DOUBTED, (8,)) if doubted else None)
@@ -81,12 +81,12 @@ def test_a_call_is_doubted_where_most_steps_of_a_window_lack_one() -> None:
 def test_what_was_left_whole_is_looked_at_ever_more_seldom() -> None:
     state, again = VariantState(), list[int]()
     for iteration in range(1, 20):
-        state.phase = Phase.WHOLE
+        state.phase = VariantPhase.WHOLE
         if state.looks_again():
             again.append(iteration)
-            assert state.phase is Phase.RECORDING
+            assert state.phase is VariantPhase.RECORDING
     assert again == [1, 2, 4, 8, 16]
-    state.phase = Phase.ON
+    state.phase = VariantPhase.ON
     assert not state.looks_again()
 
 
@@ -102,9 +102,9 @@ def test_nothing_is_on_that_was_not_compared_often_enough(
             continue
         if found.shown is Shown.PROVEN:
             assert good + 1 >= state.COMPARED_STEPS
-            assert state.phase is Phase.ON
+            assert state.phase is VariantPhase.ON
             return
         kept.update(found.numbers if found.shown is Shown.NEEDED else ())
         state.begin_comparing()  # as where a cut is chosen again
         good = 0
-    assert state.phase is Phase.COMPARING
+    assert state.phase is VariantPhase.COMPARING

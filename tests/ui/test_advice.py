@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stoker.ui.advice import NO_BATCH, LimitingResource, Situation, advise, find_limit
-from stoker.ui.windows import Split, Window
+from stoker.ui.windows import RecordedWindow, Split
 
 
 def situation(program: list[str], run: str = "", **config: object) -> Situation:
@@ -38,10 +38,10 @@ def test_of_a_script() -> None:
     assert found.command == "stoker run train.py 'a b'"
 
 
-def window(wait: float, workers: int = 2, cores_used: float = 1.0) -> Window:
+def window(wait: float, workers: int = 2, cores_used: float = 1.0) -> RecordedWindow:
     """A window with this share of input wait; the rest is compute."""
     split = Split(input_wait_frac=wait, h2d_frac=0.0, compute_frac=1.0 - wait, other_frac=0.0)
-    return Window(
+    return RecordedWindow(
         from_s=0.0, to_s=10.0, first_batch=0, batches=100, samples=800, active_s=10.0, batches_per_s=10.0,
         samples_per_s=80.0, split=split, starved_frac=0.9, workers=workers, depth=2, handover_frac=None,
         worker_busy_frac=1.0, worker_cpu_frac=0.9, cores_used=cores_used,

@@ -34,11 +34,16 @@ class Spoken(NamedTuple):
     decode: Callable[[Any, bytes], object]
 
 
-def _worker_message(kind: workers.Kind, body: bytes) -> object:
+def _worker_message(kind: workers.MessageKind, body: bytes) -> object:
     match kind:
-        case workers.Kind.LEASE | workers.Kind.RETURNED | workers.Kind.ENDED | workers.Kind.FAILED:
+        case (
+            workers.MessageKind.LEASE
+            | workers.MessageKind.RETURNED
+            | workers.MessageKind.ENDED
+            | workers.MessageKind.FAILED
+        ):
             return workers.unpack_lease(body)
-        case workers.Kind.READY:
+        case workers.MessageKind.READY:
             return workers.unpack_ready(body)
         case _:
             return body  # pickled, by a process of the same user
@@ -48,8 +53,8 @@ def _worker_samples() -> Iterator[bytes]:
     lease = workers.LeaseHeader(3, 4, 5, 6, workers.LeaseFlag.DIGEST).pack(b"indices")
     ready = workers.ReadyHeader(3, 4, 5, 6, workers.Place.INLINE, 4, 3, 0.1, 0.2, 0.3, 9.0, 1 << 20, 77).pack()
     for kind, body in (
-        (workers.Kind.LEASE, lease), (workers.Kind.READY, ready + b"skelpay"), (workers.Kind.STOP, b""),
-        (workers.Kind.ITERATION, b"pickled" * 50),
+        (workers.MessageKind.LEASE, lease), (workers.MessageKind.READY, ready + b"skelpay"),
+        (workers.MessageKind.STOP, b""), (workers.MessageKind.ITERATION, b"pickled" * 50),
     ):  # fmt: skip
         yield workers.FRAMING.pack(kind, len(body), 0) + body
 

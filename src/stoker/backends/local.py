@@ -34,7 +34,7 @@ from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.shell.crew import Template
 from stoker.feed.transport.board import Board
 from stoker.feed.transport.descriptors import spare_descriptors
-from stoker.feed.transport.messages import Channel, Kind
+from stoker.feed.transport.messages import Channel, MessageKind
 from stoker.feed.transport.slots import create_memory
 
 _LEAST_DESCRIPTORS = 16
@@ -273,7 +273,7 @@ class LocalTemplate:
         # Blocking, so that the descriptor is gone before it is closed here; the template only ever waits for us.
         self.channel.sock.setblocking(True)
         try:
-            self.channel.send(Kind.SPAWN, pickle.dumps(identity), (theirs.fileno(),))
+            self.channel.send(MessageKind.SPAWN, pickle.dumps(identity), (theirs.fileno(),))
         finally:
             self.channel.sock.setblocking(False)
 

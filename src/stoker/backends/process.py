@@ -21,7 +21,7 @@ from typing import NoReturn
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.transport.board import Board
 from stoker.feed.transport.messages import Channel
-from stoker.feed.worker.loop import Worker
+from stoker.feed.worker.loop import DataWorker
 
 DUMP_SIGNAL = signal.SIGRTMIN + 7
 """Has a worker write where it is."""
@@ -70,7 +70,7 @@ def serve(program: Program, identity: WorkerIdentity, fd: int, board: Board, pre
         _go_first()
         _keep_freed_memory()
         channel = Channel(socket.socket(fileno=fd), blocking=True)
-        Worker(program, identity, channel, board.writer(identity.board_slot)).run()
+        DataWorker(program, identity, channel, board.writer(identity.board_slot)).run()
         status = 0
     except (ConnectionError, BrokenPipeError):
         status = 0  # the training process is gone

@@ -15,7 +15,7 @@ from stoker.core.errors import WireError
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.purity.tiers import reuse_fingerprint
 from stoker.feed.transport.board import Board
-from stoker.feed.transport.messages import Channel, Kind
+from stoker.feed.transport.messages import Channel, MessageKind
 
 
 class TemplateProcess:
@@ -56,8 +56,8 @@ class TemplateProcess:
             if frames is None:
                 return
             for frame in frames:
-                if frame.kind is Kind.SURVEY:
-                    self._channel.send(Kind.SURVEYED, self._fingerprint())
+                if frame.kind is MessageKind.SURVEY:
+                    self._channel.send(MessageKind.SURVEYED, self._fingerprint())
                 else:
                     self._give_birth(pickle.loads(frame.body), frame.fds[0])
 
@@ -74,13 +74,13 @@ class TemplateProcess:
             pid = os.fork()
         except OSError as error:  # too many processes, too little memory: the others go on
             os.close(fd)
-            self._channel.send(Kind.EXITED, pickle.dumps((identity.number, str(error))))
+            self._channel.send(MessageKind.EXITED, pickle.dumps((identity.number, str(error))))
             return
         if not pid:
             serve(self._program, identity, fd, self._board, lambda: self._leave_behind(own_pid))
         os.close(fd)
         self._children[pid] = identity.number
-        self._channel.send(Kind.SPAWNED, pickle.dumps((identity.number, pid)))
+        self._channel.send(MessageKind.SPAWNED, pickle.dumps((identity.number, pid)))
 
     def _leave_behind(self, parent_pid: int) -> None:
         """In a forked worker: what is the template's alone."""
@@ -101,7 +101,7 @@ class TemplateProcess:
                 return
             number = self._children.pop(pid, None)
             if number is not None:
-                self._channel.send(Kind.EXITED, pickle.dumps((number, status)))
+                self._channel.send(MessageKind.EXITED, pickle.dumps((number, status)))
 
     def end(self) -> None:
         """Ends the workers; their sockets are closed, and one that is at a batch may finish it within a second.

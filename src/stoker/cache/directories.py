@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from stoker.cache.cluster.membership.ring import chunk_position
 from stoker.cache.names import ObjectName
 from stoker.cache.page_stores import page_store
-from stoker.cache.policies import Life
+from stoker.cache.policies import PageLife
 from stoker.cache.protocols import Pages, Reads
 from stoker.cache.settings import CacheSettings
 from stoker.cache.store.contents import HeldPage
@@ -156,7 +156,7 @@ class Directories:
 
     def put(
         self, name: ObjectName, index: int, version: Version, payload: Any, *,
-        rule: int = 0, life: Life = Life.NORMAL, checked_at: float,
+        rule: int = 0, life: PageLife = PageLife.NORMAL, checked_at: float,
     ) -> bool:  # fmt: skip
         """Keep a page where it belongs; what other directories have of it, from when they were fewer, goes."""
         key = name.key(index)
@@ -178,7 +178,7 @@ class Directories:
 
     def put_many(
         self, pages: Sequence[tuple[ObjectName, int, Version, Any]], *,
-        rule: int = 0, life: Life = Life.NORMAL, checked_at: float,
+        rule: int = 0, life: PageLife = PageLife.NORMAL, checked_at: float,
     ) -> list[bool]:  # fmt: skip
         """Keep pages that came together, each where it belongs."""
         return [self.put(*page, rule=rule, life=life, checked_at=checked_at) for page in pages]

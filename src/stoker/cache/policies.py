@@ -24,7 +24,7 @@ class Freshness(enum.Enum):
     """At every open, and at every read without an open file."""
 
 
-class Life(enum.IntEnum):
+class PageLife(enum.IntEnum):
     """How pages leave the cache; pages of different lives are kept in different segments."""
 
     NORMAL = 0
@@ -41,7 +41,7 @@ class Life(enum.IntEnum):
         return _RANKS[self] > _RANKS.get(other, 0)
 
 
-_RANKS: dict[int, int] = {Life.COPY: 0, Life.NORMAL: 1, Life.TIMED: 1, Life.PINNED: 2}
+_RANKS: dict[int, int] = {PageLife.COPY: 0, PageLife.NORMAL: 1, PageLife.TIMED: 1, PageLife.PINNED: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +83,9 @@ class Rule:
         return 0.0 <= now - checked_at < self.max_age_s
 
     @property
-    def life(self) -> Life:
+    def life(self) -> PageLife:
         """How pages under this rule leave the cache."""
-        return Life.NORMAL if self.ttl_s is None or math.isinf(self.ttl_s) else Life.TIMED
+        return PageLife.NORMAL if self.ttl_s is None or math.isinf(self.ttl_s) else PageLife.TIMED
 
 
 DEFAULT_RULES: tuple[Rule, ...] = (

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from stoker.cache.names import ObjectName
-from stoker.cache.policies import Life
+from stoker.cache.policies import PageLife
 from stoker.cache.versions import Version
 
 
@@ -57,7 +57,7 @@ class Pages(Protocol):
         payload: Any,
         *,
         rule: int = 0,
-        life: Life = Life.NORMAL,
+        life: PageLife = PageLife.NORMAL,
         checked_at: float,
     ) -> bool:
         """Caches a page, if it is admitted."""
@@ -68,7 +68,7 @@ class Pages(Protocol):
         pages: Sequence[tuple[ObjectName, int, Version, Any]],
         *,
         rule: int = 0,
-        life: Life = Life.NORMAL,
+        life: PageLife = PageLife.NORMAL,
         checked_at: float,
     ) -> list[bool]:
         """Keeps pages that came together: object, index, version and bytes of each."""

@@ -19,8 +19,8 @@ import numpy as np
 
 from stoker.core.units import format_seconds
 from stoker.graph.choice.cut import NO_TIME, Prices, choose
-from stoker.graph.choice.trial import Arm, Trial
-from stoker.graph.choice.variant_state import Phase, Shown, VariantState
+from stoker.graph.choice.trial import Arm, CutTrial
+from stoker.graph.choice.variant_state import Shown, VariantPhase, VariantState
 from stoker.graph.dataflow import Argument, Cut, Form, Graph
 from stoker.graph.leaves import leaves_of, signature_of
 from stoker.graph.loop_memory import LoopMemory
@@ -241,7 +241,7 @@ class Cutter:
         self._broken = True
         self._memory.trial = None
         for variant in self._variants.values():
-            variant.phase, variant.plan, variant.substitution = Phase.WHOLE, None, None
+            variant.phase, variant.plan, variant.substitution = VariantPhase.WHOLE, None, None
         self._ship(b"")
         self._fail(error)
 
@@ -273,7 +273,7 @@ class Cutter:
             if len(self._variants) >= MAX_VARIANTS:
                 return
             variant = self._variants[signature] = _Variant()
-        if variant.phase is not Phase.RECORDING:
+        if variant.phase is not VariantPhase.RECORDING:
             self._follow(variant, batch, leaves)
             return
         expected = len(variant.traces[-1].calls) if variant.traces else 0
@@ -283,7 +283,7 @@ class Cutter:
         def take(compiled: bool) -> None:
             trace = recorder.finish(time.perf_counter() - begun, time.process_time() - busy)
             trace.bare = compiled
-            if recorder.began and variant.phase is Phase.RECORDING:
+            if recorder.began and variant.phase is VariantPhase.RECORDING:
                 variant.traces.append(trace)
                 self._ended.append(trace)
 
@@ -300,7 +300,7 @@ class Cutter:
             return
         self._know(variant, recording)
         if recording.whole:
-            variant.phase = Phase.WHOLE
+            variant.phase = VariantPhase.WHOLE
         else:
             self._choose(variant)
 
@@ -326,7 +326,7 @@ class Cutter:
         if (
             self._sample
             or self._batches < _EAGER_BATCHES
-            or any(v.phase is Phase.RECORDING for v in self._variants.values())
+            or any(v.phase is VariantPhase.RECORDING for v in self._variants.values())
         ):
             return True
         return len(self._variants) < MAX_VARIANTS and self._batches % _LOOK_EVERY == 0
@@ -384,7 +384,7 @@ class Cutter:
 
     def _record_again(self, variant: _Variant, doubted: int) -> None:
         """The program is in another phase, or a call of it is another from now on."""
-        variant.doubted, variant.phase, variant.plan = doubted, Phase.RECORDING, None
+        variant.doubted, variant.phase, variant.plan = doubted, VariantPhase.RECORDING, None
         variant.traces.clear()
         self._send()
 
@@ -415,7 +415,7 @@ class Cutter:
         recording, cut = variant.recording, cut if cut is not None else variant.cut
         assert recording is not None
         assert cut is not None
-        variant.phase, variant.plan, variant.substitution = Phase.WHOLE, None, None
+        variant.phase, variant.plan, variant.substitution = VariantPhase.WHOLE, None, None
         recording.whole = True
         self._send()
         self._tell(recording, cut, outcome, reason, gain)
@@ -441,7 +441,7 @@ class Cutter:
             if known is not None:
                 self._follow(known, prepared.batch, leaves)
             return
-        comparing = variant.phase is Phase.COMPARING
+        comparing = variant.phase is VariantPhase.COMPARING
         verifier = Verifier(variant.substitution, leaves, prepared, comparing=comparing, seed=self._seed)
 
         def end(compiled: bool) -> None:
@@ -489,7 +489,7 @@ class Cutter:
             self._say_moved(*self._memory.passed)
         else:
             self._say_moved("on trial: steps alternate with and without it", 0.0)
-            self._memory.trial = self._memory.trial or Trial()
+            self._memory.trial = self._memory.trial or CutTrial()
 
     def _weigh(self, now: float) -> None:
         """A step of the trial is over."""
@@ -509,7 +509,7 @@ class Cutter:
         self._memory.trial = None
         if gain is None:
             self._say_moved("kept without a trial", 0.0)
-        elif gain >= Trial.LEAST_GAIN:
+        elif gain >= CutTrial.LEAST_GAIN:
             self._memory.passed = f"steps take {1 - gain:.2f} times as long with it", gain
             self._say_moved(*self._memory.passed)
         else:
@@ -519,7 +519,7 @@ class Cutter:
         self._send()
 
     def _moved(self) -> list[_Variant]:
-        return [v for v in self._variants.values() if v.phase is Phase.ON]
+        return [v for v in self._variants.values() if v.phase is VariantPhase.ON]
 
     def _say_moved(self, reason: str, gain: float) -> None:
         for variant in self._moved():

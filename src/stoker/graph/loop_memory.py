@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stoker.graph.choice.trial import Trial
+from stoker.graph.choice.trial import CutTrial
 from stoker.graph.recording.common_graph import Recording
 from stoker.graph.recording.recorder import Trace
 
@@ -18,7 +18,7 @@ class LoopMemory:
 
     recordings: list[Recording] = field(default_factory=list[Recording])
     """The latest last."""
-    trial: Trial | None = None
+    trial: CutTrial | None = None
     passed: tuple[str, float] | None = None
     """The result of the cut's trial: in words, and the measured gain."""
 

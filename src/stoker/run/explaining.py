@@ -28,10 +28,10 @@ from stoker.feed.purity import tiers
 from stoker.feed.purity.probe import NUM_SAMPLES, Evidence
 from stoker.feed.purity.tiers import Choice
 from stoker.feed.shell.crew import Crew, Severance
-from stoker.feed.state.instructions import Lease
+from stoker.feed.state import instructions as do
 from stoker.feed.torch_private import collates, index_sampler_of
 from stoker.feed.transport.board import Departure
-from stoker.feed.transport.messages import Kind, unpack_lease
+from stoker.feed.transport.messages import MessageKind, unpack_lease
 from stoker.records import events
 from stoker.records.explanation import Explanation
 from stoker.run.hard_exit import await_end
@@ -173,7 +173,7 @@ def _run_probe(
     item = WorkItem(indices=indices, start=0)
     other = WorkItem(indices=others, start=NUM_SAMPLES) if others else None
     # Repeated: the batch itself is of no use to anybody and stays where it is.
-    crew.lease(Lease(beside.identity.number, 0, 0, -1, -1, item, digest=True, repeat=True))
+    crew.lease(do.Lease(beside.identity.number, 0, 0, -1, -1, item, digest=True, repeat=True))
     crew.probe(apart, "apart", item, other)
     found: dict[str, Evidence] = {}
     trouble, made = "", False
@@ -185,13 +185,13 @@ def _run_probe(
             if isinstance(arrival, Severance):
                 continue  # how it ended comes next
             frame = arrival.frame
-            if frame.kind is Kind.PROBED:
+            if frame.kind is MessageKind.PROBED:
                 role, evidence = pickle.loads(frame.body)
                 found[role] = evidence
-            elif frame.kind is Kind.FAILED:
+            elif frame.kind is MessageKind.FAILED:
                 made = True
                 trouble = f"its first samples raise an exception: {_last_line(unpack_lease(frame.body)[1])}"
-            elif frame.kind is Kind.READY:
+            elif frame.kind is MessageKind.READY:
                 made = True
     if not found.keys() >= {"beside", "apart"}:
         return None, f"its first samples were not made within {format_seconds(timeout_s)}"

@@ -10,7 +10,7 @@ import msgspec
 
 from stoker.core.units import format_seconds
 from stoker.ui.figures import write_percent, write_plural
-from stoker.ui.windows import Window
+from stoker.ui.windows import RecordedWindow
 
 INPUT_FRAC = 0.1
 """From this share of the step time on, input wait is the limit: below it, removing it gains less than that."""
@@ -66,7 +66,7 @@ class Situation:
     tier: str
     """Tier of the main loader; empty where the program used none."""
     reason: str
-    window: Window | None
+    window: RecordedWindow | None
     """The main loader at the end of the run."""
     window_missing: str
     growing: bool
@@ -137,7 +137,7 @@ def _advise(situation: Situation, limit: LimitingResource, program: str, run: st
             return Advice(command=f"stoker report {run} --html report.html", why="the same over time, with plots")
 
 
-def _program_limit(window: Window) -> LimitingResource:
+def _program_limit(window: RecordedWindow) -> LimitingResource:
     """Input is not the limit: names the largest of the program's own parts."""
     split = window.split
     kinds = {"copy": split.h2d_frac, "compute": split.compute_frac, "other": split.other_frac}
@@ -153,7 +153,7 @@ def _program_limit(window: Window) -> LimitingResource:
     return LimitingResource(kind=kind, text=f"{text}; {served} {waiting}" if window.workers else f"{text}; {waiting}")
 
 
-def _input_limit(situation: Situation, window: Window) -> LimitingResource:
+def _input_limit(situation: Situation, window: RecordedWindow) -> LimitingResource:
     """Input is the limit: names the bottleneck of the data workers."""
     share = write_percent(window.split.input_wait_frac)
     workers = write_plural(window.workers, "worker")
@@ -197,7 +197,7 @@ def _input_limit(situation: Situation, window: Window) -> LimitingResource:
     return LimitingResource(kind="input-workers", text=f"input: {waits}; {workers} {verb} busy, on {used}{settled}")
 
 
-def _handover_s(window: Window) -> float | None:
+def _handover_s(window: RecordedWindow) -> float | None:
     """Time of one hand-over, if the program waits for that and not for items."""
     share = window.handover_frac
     if share is None or share < HANDOVER_FRAC * window.split.input_wait_frac:

@@ -7,7 +7,7 @@ from collections import deque
 from stoker.records.events import Event, LoaderOpened, Notice, Progress, SampleQuarantined, WorkerLost
 from stoker.ui.figures import count_columns, shorten, write_plural
 from stoker.ui.report_text import SPLIT_COLOURS, Style, draw_bar, write_throughput
-from stoker.ui.windows import Split, Window, between
+from stoker.ui.windows import RecordedWindow, Split, between
 
 SPAN_S = 3.0
 """The line shows about so much of the past: short enough to follow, long enough not to flicker."""
@@ -55,7 +55,7 @@ class LiveState:
         return _fullest(window, recent[-1], site, style, bar=bar)
 
 
-def _fullest(window: Window, last: Progress, site: str, style: Style, *, bar: bool) -> str:
+def _fullest(window: RecordedWindow, last: Progress, site: str, style: Style, *, bar: bool) -> str:
     """The form of the line that tells most in the width there is."""
     name, rate = _plain("stoker", _BOLD), _plain(write_throughput(window))
     shares = _shares(window.split)

@@ -27,7 +27,7 @@ from stoker.ui.windows import (
     LONG_START_S,
     MIN_END_BATCHES,
     MIN_START_BATCHES,
-    Window,
+    RecordedWindow,
     depth_of,
     end_window,
     monotone,
@@ -63,11 +63,11 @@ class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     samples: int
     bytes: int
-    overall: Window | None
-    start: Window | None
+    overall: RecordedWindow | None
+    start: RecordedWindow | None
     """The first batches after the warm-up, with exactly the declared workers, already on stoker's transport."""
     start_missing: str
-    end: Window | None
+    end: RecordedWindow | None
     end_missing: str
     changed: list[str]
     """What was changed between start and end: ``2 → 7 workers``; nothing that the run would be steady with."""
@@ -190,8 +190,8 @@ def _change_times(run: Run, opened: LoaderOpened, records: list[Progress]) -> li
 
 def _changed(
     opened: LoaderOpened,
-    start: Window | None,
-    end: Window | None,
+    start: RecordedWindow | None,
+    end: RecordedWindow | None,
     changes: list[WorkerChange],
     cut: CutSummary | None,
 ) -> list[str]:
@@ -213,7 +213,7 @@ def _start(
     records: list[Progress],
     iterations: list[IterationStarted],
     changed_s: float | None,
-) -> tuple[Window | None, str]:
+) -> tuple[RecordedWindow | None, str]:
     """The start window, or why there is none."""
     if not records or not records[-1].batches:
         return None, _unmeasured(opened)
@@ -244,7 +244,7 @@ def _unmeasured(opened: LoaderOpened) -> str:
     return "not measured: left to torch" if opened.tier == "stock" else NO_BATCH
 
 
-def _speedup(start: Window | None, end: Window | None) -> float | None:
+def _speedup(start: RecordedWindow | None, end: RecordedWindow | None) -> float | None:
     if start is None or end is None or min(start.active_s, end.active_s) < LONG_START_S:
         return None
     if start.samples_per_s and end.samples_per_s:

@@ -31,7 +31,7 @@ from stoker.ui.report_plots import draw_loader, has_gaps
 from stoker.ui.report_text import write_steady, write_workers
 from stoker.ui.summary import Summary
 from stoker.ui.versus_html import draw_versus
-from stoker.ui.windows import Split, Window
+from stoker.ui.windows import RecordedWindow, Split
 
 MAX_PLOTTED = 6
 """Loaders with plots; a program with more is better read as JSON."""
@@ -117,7 +117,7 @@ def _value(frac: float) -> tuple[str, str]:
     return number, unit
 
 
-def _pace(window: Window) -> float:
+def _pace(window: RecordedWindow) -> float:
     return window.batches_per_s if window.samples_per_s is None else window.samples_per_s
 
 

@@ -14,7 +14,7 @@ from stoker.ui.cuts import write_cut
 from stoker.ui.figures import shorten, shorten_start, write_clock, write_count, write_percent, write_plural, write_rate
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.summary import Summary, as_typed
-from stoker.ui.windows import Split, Window
+from stoker.ui.windows import RecordedWindow, Split
 
 LABEL_WIDTH = 12
 MAX_LINES = 24
@@ -171,14 +171,14 @@ def _versus(loader: LoaderSummary, style: Style) -> list[str]:
     return []
 
 
-def write_throughput(window: Window) -> str:
+def write_throughput(window: RecordedWindow) -> str:
     """Samples a second, or batches where their sizes are unknown."""
     if window.samples_per_s is None:
         return f"{write_rate(window.batches_per_s)} batches/s"
     return f"{write_rate(window.samples_per_s)} samples/s"
 
 
-def _pace(window: Window) -> str:
+def _pace(window: RecordedWindow) -> str:
     return f"{write_throughput(window):<17} input wait {write_percent(window.split.input_wait_frac):>6}"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stoker.records.events import IterationStarted, Progress, WorkersChanged
 from stoker.records.runlog import Run
-from stoker.ui.windows import Window, between, monotone
+from stoker.ui.windows import RecordedWindow, between, monotone
 
 MAX_POINTS = 120
 """More points than this are finer than a plot of some hundred pixels."""
@@ -24,7 +24,7 @@ class Point:
 
     from_s: float
     to_s: float
-    window: Window
+    window: RecordedWindow
     ready: int
     capacity: int
     workers: int

@@ -42,7 +42,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
         return self.input_wait_frac, self.h2d_frac, self.compute_frac, self.other_frac
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
     """A loader between two records."""
 
     from_s: float
@@ -84,7 +84,7 @@ def monotone(records: Sequence[Progress]) -> list[Progress]:
     return kept
 
 
-def between(first: Progress | None, last: Progress, *, until_now: bool = False) -> Window | None:
+def between(first: Progress | None, last: Progress, *, until_now: bool = False) -> RecordedWindow | None:
     """The window from ``first`` (or the start of the run) to ``last``; None if nothing was delivered or timed.
 
     Args:
@@ -103,7 +103,7 @@ def between(first: Progress | None, last: Progress, *, until_now: bool = False) 
     samples = max(0, last.samples - (first.samples if first else 0))
     busy, idle, cpu = _worker_times(first, last)
     shares = [part / active_s for part in parts]
-    return Window(
+    return RecordedWindow(
         from_s=delivered_s(first) if first else max(0.0, delivered_s(last) - active_s),
         to_s=delivered_s(last),
         first_batch=first.batches if first else 0,
@@ -128,7 +128,7 @@ def delivered_s(record: Progress) -> float:
     return record.delivered_s or record.t_s
 
 
-def overall_window(records: Sequence[Progress]) -> Window | None:
+def overall_window(records: Sequence[Progress]) -> RecordedWindow | None:
     """The window from the first delivery to the last one: the time of the first batch says nothing about the rate.
 
     Args:
@@ -140,7 +140,7 @@ def overall_window(records: Sequence[Progress]) -> Window | None:
     return between(first if first is not None and first.batches == 1 else None, records[-1])
 
 
-def start_window(records: Sequence[Progress], changed_s: float | None) -> Window | None:
+def start_window(records: Sequence[Progress], changed_s: float | None) -> RecordedWindow | None:
     """The first batches after the warm-up, before any change.
 
     The first batch waits for processes to start. The next ones are made meanwhile, by workers with cold memory, during
@@ -173,7 +173,7 @@ def start_window(records: Sequence[Progress], changed_s: float | None) -> Window
     return _with_workers(window, records)
 
 
-def end_window(records: Sequence[Progress], changed_s: float | None, not_before: int) -> Window | None:
+def end_window(records: Sequence[Progress], changed_s: float | None, not_before: int) -> RecordedWindow | None:
     """The state in which the run ended: its last fifth, since the last change of the number of workers if it can be.
 
     Args:
@@ -196,7 +196,7 @@ def end_window(records: Sequence[Progress], changed_s: float | None, not_before:
     return _with_workers(window, records) if window else None
 
 
-def _with_workers(window: Window, records: Sequence[Progress]) -> Window:
+def _with_workers(window: RecordedWindow, records: Sequence[Progress]) -> RecordedWindow:
     """The window with the number of workers, and their depth, that most of its records saw.
 
     The last record alone would mislead: at the end of an iteration its workers may be gone already.

@@ -16,7 +16,7 @@ from stoker.cache.cluster.client.range_request import PartState
 from stoker.cache.cluster.membership.ring import HashRing
 from stoker.cache.cluster.messages.frames import Flag
 from stoker.cache.names import PAGE_BYTES, ObjectName
-from stoker.cache.policies import Life, Rule
+from stoker.cache.policies import PageLife, Rule
 from stoker.cache.store.layout import StoreSettings
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Version
@@ -141,7 +141,7 @@ def test_what_a_successor_serves_for_a_lost_worker_goes_first(nodes: Nodes) -> N
         lives = {held.name.path: held.life for held in pages.names()}
     owners = {name.path: HashRing(record).owners(name, 0)[0] for name, _, _ in objects}
     assert set(owners.values()) == {lost, successor}
-    assert lives == {path: Life.NORMAL if owner == successor else Life.COPY for path, owner in owners.items()}
+    assert lives == {path: PageLife.NORMAL if owner == successor else PageLife.COPY for path, owner in owners.items()}
 
 
 def test_a_worker_that_takes_nothing_does_not_keep_another_from_leaving(nodes: Nodes) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from stoker.cache.policies import Freshness, Life, Rule
+from stoker.cache.policies import Freshness, PageLife, Rule
 from stoker.cache.rules_text import rules_of, write_rule
 
 
@@ -23,5 +23,5 @@ def test_rules_are_written_as_they_are_read(text: str) -> None:
 
 def test_a_rules_own_texts_come_before_the_caches() -> None:
     own, *others = rules_of("s3://a/* 60s ttl=1h")
-    assert (own.max_age_s, own.ttl_s, own.life) == (60.0, 3600.0, Life.TIMED)
+    assert (own.max_age_s, own.ttl_s, own.life) == (60.0, 3600.0, PageLife.TIMED)
     assert tuple(others) == rules_of(None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stoker.cache.names import ObjectName
-from stoker.cache.policies import Life, Policy, Rule
+from stoker.cache.policies import PageLife, Policy, Rule
 from stoker.cache.store.files.checksums import sums_of
 from stoker.cache.store.layout import (
     StoreSettings,
@@ -46,7 +46,7 @@ def page_of(i: int) -> bytes:
     return random.Random(i).randbytes(PAGE)
 
 
-def put(store: PageStore, i: int, *, rule: int = 0, life: Life = Life.NORMAL) -> bool:
+def put(store: PageStore, i: int, *, rule: int = 0, life: PageLife = PageLife.NORMAL) -> bool:
     version = Version(Strength.ETAG, str(i), PAGE)
     return store.put(name_of(i), 0, version, page_of(i), rule=rule, life=life, checked_at=1.0)
 
@@ -186,7 +186,7 @@ def test_less_than_what_was_refused_may_have_room(tmp_path: Path) -> None:
 def test_pages_go_after_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = (Rule(ttl_s=100.0), Rule())
     with PageStore(tmp_path, settings(rules=rules)) as store:
-        assert put(store, 1, rule=0, life=Life.TIMED)
+        assert put(store, 1, rule=0, life=PageLife.TIMED)
         assert put(store, 2, rule=1)
         assert get(store, 1)
         now = time.time() + 101
@@ -211,7 +211,7 @@ def test_pinned_pages_stay_and_make_others_go(tmp_path: Path) -> None:
         for i in range(400):
             put(store, i)
         for i in range(1000, 1060):
-            assert put(store, i, life=Life.PINNED)
+            assert put(store, i, life=PageLife.PINNED)
         for i in range(2000, 2400):
             put(store, i)
         assert all(get(store, i) for i in range(1000, 1060))

@@ -24,7 +24,7 @@ class HeldPage(NamedTuple):
         name: of the object.
         page: index of the page.
         version: of the object.
-        life: of the file that it is in (:class:`stoker.cache.policies.Life`).
+        life: of the file that it is in (:class:`stoker.cache.policies.PageLife`).
         entry: where it is.
     """
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stoker.cache.names import ObjectName
-from stoker.cache.policies import Life
+from stoker.cache.policies import PageLife
 from stoker.cache.store.components import Parts
 from stoker.cache.store.contents import HeldPage, is_under
 from stoker.cache.store.files.table import FileKind, Row, RowState
@@ -121,7 +121,7 @@ class Upkeep:
                 self._pins.change({*self._pins.prefixes(), prefix})
         pages = num_bytes = 0
         for row in self._contents.rows():
-            for held in self._with_life(row, prefix, Life.PINNED):
+            for held in self._with_life(row, prefix, PageLife.PINNED):
                 pages, num_bytes = pages + 1, num_bytes + held.entry.length
         self._writers.close()
         return PageCount(pages, num_bytes)
@@ -134,14 +134,14 @@ class Upkeep:
         pages = num_bytes = 0
         self._writers.close()
         for row in self._contents.rows():
-            if self._table.get(row).life == Life.PINNED:
-                for held in self._with_life(row, prefix, Life.NORMAL):
+            if self._table.get(row).life == PageLife.PINNED:
+                for held in self._with_life(row, prefix, PageLife.NORMAL):
                     pages, num_bytes = pages + 1, num_bytes + held.entry.length
         # What the pages were moved to is not this process's to keep.
         self._writers.close()
         return PageCount(pages, num_bytes)
 
-    def _with_life(self, row: int, prefix: ObjectName, life: Life) -> Iterator[HeldPage]:
+    def _with_life(self, row: int, prefix: ObjectName, life: PageLife) -> Iterator[HeldPage]:
         """Give pages of a file that are under a prefix another life; those that have it now."""
         content = self._table.get(row)
         held = list(self._contents.of_row(row))
@@ -156,7 +156,7 @@ class Upkeep:
         if content.kind == FileKind.SEGMENT:
             yield from (page for page, is_moved in self._moved(chosen, content, life) if is_moved)
 
-    def _change_row(self, row: int, content: Row, life: Life) -> bool:
+    def _change_row(self, row: int, content: Row, life: PageLife) -> bool:
         with self._locks.publishing(self._lock_wait_s) as locked:
             if not locked or self._table.get(row).id != content.id or not self._locks.claim(row):
                 return False
@@ -166,7 +166,7 @@ class Upkeep:
                 self._locks.release(row)
             return True
 
-    def _moved(self, held: Iterable[HeldPage], content: Row, life: Life) -> Iterator[tuple[HeldPage, bool]]:
+    def _moved(self, held: Iterable[HeldPage], content: Row, life: PageLife) -> Iterator[tuple[HeldPage, bool]]:
         """Store pages of a file once more, for another life; each of them with whether that was done."""
         shelf = Shelf(content.group, life, content.rule)
         for batch in _batches(held):
@@ -187,7 +187,9 @@ class Upkeep:
             small = 0 < content.live_bytes < COMPACT_FRAC * content.allocated
             if content.kind != FileKind.SEGMENT or content.state != RowState.SEALED or not small:
                 continue
-            moved = [is_moved for _, is_moved in self._moved(self._contents.of_row(row), content, Life(content.life))]
+            moved = [
+                is_moved for _, is_moved in self._moved(self._contents.of_row(row), content, PageLife(content.life))
+            ]
             if all(moved):
                 done += self._room.doom([(row, content.id)])
         self._writers.close()
@@ -208,7 +210,7 @@ class Upkeep:
         self._pulse.flush()
         rows = self._table.rows()
         alive = (rows["state"] == RowState.OPEN) | (rows["state"] == RowState.SEALED)
-        pinned = alive & (rows["life"] == Life.PINNED)
+        pinned = alive & (rows["life"] == PageLife.PINNED)
         counted = self._pulse.counted
         return StoreStats(
             limit_bytes=self._limit_bytes,

@@ -15,7 +15,7 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest
 
 from stoker.cache.names import DESCRIPTION, ObjectName
-from stoker.cache.policies import Life
+from stoker.cache.policies import PageLife
 from stoker.cache.protocols import Reads
 from stoker.cache.store.block_sum_cache import LONGEST_BYTES, Pieces
 from stoker.cache.store.components import Parts
@@ -161,7 +161,7 @@ class PageStore:
 
     def put(
         self, name: ObjectName, index: int, version: Version, payload: Bytes, *,
-        rule: int = 0, life: Life = Life.NORMAL, checked_at: float,
+        rule: int = 0, life: PageLife = PageLife.NORMAL, checked_at: float,
     ) -> bool:  # fmt: skip
         """Keep a page.
 
@@ -194,7 +194,7 @@ class PageStore:
 
     def put_many(
         self, pages: Sequence[tuple[ObjectName, int, Version, Bytes]], *,
-        rule: int = 0, life: Life = Life.NORMAL, checked_at: float,
+        rule: int = 0, life: PageLife = PageLife.NORMAL, checked_at: float,
     ) -> list[bool]:  # fmt: skip
         """Keep pages that came together; many small ones take less time than one after the other.
 
@@ -233,7 +233,7 @@ class PageStore:
     def _is_large(self, index: int, version: Version) -> bool:
         return index != DESCRIPTION and is_large(version.size, self.limit_bytes)
 
-    def _has(self, page: NewPage, life: Life) -> bool:
+    def _has(self, page: NewPage, life: PageLife) -> bool:
         """Whether a page is here already, intact, and stays as long as it should."""
         old = self._index.find(page.key)
         if old is None or old.version != page.digest or old.length != len(page.view):
@@ -246,13 +246,13 @@ class PageStore:
         found = self._located(key, entry)
         return found is not None and found[0].page(found[1], entry.length, found[2], always=True) is not None
 
-    def _outlasts(self, life: Life, entry: Entry) -> bool:
+    def _outlasts(self, life: PageLife, entry: Entry) -> bool:
         """Whether a page is to be kept longer than the file that it is in."""
         row = self._table.find(entry.segment)
         return row >= 0 and life.outlasts(self._table.get(row).life)
 
-    def _shelf(self, name: ObjectName, life: Life, rule: int) -> Shelf:
-        life = Life.PINNED if self._parts.pins.covers(name) else life
+    def _shelf(self, name: ObjectName, life: PageLife, rule: int) -> Shelf:
+        life = PageLife.PINNED if self._parts.pins.covers(name) else life
         return Shelf(group_of(name.namespace, name.path.partition("/")[0]), life, min(rule, 255))
 
     def confirm(self, key: bytes, entry: Entry, checked_at: float) -> None:
@@ -268,7 +268,7 @@ class PageStore:
 
     def describe(
         self, name: ObjectName, version: Version, description: bytes, *,
-        rule: int = 0, life: Life = Life.NORMAL, checked_at: float,
+        rule: int = 0, life: PageLife = PageLife.NORMAL, checked_at: float,
     ) -> bool:  # fmt: skip
         """Keep what the store says of an object."""
         return self.put(name, DESCRIPTION, version, description, rule=rule, life=life, checked_at=checked_at)
@@ -320,7 +320,7 @@ class PageStore:
 
     def large(
         self, name: ObjectName, version: Version, *, create: bool = False,
-        rule: int = 0, life: Life = Life.NORMAL, checked_at: float = 0.0,
+        rule: int = 0, life: PageLife = PageLife.NORMAL, checked_at: float = 0.0,
     ) -> LargeObject | None:  # fmt: skip
         """A large object's file.
 
@@ -376,7 +376,7 @@ class PageStore:
 
     def pinned_pages(self) -> Iterator[HeldPage]:
         """Pages in files that only go when they are unpinned."""
-        return self._parts.contents.held(life=Life.PINNED)
+        return self._parts.contents.held(life=PageLife.PINNED)
 
     def compact(self) -> int:
         """Rewrite segments of which little is live (for a maintenance process); their number."""

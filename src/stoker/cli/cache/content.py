@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from stoker.cache.filesystem.resolve_url import open_place
 from stoker.cache.inspection import Look, endpoint_of, folder_prefix, look, url_of_name
 from stoker.cache.names import DESCRIPTION, ObjectName
-from stoker.cache.policies import DEFAULT_RULES, Life
+from stoker.cache.policies import DEFAULT_RULES, PageLife
 from stoker.cache.rules_text import write_rule
 from stoker.cache.settings import CacheSettings
 from stoker.cache.store.contents import HeldPage
@@ -93,7 +93,7 @@ def _objects(found: Iterable[HeldPage], prefix: ObjectName | None) -> dict[Objec
         line = objects.setdefault(held.name, _Line(objects=1, size=held.version.size))
         if held.page != DESCRIPTION:
             line.cached_bytes += held.entry.length
-        line.pinned |= held.life == Life.PINNED
+        line.pinned |= held.life == PageLife.PINNED
     return objects
 
 

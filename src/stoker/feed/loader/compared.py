@@ -18,7 +18,7 @@ from stoker.core.errors import WorkerStartError
 from stoker.feed.loader.loader_feed import LoaderFeed, Pace, torchs_lookahead
 from stoker.feed.loader.rival import Rival
 from stoker.feed.loader.supply import Supply
-from stoker.feed.order.alternation import Alternation, Side, Walk, plan
+from stoker.feed.order.alternation import Alternation, BatchSource, Walk, plan
 from stoker.feed.order.cursor import length_of
 from stoker.feed.order.sampling import Order, draws_lazily, num_free
 from stoker.feed.program import Tier
@@ -154,7 +154,7 @@ class Turns:
     @property
     def _is_plain(self) -> bool:
         turn = self._walk.turn if self._walk is not None else None
-        return turn is not None and turn.side is Side.PLAIN
+        return turn is not None and turn.side is BatchSource.PLAIN
 
     def next(self) -> tuple[Any] | None:
         """A batch of torch's; None where the next one is ours: then ``delivered`` follows.

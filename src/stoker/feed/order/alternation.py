@@ -30,7 +30,7 @@ MAX_PAIRS = 12
 """until there are so many."""
 
 
-class Side(enum.Enum):
+class BatchSource(enum.Enum):
     """Who makes a batch."""
 
     OURS = "stoker"
@@ -70,7 +70,7 @@ def plan(batches: int, *, length: int | None, reserve: int, workers: int) -> Pla
 class Turn:
     """A round to be made: the work items below ``end`` are the side's."""
 
-    side: Side
+    side: BatchSource
     end: int
 
 
@@ -188,13 +188,13 @@ class Walk:
         """
         done = self._finish() if self.turn is not None else None
         size = self.alternation.plan.round_batches
-        if self.turn is not None and self.turn.side is Side.OURS:
-            side = Side.PLAIN
+        if self.turn is not None and self.turn.side is BatchSource.OURS:
+            side = BatchSource.PLAIN
         elif self.alternation.over or (self._last is not None and first + 2 * size > self._last):
             self.turn = None
             return done
         else:
-            side = Side.OURS
+            side = BatchSource.OURS
         self._watch = Stopwatch()
         self.turn = Turn(side=side, end=first + max(size, num_open))
         return done
@@ -203,7 +203,7 @@ class Walk:
         assert self.turn is not None
         size = self.alternation.plan.round_batches
         measured = self._watch.stop(size)
-        if self.turn.side is Side.OURS:
+        if self.turn.side is BatchSource.OURS:
             self._ours = measured
             return None
         assert self._ours is not None

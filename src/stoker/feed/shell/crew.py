@@ -23,10 +23,10 @@ from stoker.core.errors import WireError, WorkerStartError
 from stoker.core.forking import at_fork
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.purity.probe import Role
-from stoker.feed.state.instructions import Lease
+from stoker.feed.state import instructions as do
 from stoker.feed.state.ledger import Ledger
 from stoker.feed.transport.board import Board, Departure, Whereabouts
-from stoker.feed.transport.messages import Channel, Frame, Kind, LeaseFlag, pack_lease
+from stoker.feed.transport.messages import Channel, Frame, LeaseFlag, MessageKind, pack_lease
 from stoker.feed.transport.slots import Ring
 
 _REFUSED_S = 1.0
@@ -98,7 +98,7 @@ class Backend(Protocol):
 
 
 @dataclass(slots=True)
-class Member:
+class WorkerHandle:
     """One data worker as the training process sees it."""
 
     identity: WorkerIdentity
@@ -166,7 +166,7 @@ class Crew:
         at_fork(self.abandon)
         self._by_fd: dict[int, int] = {}
         self._by_child_fd: dict[int, int] = {}
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, WorkerHandle] = {}
         self._free_rows = list(range(MAX_WORKERS - 1, -1, -1))
         self._next_number = 0
         self._iteration = iteration
@@ -200,11 +200,11 @@ class Crew:
         waited_for = any(m.child is None and (m.gone or m.killed_for or not m.pid) for m in members)
         return waited_for and not self.template_lost
 
-    def active(self) -> list[Member]:
+    def active(self) -> list[WorkerHandle]:
         """Workers that may get leases."""
         return [m for m in self.members.values() if not (m.draining or m.gone)]
 
-    def spawn(self, worker_id: int, *, apart: bool = False) -> Member | None:
+    def spawn(self, worker_id: int, *, apart: bool = False) -> WorkerHandle | None:
         """A new worker, which can be given leases at once; None when the template is gone or there can be no more.
 
         One ``apart`` from the others is to get none, and leaves when it is told what else to do.
@@ -226,7 +226,7 @@ class Crew:
         self._free_rows.pop()
         self._next_number += 1
         at_fork(channel.abandon)
-        member = Member(identity, channel, child, draining=apart)
+        member = WorkerHandle(identity, channel, child, draining=apart)
         self.members[identity.number] = member
         if child is not None:
             member.pid = child.pid
@@ -234,11 +234,11 @@ class Crew:
             self._poller.register(child.fileno(), select.EPOLLIN)
         self._by_fd[channel.fileno()] = identity.number
         self._poller.register(channel.fileno(), select.EPOLLIN)
-        self._send(member, Kind.ITERATION, pickle.dumps(self._iteration))
+        self._send(member, MessageKind.ITERATION, pickle.dumps(self._iteration))
         if self._ring is not None:
             self._share(member, self._ring)
         if self._stage:
-            self._send(member, Kind.STAGE, self._stage)
+            self._send(member, MessageKind.STAGE, self._stage)
         return member
 
     def complete(self) -> None:
@@ -269,12 +269,12 @@ class Crew:
             if iteration.tier is Tier.ELASTIC and self.whereabouts(member).seq >= 0:
                 self.stop(member)  # still at a sample that nobody waits for any more, perhaps a long one
             else:
-                member.channel.hold(Kind.ITERATION, body)
+                member.channel.hold(MessageKind.ITERATION, body)
 
     def forget(self) -> None:
         """Has workers return the leases that they have not begun."""
         for member in self.active():
-            self._send(member, Kind.FORGET)
+            self._send(member, MessageKind.FORGET)
 
     def share(self, ring: Ring) -> None:
         """Makes a ring known to all workers, now and later, in place of the earlier one."""
@@ -284,16 +284,18 @@ class Crew:
         for member in self.active():
             self._share(member, ring)
 
-    def _share(self, member: Member, ring: Ring) -> None:
-        self._send(member, Kind.RING, pickle.dumps((ring.generation, ring.slot_bytes, ring.num_slots)), (ring.fd,))
+    def _share(self, member: WorkerHandle, ring: Ring) -> None:
+        self._send(
+            member, MessageKind.RING, pickle.dumps((ring.generation, ring.slot_bytes, ring.num_slots)), (ring.fd,)
+        )
 
     def stage(self, body: bytes) -> None:
         """What workers do with each batch after collation, for the items that they begin from here on."""
         self._stage = body
         for member in self.active():
-            self._send(member, Kind.STAGE, body)
+            self._send(member, MessageKind.STAGE, body)
 
-    def lease(self, lease: Lease) -> None:
+    def lease(self, lease: do.Lease) -> None:
         """Sends a lease."""
         member = self.members.get(lease.worker)
         if member is None:
@@ -307,19 +309,19 @@ class Crew:
             flags |= LeaseFlag.DIGEST
         head = pack_lease(lease.seq, lease.generation, lease.ring, lease.slot, flags)
         try:
-            member.channel.send(Kind.LEASE, head + pickle.dumps(lease.work, 5))
+            member.channel.send(MessageKind.LEASE, head + pickle.dumps(lease.work, 5))
         except OSError:
             pass  # it is dying; its departure is reported by the poll
 
-    def probe(self, member: Member, role: Role, work: WorkItem, other: WorkItem | None = None) -> None:
+    def probe(self, member: WorkerHandle, role: Role, work: WorkItem, other: WorkItem | None = None) -> None:
         """Asks a throwaway worker for one side of the differential probe; ``other`` is another item of the order."""
-        self._send(member, Kind.PROBE, pickle.dumps((role, work, other), 5))
+        self._send(member, MessageKind.PROBE, pickle.dumps((role, work, other), 5))
 
     def let_go_on(self, worker: int) -> None:
         """Has a worker go on that waits to hear whether its large samples are compared."""
         member = self.members.get(worker)
         if member is not None:
-            self._send(member, Kind.GO)
+            self._send(member, MessageKind.GO)
 
     def end(self, worker: int, reason: str) -> None:
         """Ends a worker, if it lives: it may have died since it wrote."""
@@ -327,20 +329,20 @@ class Crew:
         if member is not None:
             self.kill(member, reason)
 
-    def pin(self, member: Member) -> None:
+    def pin(self, member: WorkerHandle) -> None:
         """Asks a worker to go on as one of the pinned tier."""
-        self._send(member, Kind.PIN)
+        self._send(member, MessageKind.PIN)
 
     def become(self, iteration: Iteration) -> None:
         """Workers that are started from here on get these constants; those that there are have them already."""
         self._iteration = iteration
 
-    def stop(self, member: Member) -> None:
+    def stop(self, member: WorkerHandle) -> None:
         """Tells a worker to finish the leases it has and leave."""
         member.draining = True
-        self._send(member, Kind.STOP)
+        self._send(member, MessageKind.STOP)
 
-    def kill(self, member: Member, reason: str, *, with_stack: bool = False) -> None:
+    def kill(self, member: WorkerHandle, reason: str, *, with_stack: bool = False) -> None:
         """Ends a worker at once; a :class:`Departure` follows when it is certainly dead."""
         member.killed_for = reason
         if not member.pid:
@@ -350,7 +352,7 @@ class Crew:
                 member.stack = self._template.dump_stack(member.pid)
         _end(member)
 
-    def _send(self, member: Member, kind: Kind, body: bytes = b"", fds: tuple[int, ...] = ()) -> None:
+    def _send(self, member: WorkerHandle, kind: MessageKind, body: bytes = b"", fds: tuple[int, ...] = ()) -> None:
         try:
             member.channel.send(kind, body, fds)
         except OSError:
@@ -375,7 +377,7 @@ class Crew:
         self._arrived = []
         return out
 
-    def _flush(self, member: Member) -> None:
+    def _flush(self, member: WorkerHandle) -> None:
         try:
             member.channel.flush()
         except OSError:
@@ -394,7 +396,7 @@ class Crew:
             return
         out.extend(map(functools.partial(Message, number), frames))
 
-    def _lose_channel(self, member: Member) -> None:
+    def _lose_channel(self, member: WorkerHandle) -> None:
         """The socket is closed; the process must be dead before its slots are used again."""
         member.gone = True
         self._arrived.append(Severance(member.identity.number))
@@ -407,7 +409,7 @@ class Crew:
         if self.template_lost and member.child is None:
             self._depart(member, _WITH_TEMPLATE)
 
-    def _reap(self, member: Member) -> None:
+    def _reap(self, member: WorkerHandle) -> None:
         """A worker that this process forked has ended."""
         assert member.child is not None
         fd = member.child.fileno()
@@ -424,19 +426,19 @@ class Crew:
             self._lose_template()
             return
         for frame in frames:
-            if frame.kind is Kind.SURVEYED:
+            if frame.kind is MessageKind.SURVEYED:
                 self._fingerprint = frame.body
                 continue
             number, value = pickle.loads(frame.body)
             member = self.members.get(number)
             if member is None:
                 continue
-            if frame.kind is Kind.SPAWNED:
+            if frame.kind is MessageKind.SPAWNED:
                 member.pid = value
-            elif frame.kind is Kind.EXITED:
+            elif frame.kind is MessageKind.EXITED:
                 self._exited(member, value)
 
-    def _exited(self, member: Member, status: int | str | None) -> None:
+    def _exited(self, member: WorkerHandle, status: int | str | None) -> None:
         number = member.identity.number
         if isinstance(status, str):  # it never was
             self._refuse(status)
@@ -455,7 +457,7 @@ class Crew:
             was_killed = not member.killed_for and status is not None and _ended_by(status, signal.SIGKILL)
             self._depart(member, member.killed_for or describe_exit(status), was_killed=was_killed)
 
-    def _depart(self, member: Member, cause: str, *, was_killed: bool = False) -> None:
+    def _depart(self, member: WorkerHandle, cause: str, *, was_killed: bool = False) -> None:
         row = member.identity.board_slot
         del self.members[member.identity.number]
         self._free_rows.append(row)
@@ -480,7 +482,7 @@ class Crew:
         """Has the template fingerprint its copy of the program, for :meth:`fingerprint` later."""
         self._fingerprint = None
         try:
-            self._template.channel.send(Kind.SURVEY)
+            self._template.channel.send(MessageKind.SURVEY)
         except OSError:
             self._lose_template()
 
@@ -494,7 +496,7 @@ class Crew:
             self._arrived = self.poll(left)
         return self._fingerprint or b""
 
-    def whereabouts(self, member: Member) -> Whereabouts:
+    def whereabouts(self, member: WorkerHandle) -> Whereabouts:
         """What a worker is doing now."""
         return self._template.board.read(member.identity.board_slot)
 
@@ -519,7 +521,7 @@ class Crew:
                 self._give_back(ring, slot)
 
 
-def _end(member: Member) -> None:
+def _end(member: WorkerHandle) -> None:
     """Kills a worker's process, if it is known and alive."""
     if member.child is not None:
         member.child.kill()

@@ -35,7 +35,7 @@ from stoker.feed.state import instructions as do
 from stoker.feed.state.in_flight import LARGE_BYTES
 from stoker.feed.state.machine import Machine
 from stoker.feed.transport.board import Departure
-from stoker.feed.transport.messages import Frame, Kind, ReadyHeader, unpack_lease, unpack_ready
+from stoker.feed.transport.messages import Frame, MessageKind, ReadyHeader, unpack_lease, unpack_ready
 from stoker.feed.transport.pack import unpack
 from stoker.feed.transport.rings import Payload, SlotKeeper
 from stoker.feed.transport.slots import Ring
@@ -278,7 +278,7 @@ class Engine:
         for arrival in arrivals:
             if type(arrival) is Message:
                 frame = arrival.frame
-                if frame.kind is Kind.READY:
+                if frame.kind is MessageKind.READY:
                     self._on_ready(arrival.worker, frame, *unpack_ready(frame.body))
                 elif handler := _MESSAGES.get(frame.kind):
                     getattr(self, handler)(arrival.worker, frame)
@@ -587,4 +587,4 @@ class Engine:
 
 
 _ACTIONS = {instruction: "_" + ev.snake_case(instruction.__name__) for instruction in do.Instruction.__subclasses__()}
-_MESSAGES = {kind: name for kind in Kind if hasattr(Engine, name := "_on_" + kind.name.lower())}
+_MESSAGES = {kind: name for kind in MessageKind if hasattr(Engine, name := "_on_" + kind.name.lower())}

@@ -12,7 +12,7 @@ import os
 import signal
 from dataclasses import dataclass
 
-from stoker.feed.shell.crew import Crew, Member, cpu_seconds, process_state
+from stoker.feed.shell.crew import Crew, WorkerHandle, cpu_seconds, process_state
 
 INTERVAL_S = 0.5
 STOPPED_GRACE_S = 1.0
@@ -34,7 +34,7 @@ class _Pulse:
 class Suspect:
     """A worker to be killed and replaced."""
 
-    member: Member
+    member: WorkerHandle
     cause: str
     is_stopped: bool
 
@@ -84,7 +84,7 @@ class Watch:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(crew.template_pid, signal.SIGKILL)
 
-    def _check(self, crew: Crew, member: Member, now_s: float) -> Suspect | None:
+    def _check(self, crew: Crew, member: WorkerHandle, now_s: float) -> Suspect | None:
         number = member.identity.number
         where = crew.whereabouts(member)
         cpu_s = cpu_seconds(member.pid)

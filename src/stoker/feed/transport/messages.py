@@ -29,7 +29,7 @@ _READY = struct.Struct("<QIiiBxxxQQddddQId")
 # check, stall_s
 
 
-class Kind(enum.IntEnum):
+class MessageKind(enum.IntEnum):
     """What a frame is for; the direction is fixed by the kind."""
 
     LEASE = 1
@@ -101,11 +101,13 @@ class LeaseFlag(enum.IntFlag):
     """Send no descriptor: the training process has hardly any left to receive it with."""
 
 
-FRAMING = Framing("<HBBQBxxx", 0x5354, 2, Kind, MAX_BODY_BYTES, hints=("", "; all processes must run one stoker"))
-Frame = FrameOf[Kind]
+FRAMING = Framing(
+    "<HBBQBxxx", 0x5354, 2, MessageKind, MAX_BODY_BYTES, hints=("", "; all processes must run one stoker")
+)
+Frame = FrameOf[MessageKind]
 
 
-class Channel(PolledChannel[Kind]):
+class Channel(PolledChannel[MessageKind]):
     """One end of the socketpair: a worker waits for its peer (``blocking``), the training process never does."""
 
     def __init__(self, sock: socket.socket, *, blocking: bool) -> None:

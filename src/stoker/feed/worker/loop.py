@@ -32,9 +32,9 @@ from stoker.feed.transport.board import BoardWriter
 from stoker.feed.transport.messages import (
     Channel,
     Frame,
-    Kind,
     LeaseFlag,
     LeaseHeader,
+    MessageKind,
     Place,
     ReadyHeader,
     unpack_lease,
@@ -62,7 +62,7 @@ class _Start(NamedTuple):
     """For which it had waited for a core so far."""
 
 
-class Worker:
+class DataWorker:
     """One data worker.
 
     Args:
@@ -87,16 +87,16 @@ class Worker:
         self._memory = PrivateMemory()
         self._delay = RunDelay()
         self._arena = SlotArena()
-        self._handlers: dict[Kind, Callable[[Frame], None]] = {
-            Kind.LEASE: self._on_lease,
-            Kind.RING: self._on_ring,
-            Kind.FORGET: self._on_forget,
-            Kind.ITERATION: self._on_iteration,
-            Kind.STOP: self._on_stop,
-            Kind.PROBE: self._on_probe,
-            Kind.STAGE: self._on_stage,
-            Kind.GO: self._on_go,
-            Kind.PIN: self._on_pin,
+        self._handlers: dict[MessageKind, Callable[[Frame], None]] = {
+            MessageKind.LEASE: self._on_lease,
+            MessageKind.RING: self._on_ring,
+            MessageKind.FORGET: self._on_forget,
+            MessageKind.ITERATION: self._on_iteration,
+            MessageKind.STOP: self._on_stop,
+            MessageKind.PROBE: self._on_probe,
+            MessageKind.STAGE: self._on_stage,
+            MessageKind.GO: self._on_go,
+            MessageKind.PIN: self._on_pin,
         }
         self._waits = self._heard = False
         self._probed = False
@@ -138,7 +138,7 @@ class Worker:
             if isinstance(entry, Iteration):
                 self._leases.append(entry)
             else:
-                self._channel.send(Kind.RETURNED, entry[0].pack(b""))
+                self._channel.send(MessageKind.RETURNED, entry[0].pack(b""))
 
     def _on_stop(self, _: Frame) -> None:
         self._stopping = True
@@ -168,7 +168,7 @@ class Worker:
             streams.adopt(())
             self._iteration = replace(iteration, tier=Tier.PINNED)
             self._fetcher = fetch.create_fetcher(self._program, self._iteration)
-        self._channel.send(Kind.PINNED, pickle.dumps(can))
+        self._channel.send(MessageKind.PINNED, pickle.dumps(can))
 
     def _on_iteration(self, frame: Frame) -> None:
         iteration: Iteration = pickle.loads(frame.body)
@@ -223,12 +223,12 @@ class Worker:
             self._send_evidence(item)
             return
         result = probe.run_apart(self._program, iteration, item, other, self._wait_for_leave)
-        self._channel.send(Kind.PROBED, pickle.dumps(("apart", result)))
+        self._channel.send(MessageKind.PROBED, pickle.dumps(("apart", result)))
 
     def _wait_for_leave(self, sample_bytes: int) -> None:
         """The samples of a probe are large: says so, and goes on when told to."""
         self._waits = True
-        self._channel.send(Kind.SIZED, pickle.dumps(sample_bytes))
+        self._channel.send(MessageKind.SIZED, pickle.dumps(sample_bytes))
         while self._waits:
             if not self._receive(wait=True):
                 raise ConnectionError
@@ -274,18 +274,18 @@ class Worker:
                     batch = self._stage(batch, self._seed_of(header.seq))
             packed = pack(batch)
         except ShardExhausted:
-            self._channel.send(Kind.ENDED, header.pack(b""))
+            self._channel.send(MessageKind.ENDED, header.pack(b""))
         except _UserError as error:
             failure = error.body
         except Exception as error:  # the batch can't be pickled
             failure = _wrap(error, self._where, -1)
         if header.flags & LeaseFlag.DIGEST and self._fetcher is not None:
-            self._channel.send(Kind.PROBED, pickle.dumps(("drew", self._fetcher.drew)))
+            self._channel.send(MessageKind.PROBED, pickle.dumps(("drew", self._fetcher.drew)))
         if packed is not None:
             self._send(header, packed, writer, start, check or self._check(lambda: packed))
         elif failure:
             self._board.clear()
-            self._channel.send(Kind.FAILED, header.pack(failure))
+            self._channel.send(MessageKind.FAILED, header.pack(failure))
         if isinstance(writer, FreshWriter):
             writer.close()
         return packed.payload_bytes if packed is not None else 0
@@ -301,7 +301,7 @@ class Worker:
     def _send_evidence(self, item: WorkItem) -> None:
         self._probed = True
         if self._iteration is None or self._fetcher is None:  # worker_init_fn raised: nothing to compare
-            self._channel.send(Kind.PROBED, pickle.dumps(("beside", probe.NOTHING)))
+            self._channel.send(MessageKind.PROBED, pickle.dumps(("beside", probe.NOTHING)))
             return
         with _warnings_unseen():
             self._look(lambda: self._send_digests(item))
@@ -310,7 +310,7 @@ class Worker:
         assert self._iteration is not None
         assert self._fetcher is not None
         result = probe.run_beside(self._program, self._iteration, item, drew=self._fetcher.drew)
-        self._channel.send(Kind.PROBED, pickle.dumps(("beside", result)))
+        self._channel.send(MessageKind.PROBED, pickle.dumps(("beside", result)))
 
     def _look(self, look: Callable[[], None]) -> None:
         """Compares samples; a mistake of ours is the training process's to tell."""
@@ -319,7 +319,7 @@ class Worker:
         except ConnectionError:  # the training process is gone
             raise
         except Exception as error:
-            self._channel.send(Kind.PROBED, pickle.dumps(("failed", trace_of(error))))
+            self._channel.send(MessageKind.PROBED, pickle.dumps(("failed", trace_of(error))))
 
     def _fetch(self, header: LeaseHeader, item: WorkItem, writer: SlotWriter | None) -> Any:
         if self._init_failure is not None:
@@ -367,7 +367,7 @@ class Worker:
             start.idle_s, done, self._memory.bytes, check, stall_s,
         )  # fmt: skip
         self._idle_since = time.monotonic()
-        self._channel.send(Kind.READY, ready.pack() + skeleton, fds, tail=inline)
+        self._channel.send(MessageKind.READY, ready.pack() + skeleton, fds, tail=inline)
         for fd in fds:
             os.close(fd)
         self._look_at_memory(done)  # the batch need not wait for it
@@ -392,9 +392,9 @@ class Worker:
             is_near = self._memory.is_near(budget)
         if not budget or self._stopping or not is_near:
             return
-        self._on_forget(Frame(Kind.FORGET, b""))
+        self._on_forget(Frame(MessageKind.FORGET, b""))
         self._stopping = True
-        self._channel.send(Kind.RETIRING, pickle.dumps(self._memory.bytes))
+        self._channel.send(MessageKind.RETIRING, pickle.dumps(self._memory.bytes))
 
     def _store(
         self, packed: Packed, writer: SlotWriter | None, flags: LeaseFlag

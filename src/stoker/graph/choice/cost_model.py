@@ -51,7 +51,7 @@ class Prices:
             raise ValueError(f"`min_saving_frac` must be in [0, 1], got {self.min_saving_frac}")
 
 
-class Ledger:
+class CutAccounts:
     """The accounts of one graph at given prices."""
 
     def __init__(self, graph: Graph, prices: Prices) -> None:

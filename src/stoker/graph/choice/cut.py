@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from stoker.core.units import format_seconds
 from stoker.graph.choice import reasons
-from stoker.graph.choice.cost_model import Ledger, Prices
+from stoker.graph.choice.cost_model import CutAccounts, Prices
 from stoker.graph.choice.min_cut import SINK, SOURCE, Network
 from stoker.graph.dataflow import Cut, Graph
 
@@ -31,7 +31,7 @@ def choose(graph: Graph, prices: Prices) -> Cut:
     Source: project selection (Picard 1976) as a minimum cut. A node on the source's side moves. A tensor to send is
     one vertex more, so that it is paid once however many nodes that stay use it.
     """
-    ledger = Ledger(graph, prices)
+    ledger = CutAccounts(graph, prices)
     moved, worth = _shortest(ledger)
     saved_s = ledger.shorter_s(moved)
     least_s = max(prices.min_saving_s, prices.min_saving_frac * graph.step_s)
@@ -57,7 +57,7 @@ def choose(graph: Graph, prices: Prices) -> Cut:
     )
 
 
-def _shortest(ledger: Ledger) -> tuple[frozenset[int], frozenset[int]]:
+def _shortest(ledger: CutAccounts) -> tuple[frozenset[int], frozenset[int]]:
     """The cut with the shortest steps, and the one that would have them if data workers had any time.
 
     Where steps would wait for data workers, dearer prices of their time give cuts that take less of it.
@@ -66,7 +66,7 @@ def _shortest(ledger: Ledger) -> tuple[frozenset[int], frozenset[int]]:
     if ledger.shorter_s(worth) >= ledger.saved_ns(worth) / 1e9:
         return worth, worth
     dearer = [
-        _minimum_cut(Ledger(ledger.graph, replace(ledger.prices, worker_s_price=price)))
+        _minimum_cut(CutAccounts(ledger.graph, replace(ledger.prices, worker_s_price=price)))
         for price in _DEARER
         if price > ledger.prices.worker_s_price
     ]
@@ -87,12 +87,12 @@ def value_of(graph: Graph, moved: Iterable[int], prices: Prices) -> float:
     Raises:
         ValueError: One of the nodes cannot move, or depends on one that is not moved.
     """
-    ledger, chosen = Ledger(graph, prices), frozenset(moved)
+    ledger, chosen = CutAccounts(graph, prices), frozenset(moved)
     _check(ledger, chosen)
     return ledger.value_ns(chosen) / 1e9
 
 
-def _check(ledger: Ledger, moved: Set[int]) -> None:
+def _check(ledger: CutAccounts, moved: Set[int]) -> None:
     for number in sorted(moved):
         if number not in ledger.movable:
             why = ledger.obstacles.get(number) or ledger.graph.nodes[number].state
@@ -115,7 +115,7 @@ class _Plan:
     """A capacity that no minimum cut cuts."""
 
 
-def _minimum_cut(ledger: Ledger) -> frozenset[int]:
+def _minimum_cut(ledger: CutAccounts) -> frozenset[int]:
     network = Network()
     weights = {number: ledger.gain_ns(number) - ledger.price_ns(number) for number in sorted(ledger.movable)}
     # Moving nothing cuts the edges from the source alone: nothing dearer is ever cut.
@@ -134,7 +134,7 @@ def _minimum_cut(ledger: Ledger) -> frozenset[int]:
     return frozenset(number for number, vertex in plan.nodes.items() if vertex in side)
 
 
-def _add_tensors(ledger: Ledger, plan: _Plan) -> None:
+def _add_tensors(ledger: CutAccounts, plan: _Plan) -> None:
     """A vertex for each tensor that may have to be sent; on the sink's side, the training process has it."""
     tensors: dict[int, int] = {}
     for number, vertex in plan.nodes.items():
@@ -150,7 +150,7 @@ def _add_tensors(ledger: Ledger, plan: _Plan) -> None:
             plan.network.edge(vertex, tensors[base], ledger.gain_ns(number))
 
 
-def _tensor(ledger: Ledger, plan: _Plan, value: int) -> int:
+def _tensor(ledger: CutAccounts, plan: _Plan, value: int) -> int:
     takers = ledger.takers[value]
     if value in ledger.kept or not takers <= ledger.movable:
         return SINK

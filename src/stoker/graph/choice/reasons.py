@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Set
 
 from stoker.core.units import format_bytes, format_seconds
-from stoker.graph.choice.cost_model import Ledger
+from stoker.graph.choice.cost_model import CutAccounts
 
 
-def reasons(ledger: Ledger, moved: Set[int]) -> dict[int, str]:
+def reasons(ledger: CutAccounts, moved: Set[int]) -> dict[int, str]:
     """For each stateless node that stays beside the best cut, why."""
     found: dict[int, str] = {}
     together: dict[int, frozenset[int]] = {}
@@ -25,7 +25,7 @@ def reasons(ledger: Ledger, moved: Set[int]) -> dict[int, str]:
     return found
 
 
-def _reason(ledger: Ledger, moved: Set[int], number: int, together: frozenset[int]) -> str:
+def _reason(ledger: CutAccounts, moved: Set[int], number: int, together: frozenset[int]) -> str:
     """Looks at what would change if a node moved with all that it depends on."""
     node = ledger.graph.nodes[number]
     if node.is_view:
@@ -53,13 +53,13 @@ def _reason(ledger: Ledger, moved: Set[int], number: int, together: frozenset[in
     return f"{what}: {format_seconds(send_ns / 1e9)} to send against {format_seconds(calls_ns / 1e9)} saved"
 
 
-def _freed(ledger: Ledger, value: int, moved: Set[int], after: Set[int]) -> bool:
+def _freed(ledger: CutAccounts, value: int, moved: Set[int], after: Set[int]) -> bool:
     """Whether a value that is sent now would not be sent any more."""
     producer = ledger.graph.values[value].producer
     return producer in moved and ledger.needed(value, moved) and not ledger.needed(value, after)
 
 
-def _cheap(ledger: Ledger, number: int) -> str:
+def _cheap(ledger: CutAccounts, number: int) -> str:
     seconds = ledger.graph.nodes[number].seconds
     if seconds <= ledger.prices.verify_s:
         return f"costs no more than verifying it ({format_seconds(seconds)})"

@@ -14,7 +14,7 @@ class Arm(enum.Enum):
     OFF = "off"
 
 
-class Trial:
+class CutTrial:
     """Alternates the arms in blocks and compares the medians of the time from batch to batch.
 
     One that is lost while other things disturbed the program, too, is made again later.

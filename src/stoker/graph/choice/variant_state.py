@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 
-class Phase(enum.Enum):
+class VariantPhase(enum.Enum):
     """What is done with the steps."""
 
     RECORDING = enum.auto()
@@ -51,7 +51,7 @@ class VariantState:
     WINDOW: ClassVar[int] = 32
     """Steps over which broken ones are counted."""
 
-    phase: Phase = Phase.RECORDING
+    phase: VariantPhase = VariantPhase.RECORDING
     compared: int = 0
     steps: int = 0
     in_a_row: int = 0
@@ -64,18 +64,18 @@ class VariantState:
 
     def begin_comparing(self) -> None:
         """Another cut is in force."""
-        self.phase = Phase.COMPARING
+        self.phase = VariantPhase.COMPARING
         self.compared = self.steps = self.in_a_row = 0
         self.missed.clear()
 
     def looks_again(self) -> bool:
         """Whether, at the end of an iteration, one that was left whole is recorded again: ever more seldom."""
-        if self.phase is not Phase.WHOLE:
+        if self.phase is not VariantPhase.WHOLE:
             return False
         self.iterations += 1
         if self.iterations.bit_count() > 1:
             return False
-        self.phase = Phase.RECORDING
+        self.phase = VariantPhase.RECORDING
         return True
 
     def on_step(
@@ -112,10 +112,10 @@ class VariantState:
             return Finding(Shown.OTHER_PHASE, (missed,))
         if self.steps >= self.WINDOW:
             return self._close_window()
-        if self.phase is Phase.COMPARING and complete:
+        if self.phase is VariantPhase.COMPARING and complete:
             self.compared += 1
             if self.compared >= self.COMPARED_STEPS:
-                self.phase = Phase.ON
+                self.phase = VariantPhase.ON
                 return Finding(Shown.PROVEN)
         return None
 

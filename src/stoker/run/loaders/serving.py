@@ -39,7 +39,7 @@ from stoker.run.settings import RunSettings
 from stoker.scale.budget import CpuLedger, rank_bytes, rank_cores
 from stoker.scale.job import JobAutoscaler
 from stoker.scale.limits import JobScalingConfig
-from stoker.ui.windows import Window, between
+from stoker.ui.windows import RecordedWindow, between
 
 if TYPE_CHECKING:
     from stoker.run.loaders.cutting import Cutting
@@ -236,7 +236,7 @@ class Serving:
             optimizer_steps=done.optimizer_steps,
         )
 
-    def overall(self, feed: LoaderFeed) -> Window | None:
+    def overall(self, feed: LoaderFeed) -> RecordedWindow | None:
         """A loader from its first delivery to its last one, as every report has it; None before the second."""
         clock = self.clock.of(feed)
         if clock.first is None or clock.last is None:

@@ -18,7 +18,7 @@ from stoker.cache.cluster.messages.frames import MAX_DESCRIPTION_BYTES, Reason
 from stoker.cache.cluster.server.protocols import Mount
 from stoker.cache.names import ObjectName, span_of
 from stoker.cache.object_metadata import Description
-from stoker.cache.policies import Life, Rule
+from stoker.cache.policies import PageLife, Rule
 from stoker.cache.protocols import Pages
 from stoker.cache.rules import Rules
 from stoker.cache.versions import Version
@@ -201,7 +201,7 @@ class Fills:
         if start >= end:
             raise NotServed(Reason.MALFORMED)
         key = name.key(index)
-        life = Life.PINNED if pin else rule.life if self._owns(name, index) else Life.COPY
+        life = PageLife.PINNED if pin else rule.life if self._owns(name, index) else PageLife.COPY
         with self._pages.filling(key):  # another process on the same directory may be at it
             entry = self._pages.lookup(key)
             if entry is not None and entry.version == version.digest:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from stoker.cache.policies import Life
+from stoker.cache.policies import PageLife
 
 
 class Shelf(NamedTuple):
     """What pages of one segment have in common."""
 
     group: int
-    life: Life
+    life: PageLife
     rule: int
 
 
@@ -34,7 +34,7 @@ class Refusal(NamedTuple):
 class Refuser(Protocol):
     """Who refuses room."""
 
-    def refused(self, life: Life) -> Refusal:
+    def refused(self, life: PageLife) -> Refusal:
         """The last time that there was no room for pages of a life."""
         ...
 
@@ -56,7 +56,7 @@ class Refusals:
 
     def note(self, shelf: Shelf, length: int) -> None:
         """The room has just refused a page of so many bytes."""
-        if shelf.life is not Life.PINNED:  # for those, files that are in use go too
+        if shelf.life is not PageLife.PINNED:  # for those, files that are in use go too
             self._of[shelf] = (length, self._room.refused(shelf.life))
 
     def forget(self, shelf: Shelf) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stoker.cache.policies import Life
+from stoker.cache.policies import PageLife
 from stoker.cache.store.files.maps import is_in_use, remove_unused
 from stoker.cache.store.files.segments import FIRST_RECORD_AT
 from stoker.cache.store.files.table import FileKind, FileTable, Row, RowState
@@ -97,9 +97,9 @@ class SpaceBounds:
         rules = self._settings.all_rules
         return rules[rule].quota_bytes if rule < len(rules) else None
 
-    def make(self, num_bytes: int, life: Life, rule: int) -> bool:
+    def make(self, num_bytes: int, life: PageLife, rule: int) -> bool:
         """Remove what may go for so many bytes; whether something went. Under no lock."""
-        if life is not Life.PINNED and self.stands(self.refused(life)):
+        if life is not PageLife.PINNED and self.stands(self.refused(life)):
             return False
         begun, changes = time.thread_time(), self._table.changes
         with self._locks.evicting() as held:
@@ -108,18 +108,18 @@ class SpaceBounds:
             # Files that were just given up are let go of by their readers in a moment.
             asking_s = time.thread_time() - begun if self._table.changes == changes else 0.0
             until = time.monotonic() + max(_LETTING_GO_S, _REFUSED_FACTOR * asking_s)
-            self._refused[life is Life.COPY] = Refusal(until, self._table.changes)
+            self._refused[life is PageLife.COPY] = Refusal(until, self._table.changes)
         return done
 
-    def refused(self, life: Life) -> Refusal:
+    def refused(self, life: PageLife) -> Refusal:
         """The last time that there was no room for pages of a life; for copies there is less than for others."""
-        return self._refused[life is Life.COPY]
+        return self._refused[life is PageLife.COPY]
 
     def stands(self, refusal: Refusal) -> bool:
         """Whether it still counts."""
         return time.monotonic() < refusal.until and self._table.changes == refusal.changes
 
-    def _make(self, num_bytes: int, life: Life, rule: int) -> bool:
+    def _make(self, num_bytes: int, life: PageLife, rule: int) -> bool:
         self._pulse.flush()
         went = self._reap()
         rows = self._table.rows()
@@ -141,8 +141,8 @@ class SpaceBounds:
             if bytes_needed > 0:
                 choice = choose(
                     self._settings.eviction or "epoch", among, self._pulse.clock, bytes_needed,
-                    self._settings.max_idle_s, force=life is Life.PINNED,
-                    for_copy=life is Life.COPY,
+                    self._settings.max_idle_s, force=life is PageLife.PINNED,
+                    for_copy=life is PageLife.COPY,
                 )  # fmt: skip
                 victims.update((file.row, file) for file in choice.victims)
                 for file in choice.spared:
@@ -156,7 +156,7 @@ class SpaceBounds:
         if content.state not in (RowState.OPEN, RowState.SEALED):
             return None
         expired = content.expires <= now
-        if content.life == Life.PINNED and content.live_pages and not expired:
+        if content.life == PageLife.PINNED and content.live_pages and not expired:
             return None
         if content.state == RowState.OPEN and content.kind == FileKind.SEGMENT and not self._is_unclaimed(row):
             return None
@@ -165,7 +165,7 @@ class SpaceBounds:
             return None
         return FileState(
             row, content.id, content.group, content.allocated, 0 if expired else content.live_pages,
-            mark.last_read, now - mark.last_time, mark.num_reads, mark.passed, content.life == Life.COPY,
+            mark.last_read, now - mark.last_time, mark.num_reads, mark.passed, content.life == PageLife.COPY,
             _dead_frac(content),
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from stoker.cache.names import PAGE_BYTES, ObjectName, span_of
-from stoker.cache.policies import Life
+from stoker.cache.policies import PageLife
 from stoker.cache.store.files.checksums import Readable, sums_bytes, sums_of
 from stoker.cache.store.files.holes import Span
 from stoker.cache.store.files.maps import open_locked
@@ -169,7 +169,7 @@ class LargeFiles:
             except OSError:
                 return False  # the disk is full or broken
 
-    def _raise_life(self, file: _Open, life: Life) -> None:
+    def _raise_life(self, file: _Open, life: PageLife) -> None:
         """A file is kept as long as any page in it is to be."""
         if life.outlasts(self._table.get(file.row).life):
             with self._locks.publishing(self._lock_wait_s) as held:
@@ -281,7 +281,7 @@ class LargeFiles:
         old = self._index.find(key)
         now = time.time()
         size = description_bytes(version.size)
-        timed = shelf.life in (Life.TIMED, Life.COPY) and shelf.rule < len(self._ttl_s)
+        timed = shelf.life in (PageLife.TIMED, PageLife.COPY) and shelf.rule < len(self._ttl_s)
         ttl_s = self._ttl_s[shelf.rule] if timed else float("inf")
         row, content = self._table.add(
             state=RowState.MAKING, kind=FileKind.LARGE, life=shelf.life, rule=shelf.rule, group=shelf.group,

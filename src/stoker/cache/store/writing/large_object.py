@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from xxhash import xxh3_64_digest
 
 from stoker.cache.names import PAGE_BYTES, ObjectName, key_of, pages_of, span_of
-from stoker.cache.policies import Life
+from stoker.cache.policies import PageLife
 from stoker.cache.store.block_sum_cache import LONGEST_BYTES, PIECE_BYTES
 from stoker.cache.store.files.checksums import BLOCK_BYTES, SUM_BYTES, Bytes
 from stoker.cache.store.files.maps import WHOLE, Mapped
@@ -52,7 +52,7 @@ class OwningStore(Protocol):
 
     def put(
         self, name: ObjectName, index: int, version: Version, payload: Bytes, *,
-        rule: int = 0, life: Life = Life.NORMAL, checked_at: float,
+        rule: int = 0, life: PageLife = PageLife.NORMAL, checked_at: float,
     ) -> bool:  # fmt: skip
         """Keeps a page."""
         ...

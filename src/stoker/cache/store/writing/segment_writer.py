@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from stoker.cache.names import ObjectName
-from stoker.cache.policies import Life
+from stoker.cache.policies import PageLife
 from stoker.cache.store.files.checksums import sums_of
 from stoker.cache.store.files.records import pack_header
 from stoker.cache.store.files.segments import FIRST_RECORD_AT, SegmentWriter, make_segment
@@ -49,7 +49,7 @@ class Growth(Refuser, Protocol):
         """Most bytes of a rule's pages."""
         ...
 
-    def make(self, num_bytes: int, life: Life, rule: int) -> bool:
+    def make(self, num_bytes: int, life: PageLife, rule: int) -> bool:
         """Remove what may go for so many bytes; whether something went. Under no lock."""
         ...
 
@@ -312,7 +312,7 @@ class Writers:
         return SegmentWriter(fd, content.id, row, FIRST_RECORD_AT, self._until(content))
 
     def _ttl_of(self, shelf: Shelf) -> float:
-        timed = shelf.life in (Life.TIMED, Life.COPY) and shelf.rule < len(self._ttl_s)
+        timed = shelf.life in (PageLife.TIMED, PageLife.COPY) and shelf.rule < len(self._ttl_s)
         return self._ttl_s[shelf.rule] if timed else float("inf")
 
     @staticmethod
