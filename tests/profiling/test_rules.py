@@ -327,7 +327,7 @@ class TestFiles:
     def test_what_is_wrong_with_one_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(RunFolderError, match="holds no `profile"):
             Anchor.from_run(tmp_path)
-        with pytest.raises(RunFolderError, match="is no file"):
+        with pytest.raises(RunFolderError, match="is not a file"):
             Anchor.from_run(tmp_path / "none")
         (tmp_path / "profile.json").write_text("{")
         with pytest.raises(RunFolderError, match="cannot be read"):
