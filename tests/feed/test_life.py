@@ -260,6 +260,20 @@ def test_a_mistake_where_workers_are_started_is_told_and_does_no_harm() -> None:
     assert found.phase is Phase.IN_PROCESS
 
 
+def test_where_no_worker_can_be_started_the_loader_stays_and_that_is_no_mistake() -> None:
+    found = tried()
+    found.on(ev.Next(TRIAL_BATCHES))
+    assert kinds(found.on(ev.NotStarted(LOST))) == [do.Notice, do.Stay, do.MakeHere]
+    assert found.phase is Phase.IN_PROCESS
+
+
+def test_a_program_that_goes_on_after_an_error_where_workers_are_started_gets_its_batches() -> None:
+    found = tried()
+    assert found.on(ev.Next(TRIAL_BATCHES)) == [do.Start()]  # which its signal handler interrupts
+    assert found.on(ev.Next(TRIAL_BATCHES)) == [do.MakeHere()]
+    assert found.phase is Phase.IN_PROCESS
+
+
 def test_an_iteration_that_ends_within_its_trial_is_tried_again() -> None:
     found = on_trial()
     found.on(ev.Next(0))
@@ -348,20 +362,20 @@ def test_a_moved_loader_that_loses_its_workers_goes_on_here() -> None:
     assert kinds(found.on(ev.Stranded(LOST))) == [do.Notice, do.Leave, do.MakeHere]
 
 
-def test_during_the_comparison_it_is_not_known_whether_it_could() -> None:
+def test_one_that_loses_them_while_it_is_compared_goes_on_here_as_well() -> None:
     found = with_twin()
     found.on(ev.Next(4))
-    assert found.on(ev.Stranded(LOST)) == [do.Raise(LOST)]
+    assert kinds(found.on(ev.Stranded(LOST))) == [do.Notice, do.Leave, do.MakeHere]
 
 
 # -- any life ----------------------------------------------------------------------------------------------------------
 
 ANSWERS: dict[type, Any] = {
     do.AwaitFirst: st.builds(ev.FirstMade, st.booleans()),
-    do.Settle: st.builds(ev.Settled, st.booleans()),
+    do.Settle: st.builds(ev.Settled, st.booleans()) | st.just(ev.Stranded(LOST)),
     do.BeginTrial: st.sampled_from([ev.TrialBegun(None, 0, 0.0), ev.TrialBegun(3, 0, 0.0), ev.NotExamined()]),
-    do.Start: st.just(ev.Started()) | st.just(ev.NotStarted(OSError())),
-    do.CompareTwin: st.builds(ev.TwinCompared, st.booleans()),
+    do.Start: st.just(ev.Started()) | st.just(ev.NotStarted(OSError())) | st.just(ev.NotStarted(LOST)),
+    do.CompareTwin: st.builds(ev.TwinCompared, st.booleans()) | st.just(ev.Stranded(LOST)),
     do.Look: st.builds(ev.Looked, st.booleans()),
 }  # fmt: skip
 DELIVERS = (do.Take, do.MakeHere, do.MakeTwin)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 
-from tests.faults.serve import loader_of, served
+from tests.faults.data import Numbers
+from tests.faults.serve import assert_same, loader_of, served
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -78,6 +79,19 @@ def test_where_no_workers_are_wanted_every_later_epoch_is_made_in_the_program(tm
             assert [float(number) for batch in loader for number in batch] == list(range(32))
             assert set(told.read_text().split()) == {str(os.getpid())}
     assert record.tiers()[-1] == "elastic"
+
+
+def test_where_no_workers_are_wanted_samplers_draw_when_torchs_would() -> None:
+    """Two of them begin before the first batch of either: each takes its seed from the program's stream inside iter."""
+
+    def run() -> list[Any]:
+        one, other = (loader_of(Numbers(40), shuffle=True) for _ in range(2))
+        torch.manual_seed(7)
+        return [[batch, torch.rand(1)] for _ in range(2) for pair in zip(one, other, strict=True) for batch in pair]
+
+    expected = run()
+    with served(workers=0):
+        assert_same(run(), expected)
 
 
 def test_where_no_workers_are_wanted_loaders_without_any_are_not_tried(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from stoker.core.errors import DifferentResultError
 from stoker.feed.loader import supply
 from stoker.feed.loader.pinning import Pinner
 from stoker.feed.state import life
+from stoker.feed.state.trial import TRIAL_BATCHES
 from stoker.records import events
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
@@ -193,15 +195,46 @@ def test_no_batch_is_pinned_ahead_before_it_is_known_who_makes_it() -> None:
 
 @pytest.mark.usefixtures("pins_ahead")
 def test_batch_that_is_pinned_ahead_is_not_the_next_iterations() -> None:
-    with Served(workers=2):
+    with Served(workers=2) as served:
         loader = DataLoader(Slow(64, 0.0), batch_size=8, num_workers=2, persistent_workers=True)
-        for _ in range(2):
+        for epoch in range(3):
             for step, batch in enumerate(loader):
                 assert float(batch[0, 0]) == 8.0 * step
-                if step == 3:
+                if step == 3 and epoch < 2:
                     break
                 time.sleep(0.1)  # the next one is made
         del loader
+    last = [e for e in served.events if isinstance(e, events.Progress)][-1]
+    assert last.batches == 4 + 4 + 8, "what was pinned ahead and not delivered is not counted"
+
+
+@pytest.mark.usefixtures("pins_ahead")
+def test_batch_that_is_made_again_is_the_one_that_was_pinned_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life, "RECHECK_EVERY", 20)
+    with Served() as served:
+        for step, batch in enumerate(DataLoader(Slow(400, 0.004), batch_size=8)):
+            assert float(batch[0, 0]) == 8.0 * step
+            time.sleep(0.02)  # the next one is made
+    assert {tier for tier, _ in served.opened} == {"elastic"}, served.opened
+
+
+class Refusing(Slow):
+    """One sample raises, wherever it is made."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 8 * TRIAL_BATCHES:
+            raise KeyError(index)
+        return super().__getitem__(index)
+
+
+def test_batch_that_raises_in_both_places_is_no_difference() -> None:
+    with Served() as served:
+        batches, found = iter(DataLoader(Refusing(480, 0.008), batch_size=8)), []
+        while len(found) < 59:
+            with contextlib.suppress(KeyError):
+                found.append(float(next(batches)[0, 0]))
+    assert found == [8.0 * step for step in range(60) if step != TRIAL_BATCHES]
+    assert {tier for tier, _ in served.opened} == {"elastic"}, served.opened
 
 
 def test_exceptions_come_bare() -> None:

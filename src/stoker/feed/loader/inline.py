@@ -50,7 +50,16 @@ class InlineMaker:
 
 
 class InProcess:
-    """The rest of an iteration, made in this process from the same order."""
+    """The rest of an iteration, made in this process from the same order.
+
+    Args:
+        make: makes the batch of an item with this number.
+        works: items that are drawn already.
+        draw: gives the next one, or None.
+        seq: number of the first item.
+        ahead: items that torch would have drawn behind the one that it delivers: the sampler, too, draws from streams
+            of the program, in turns with it.
+    """
 
     def __init__(
         self,
@@ -58,17 +67,29 @@ class InProcess:
         works: Sequence[WorkItem],
         draw: Callable[[], WorkItem | None],
         seq: int,
+        ahead: int,
     ) -> None:
         self._make = make
         self._works = deque(works)
         self._draw = draw
+        self._ahead = ahead
         self.seq = seq
         """Number of the next item."""
+        while len(self._works) < ahead and self._draw_ahead():
+            pass
 
     def next(self) -> tuple[WorkItem, Any]:
         """The next item and its batch; raises :class:`IterationEnd` at the end, and what making it raises."""
         work = self._works.popleft() if self._works else self._draw()
         if work is None:
             raise IterationEnd
+        if len(self._works) < self._ahead:
+            self._draw_ahead()
         seq, self.seq = self.seq, self.seq + 1
         return work, self._make(seq, work)
+
+    def _draw_ahead(self) -> bool:
+        work = self._draw()
+        if work is not None:
+            self._works.append(work)
+        return work is not None

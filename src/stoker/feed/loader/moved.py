@@ -65,8 +65,8 @@ class Undeclared:
         self._program = feed.program_of(loader)
         self._looks = Looks(loader, self._program, keeps_random=feed.services.config.random == "keep")
         self._watched: tuple[object, ...] = ()
-        self._twin = b""
-        """Digest of the batch that is made in both places."""
+        self._twin: bytes | None = None
+        """Digest of the batch that is made in both places; None where making it here has failed."""
         self._fetcher = self._begin_fetching(order, cursor)
 
     def _begin_fetching(self, order: Order, cursor: Cursor | None) -> Any:
@@ -140,10 +140,10 @@ class Undeclared:
         """A batch that workers make as well was made here."""
         self._twin = self._digest(batch)
 
-    def differs_from_twin(self, item: Any) -> bool:
-        """Whether what a worker made is another batch."""
-        twin, self._twin = self._twin, b""
-        return self._digest(item) != twin
+    def differs_from_twin(self, item: Any | None) -> bool:
+        """Whether what a worker made (None where it failed as well) is another batch."""
+        twin, self._twin = self._twin, None
+        return (item is None) != (twin is None) or (item is not None and self._digest(item) != twin)
 
     def differ(self, here: Any, moved: Any) -> bool:
         """Whether a batch made here is another than the one that a worker made, as far as that can be told."""

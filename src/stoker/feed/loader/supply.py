@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from torch.utils.data import DataLoader
 
 from stoker.core.errors import WorkerStartError
-from stoker.core.mishaps import is_own
+from stoker.core.mishaps import is_own, reraise_from_handler
 from stoker.feed.loader.inline import InlineMaker, InProcess
-from stoker.feed.loader.loader_feed import LoaderFeed
+from stoker.feed.loader.loader_feed import LoaderFeed, torchs_lookahead
 from stoker.feed.loader.moved import STAYS, Undeclared
 from stoker.feed.loader.pinning import Pinner
 from stoker.feed.order.cursor import Cursor
@@ -51,8 +51,8 @@ class Supply:
         self.life = Life(declared=loader.num_workers, elastic=False, candidate=False)  # of no iteration yet
         self.engine: Engine | None = None
         self._pinner: Pinner | None = None
-        self._ahead: tuple[int, int, WorkItem] | None = None
-        """``after`` and ``seq`` of the batch that is being pinned, and its item."""
+        self._ahead: tuple[int, int, WorkItem, FailedItem | None] | None = None
+        """``after`` and ``seq`` of the batch that is being pinned, its item, and its failure if there is no batch."""
         self.after: int | None = None
         """The first item that the program lacks once it has this batch; None: one further on."""
         self.seq = 0
@@ -65,6 +65,8 @@ class Supply:
         self._loader, self._order, self._base_seed, self._cursor = loader, order, base_seed, cursor
         self._here: InProcess | None = None
         self._first: WorkItem | None = None  # handed out before the verdict
+        self._has_twin = False
+        """The program has the next batch of the workers already: it was made here as well."""
         self.life = Life(
             declared=loader.num_workers,
             elastic=choice.tier is Tier.ELASTIC,
@@ -148,11 +150,14 @@ class Supply:
             return self._from_workers()
         engine = self._running()
         engine.fill()  # at the first next, not inside iter(), torch draws without workers
-        work = engine.first_work() if take.repeat else None
+        work = self._next_work(engine) if take.repeat else None
         batch = self._from_workers()
         if work is not None and type(batch) is not ev.Stranded:
             self._repeat(work, batch)
         return batch
+
+    def _next_work(self, engine: Engine) -> WorkItem | None:
+        return self._ahead[2] if self._ahead is not None else engine.first_work()
 
     def _repeat(self, work: WorkItem, batch: Any) -> None:
         """Makes a batch here as well."""
@@ -179,9 +184,9 @@ class Supply:
         """The same in pinned memory, and has the one behind it pinned meanwhile."""
         state = engine.state
         if self._ahead is not None:
-            self.after, self.seq, _ = self._ahead
+            self.after, self.seq, _, failed = self._ahead
             self._ahead = None
-            batch = pinner.result()
+            batch = pinner.result() if failed is None else self._build(failed)
             with contextlib.suppress(WorkerStartError):  # asking for the next one finds out again
                 engine.pump()
             engine.fill()
@@ -193,11 +198,17 @@ class Supply:
         if work is not None and self.life.phase is Phase.FEEDING and engine.has_ready_head and self._loader.in_order:
             with contextlib.suppress(WorkerStartError):
                 result = self._surely(_without_refill)
-                pinner.submit(lambda: self._build(result))
-                self._ahead = state.items.cursor, state.delivered_seq, work
+                failed = None
+                if isinstance(result, FailedItem):
+                    failed = result  # the program's code may run again: in its own thread, when it asks for the batch
+                else:
+                    pinner.submit(functools.partial(engine.build, result))
+                self._ahead = state.items.cursor, state.delivered_seq, work, failed
         return batch
 
     def _forget_ahead(self) -> None:
+        if self._ahead is not None and self._ahead[3] is None:
+            self._count(self._ahead[2], -1)
         self._ahead = None
         if self._pinner is not None:
             self._pinner.forget()
@@ -248,13 +259,12 @@ class Supply:
             self._first = engine.first_work()
         return ev.FirstMade(is_safe)
 
-    def _settle(self, _: do.Settle) -> ev.Settled:
+    def _settle(self, _: do.Settle) -> ev.Settled | ev.Stranded:
         """The probe's verdict; probed a second time when the template dies meanwhile."""
         try:
-            return ev.Settled(self._feed.settle(self._running(), self._loader))
+            return ev.Settled(self._surely(lambda engine: self._feed.settle(engine, self._loader)))
         except WorkerStartError as error:
-            self._replace_crew(error)
-            return ev.Settled(self._feed.settle(self._running(), self._loader))
+            return ev.Stranded(error)
 
     def _go_pinned(self, _: do.GoPinned) -> None:
         engine = self._running()
@@ -282,10 +292,11 @@ class Supply:
     def _leave(self, _: do.Leave) -> None:
         engine = self._running()
         first, works = engine.state.items.cursor, self._end_workers()
+        if self._has_twin:
+            first, works, self._has_twin = first + 1, works[1:], False
         if self._ahead is not None:  # what it is made from may have changed since
-            first, work = self._ahead[1:]
-            works.insert(0, work)
-            self._count(work, -1)
+            first = self._ahead[1]
+            works.insert(0, self._ahead[2])
             self._forget_ahead()
         self._make_from(first, works, engine.iteration)
 
@@ -298,9 +309,10 @@ class Supply:
         """From this item on, batches are made here."""
         if self._loader.num_workers:
             maker, pin = InlineMaker(self._program, iteration), self._pin
-            self._here = InProcess(lambda seq, work: pin(maker.make(seq, work)), works, self.draw, first)
+            ahead = torchs_lookahead(self._loader)
+            self._here = InProcess(lambda seq, work: pin(maker.make(seq, work)), works, self.draw, first, ahead)
         else:
-            self._here = InProcess(self._undeclared.make, works, self.draw, first)
+            self._here = InProcess(self._undeclared.make, works, self.draw, first, 0)
 
     def _elastic(self) -> Iteration:
         return self._feed.iteration(self._base_seed, Tier.ELASTIC)
@@ -339,7 +351,7 @@ class Supply:
         try:
             self.engine = self._feed.start_engine(self._loader, self._elastic(), self._order, first=first)
         except Exception as error:
-            if not is_own(error):
+            if not (is_own(error) or isinstance(error, WorkerStartError)):
                 raise
             return ev.NotStarted(error)
         self._here = None
@@ -351,17 +363,22 @@ class Supply:
         work = engine.first_work()
         if work is None:
             raise IterationEnd
+        self._has_twin = True
         batch = self._counted(lambda: (work, self._undeclared.make(self.seq, work)))
         self._undeclared.keep_twin(batch)
         return batch
 
-    def _compare_twin(self, _: do.CompareTwin) -> ev.TwinCompared:
+    def _compare_twin(self, _: do.CompareTwin) -> ev.TwinCompared | ev.Stranded:
         counters = self._feed.counters
-        counted = counters.batches, counters.samples  # with it, where it was made here
-        result = self._surely(_without_refill)
-        counters.batches, counters.samples = counted
-        failed = isinstance(result, FailedItem)
-        return ev.TwinCompared(failed or self._undeclared.differs_from_twin(self._running().build(result)))
+        counted = counters.batches, counters.samples, counters.starved_steps  # with it, where it was made here
+        try:
+            result = self._surely(_without_refill)
+        except WorkerStartError as error:
+            return ev.Stranded(error)
+        counters.batches, counters.samples, counters.starved_steps = counted
+        self._has_twin = False
+        item = None if isinstance(result, FailedItem) else self._running().build(result)
+        return ev.TwinCompared(self._undeclared.differs_from_twin(item))
 
     def _look(self, _: do.Look) -> ev.Looked:
         return ev.Looked(self._undeclared.has_changed)
@@ -370,6 +387,7 @@ class Supply:
         self._feed.refuse(self._loader, stay.why, keep_trying=stay.keep_trying)
 
     def _failed(self, failed: do.Failed) -> None:
+        reraise_from_handler(failed.error)
         self._feed.effort.failed(failed.part, failed.error, STAYS)
 
     def _notice(self, notice: do.Notice) -> None:
@@ -382,11 +400,13 @@ class Supply:
 
     def end(self, *, seen: bool) -> None:
         """The iteration is over: the program has seen its end, or leaves it."""
+        self._forget_ahead()
         self._go_on(ev.Over(seen))
         self._here = None
 
     def abort(self) -> None:
         """The program begins another iteration, with the same workers; it may have left this one before its end."""
+        self._forget_ahead()
         if self.engine is not None and self.life.phase is not Phase.ENDED:
             self.engine.abort()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-from stoker.core.errors import DifferentResultError
+from stoker.core.errors import DifferentResultError, WorkerStartError
 from stoker.feed.state import events as ev
 from stoker.feed.state import instructions as do
 from stoker.feed.state.instructions import Instruction
@@ -116,7 +116,8 @@ class Life:
 
     def _on_stranded(self, event: ev.Stranded) -> list[Instruction]:
         """What only a pinned worker could make raises, and what nobody knows whether it could."""
-        if self.phase is not Phase.FEEDING or not self._elastic:
+        probes = self.phase is Phase.PROBING and not self._declared
+        if not (probes or (self.phase is Phase.FEEDING and self._elastic)):
             return [do.Raise(event.error)]
         text = f"{event.error.args[0]}; the rest of the iteration is made in the training process"
         return self._go_here(do.Notice(text), do.Leave())
@@ -173,7 +174,8 @@ class Life:
 
     def _try(self) -> list[Instruction]:
         """Where the trial is over, the loader stays, or workers are started and their first batch made here as well."""
-        assert self.trial is not None
+        if self.trial is None:  # workers could not be started, and the program goes on after the error
+            return self._go_here()
         try:
             if not self.trial.over:
                 return [_MAKE]
@@ -194,6 +196,8 @@ class Life:
     def _on_not_started(self, event: ev.NotStarted) -> list[Instruction]:
         if self.phase is not Phase.TRIAL:
             return [do.Raise(event.error)]
+        if isinstance(event.error, WorkerStartError):
+            return self._go_here(do.Notice(str(event.error.args[0])), do.Stay("no data worker can be started"))
         failed = do.Failed("start of data workers", event.error)
         return self._go_here(failed, do.Stay("stoker failed to start data workers"))
 
