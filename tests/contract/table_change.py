@@ -316,7 +316,10 @@ def shared_counter_counts_each_sample_once() -> Transcript:
 
 
 class FileCache(Rows):
-    """Writes each sample to a file the first time, and reads it afterwards."""
+    """Writes each sample to a file the first time, and reads it afterwards.
+
+    Renamed when it is whole: the first samples are made in several processes at once (docs/reference/limits.md).
+    """
 
     def __init__(self, folder: str) -> None:
         super().__init__(8)
@@ -326,7 +329,9 @@ class FileCache(Rows):
     def __getitem__(self, index: int) -> torch.Tensor:
         path = Path(self.folder) / f"{index}.npy"
         if not path.exists():
-            np.save(path, np.arange(3) * index)
+            with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".part", delete=False) as file:
+                np.save(file, np.arange(3) * index)
+            os.replace(file.name, path)
         self.opened[index] = True
         return torch.from_numpy(np.load(path))
 

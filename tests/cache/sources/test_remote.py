@@ -132,7 +132,7 @@ def test_a_wrong_length_is_the_servers_fault(stored: tuple[Source, str], faults:
     source, path = stored
     version = source.info(path).version
     for start in (0, version.size - 1000):
-        with pytest.raises(SourceReadError, match=rf"there are {len(DATA) + adds} bytes, and then"):
+        with pytest.raises(SourceReadError, match=rf"it reports {len(DATA) + adds} bytes, but returned"):
             source.read(path, start, start + 1000, version)
 
 
