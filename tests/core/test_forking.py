@@ -1,4 +1,5 @@
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -92,6 +93,20 @@ def test_calls_are_made_in_their_order_and_only_while_their_objects_live() -> No
     assert said == []
     listeners.clear()
     assert len(forking._calls) == 1
+
+
+def test_an_interpreter_that_ends_before_their_objects_says_nothing() -> None:
+    program = """
+from stoker.core.forking import at_fork
+class Holder:
+    def __init__(self):
+        self.me = self
+        at_fork(self.renew)
+    def renew(self): ...
+held = Holder()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_grandchildren_are_told_as_well() -> None:

@@ -9,6 +9,7 @@ asked for.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading  # before our hook is registered: its own comes first
 import weakref
@@ -69,8 +70,9 @@ def at_fork(call: Callable[[], object]) -> None:
     Note: one that raises is shown on standard error, as Python does it, and keeps no other from being called.
     """
     if isinstance(call, MethodType):
-        found = weakref.WeakMethod(call, lambda gone: _calls.pop(id(gone), None))
-        _calls[id(found)] = found
+        # No WeakMethod: its own callback fails, and is shown, where the interpreter ends before its object.
+        found = weakref.ref(call.__self__, functools.partial(_forget, _calls))
+        _calls[id(found)] = functools.partial(_bound, call.__func__, found)
     else:
         _calls[id(call)] = lambda: call
 
@@ -99,6 +101,15 @@ _locks: weakref.WeakSet[ForkedLock] = weakref.WeakSet()
 _owners: weakref.WeakSet[Owner] = weakref.WeakSet()
 _calls: dict[int, Callable[[], Callable[[], object] | None]] = {}
 _inherited: list[Any] = []
+
+
+def _forget(calls: dict[int, Any], gone: weakref.ref[Any]) -> None:
+    calls.pop(id(gone), None)
+
+
+def _bound(function: Callable[[Any], object], found: weakref.ref[Any]) -> Callable[[], object] | None:
+    owner = found()
+    return None if owner is None else functools.partial(function, owner)
 
 
 def _in_child() -> None:
