@@ -212,7 +212,7 @@ def test_batch_that_is_pinned_ahead_is_not_the_next_iterations() -> None:
 def test_batch_that_is_made_again_is_the_one_that_was_pinned_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(life, "RECHECK_EVERY", 20)
     with Served() as served:
-        for step, batch in enumerate(DataLoader(Slow(400, 0.004), batch_size=8)):
+        for step, batch in enumerate(DataLoader(Slow(400, 0.008), batch_size=8)):
             assert float(batch[0, 0]) == 8.0 * step
             time.sleep(0.02)  # the next one is made
     assert {tier for tier, _ in served.opened} == {"elastic"}, served.opened

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset, DistributedSampler, IterableDataset, Sampl
 
 import stoker
 from stoker.core.errors import ConfigError, ResumeError
+from stoker.feed.state import trial
 from stoker.run.loaders import patch
 from tests.warm import programs
 
@@ -254,7 +255,8 @@ class TestState:
         made = {int(line) for line in (tmp_path / "record").read_text().split()}
         assert made == set(range(400)) - {n for batch in taken for [n] in batch}
 
-    def test_a_loader_without_workers_that_was_moved_to_some(self) -> None:
+    def test_a_loader_without_workers_that_was_moved_to_some(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(trial, "MAX_WATCH_FRAC", 0.5)  # on a busy machine, watching may take longer than else
         torch.manual_seed(8)
         loader = stoker.DataLoader(Slow(80), batch_size=1, shuffle=True)
         iterator = iter(loader)
