@@ -32,7 +32,7 @@ NO_PATCHES = {
     "cache/reading/run_counters.py": "a class of its own",
     "cli/cache/arguments.py": "argparse's way to return a value",
     "feed/torch_private.py": "`_worker_info`: torch's variable for what a data worker is",
-    "feed/shell/window.py": "counters of its own",
+    "feed/state/window.py": "counters of its own",
     "perf/features/tracing/distributed.py": "modules of the traced program, in a process of its own",
 }
 

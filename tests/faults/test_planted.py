@@ -24,8 +24,8 @@ from stoker.core import places
 from stoker.feed import scaling
 from stoker.feed.loader import moved
 from stoker.feed.purity import objects, probe, tiers
-from stoker.feed.shell import memory, watch, window
-from stoker.feed.state import probing, trial
+from stoker.feed.shell import memory, watch
+from stoker.feed.state import probing, trial, window
 from stoker.graph import cut_control
 from stoker.graph.choice import cut
 from stoker.graph.recording import common_graph, recorder

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stoker.feed.shell.window import Counters, Window
 from stoker.feed.state.ledger import Idleness
+from stoker.feed.state.window import Counters, Window
 
 
 class AnyOrder(RuleBasedStateMachine):

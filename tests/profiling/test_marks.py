@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from stoker.feed.shell.window import Counters
+from stoker.feed.state.window import Counters
 from stoker.feed.torch_private import BaseIterator
 from stoker.perf.diagnosis.marks import Mark, MarkKind, pace_of, steps_of
 from stoker.run.profiling.step_marks import StepRecorder

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.feed.shell.window import Counters
+from stoker.feed.state.window import Counters
 from stoker.run.loaders.steps import LoaderTotals, StepClock
 
 

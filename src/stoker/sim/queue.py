@@ -17,11 +17,11 @@ from typing import Any
 
 from stoker.feed.program import WorkItem
 from stoker.feed.scaling import Decision, Observation, ScalingPolicy
-from stoker.feed.shell.window import Counters, Window
 from stoker.feed.state import events as ev
 from stoker.feed.state import instructions as do
 from stoker.feed.state.ledger import Ledger
 from stoker.feed.state.machine import Machine
+from stoker.feed.state.window import Counters, Window
 from stoker.sim.resource import Clock, SharedCapacity
 
 _LOOK_S = 0.1

@@ -27,7 +27,7 @@ from stoker.feed.shell.engine import Engine
 from stoker.feed.shell.memory import MemoryWatch
 from stoker.feed.shell.oversight import Limits
 from stoker.feed.shell.quarantine import Quarantine
-from stoker.feed.shell.window import Counters
+from stoker.feed.state.window import Counters
 from stoker.feed.torch_private import collates, index_sampler_of, is_iterable
 from stoker.feed.transport.rings import SlotKeeper
 from stoker.records.events import BASELINE_BATCHES

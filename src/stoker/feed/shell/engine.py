@@ -29,11 +29,11 @@ from stoker.feed.shell.outcome import FailedItem, IterationEnd
 from stoker.feed.shell.oversight import COUNTING, Limits, Oversight
 from stoker.feed.shell.quarantine import Quarantine
 from stoker.feed.shell.watch import INTERVAL_S, Watch
-from stoker.feed.shell.window import Counters, Window
 from stoker.feed.state import events as ev
 from stoker.feed.state import instructions as do
 from stoker.feed.state.in_flight import LARGE_BYTES
 from stoker.feed.state.machine import Machine
+from stoker.feed.state.window import Counters, Window
 from stoker.feed.transport.board import Departure
 from stoker.feed.transport.messages import Frame, MessageKind, ReadyHeader, unpack_lease, unpack_ready
 from stoker.feed.transport.pack import unpack

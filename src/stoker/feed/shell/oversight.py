@@ -10,8 +10,8 @@ from stoker.feed.scaling import Decision, Observation, ScalingPolicy
 from stoker.feed.shell.crew import Crew
 from stoker.feed.shell.memory import MemoryWatch
 from stoker.feed.shell.watch import Suspect, Watch
-from stoker.feed.shell.window import Counters, Window
 from stoker.feed.state.ledger import Item
+from stoker.feed.state.window import Counters, Window
 from stoker.feed.transport.board import Departure
 
 WINDOW_S = 0.25

@@ -10,7 +10,7 @@ from typing import Any
 from stoker.core.mishaps import reraise_from_handler
 from stoker.feed.loader.loader_feed import LoaderFeed, StepCutter
 from stoker.feed.program import Tier
-from stoker.feed.shell.window import Counters
+from stoker.feed.state.window import Counters
 from stoker.graph.choice.cut import Prices
 from stoker.graph.cut_control import Cutter, CutVerdict, measure_bandwidth
 from stoker.graph.dataflow import Cut, Node

@@ -23,7 +23,7 @@ import msgspec
 
 from stoker.core.mishaps import reraise_from_handler
 from stoker.feed.loader.loader_feed import LoaderFeed
-from stoker.feed.shell.window import Counters
+from stoker.feed.state.window import Counters
 
 
 class LoaderTotals(msgspec.Struct, frozen=True, gc=False):
