@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+from stoker.core.units import format_bytes, format_count, format_seconds, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,8 @@ def test_seconds_never_show_in_powers_of_ten_nor_as_sixty(seconds: float) -> Non
     assert "e" not in shown
     assert not shown.startswith(("1000 ", "60.0 s", "60 min"))
     assert " 60 " not in shown
+
+
+def test_counts_have_a_noun_that_fits():
+    assert [format_count(number, "worker") for number in (0, 1, 2)] == ["0 workers", "1 worker", "2 workers"]
+    assert format_count(1200, "batch", "batches") == "1,200 batches"

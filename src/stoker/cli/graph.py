@@ -11,10 +11,10 @@ from pathlib import Path
 from stoker.cli.arguments import Parser, whole
 from stoker.cli.output import json_of, write_text
 from stoker.core.errors import RunFolderError
+from stoker.core.units import format_count
 from stoker.records.events import CutChosen
 from stoker.records.runlog import RUNS_FOLDER, Run, find_run, read_run
 from stoker.ui.cuts import headline_cut, latest_cuts
-from stoker.ui.figures import write_plural
 from stoker.ui.graph_svg import render_svg
 from stoker.ui.graph_text import render_graph
 from stoker.ui.loaders import last_openings
@@ -123,4 +123,4 @@ def _others(shown: CutChosen, cuts: list[CutChosen]) -> str:
     if not others:
         return ""
     listed = ", ".join(others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
-    return f"{write_plural(len(others), 'other cut')} in this run: {listed}"
+    return f"{format_count(len(others), 'other cut')} in this run: {listed}"

@@ -43,6 +43,11 @@ def format_bytes(num_bytes: float) -> str:
     raise AssertionError("unreachable")
 
 
+def format_count(count: int, noun: str, plural: str = "") -> str:
+    """``1 worker``, ``2 workers``."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def parse_seconds(text: str) -> float:
     """Number of seconds in ``"60"``, ``"1.5s"``, ``"200ms"``, ``"2min"``, ``"1h"`` or ``"3d"``.
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stoker.core.units import format_seconds
+from stoker.core.units import format_count, format_seconds
 from stoker.graph.choice.cut import NO_TIME, Prices, choose
 from stoker.graph.choice.trial import Arm, CutTrial
 from stoker.graph.choice.variant_state import Shown, VariantPhase, VariantState
@@ -540,7 +540,7 @@ def _why_whole(graph: Graph, cut: Cut) -> str:
     if not stateless:
         return "no call depends on the batch alone"
     seconds = sum(node.seconds for node in stateless)
-    calls = f"{len(stateless)} call{'' if len(stateless) == 1 else 's'}"
+    calls = format_count(len(stateless), "call")
     share = f" of its {format_seconds(graph.step_s)}" if graph.step_s else ""
     why = "data workers have no spare time" if NO_TIME in cut.stayed.values() else "sending it costs more"
     return f"what depends on the batch alone ({calls}) takes {format_seconds(seconds)}{share}: {why}"

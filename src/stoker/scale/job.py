@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from stoker.core.units import format_count
 from stoker.feed.scaling import Decision, Observation
 from stoker.scale.evidence import View, WindowHistory
 from stoker.scale.limits import (
@@ -429,7 +430,8 @@ class JobAutoscaler:
         if depth <= self._depth:
             return False
         change = (
-            f"{_workers(self._workers)} as before, with up to {depth} batches ahead for each instead of {self._depth}"
+            f"{format_count(self._workers, 'worker')} as before, with up to {depth} batches ahead for each "
+            f"instead of {self._depth}"
         )
         why = "batch times vary, and a longer queue bridges the slow ones"
         self._go(self._workers, depth, f"{change}: {why}", now_s)
@@ -524,14 +526,10 @@ def _enough_words(workers: int, view: View) -> str:
     """The reason why more workers would not help, with the whole input wait."""
     if view.input_wait_frac <= LITTLE_WAIT:
         keep = "keeps" if workers == 1 else "keep"
-        return f"{_workers(workers)} {keep} input wait under {1 if view.input_wait_frac <= 0.01 else 2} %"
+        return f"{format_count(workers, 'worker')} {keep} input wait under {1 if view.input_wait_frac <= 0.01 else 2} %"
     why = f"input wait of {100 * view.input_wait_frac:.0f} % is the handing over of batches that are made in time"
     return _count(workers, why)
 
 
-def _workers(number: int) -> str:
-    return f"{number} worker" if number == 1 else f"{number} workers"
-
-
 def _count(number: int, why: str) -> str:
-    return f"{_workers(number)}: {why}"
+    return f"{format_count(number, 'worker')}: {why}"

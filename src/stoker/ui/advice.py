@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import msgspec
 
-from stoker.core.units import format_seconds
-from stoker.ui.figures import write_percent, write_plural
+from stoker.core.units import format_count, format_seconds
+from stoker.ui.figures import write_percent
 from stoker.ui.windows import RecordedWindow
 
 INPUT_FRAC = 0.1
@@ -148,7 +148,7 @@ def _program_limit(window: RecordedWindow) -> LimitingResource:
         "copy": f"copies to the accelerator take {share} of the time",
         "other": f"the rest of the program's loop (logging, metrics, checkpoints) takes {share} of the time",
     }[kind]
-    served = f"{write_plural(window.workers, 'worker')} keep" if window.workers != 1 else "1 worker keeps"
+    served = f"{format_count(window.workers, 'worker')} keep" if window.workers != 1 else "1 worker keeps"
     waiting = f"input wait at {write_percent(split.input_wait_frac)}"
     return LimitingResource(kind=kind, text=f"{text}; {served} {waiting}" if window.workers else f"{text}; {waiting}")
 
@@ -156,7 +156,7 @@ def _program_limit(window: RecordedWindow) -> LimitingResource:
 def _input_limit(situation: Situation, window: RecordedWindow) -> LimitingResource:
     """Input is the limit: names the bottleneck of the data workers."""
     share = write_percent(window.split.input_wait_frac)
-    workers = write_plural(window.workers, "worker")
+    workers = format_count(window.workers, "worker")
     verb = "is" if window.workers == 1 else "are"
     waits = f"the program waits for batches {share} of the time"
     if situation.tier not in {"elastic", "pinned"}:

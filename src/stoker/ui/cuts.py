@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stoker.core.units import format_bytes, format_seconds
+from stoker.core.units import format_bytes, format_count, format_seconds
 from stoker.records.events import CutChosen, Event, GraphNode, GraphValue
-from stoker.ui.figures import write_plural
 
 PLACES = ("moved", "stateless", "stateful")
 """Where a call can be, in the order of the legend; data never flow from a later one to an earlier one."""
@@ -92,7 +91,7 @@ def write_cut(cut: CutSummary) -> str:
 
 
 def _write_moved(moved: int, stateless: int) -> str:
-    return f"{moved or 'none'} of {write_plural(stateless, 'stateless call')}" if stateless else "nothing"
+    return f"{moved or 'none'} of {format_count(stateless, 'stateless call')}" if stateless else "nothing"
 
 
 def _write_outcome(calls: str, moved: int, outcome: str) -> str:

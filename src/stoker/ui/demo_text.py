@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from statistics import median
 
-from stoker.core.units import format_seconds
-from stoker.ui.figures import write_plural, write_rate
+from stoker.core.units import format_count, format_seconds
+from stoker.ui.figures import write_rate
 from stoker.ui.report_text import Style
 from stoker.ui.series import WorkerStep
 
@@ -141,10 +141,10 @@ def _program(shown: Demonstration, style: Style) -> list[str]:
 
 
 def _rates(shown: Demonstration, style: Style) -> list[str]:
-    declared = write_plural(shown.declared_workers, "worker")
+    declared = format_count(shown.declared_workers, "worker")
     last = shown.workers[-1].workers if shown.workers else shown.declared_workers
     found = (
-        write_plural(last, "worker") if last == shown.declared_workers else f"{shown.declared_workers} → {last} workers"
+        format_count(last, "worker") if last == shown.declared_workers else f"{shown.declared_workers} → {last} workers"
     )
     sides = [
         ("Before", f"python {shown.program}", shown.plain, declared, _YELLOW),

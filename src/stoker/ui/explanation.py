@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 
+from stoker.core.units import format_count
 from stoker.records.events import LoaderOpened
 from stoker.records.explanation import Explanation
 from stoker.ui.report_text import Style
@@ -29,7 +30,7 @@ def render_explanation(found: Explanation, style: Style | None = None) -> str:
 
 
 def _heading(found: Explanation, style: Style) -> list[str]:
-    count = f"{len(found.loaders)} loader{'' if len(found.loaders) == 1 else 's'}"
+    count = format_count(len(found.loaders), "loader")
     program = shlex.join(found.program)
     if not found.at:
         rank = f", rank {found.rank} of {found.world_size}" if found.world_size > 1 else ""
@@ -52,10 +53,10 @@ def _loader(loader: LoaderOpened, found: Explanation, style: Style) -> list[str]
 
 
 def _shape(loader: LoaderOpened) -> str:
-    length = "" if loader.length is None else f"{loader.length} batch{'' if loader.length == 1 else 'es'}"
+    length = "" if loader.length is None else format_count(loader.length, "batch", "batches")
     size = "" if loader.batch_size is None else f"of {loader.batch_size}"
     batches = " ".join(part for part in (length or ("batches" if size else ""), size) if part)
-    workers = f"{loader.declared_workers} worker{'' if loader.declared_workers == 1 else 's'} declared"
+    workers = f"{format_count(loader.declared_workers, 'worker')} declared"
     return ", ".join(part for part in (loader.dataset, batches, workers) if part)
 
 

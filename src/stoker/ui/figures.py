@@ -35,11 +35,6 @@ def write_clock(seconds: float) -> str:
     return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
 
 
-def write_plural(count: int, noun: str, plural: str = "") -> str:
-    """``1 worker``, ``2 workers``."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
 def shorten(text: str, width: int, *, ellipsis: str = "…") -> str:
     """At most ``width`` characters; what was cut off is replaced by the ellipsis."""
     if len(text) <= width:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stoker.core.units import format_count
 from stoker.records.fleet import FleetReport, Port, Shares, Upgrade
-from stoker.ui.figures import write_count, write_percent, write_plural
+from stoker.ui.figures import write_count, write_percent
 
 ALL = "all jobs"
 PORTS = "Paths of links are recalled from the study (unverified), and no measurement validates PS/Worker and PEARL yet."
@@ -29,7 +30,7 @@ def write_gain(factor: float) -> str:
 def write_facts(report: FleetReport) -> list[str]:
     """Its size and how it was analysed."""
     overlap = {"none": "parts of a step add up", "full": "parts of a step overlap: the longest is all of it"}
-    facts = [write_plural(report.jobs, "job"), write_plural(report.gpus, "GPU")]
+    facts = [format_count(report.jobs, "job"), format_count(report.gpus, "GPU")]
     mark = " (unverified)" if report.overlap == "full" and report.constants else ""
     return [*facts, overlap[report.overlap] + mark] if report.shares else facts
 

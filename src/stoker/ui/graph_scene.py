@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stoker.core.units import format_bytes
+from stoker.core.units import format_bytes, format_count
 from stoker.records.events import CutChosen, GraphNode, GraphValue
 from stoker.ui.cuts import MAX_REASON, PLACE_NAMES, PLACES, seconds_of, sent_values, short_name, write_time, write_type
-from stoker.ui.figures import shorten, shorten_start, write_plural
+from stoker.ui.figures import shorten, shorten_start
 from stoker.ui.graph_folding import Box, fold, fold_values, rows_of
 
 MAX_NOTES = 8
@@ -112,7 +112,7 @@ def _reasons(cut: CutChosen) -> tuple[list[str], dict[str, int]]:
         counts.items(), key=lambda pair: (PLACES.index(pair[0][0]) if pair[0][0] in PLACES else 9, -pair[1])
     )
     shown = ranked[:MAX_NOTES]
-    notes = [f"{shorten(why, MAX_REASON)} ({write_plural(count, 'call')})" for (_, why), count in shown]
+    notes = [f"{shorten(why, MAX_REASON)} ({format_count(count, 'call')})" for (_, why), count in shown]
     return notes, {why: number for number, ((_, why), _) in enumerate(shown, 1)}
 
 
@@ -140,7 +140,7 @@ def _box_item(box: Box, cut: CutChosen, longest_s: float, note_of: dict[str, int
 
 def _tip(box: Box, time: str, why: str) -> str:
     calls = f"{', '.join(box.functions[:12])} at {', '.join(box.sites[:12])}"
-    count = f"{write_plural(len(box.nodes), 'call')}, " if len(box.nodes) > 1 else ""
+    count = f"{format_count(len(box.nodes), 'call')}, " if len(box.nodes) > 1 else ""
     place = PLACE_NAMES.get(box.place, box.place)
     spent = f"{time} a step; " if time else ""
     return f"{calls}: {count}{spent}{place}" + (f": {why}" if why and box.place != "moved" else "")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-from stoker.core.units import format_bytes
+from stoker.core.units import format_bytes, format_count
 from stoker.records.events import CutChosen
 from stoker.ui.cuts import (
     MAX_REASON,
@@ -24,7 +24,7 @@ from stoker.ui.cuts import (
     write_time,
     write_title,
 )
-from stoker.ui.figures import shorten, write_plural
+from stoker.ui.figures import shorten
 from stoker.ui.graph_layers import Drawing, lay_out
 from stoker.ui.graph_scene import Scene, SceneItem, build_scene, bytes_of
 from stoker.ui.report_style import LIGHT
@@ -121,7 +121,7 @@ def _legend(cut: CutChosen, y: float) -> tuple[str, float]:
     x = _MARGIN
     for place in PLACES:
         nodes = in_place(cut, place)
-        amount = ", ".join(filter(None, (write_plural(len(nodes), "call"), write_time(nodes))))
+        amount = ", ".join(filter(None, (format_count(len(nodes), "call"), write_time(nodes))))
         shape = (
             f'<rect x="{x:.0f}" y="{y:.0f}" width="22" height="30" rx="4" fill="{_FILLS[place]}" '
             f'stroke="{_BORDERS[place]}" stroke-width="1.6"{_DASHES.get(place, "")}/>'
@@ -129,7 +129,7 @@ def _legend(cut: CutChosen, y: float) -> tuple[str, float]:
         parts += [shape, _text(x + 32, y + 12, "name", PLACE_NAMES[place]), _text(x + 32, y + 28, "soft", amount)]
         x += 218
     sent = sent_values(cut)
-    amount = f"{write_plural(len(sent), 'tensor')}, {format_bytes(bytes_of(sent))} a batch"
+    amount = f"{format_count(len(sent), 'tensor')}, {format_bytes(bytes_of(sent))} a batch"
     parts.append(f'<path d="M{x + 11:.0f},{y:.0f} v30" stroke="{LIGHT["s1"]}" stroke-width="5" fill="none"/>')
     parts += [_text(x + 32, y + 12, "name", "sent by data workers"), _text(x + 32, y + 28, "soft", amount)]
     return "".join(parts), y + 50

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stoker.core.units import format_bytes
+from stoker.core.units import format_bytes, format_count
 from stoker.records.events import CutChosen, GraphNode, GraphValue
 from stoker.ui.cuts import (
     MAX_REASON,
@@ -21,7 +21,7 @@ from stoker.ui.cuts import (
     write_title,
     write_type,
 )
-from stoker.ui.figures import shorten, shorten_start, write_plural
+from stoker.ui.figures import shorten, shorten_start
 from stoker.ui.report_text import Style
 
 _MARKS = {
@@ -60,7 +60,7 @@ def render_graph(cut: CutChosen, style: Style | None = None, *, site: str = "", 
 
 
 def _heading(cut: CutChosen, style: Style, site: str) -> list[str]:
-    recorded = f"recorded over {write_plural(cut.steps, 'step')}"
+    recorded = f"recorded over {format_count(cut.steps, 'step')}"
     lines = [style.paint(style.cut(f"{write_title(cut, site)}, {recorded}", style.width), 1)]
     lines += _wrapped(write_gain(cut), style)
     return lines + _wrapped(cut.reason, style)
@@ -160,11 +160,11 @@ def _totals(cut: CutChosen, style: Style) -> list[str]:
         lines.append(style.paint(style.cut(text, style.width), _COLOURS[place]))
     sent = sent_values(cut)
     size = format_bytes(cut.bytes_after if cut.outcome == "moved" else sum(value.size_bytes for value in sent))
-    text = f"  {'sent to the program':<23} {write_plural(len(sent), 'tensor'):>9}   {size} a batch"
+    text = f"  {'sent to the program':<23} {format_count(len(sent), 'tensor'):>9}   {size} a batch"
     return [*lines, style.cut(text, style.width)]
 
 
 def _amount(nodes: Iterable[GraphNode]) -> str:
     listed = list(nodes)
     time = write_time(listed)
-    return f"{write_plural(len(listed), 'call'):>9}" + (f"   {time} a step" if time else "")
+    return f"{format_count(len(listed), 'call'):>9}" + (f"   {time} a step" if time else "")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from stoker.core.units import format_count
 from stoker.records.events import Event, LoaderOpened, Notice, Progress, SampleQuarantined, WorkerLost
-from stoker.ui.figures import count_columns, shorten, write_plural
+from stoker.ui.figures import count_columns, shorten
 from stoker.ui.report_text import SPLIT_COLOURS, Style, draw_bar, write_throughput
 from stoker.ui.windows import RecordedWindow, Split, between
 
@@ -60,7 +61,7 @@ def _fullest(window: RecordedWindow, last: Progress, site: str, style: Style, *,
     name, rate = _plain("stoker", _BOLD), _plain(write_throughput(window))
     shares = _shares(window.split)
     wait = _plain(f"input wait {_whole(window.split.input_wait_frac)} %")
-    workers = _plain(write_plural(last.workers, "worker") if last.workers else "in process")
+    workers = _plain(format_count(last.workers, "worker") if last.workers else "in process")
     queue = _plain(f"queue {last.ready}/{last.capacity}" if last.capacity else "")
     place = _plain(site, _DIM)
     graph = [(_BAR, 0)] if bar else []
@@ -117,7 +118,7 @@ def announce(event: Event, lost_before: int) -> str:
         name = f"index {event.index}" + (f" ({event.path})" if event.path else "")
         return f"sample {done}: {name} killed its worker twice"
     if isinstance(event, WorkerLost) and lost_before < _LOST_SHOWN:
-        items = write_plural(event.released, "item")
+        items = format_count(event.released, "item")
         more = "; further losses only in the report" if lost_before == _LOST_SHOWN - 1 else ""
         return f"worker {event.worker} (pid {event.pid}) lost: {event.cause}; {items} issued again{more}"
     return ""

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from stoker.core.units import format_count
 from stoker.records.events import (
     ComparisonEnded,
     CutChosen,
@@ -22,7 +23,6 @@ from stoker.records.runlog import Run
 from stoker.records.versus import Comparison, Pair, compare, shortfall
 from stoker.ui.advice import NO_BATCH
 from stoker.ui.cuts import CutSummary, latest_cuts, summarise_cut
-from stoker.ui.figures import write_plural
 from stoker.ui.windows import (
     LONG_START_S,
     MIN_END_BATCHES,
@@ -199,10 +199,10 @@ def _changed(
     moved = ["part of the step moved to data workers"] if cut is not None and cut.outcome == "moved" else []
     if start is None or end is None:
         steps = [opened.declared_workers, *(change.workers for change in changes)]
-        return [*([f"{steps[0]} → {write_plural(steps[-1], 'worker')}"] if changes else []), *moved]
+        return [*([f"{steps[0]} → {format_count(steps[-1], 'worker')}"] if changes else []), *moved]
     found: list[str] = []
     if start.workers != end.workers:
-        found.append(f"{start.workers} → {write_plural(end.workers, 'worker')}")
+        found.append(f"{start.workers} → {format_count(end.workers, 'worker')}")
     if start.depth != end.depth and start.workers and end.workers:
         found.append(f"{start.depth} → {end.depth} batches ahead for each worker")
     return [*found, *moved]
@@ -218,7 +218,7 @@ def _start(
     if not records or not records[-1].batches:
         return None, _unmeasured(opened)
     if iterations and iterations[0].workers != opened.declared_workers:
-        began = write_plural(iterations[0].workers, "worker")
+        began = format_count(iterations[0].workers, "worker")
         return None, f"not measured: the run began with {began}, the program declares {opened.declared_workers}"
     window = start_window(records, changed_s)
     if window:
@@ -237,7 +237,7 @@ def _end_missing(opened: LoaderOpened, batches: int) -> str:
 
 
 def _too_short(batches: int) -> str:
-    return f"run too short: {write_plural(batches, 'batch', 'batches')}"
+    return f"run too short: {format_count(batches, 'batch', 'batches')}"
 
 
 def _unmeasured(opened: LoaderOpened) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from stoker.core.units import format_seconds
+from stoker.core.units import format_count, format_seconds
 from stoker.records.parts import PARTS
 from stoker.records.profile import Gain, Profile
-from stoker.ui.figures import shorten_start, write_percent, write_plural, write_rate
+from stoker.ui.figures import shorten_start, write_percent, write_rate
 from stoker.ui.report_text import Style
 
 LABEL_WIDTH = 15
@@ -50,7 +50,7 @@ def _heading(profile: Profile, style: Style) -> list[str]:
         device = f"{profile.cores:g} cores"
     if profile.gpus > 1:
         device = f"{profile.gpus} ranks, {device} each" if profile.device == "cpu" else f"{profile.gpus} x {device}"
-    steps = write_plural(profile.steps, profile.unit, {"batch": "batches"}.get(profile.unit, ""))
+    steps = format_count(profile.steps, profile.unit, {"batch": "batches"}.get(profile.unit, ""))
     facts = [f"{steps} of {pace}"]
     if profile.batch_size:
         facts.append(f"{write_rate(profile.batch_size * profile.gpus / profile.seconds)} samples/s")

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable
 from html import escape
 
-from stoker.core.units import format_bytes, format_seconds
+from stoker.core.units import format_bytes, format_count, format_seconds
 from stoker.records.parts import REPORTED
 from stoker.records.runlog import Run
 from stoker.ui.advice import Advice
 from stoker.ui.cuts import headline_cut, latest_cuts, write_cut
-from stoker.ui.figures import shorten, write_clock, write_count, write_percent, write_plural, write_rate
+from stoker.ui.figures import shorten, write_clock, write_count, write_percent, write_rate
 from stoker.ui.graph_svg import render_svg
 from stoker.ui.html_page import (
     BarPart,
@@ -161,7 +161,7 @@ def _basis(loader: LoaderSummary) -> str:
     if loader.start:
         batches = f"batches {loader.start.first_batch + 1} to {loader.start.first_batch + loader.start.batches}"
         if loader.declared_workers:
-            declared = write_plural(loader.declared_workers, "worker")
+            declared = format_count(loader.declared_workers, "worker")
             unmeasured = "" if loader.versus else "; torch's own loader was not measured"
             sentences.append(
                 f"Start: {batches}, with exactly the {declared} that the program declares, already on stoker's "
@@ -170,7 +170,7 @@ def _basis(loader: LoaderSummary) -> str:
         else:
             sentences.append(f"Start: {batches}, in the training process, as the program declares.")
     if loader.end:
-        workers = write_plural(loader.end.workers, "worker") if loader.end.workers else "no workers"
+        workers = format_count(loader.end.workers, "worker") if loader.end.workers else "no workers"
         sentences.append(f"End: the last {write_count(loader.end.batches)} batches, with {workers}.")
         sentences.append(f"Changed in between: {', '.join(loader.changed)}.")
     return " ".join(sentences)
@@ -289,8 +289,8 @@ def _loader_rows(loader: LoaderSummary) -> str:
 def _incidents(summary: Summary) -> str:
     rows: list[tuple[float, str, str]] = []
     for lost in summary.lost_workers:
-        items = write_plural(lost.released, "item")
-        text = f"{write_plural(lost.count, 'worker')} lost: {lost.cause}; {items} issued again, no sample lost"
+        items = format_count(lost.released, "item")
+        text = f"{format_count(lost.count, 'worker')} lost: {lost.cause}; {items} issued again, no sample lost"
         rows.append((lost.first_s, text, lost.stack))
     for sample in summary.quarantined:
         done = {"skip": "skipped", "replace": "replaced"}.get(sample.action, sample.action)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stoker.core.units import format_count
 from stoker.records.events import WorkerLost
 from stoker.records.parts import REPORTED
 from stoker.records.runlog import Run
-from stoker.ui.figures import write_clock, write_percent, write_plural, write_rate
+from stoker.ui.figures import write_clock, write_percent, write_rate
 from stoker.ui.html_page import Figure
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.series import Point, pieces, worker_steps
@@ -91,10 +92,10 @@ def _workers(run: Run, loader: LoaderSummary, stretches: list[list[Point]], end_
     plot.steps([(step.t_s, float(step.workers)) for step in steps], "s1")
     for stretch in stretches:
         for point in stretch:
-            plot.explain(point.from_s, point.to_s, f"{_span(point)}: {write_plural(point.workers, 'worker')}")
+            plot.explain(point.from_s, point.to_s, f"{_span(point)}: {format_count(point.workers, 'worker')}")
     for step in steps:
         if step.reason:
-            text = f"{write_clock(step.t_s)}: {write_plural(step.workers, 'worker')}, because {step.reason}"
+            text = f"{write_clock(step.t_s)}: {format_count(step.workers, 'worker')}, because {step.reason}"
             plot.mark(step.t_s, "change", text)
     lost = [event for event in run.events if isinstance(event, WorkerLost) and event.loader == loader.loader]
     # A storm of losses would paint the plot over; the table below counts them all.

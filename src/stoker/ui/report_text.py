@@ -6,12 +6,12 @@ import shlex
 import textwrap
 from dataclasses import dataclass
 
-from stoker.core.units import format_seconds
+from stoker.core.units import format_count, format_seconds
 from stoker.records.parts import REPORTED
 from stoker.records.versus import describe
 from stoker.ui.cache_text import write_cache_used
 from stoker.ui.cuts import write_cut
-from stoker.ui.figures import shorten, shorten_start, write_clock, write_count, write_percent, write_plural, write_rate
+from stoker.ui.figures import shorten, shorten_start, write_clock, write_count, write_percent, write_rate
 from stoker.ui.loaders import LoaderSummary
 from stoker.ui.summary import Summary, as_typed
 from stoker.ui.windows import RecordedWindow, Split
@@ -127,8 +127,8 @@ def _heading(summary: Summary, style: Style) -> list[str]:
 def _throughput(loader: LoaderSummary, style: Style) -> list[str]:
     if loader.overall is None:
         return [_row("Throughput", loader.end_missing, style)]
-    total = write_plural(loader.batches, "batch", "batches")
-    total += f", {write_plural(loader.samples, 'sample')}" if loader.samples else ""
+    total = format_count(loader.batches, "batch", "batches")
+    total += f", {format_count(loader.samples, 'sample')}" if loader.samples else ""
     place = shorten_start(loader.site, 40)
     lines = [_row("Throughput", f"{write_throughput(loader.overall):<17} {total} of {place}", style)]
     start, end = loader.start, loader.end
@@ -137,14 +137,14 @@ def _throughput(loader: LoaderSummary, style: Style) -> list[str]:
     if start:
         batches = f"batches {start.first_batch + 1}-{start.first_batch + start.batches}"
         # Said so because it is no measurement of torch's own loader: the batches came through our slots already.
-        declared = f"{write_plural(loader.declared_workers, 'declared worker')}, {batches}, our transport"
+        declared = f"{format_count(loader.declared_workers, 'declared worker')}, {batches}, our transport"
         place = declared if loader.declared_workers else f"in process, {batches}"
         lines.append(_row("  at start", f"{_pace(start)}   {place}", style))
     else:
         lines.append(_row("  at start", loader.start_missing, style))
     if end:
         gain = f", {loader.speedup:.2f}x the start" if loader.speedup else ""
-        place = write_plural(end.workers, "worker") if end.workers else "in process"
+        place = format_count(end.workers, "worker") if end.workers else "in process"
         measured = f"last {write_count(end.batches)} batches"
         if start and start.workers == end.workers and start.depth != end.depth:
             measured = f"{end.depth} batches ahead each"
@@ -158,7 +158,7 @@ def write_steady(loader: LoaderSummary) -> str:
     """What a run without a change was steady with, and over which batches that was measured."""
     end = loader.end
     assert end is not None
-    made = write_plural(end.workers, "worker") if end.workers else "in process"
+    made = format_count(end.workers, "worker") if end.workers else "in process"
     return f"{made}{'' if loader.changes else ' throughout'}, last {write_count(end.batches)} batches"
 
 
@@ -310,7 +310,7 @@ def _loader_line(loader: LoaderSummary, style: Style) -> str:
         f"{loader.tier:<7}",
         site,
         loader.dataset,
-        write_plural(loader.batches, "batch", "batches"),
+        format_count(loader.batches, "batch", "batches"),
         write_workers(loader),
         wait,
     ]
@@ -324,22 +324,22 @@ def write_workers(loader: LoaderSummary) -> str:
     if not loader.workers_last:
         return "in process"
     if loader.declared_workers == loader.workers_last:
-        return write_plural(loader.workers_last, "worker")
-    return f"{loader.declared_workers} → {write_plural(loader.workers_last, 'worker')}"
+        return format_count(loader.workers_last, "worker")
+    return f"{loader.declared_workers} → {format_count(loader.workers_last, 'worker')}"
 
 
 def _incidents(summary: Summary, style: Style) -> list[str]:
     texts: list[str] = []
     for lost in summary.lost_workers[:_INCIDENTS_SHOWN]:
-        items = f"{write_plural(lost.released, 'item')} issued again, no sample lost"
-        texts.append(f"{write_plural(lost.count, 'worker')} lost: {lost.cause}; {items}")
+        items = f"{format_count(lost.released, 'item')} issued again, no sample lost"
+        texts.append(f"{format_count(lost.count, 'worker')} lost: {lost.cause}; {items}")
     if len(summary.lost_workers) > _INCIDENTS_SHOWN:
         texts.append(f"and {len(summary.lost_workers) - _INCIDENTS_SHOWN} more causes of lost workers")
     if summary.quarantined:
         first = summary.quarantined[0]
         name = f"index {first.index}" + (f" ({first.path})" if first.path else "")
         done = {"skip": "skipped", "replace": "replaced"}.get(first.action, first.action)
-        texts.append(f"{write_plural(len(summary.quarantined), 'sample')} {done} for killing workers: {name}")
+        texts.append(f"{format_count(len(summary.quarantined), 'sample')} {done} for killing workers: {name}")
     texts += summary.caveats
     return [_row("Incidents" if number == 0 else "", text, style, 33) for number, text in enumerate(texts)]
 

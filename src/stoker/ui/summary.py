@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.texts import escaped
+from stoker.core.units import format_count
 from stoker.records.events import CacheUsed, Notice, Progress, RunEnded, SampleQuarantined, WorkerLost
 from stoker.records.runlog import Run
 from stoker.ui.advice import Advice, LimitingResource, Situation, advise, find_limit
-from stoker.ui.figures import write_plural
 from stoker.ui.loaders import (
     LoaderSummary,
     headline_weight,
@@ -241,5 +241,5 @@ def _caveats(run: Run) -> list[str]:
     if run.folder is not None and not records_of(run, RunEnded):
         caveats.append("no end record: killed or still running; figures end at the last record")
     if run.skipped:
-        caveats.append(f"{write_plural(run.skipped, 'line')} of the run folder could not be read")
+        caveats.append(f"{format_count(run.skipped, 'line')} of the run folder could not be read")
     return caveats

@@ -13,8 +13,8 @@ from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cli.arguments import whole
 from stoker.cli.cache.arguments import checked, parser, print_json, settings_of, show, size_of, stdout_style
 from stoker.core.errors import ConfigError
-from stoker.core.units import format_bytes, format_seconds
-from stoker.ui.figures import write_plural, write_rate
+from stoker.core.units import format_bytes, format_count, format_seconds
+from stoker.ui.figures import write_rate
 from stoker.ui.tables import render_table
 
 _SMALL_BYTES = 4096
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
         [each.what, _write(each, each.store_s), _write(each, each.cache_s), f"{write_rate(each.ratio)}x"]
         for each in found
     ]
-    note = f"Medians of {write_plural(arguments.rounds, 'round')}; in brackets the slowest and the fastest."
+    note = f"Medians of {format_count(arguments.rounds, 'round')}; in brackets the slowest and the fastest."
     show([*render_table(["", "store", "cache", "ratio"], rows, stdout_style(), right=(1, 2, 3)), "", note])
     return 0
 

@@ -13,8 +13,7 @@ from stoker.cache.store.page_store import PageStore
 from stoker.cli.arguments import Parser
 from stoker.cli.cache.arguments import checked, open_existing, parser, print_json, settings_of, show, stdout_style
 from stoker.core.errors import ConfigError
-from stoker.core.units import format_bytes
-from stoker.ui.figures import write_plural
+from stoker.core.units import format_bytes, format_count
 
 
 def pin(argv: list[str]) -> int:
@@ -112,4 +111,4 @@ def _say(arguments: argparse.Namespace, what: str, done: PageCount, where: str =
 
 
 def _count(pages: PageCount) -> str:
-    return f"{write_plural(pages.pages, 'page')}, {format_bytes(pages.num_bytes)}"
+    return f"{format_count(pages.pages, 'page')}, {format_bytes(pages.num_bytes)}"

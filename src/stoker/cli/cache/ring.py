@@ -14,8 +14,8 @@ from stoker.cache.protocols import Reads
 from stoker.cache.settings import CacheSettings
 from stoker.cli.cache.arguments import print_json, show, stdout_style
 from stoker.core.errors import MembershipError
-from stoker.core.units import format_bytes
-from stoker.ui.figures import write_percent, write_plural
+from stoker.core.units import format_bytes, format_count
+from stoker.ui.figures import write_percent
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
 
@@ -157,7 +157,7 @@ def render_ring(epoch: int, nodes: list[RingNode], style: Style) -> list[str]:
         style: what the terminal shows.
     """
     lost = sum(node.status is None for node in nodes)
-    lines = [style.paint(f"Ring of {write_plural(len(nodes), 'node')}, change {epoch}", 1), ""]
+    lines = [style.paint(f"Ring of {format_count(len(nodes), 'node')}, change {epoch}", 1), ""]
     lines += render_table(_HEADING, [_row(node) for node in nodes], style, right=(1, 3, 4, 5, 6, 7))
     lines += _lately(nodes, style)
     faults = [
@@ -176,7 +176,7 @@ def render_ring(epoch: int, nodes: list[RingNode], style: Style) -> list[str]:
     if faults:
         lines += ["", *(style.paint(style.clean(fault), 33) for fault in faults)]
     if lost:
-        lines += ["", f"{write_plural(lost, 'node')} lost: what they hold is read from their successors or the store."]
+        lines += ["", f"{format_count(lost, 'node')} lost: what they hold is read from their successors or the store."]
     return lines
 
 

@@ -24,8 +24,7 @@ from stoker.cli.arguments import Parser, amount
 from stoker.cli.cache.arguments import parser, settings_of, size_of
 from stoker.cli.cache.mounts import Mounted, grants_of, mounts_of
 from stoker.core.errors import CacheError, ConfigError
-from stoker.core.units import format_bytes
-from stoker.ui.figures import write_plural
+from stoker.core.units import format_bytes, format_count
 from stoker.wire.secrets import create_secret
 from stoker.wire.tls import Certificate
 
@@ -93,7 +92,7 @@ def main(argv: list[str]) -> int:
             done = run_worker(worker, directories.pages, open_mounts(specs), ready, directories.states)
         handed, planned = running[0].handed_over
         if planned:
-            print(f"stoker cache: handed over {handed} of {write_plural(planned, 'pinned page')}", file=sys.stderr)
+            print(f"stoker cache: handed over {handed} of {format_count(planned, 'pinned page')}", file=sys.stderr)
         return 0 if done else 1
     except OSError as error:
         raise ConfigError(f"`--listen` must be addresses that are free, got {', '.join(listen)}: {error}") from None
@@ -232,7 +231,7 @@ def _door(
 def _announce(server: Server, specs: dict[str, SourceSpec], directories: Directories, secret: str | None) -> None:
     usable = [str(each.path) for each in directories.directories if each.store is not None]
     lines = [
-        f"stoker cache: {server.settings.node} serves {write_plural(len(specs), 'mount')} ({', '.join(specs)}) "
+        f"stoker cache: {server.settings.node} serves {format_count(len(specs), 'mount')} ({', '.join(specs)}) "
         f"from {' and '.join(usable)}, up to {format_bytes(directories.limit_bytes)}",
         *(f"  continues without {each.path}: {each.fault}" for each in directories.directories if each.store is None),
         *(f"  listens on {address}" for address in server.addresses),

@@ -25,8 +25,8 @@ from stoker.cli.cache.arguments import (
 )
 from stoker.cli.cache.ring import show_ring
 from stoker.core.progress import draw_bar
-from stoker.core.units import format_bytes, parse_seconds
-from stoker.ui.figures import write_count, write_percent, write_plural, write_rate
+from stoker.core.units import format_bytes, format_count, parse_seconds
+from stoker.ui.figures import write_count, write_percent, write_rate
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_facts
 
@@ -114,14 +114,14 @@ def render_status(stats: StoreStats, rates: CacheRates, pins: list[str], directo
     bar = style.paint(draw_bar(full, 30, unicode=style.unicode), 33 if full > 0.95 else 32)
     edges = ("▕", "▏") if style.unicode else ("[", "]")
     fill = f"{format_bytes(stats.used_bytes)} of {format_bytes(stats.limit_bytes)} ({write_percent(full)})"
-    files = f"{write_plural(stats.segments, 'segment')}, {write_plural(stats.large, 'file')} of large objects"
+    files = f"{format_count(stats.segments, 'segment')}, {format_count(stats.large, 'file')} of large objects"
     ratio = hit_frac(stats)
     worth = "nothing was read yet"
     if ratio is not None:
         worth = f"{write_percent(ratio)} of reads were hits ({write_count(stats.hits)} since it was created)"
-    evicted = f"{write_plural(stats.evicted.pages, 'page')}, {format_bytes(stats.evicted.num_bytes)}"
+    evicted = f"{format_count(stats.evicted.pages, 'page')}, {format_bytes(stats.evicted.num_bytes)}"
     facts = [
-        ("Content", f"{write_plural(stats.live.pages, 'page')}, {format_bytes(stats.live.num_bytes)}, in {files}"),
+        ("Content", f"{format_count(stats.live.pages, 'page')}, {format_bytes(stats.live.num_bytes)}, in {files}"),
         ("Hits", worth),
         ("Now", _write_rates(rates)),
     ]
@@ -132,14 +132,14 @@ def render_status(stats: StoreStats, rates: CacheRates, pins: list[str], directo
         facts.append(("Evicted", f"{evicted}, since it was created"))
     if stats.refused:
         facts.append(
-            ("Refused", f"{write_plural(stats.refused, 'page')}: what was cached was in use, or the disk was full")
+            ("Refused", f"{format_count(stats.refused, 'page')}: what was cached was in use, or the disk was full")
         )
     if stats.doomed_bytes:
         facts.append(
             ("Leaving", f"{format_bytes(stats.doomed_bytes)} of evicted files that processes still have mapped")
         )
     if stats.damaged:
-        facts.append(("Damaged", f"{write_plural(stats.damaged, 'page')} failed their checksum and were evicted"))
+        facts.append(("Damaged", f"{format_count(stats.damaged, 'page')} failed their checksum and were evicted"))
     lines = [
         style.paint(f"Cache in {directory}", 1),
         "",

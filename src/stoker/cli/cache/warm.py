@@ -30,8 +30,7 @@ from stoker.cli.cache.arguments import (
 )
 from stoker.core.errors import ConfigError
 from stoker.core.progress import ProgressLine
-from stoker.core.units import format_bytes, format_seconds
-from stoker.ui.figures import write_plural
+from stoker.core.units import format_bytes, format_count, format_seconds
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
 
@@ -228,7 +227,7 @@ def render_account(
         lines.append(style.paint(style.cut(f"failed: {path}: {reason}", style.width), 33))
     if account.failed.objects > _SHOWN_FAILURES:
         lines.append(
-            f"and {write_plural(account.failed.objects - _SHOWN_FAILURES, 'more failure')} (`--json` lists them)"
+            f"and {format_count(account.failed.objects - _SHOWN_FAILURES, 'more failure')} (`--json` lists them)"
         )
     return [*lines, "", *_verdict(account, style, where, replicas)]
 
@@ -240,7 +239,7 @@ def _row(label: str, tally: Tally, text: str) -> list[str]:
 def _verdict(account: Account, style: Style, where: str, replicas: int) -> list[str]:
     """What follows, and the next command."""
     if account.is_complete and replicas:
-        return [style.paint(f"Every page is on {write_plural(replicas, 'worker')}.", 32)]
+        return [style.paint(f"Every page is on {format_count(replicas, 'worker')}.", 32)]
     if account.is_complete:
         return [style.paint("Everything is in the cache.", 32) + f" Next: stoker cache status{where}"]
     if not account.is_listed:

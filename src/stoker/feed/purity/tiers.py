@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
+from stoker.core.units import format_count
 from stoker.feed.order.sampling import draws_lazily, num_free
 from stoker.feed.program import Program, Tier
 from stoker.feed.purity.objects import Survey, survey
@@ -42,26 +43,27 @@ def choose(program: Program, index_sampler: Any, *, wish: Literal["auto", "pinne
         index_sampler: its batch sampler (or sampler).
         wish: ``pinned`` to go no further than what the loader declares.
     """
-    workers = program.declared_workers
     if isinstance(program.dataset, (IterDataPipe, MapDataPipe)):
         return Choice(tier=Tier.STOCK, reason="its dataset is a DataPipe, whose sharding is torch's own")
-    if workers == 0:
+    if program.declared_workers == 0:
         return _without_workers(program, index_sampler, wish)
+    workers = format_count(program.declared_workers, "worker")
     if program.is_iterable:
+        shards = format_count(program.declared_workers, "declared worker")
         return Choice(
             tier=Tier.PINNED,
-            reason=f"an iterable dataset has one shard for each of its {workers} declared workers",
+            reason=f"an iterable dataset has one shard for each of its {shards}",
             evidence=(
                 f"shards are read by {type(program.dataset).__name__}.__iter__{_site(program.dataset, '__iter__')}",
             ),
         )
     if wish != "auto":
-        return Choice(tier=Tier.PINNED, reason=f"asked for by `--tier {wish}`; {workers} workers as declared")
+        return Choice(tier=Tier.PINNED, reason=f"asked for by `--tier {wish}`; {workers} as declared")
     shared = reuse_survey(program).shared
     if shared:
         return Choice(
             tier=Tier.PINNED,
-            reason=f"{shared[0]}, so every sample is made once only, by {workers} workers as declared",
+            reason=f"{shared[0]}, so every sample is made once only, by {workers} as declared",
         )
     lazy = draws_lazily(index_sampler) if num_free(index_sampler) == 0 else ""
     evidence = (f"order is drawn no further ahead than torch draws it: {lazy}",) if lazy else ()
@@ -216,10 +218,10 @@ def impure(program: Program, why: str) -> Choice:
     culprit = f"samples are made by {type(program.dataset).__name__}.__getitem__{site}"
     if program.declared_workers == 0:
         return Choice(tier=Tier.PROCESS, reason=f"declares no workers, and {why}", evidence=(culprit,))
-    workers = program.declared_workers
+    workers = format_count(program.declared_workers, "worker")
     return Choice(
         tier=Tier.PINNED,
-        reason=f"{why}; so {workers} workers with torch's own assignment and seeds",
+        reason=f"{why}; so {workers} with torch's own assignment and seeds",
         evidence=(culprit,),
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from stoker.core.units import format_seconds
+from stoker.core.units import format_count, format_seconds
 from stoker.perf.diagnosis.gains import NOT_BOUND, cores_of_others, gain_of, input_bounds
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.records.profile import Action, Gain, Predicted, Profile, Verdict
@@ -182,7 +182,7 @@ def _input(profile: Profile, context: Context, severity: str) -> Verdict:
     loader, usage = profile.loader, profile.usage
     evidence: list[str] = []
     if loader is not None:
-        makers = f"{loader.workers} data worker{'s' if loader.workers > 1 else ''}" if loader.workers else _ITSELF
+        makers = format_count(loader.workers, "data worker") if loader.workers else _ITSELF
         makers += f", served by stoker ({loader.tier})" if loader.tier else ""
         evidence.append(f"batches of {loader.dataset} in the loop at {loader.site}: {makers}")
     if usage.process_s > 0:

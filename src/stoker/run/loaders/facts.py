@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from html import escape
 
-from stoker.core.units import format_bytes, format_seconds
+from stoker.core.units import format_bytes, format_count, format_seconds
 from stoker.ui.explanation import MEANINGS
-from stoker.ui.figures import write_count, write_percent, write_plural, write_rate
+from stoker.ui.figures import write_count, write_percent, write_rate
 
 _BAR_WIDTH, _BAR_HEIGHT = 240, 12
 _WAIT_COLOUR, _PROGRAM_COLOUR = "#d08a2e", "#4a90b8"
@@ -62,7 +62,7 @@ class LoaderStats:
             ("workers", workers),
             ("throughput", f"{write_rate(self.samples_per_s)} samples/s, {write_rate(self.batches_per_s)} batches/s"),
             ("input wait", f"{write_percent(self.input_wait_frac)} of {format_seconds(self._total_s)}"),
-            ("delivered", f"{write_plural(self.batches, 'batch', 'batches')}, {write_count(self.samples)} samples"),
+            ("delivered", f"{format_count(self.batches, 'batch', 'batches')}, {write_count(self.samples)} samples"),
             ("from workers", format_bytes(self.bytes)),
         ]
 
