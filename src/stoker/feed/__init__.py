@@ -1,6 +1,6 @@
-"""Feeding a training process: order, leases, slots, wire, data workers and the iterator that a program sees.
+"""Feeds a training process: order, leases, data workers, slots and the iterator that the program sees.
 
-Read in this order: ``order`` (which work items there are), ``leases`` (who makes which), ``program`` (what a data
-worker runs), ``worker`` (its loop), ``wire`` and ``slots`` (how a batch comes back), ``crew`` (the processes of one
-loader), ``iterator`` (what the program's ``for`` loop drives).
+Read in this order: ``program`` (what a data worker runs), ``order`` (the work items), ``state`` (who makes which),
+``worker`` (makes them), ``transport`` (how a batch comes back), ``shell`` (the processes of one loader), ``purity``
+(which tier a loader may have), ``loader`` (the iterator behind the program's ``for`` loop).
 """

@@ -46,7 +46,7 @@ def _open(dataset: Any) -> Any:
     return iter(dataset)
 
 
-# The user's code is called as from torch's own lines, which its warnings then name (`stacklevel=2`), as ever.
+# User code is called as if from torch's lines, so that its warnings (`stacklevel=2`) name the same lines as there.
 _get = standing_in(_subscript, MapFetcher.fetch, "self.dataset[idx]")
 _get_one = standing_in(_subscript, MapFetcher.fetch, "self.dataset[possibly_batched_index]")
 _get_batch = standing_in(call, MapFetcher.fetch, "self.dataset.__getitems__(")
@@ -65,7 +65,7 @@ class ShardExhausted(Exception):
 
 
 class SampleError(Exception):
-    """User code raised; the original is the cause and ``position`` is the sample's place in the batch, -1 beside it."""
+    """User code raised: the cause is its exception; ``position`` is the sample's in the batch, -1 outside samples."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -73,14 +73,14 @@ class SampleError(Exception):
 
 
 class Sink(Protocol):
-    """Takes samples in as soon as they are made, where the batch is only stacked from them."""
+    """Receives each sample as soon as it is made, for batches that are plain stacks of their samples."""
 
     def begin(self, count: int) -> None:
-        """Up to ``count`` samples of one batch follow; what an earlier attempt brought is given up."""
+        """Announces up to ``count`` samples of one batch; discards those of an earlier attempt."""
         ...
 
     def keep(self, sample: Any) -> Any:
-        """The sample or its equal."""
+        """Stores a sample; returns it or an equal one."""
         ...
 
 
@@ -109,8 +109,8 @@ class Fetcher(Protocol):
 def create_fetcher(program: Program, iteration: Iteration, sink: Sink = _NO_SINK, *, drew: bool = False) -> Fetcher:
     """The fetcher for a tier; ``drew`` says that samples of an earlier iteration drew random numbers.
 
-    Elastic samples go through ``sink`` if all that happens to them is torch's own collation. Others wait for it as in
-    torch: a dataset that returns the same buffer again and again (which the probe refuses) gives what it gives there.
+    Elastic samples go through ``sink`` if only torch's own collation follows. Others stay in a list, as in torch: a
+    dataset that keeps returning the same buffer (which the probe refuses) gives the same result as there.
     """
     if program.is_iterable:
         return ShardFetcher(program)
@@ -120,7 +120,7 @@ def create_fetcher(program: Program, iteration: Iteration, sink: Sink = _NO_SINK
 
 
 def moves_samples(program: Program, tier: Tier) -> bool:
-    """Whether each sample goes where its batch will be as soon as it is made."""
+    """Whether each sample is copied into the memory of its batch as soon as it is made."""
     plain = program.collate_fn is collating.default_collate
     return tier is Tier.ELASTIC and plain and makes_one_by_one(program)
 
@@ -131,7 +131,7 @@ def makes_one_by_one(program: Program) -> bool:
 
 
 class PinnedFetcher:
-    """Map-style batches under whatever state the worker's random streams are in, as torch's fetcher."""
+    """Makes map-style batches as torch's fetcher does, with the worker's random streams in whatever state they are."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -147,10 +147,10 @@ def _no_seed(position: int, index: object) -> None:
 
 
 class ElasticFetcher:
-    """Map-style batches in which every sample has its own seed, so that it does not matter who makes them.
+    """Makes map-style batches with a seed for each sample, so that every worker makes the same ones.
 
-    As long as no sample draws random numbers, seeding each would be wasted (6 us a sample): the streams are seeded
-    once, compared after each batch, and the first batch that drew is made again with a seed for every sample.
+    While no sample draws random numbers, seeding each would be wasted (6 us a sample): the streams are seeded once
+    and compared after each batch; the first batch that drew is remade with a seed for each sample.
     """
 
     def __init__(self, program: Program, iteration: Iteration, sink: Sink = _NO_SINK, *, drew: bool = False) -> None:
@@ -173,7 +173,7 @@ class ElasticFetcher:
         try:
             batch = fetch_map_style(self._program, item, progress, _no_seed, self._sink)
         except SampleError as error:
-            failure = error  # may depend on a draw: if there was one, it is made again with its seed
+            failure = error  # may depend on a draw; if there was one, the batch is remade with seeds
         self.drew = streams.drawn_since(self._picture)
         if self.drew:
             return self._fetch_seeded(seq, item, progress)
@@ -182,7 +182,7 @@ class ElasticFetcher:
         return batch
 
     def give_up(self) -> bool:
-        """Leaves the random streams as they were before the first item; False when items were drawn from them."""
+        """Restores the random streams to their state before the first item; False if items have drawn from them."""
         if not self.drew and self._before is not None:
             streams.restore(self._before)
         return not self.drew
@@ -200,7 +200,7 @@ class ElasticFetcher:
 
 
 class ShardFetcher:
-    """Batches of one shard of an iterable dataset, as torch's fetcher makes them."""
+    """Makes the batches of one shard of an iterable dataset, as torch's fetcher does."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -278,7 +278,7 @@ def fetch_samples(
 
 
 def takes_whole_batches(dataset: Any) -> bool:
-    """Whether a dataset makes a batch at once; torch's own ``Subset`` only passes that on from the one below."""
+    """Whether a dataset makes whole batches; torch's ``Subset`` always seems to, so the dataset below it decides."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return bool(getattr(dataset, "__getitems__", None))
@@ -294,15 +294,15 @@ def _guard(position: int, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def seed_as_torch(base_seed: int, worker_id: int) -> None:
-    """The seeds that torch gives worker ``worker_id`` at its start."""
+    """Seeds the random streams as torch seeds worker ``worker_id`` at its start."""
     value = base_seed + worker_id
     random.seed(value)
-    torch.default_generator.manual_seed(value)  # torch.manual_seed would look for accelerators as well: 20 ms at first
+    torch.default_generator.manual_seed(value)  # torch.manual_seed also looks for accelerators: 20 ms the first time
     np.random.seed(numpy_seed(base_seed, worker_id))
 
 
 def announce_worker(program: Program, worker_id: int, base_seed: int) -> None:
-    """Makes ``get_worker_info()`` say what it says in torch's worker ``worker_id``; None without declared workers."""
+    """Makes ``get_worker_info()`` return what it returns in torch's worker; None without declared workers."""
     info = None
     if program.declared_workers > 0:
         info = WorkerInfo(

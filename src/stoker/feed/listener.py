@@ -1,4 +1,4 @@
-"""What the feed tells of a loader: to whoever records it, or shows it to people."""
+"""What the feed reports about a loader, for recordings and for display."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stoker.records.versus import Pair
 
 
 class Listener(Protocol):
-    """Is told what happens to a loader."""
+    """Receives the events of a loader."""
 
     def notice(self, text: str) -> None:
         """One line that a person should see."""
@@ -34,12 +34,12 @@ class Listener(Protocol):
         ...
 
     def snapshot(self) -> None:
-        """Called where the counters mark something: a landmark, a change of workers, the end."""
+        """Called when the counters are worth recording: at a landmark, a change of workers, the end."""
         ...
 
 
 class LoaderListener(Listener, Protocol):
-    """Is told what happens to one loader."""
+    """Receives the events of one loader, its tiers, iterations and comparisons with torch included."""
 
     def opened(self, choice: Choice) -> None:
         """The tier is settled (again, when the probe changed it)."""
@@ -50,14 +50,14 @@ class LoaderListener(Listener, Protocol):
         ...
 
     def compared(self, pair: Pair) -> None:
-        """A round of ours and one of torch's own were timed."""
+        """A round of stoker and one of torch were timed."""
         ...
 
     def comparison_ended(self, reason: str, found: str) -> None:
-        """There will be no more of them.
+        """No further pair will be timed.
 
         Args:
-            reason: why not, as half a sentence; empty where those that were asked for are over.
-            found: what they show, for people.
+            reason: why not, as half a sentence; empty when all requested pairs are done.
+            found: the result, for people.
         """
         ...

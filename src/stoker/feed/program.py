@@ -50,34 +50,34 @@ class Iteration:
     base_seed: int
     tier: Tier
     worker_memory_bytes: int = 0
-    """Private memory that an elastic worker may have; 0 for any."""
+    """Private memory that an elastic worker may use; 0 for no limit."""
     seeds_generators: bool = False
-    """Whether random generators that the dataset and its functions hold get a seed for each sample as well."""
+    """Whether random generators held by the dataset and its functions are seeded for each sample as well."""
 
     def seed_of(self, seq: int) -> int:
-        """Seed of a work item, for what is done with its batch after collation."""
+        """Seed of a work item for the processing of its batch after collation."""
         return item_seed(self.base_seed, self.ordinal, seq)
 
 
 def item_seed(base_seed: int, ordinal: int, seq: int) -> int:
-    """Seed of work item ``seq`` of an iteration; another one than that of its collation."""
+    """Seed of work item ``seq`` of an iteration; differs from the seed of its collation."""
     return seeds.batch_seed(base_seed, ordinal, -1 - seq)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerIdentity:
-    """Who a data worker is."""
+    """The numbers that identify a data worker."""
 
     number: int
     """Unique in its crew."""
     worker_id: int
-    """What ``get_worker_info().id`` says: in ``range(declared_workers)``."""
+    """``get_worker_info().id``, in ``range(declared_workers)``."""
     board_slot: int
-    """Where it writes which sample it is working on."""
+    """Row of the board in which it writes its current sample."""
 
 
 class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch: a pure function of these fields in the elastic tier."""
+    """One batch; in the elastic tier a pure function of these fields."""
 
     indices: Any
     """What the sampler gave: a list of indices, or a single index without automatic batching; None for a stream."""
@@ -89,7 +89,7 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     """Positions in the batch to fill with the next good sample instead."""
 
     def num_samples(self, *, batched: bool) -> int:
-        """Samples in the batch to be made; without automatic batching an item is one, whatever its index is."""
+        """Number of samples in the batch; 1 without automatic batching, whatever the index is."""
         return len(self.indices) - len(self.skip) if batched else 1
 
     @property
@@ -98,7 +98,7 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
         return [self.indices[k] for k in self.sources()] if self.skip or self.replace else self.indices
 
     def sources(self) -> list[int]:
-        """For each sample of the batch to be made, the position in ``indices`` that it comes from."""
+        """The position in ``indices`` that each sample of the batch comes from."""
         count = len(self.indices)
         good = [k for k in range(count) if k not in self.skip and k not in self.replace]
         if not good:

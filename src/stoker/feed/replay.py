@@ -1,4 +1,4 @@
-"""``LOADER:INDEX:SEED``: one sample of a run, named so that it can be made again alone (`stoker run --replay`)."""
+"""``LOADER:INDEX:SEED`` names one sample of a run, so that it can be remade alone (`stoker run --replay`)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Replay:
 
     @classmethod
     def parse(cls, text: str) -> Replay:
-        """The sample that ``str()`` of it named.
+        """The sample that a text names: the inverse of ``str()``.
 
         Raises:
-            ConfigError: The text is something else.
+            ConfigError: the text is malformed.
         """
         loader, _, rest = text.partition(":")
         index, _, seed = rest.rpartition(":")
@@ -56,9 +56,9 @@ def is_replay(text: object) -> bool:
 
 
 def launcher_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What must start ``stoker`` again where this process is a rank of torchrun; nothing elsewhere.
+    """Command prefix that starts ``stoker`` again: torchrun's if this process is one of its ranks, else empty.
 
-    One rank will do: the others have no part in a sample, and a program that joins them waits for none.
+    One rank suffices: the others have no part in a sample, and a process group of one waits for nobody.
     """
     if "TORCHELASTIC_RUN_ID" in environ and "LOCAL_RANK" in environ:
         return ("torchrun", "--standalone", "--nproc-per-node", "1", "-m")
@@ -66,16 +66,16 @@ def launcher_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def replay_command(loader: int, index: object, seed: int, program: Sequence[str], launcher: Sequence[str] = ()) -> str:
-    """The shell command that makes a sample again; empty where there is none.
+    """The shell command that remakes a sample; empty if there is none.
 
-    None is there for an index that can't be written down, or is None (a stream), and for programs that are typed in.
+    There is none for an index that has no literal or is None (a stream), nor for programs typed at a prompt.
 
     Args:
-        loader: its number.
-        index: what the sampler gave.
-        seed: what the sample was made with.
-        program: the script or ``-m module`` and its arguments; empty where no command starts it.
-        launcher: what started ``stoker``, as :func:`launcher_of` says.
+        loader: the loader's number.
+        index: as the sampler gave it.
+        seed: of the sample.
+        program: the script or ``-m module`` and its arguments; empty if no command starts it.
+        launcher: command prefix, from :func:`launcher_of`.
     """
     literal = _as_literal(index) if program else None
     if literal is None:
@@ -85,7 +85,7 @@ def replay_command(loader: int, index: object, seed: int, program: Sequence[str]
 
 
 def _as_literal(index: Any) -> Any:
-    """The index as a value that its own text gives back; None when there is none."""
+    """The index as a value that its ``repr`` evaluates to; None if there is none."""
     try:
         if ast.literal_eval(repr(index)) == index:
             return index

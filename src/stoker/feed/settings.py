@@ -1,4 +1,4 @@
-"""What a person may choose about how loaders are served, and about samples that kill their worker."""
+"""Settings for how loaders are served, and for samples that kill their worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REPLAY = "make one sample again, alone, in the program, as an error message nam
 
 
 class FeedSettings(Settings, frozen=True, kw_only=True):
-    """How loaders are served; None means that stoker finds the value itself."""
+    """How loaders are served; None lets stoker choose the value."""
 
     worker_memory_bytes: Annotated[
         int | None, memory("private memory of a data worker, which is replaced near it, such as 4GiB")
@@ -37,7 +37,7 @@ class FaultSettings(Settings, frozen=True, kw_only=True):
     ] = 16
     stall_timeout_s: Annotated[
         float,
-        # Less is within what a busy machine makes any process wait for a core.
+        # Shorter silences are normal on a busy machine, where any process may wait that long for a core.
         duration(_STALL, "a time of at least `0.1s`, such as `60s`", least=0.1),
     ] = 60.0
     replay: Annotated[str | None, Option(form="SPEC", text=_REPLAY, rule=RULE, accepts=is_replay)] = None

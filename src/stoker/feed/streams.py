@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from numpy import random as numpy_random  # loaded at its first use: 10 ms, here instead of in every data worker
+from numpy import random as numpy_random  # NumPy loads it lazily: 10 ms, here once instead of in every data worker
 
 from stoker.core.patching import Patches
 
@@ -38,9 +38,9 @@ _reads = 0
 
 
 def watch_reads() -> None:
-    """From now on asking for torch's seed counts as drawing: what follows from it is another in each worker.
+    """Makes each read of torch's seed count as a draw, since the seed differs between workers.
 
-    For data workers, whose process is not the program's.
+    Only for data workers, whose process is not the program's.
     """
     stock = torch.random.initial_seed
     if getattr(stock, "counts", False):
@@ -58,12 +58,12 @@ def watch_reads() -> None:
 
 
 def adopt(generators: Sequence[Any]) -> tuple[Any, ...]:
-    """From now on these generators of user code are streams of this process as well, in place of the earlier ones.
+    """Adopts generators of user code as further streams of this process, in place of those adopted before.
 
     Args:
-        generators: of :mod:`random`, NumPy (new and legacy) or torch; none to have the three main streams alone.
+        generators: of :mod:`random`, NumPy (new and legacy) or torch; none to leave the three main streams alone.
 
-    Returns: the earlier ones.
+    Returns: those adopted before.
     """
     global _adopted
     before, _adopted = _adopted, tuple(generator for generator in generators if _has_state(generator))
@@ -71,7 +71,7 @@ def adopt(generators: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _has_state(generator: Any) -> bool:
-    """Whether it can be seeded, saved and restored: the system's own numbers cannot, nor those of an accelerator."""
+    """Whether a generator can be seeded, saved and restored: not the system's own, nor one of an accelerator."""
     if isinstance(generator, torch.Generator):
         return generator.device.type == "cpu"
     try:
@@ -120,7 +120,7 @@ def _numpy_generator() -> Any:
 
 
 def seed(value: int) -> None:
-    """Sets all three streams to states that depend on ``value`` (0 <= value < 2^63) alone."""
+    """Sets all streams to states that depend on ``value`` (0 <= value < 2^63) alone."""
     torch.default_generator.manual_seed(value)
     random.seed(value)
     numpy_random.seed(value & 0xFFFFFFFF)
@@ -135,7 +135,7 @@ def save() -> tuple[Any, ...]:
 
 
 def restore(states: tuple[Any, ...]) -> None:
-    """Puts the streams back to states from :func:`save`."""
+    """Restores the streams to states from :func:`save`."""
     torch.default_generator.set_state(states[0])
     random.setstate(states[1])
     numpy_random.set_state(states[2])
@@ -144,7 +144,7 @@ def restore(states: tuple[Any, ...]) -> None:
 
 
 def mark() -> tuple[object, ...]:
-    """A cheap picture of the streams, to be compared by :func:`drawn_since`."""
+    """A cheap snapshot of the streams, for :func:`drawn_since`."""
     generator = _numpy_generator()
     if type(generator) is numpy_random.MT19937:
         numpy_state: object = ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE_BYTES)
@@ -167,7 +167,7 @@ def _python_picture() -> object:
 
 
 def _python_is_readable() -> bool:
-    """Whether the generator's memory holds what ``getstate`` says: its position and key, behind the object's head."""
+    """Whether the generator's memory holds its state: position and key, right after the object's header."""
     generator: Any = random._inst
     if type(generator) is not random.Random or sys.implementation.name != "cpython":
         return False

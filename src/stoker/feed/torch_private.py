@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
-# (the one module of the feed that uses names which torch keeps to itself)
-"""Torch's private names that serving loaders needs, each once; whoever serves them through the feed takes them here.
+# (the only module of the feed that uses torch's private names)
+"""Torch's private names that serving loaders needs, each once; other modules take them from here.
 
-``SYMBOLS`` is plain data: a test reads it where a torch lacks one of them and this module can't be imported.
+``SYMBOLS`` is plain data: a test reads it even if torch lacks one of the names and this module can't be imported.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.utils.data import _utils as _data
 from torch.utils.data import dataloader as _loading
 
 SYMBOLS = (
-    # dotted name, purpose, since; what methods set on objects is named as of their class
+    # dotted name, purpose, since; attributes that methods set on an object are listed under its class
     ("torch._utils.ExceptionWrapper", "brings a worker's exception to the program as torch's workers do", "before 2.6"),
-    ("torch._nested_view_from_buffer", "makes a nested tensor again in the training process", "before 2.6"),
+    ("torch._nested_view_from_buffer", "rebuilds a nested tensor in the training process", "before 2.6"),
     ("torch.Tensor._nested_tensor_size", "sizes of a nested tensor on its way from a worker", "before 2.6"),
     ("torch.Tensor._nested_tensor_strides", "its strides", "before 2.6"),
     ("torch.Tensor._nested_tensor_storage_offsets", "its offsets", "before 2.6"),
@@ -28,8 +28,8 @@ SYMBOLS = (
     ("torch.Tensor._values", "its values", "before 2.6"),
     ("torch.storage.TypedStorage._untyped_storage", "bytes of a typed storage, without its warning", "before 2.6"),
     ("torch.utils.data._utils.collate.collate_tensor_fn", "what stacking into slots stands in for", "before 2.6"),
-    ("torch.utils.data._utils.collate.default_collate", "told from a program's own `collate_fn`", "before 2.6"),
-    ("torch.utils.data._utils.collate.default_collate_fn_map", "where stacking into slots is put", "before 2.6"),
+    ("torch.utils.data._utils.collate.default_collate", "told apart from a program's `collate_fn`", "before 2.6"),
+    ("torch.utils.data._utils.collate.default_collate_fn_map", "where stacking into slots is set", "before 2.6"),
     ("torch.utils.data._utils.fetch._IterableDatasetFetcher.__init__", "line that a warning names", "before 2.6"),
     ("torch.utils.data._utils.fetch._IterableDatasetFetcher.fetch", "lines that a warning names", "before 2.6"),
     ("torch.utils.data._utils.fetch._MapDatasetFetcher.fetch", "lines that a warning names", "before 2.6"),
@@ -43,7 +43,7 @@ SYMBOLS = (
     ("torch.utils.data.DataLoader._get_iterator", "makes an iterator: replaced", "before 2.6"),
     ("torch.utils.data.DataLoader._index_sampler", "the order of a loader", "before 2.6"),
     ("torch.utils.data.DataLoader._iterator", "the iterator that persistent workers keep", "before 2.6"),
-    ("torch.utils.data.dataloader._DatasetKind.Iterable", "that a dataset is iterable", "before 2.6"),
+    ("torch.utils.data.dataloader._DatasetKind.Iterable", "kind of an iterable dataset", "before 2.6"),
     ("torch.utils.data.dataloader._DatasetKind.create_fetcher", "batches of the training process", "before 2.6"),
     ("torch.utils.data.dataloader._BaseDataLoaderIter", "base class of what a program gets", "before 2.6"),
     ("torch.utils.data.dataloader._BaseDataLoaderIter._IterableDataset_len_called", "inherited", "before 2.6"),
@@ -83,24 +83,24 @@ numpy_seed = _data.worker._generate_state
 """NumPy's seed of a worker, from the base seed and the worker's number."""
 nested_view = torch._nested_view_from_buffer
 collating, pinning = _data.collate, _data.pin_memory
-"""Modules, whose functions a program may replace at any time."""
+"""Kept as modules: a program may replace their functions at any time."""
 LOOKED_UP = (
     collating.collate_tensor_fn, collating.default_collate, collating.default_collate_fn_map, pinning.pin_memory
 )  # fmt: skip
-"""Those functions as they are now: data workers look them up again, and a torch without one must be met before them."""
+"""Those functions as of now. Data workers look them up again; a torch that lacks one must fail here, before that."""
 
 GET_ITERATOR = "_get_iterator"
 stock_get_iterator: Callable[[DataLoader[Any]], Any] = DataLoader._get_iterator
-"""Torch's own, taken before anybody of stoker's replaces it."""
+"""Torch's own, saved before stoker replaces it."""
 
 
 def worker_info() -> Any:
-    """What ``get_worker_info()`` returns here."""
+    """What ``get_worker_info()`` returns in this process."""
     return _data.worker._worker_info
 
 
 def set_worker_info(info: Any) -> None:
-    """Has ``get_worker_info()`` return ``info``, as in torch's own workers."""
+    """Makes ``get_worker_info()`` return ``info``, as in torch's own workers."""
     _data.worker._worker_info = info
 
 
@@ -108,7 +108,7 @@ def set_worker_info(info: Any) -> None:
 
 
 def index_sampler_of(loader: DataLoader[Any]) -> Any:
-    """What gives a loader's indices: of batches where it collates, else of samples."""
+    """The sampler of a loader's indices: of batches if it collates, else of samples."""
     return loader._index_sampler
 
 
@@ -118,34 +118,34 @@ def collates(loader: DataLoader[Any]) -> bool:
 
 
 def is_iterable(loader: DataLoader[Any]) -> bool:
-    """Whether a loader's dataset is an iterable one."""
+    """Whether a loader's dataset is iterable."""
     return loader._dataset_kind == DatasetKind.Iterable
 
 
 def new_fetcher(loader: DataLoader[Any]) -> Any:
-    """What makes a loader's batches in this process; a stream begins with it."""
+    """A fetcher of a loader's batches for this process; creating it opens the stream of an iterable dataset."""
     return DatasetKind.create_fetcher(
         loader._dataset_kind, loader.dataset, loader._auto_collation, loader.collate_fn, loader.drop_last
     )
 
 
 def makes_iterators_as_torch(loader: DataLoader[Any]) -> bool:
-    """Whether neither a loader nor its class has an own way to make iterators."""
+    """Whether neither a loader nor its class overrides how iterators are made."""
     return GET_ITERATOR not in vars(loader) and type(loader)._get_iterator is DataLoader._get_iterator
 
 
 def kept_iterator_of(loader: DataLoader[Any]) -> Any:
-    """The iterator that a loader with persistent workers keeps; None where there is none."""
+    """The iterator that a loader with persistent workers keeps; None if there is none."""
     return getattr(loader, "_iterator", None)
 
 
 def forget_iterator(loader: DataLoader[Any]) -> None:
-    """Has a loader with persistent workers make a new iterator."""
+    """Drops the iterator of a loader with persistent workers, so that the next one is new."""
     loader._iterator = None
 
 
 def copy_without_iterator(loader: DataLoader[Any], **own: Any) -> DataLoader[Any]:
-    """A loader as it is now, with ``own`` attributes, but for the iterator that a persistent one keeps."""
+    """A copy of a loader with the attributes ``own``, without the iterator that a persistent loader keeps."""
     found: DataLoader[Any] = object.__new__(type(loader))
     vars(found).update({name: value for name, value in vars(loader).items() if name != "_iterator"} | own)
     return found
@@ -155,17 +155,17 @@ def copy_without_iterator(loader: DataLoader[Any], **own: Any) -> DataLoader[Any
 
 
 def begin_again(iterator: Any, loader: DataLoader[Any]) -> None:
-    """Has an iterator with persistent workers begin another iteration."""
+    """Makes an iterator with persistent workers begin another iteration."""
     iterator._reset(loader)
 
 
 def ask_for_batch(iterator: Any) -> None:
-    """Has an iterator with workers ask for a batch, if its sampler gives one."""
+    """Makes an iterator with workers request a batch, if its sampler gives one."""
     iterator._try_put_index()
 
 
 def num_asked_for(iterator: Any) -> int:
-    """Batches that an iterator with workers has asked for and not delivered."""
+    """Batches that an iterator with workers has requested and not delivered."""
     return iterator._send_idx - iterator._rcvd_idx
 
 
@@ -180,7 +180,7 @@ def dataset_of(iterator: Any) -> Any:
 
 
 def num_workers_of(iterator: Any) -> int:
-    """Declared workers of an iterator; 0 where it says nothing."""
+    """Declared workers of an iterator; 0 if it names none."""
     return int(getattr(iterator, "_num_workers", 0) or 0)
 
 
@@ -198,5 +198,5 @@ def parts_of_sparse(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def bytes_of(storage: Any) -> torch.UntypedStorage:
-    """The memory of a typed storage."""
+    """The untyped memory of a typed storage."""
     return storage._untyped_storage
