@@ -17,7 +17,7 @@ def test_huge_samples_are_not_made_again_whatever_memory_there_is() -> None:
 
 def test_batches_that_would_fill_the_memory_are_not_made_again() -> None:
     why = why_not_probed(sample_bytes=40 * MIB, batch_bytes=40 * MIB, workers=2, free_bytes=330 * MIB)
-    assert why == "its batches of 40.0 MiB are too large, for the 330 MiB of memory that are free, to compare samples"
+    assert why == "its batches of 40.0 MiB are too large to compare samples with 330 MiB of free memory"
     assert not why_not_probed(sample_bytes=40 * MIB, batch_bytes=40 * MIB, workers=2, free_bytes=8 << 30)
 
 

@@ -36,7 +36,7 @@ def test_three_slow_plain_batches_move() -> None:
     ("seen", "words"),
     [
         ({"drew": True}, "draw from the main random stream"),
-        ({"is_plain": False}, "not be quite the same after a journey"),
+        ({"is_plain": False}, "a transfer between processes would change"),
         ({"changed": True}, "changes from batch to batch"),
         ({"drew": True, "changed": True}, "draw from the main random stream"),
     ],

@@ -1,1 +1,1 @@
-"""What decides in the feed: the life of one iteration of one loader as data. No clock, no processes, no bytes."""
+"""Decisions of the feed: state machines of one iteration of one loader. No clock, no processes, no bytes."""

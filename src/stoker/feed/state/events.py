@@ -1,7 +1,7 @@
-"""What happens to an iteration: events, each of which :meth:`stoker.feed.state.machine.Machine.on` takes in.
+"""Events of an iteration, which its :class:`~stoker.feed.state.machine.Machine` and its ``Life`` handle.
 
-Workers go by their number in the ledger, items by theirs in the order, leases by their generation. A work item and
-what a probe has found are handed through unread.
+Workers are named by their number in the ledger, items by theirs in the order, leases by their generation. Work items
+and the findings of a probe are passed on unread.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from stoker.feed.state.ledger import FreeSlots, Ledger
 
 
 def snake_case(name: str) -> str:
-    """``NameOfClass`` as ``name_of_class``: handlers are called after what they handle."""
+    """``NameOfClass`` as ``name_of_class``: handlers are named after what they handle."""
     return "".join("_" + letter.lower() if letter.isupper() else letter for letter in name).lstrip("_")
 
 
 class Purpose(enum.Enum):
-    """What a worker is started for."""
+    """Why a worker is started."""
 
     WORK = "work"
     PROBE = "probe"
-    """To make one batch apart from the others, for a comparison."""
+    """To make one batch separately, for a comparison."""
     REPEAT = "repeat"
-    """To make the first batch again, for a comparison whose first attempt was lost."""
+    """To remake the first batch, for a comparison whose first attempt was lost."""
 
 
 class Event(msgspec.Struct, gc=False):
-    """One of the below."""
+    """Base class of events of the machine."""
 
 
 class Opened(Event):
-    """The iteration has its workers' processes; ``active`` are those of an earlier one that may get leases."""
+    """The iteration has its processes; ``active``: workers of an earlier one that may get leases."""
 
     active: tuple[int, ...] = ()
 
 
 class Asked(Event):
-    """The program asks for the next batch; with ``refill`` another item is drawn for the one that it gets."""
+    """The program requests the next batch; with ``refill``, another item is drawn in place of the delivered one."""
 
     refill: bool = True
 
 
 class Wanted(Event):
-    """Draw and lease as much as may be in flight."""
+    """As many items as may be in flight are to be drawn and leased."""
 
 
 class Drawn(Event):
-    """The order gave an item; None: it gives no more for now, or at all where it is ``exhausted``."""
+    """The order gave an item; None: it has none for now, or (``exhausted``) none any more."""
 
     work: WorkItem | None
     drawn: int
@@ -86,14 +86,14 @@ class ShardEnded(Event):
 
 
 class Returned(Event):
-    """A worker gives a lease back that it had not begun."""
+    """A worker returns a lease that it has not begun."""
 
     worker: int
     generation: int
 
 
 class Polled(Event):
-    """All that had arrived was taken in."""
+    """All that had arrived was processed."""
 
 
 class Born(Event):
@@ -105,36 +105,36 @@ class Born(Event):
 
 
 class Refused(Event):
-    """A worker could not be started; ``why`` is empty where there can be none for now (template gone, rows taken)."""
+    """A worker could not be started; ``why`` is empty if none can be for now (template gone, rows taken)."""
 
     why: str = ""
     purpose: Purpose = Purpose.WORK
 
 
 class Severed(Event):
-    """A worker can't be told anything any more; whether it still writes is not known."""
+    """A worker's socket is closed: it can't be reached, but may still write to its slots."""
 
     worker: int
 
 
 class Loss(msgspec.Struct, gc=False):
-    """A worker that is gone for certain."""
+    """A worker that is certainly dead."""
 
     worker: int
     expected: bool = False
-    """It was told to stop."""
+    """It had been asked to stop."""
     left: bool = False
-    """It ended by itself, as it should."""
+    """It exited by itself, with status 0."""
 
 
 class Departed(Event):
-    """Workers are gone, by one cause: a host may take many with it."""
+    """Workers are gone, for one cause: the loss of a host may take many."""
 
     losses: tuple[Loss, ...]
 
 
 class Diagnosed(Event):
-    """Why the worker of a :class:`~stoker.feed.state.instructions.Lost` ended, as far as can be told."""
+    """Why the worker of a :class:`~stoker.feed.state.instructions.Lost` ended, as far as known."""
 
     worker: int
     pid: int
@@ -143,49 +143,49 @@ class Diagnosed(Event):
     """The item that it was making; -1 for none."""
     for_memory: bool = False
     blames: bool = True
-    """Whether that item may be the reason."""
+    """Whether that item may be the cause."""
 
 
 class TemplateLost(Event):
-    """No worker can be started any more."""
+    """The template is gone: no worker can be started any more."""
 
 
 class Restarted(Event):
-    """Other processes take over from those that were closed."""
+    """New processes replace those that were closed."""
 
     ledger: Ledger
 
 
 class Retiring(Event):
-    """A worker is near its memory budget."""
+    """A worker's memory is near its budget."""
 
     worker: int
 
 
 class RingMade(Event):
-    """Leases get slots of another ring; None for no slots."""
+    """Leases get slots of a new ring from now on; None for no slots."""
 
     slots: FreeSlots | None
 
 
 class Bounded(Event):
-    """What memory allows."""
+    """The limits that memory sets."""
 
     num_slots: int
     in_flight: int | None
-    """Items that may be leased or ready; None for any number."""
+    """Items that may be leased or ready; None for no limit."""
     most_busy: int | None
-    """Workers that may be at work; None for any number."""
+    """Workers that may work at a time; None for no limit."""
 
 
 class Decided(Event):
-    """The policy has decided."""
+    """The scaling policy has decided."""
 
     decision: Decision
 
 
 class ProbeWanted(Event):
-    """The next item to be leased is the one to compare."""
+    """The next leased item is the one to compare."""
 
 
 class Drew(Event):
@@ -195,41 +195,41 @@ class Drew(Event):
 
 
 class Evidence(Event):
-    """One side of a comparison has found something."""
+    """One side of a comparison reports what it found."""
 
     role: str
     found: Any
 
 
 class Sized(Event):
-    """The first sample of a comparison is large, and its worker waits."""
+    """The first sample of a comparison is large; its worker waits for a decision."""
 
     worker: int
     sample_bytes: int
     samples: int
-    """That a worker has in memory at a time."""
+    """Samples that a worker has in memory at a time."""
     free_bytes: int
 
 
 class ProbeBroken(Event):
-    """A mistake of stoker's own: samples are not compared."""
+    """The comparison failed, by an error of stoker: samples are not compared."""
 
 
 class Tick(Event):
-    """Time has passed; while a comparison is waited for, it may be over."""
+    """Time has passed while the program waits for a comparison, which may be over."""
 
     stall_timeout_s: float
 
 
 class Pinned(Event):
-    """A worker says whether it goes on as one of the pinned tier."""
+    """A worker answers whether it can continue in the pinned tier."""
 
     worker: int
     agreed: bool
 
 
 class HandedOver(Event):
-    """All of them do."""
+    """All workers continue in the pinned tier."""
 
 
 class Left(Event):
@@ -237,22 +237,22 @@ class Left(Event):
 
 
 class Skipped(Event):
-    """Somebody else has delivered the items below ``seq``."""
+    """The items below ``seq`` were delivered by torch's workers."""
 
     seq: int
     drawn: int
 
 
 class LifeEvent(msgspec.Struct, gc=False):
-    """What :meth:`stoker.feed.state.life.Life.on` takes in; one of the below."""
+    """Base class of events of a :class:`stoker.feed.state.life.Life`."""
 
 
 class Begun(LifeEvent):
-    """The program has asked for an iterator."""
+    """The program has requested an iterator."""
 
 
 class TrialBegun(LifeEvent):
-    """The dataset was looked at before the first batch; the fields are those of a trial's arguments."""
+    """The dataset was examined before the first batch; the fields are arguments of a trial."""
 
     length: int | None
     free_bytes: int
@@ -260,31 +260,31 @@ class TrialBegun(LifeEvent):
 
 
 class Next(LifeEvent):
-    """The program asks for the next batch, having got so many."""
+    """The program requests the next batch, after ``yielded`` batches."""
 
     yielded: int
 
 
 class FirstMade(LifeEvent):
-    """The first batch waits; ``is_safe``: it is the same, however the comparison of samples ends."""
+    """The first batch is ready; ``is_safe``: it is the same, however the comparison of samples ends."""
 
     is_safe: bool
 
 
 class Settled(LifeEvent):
-    """The comparison of samples is over: elastic, or not."""
+    """The comparison of samples is over; whether the tier is elastic."""
 
     elastic: bool
 
 
 class MadeHere(LifeEvent):
-    """On trial, a batch was made in the training process in so many seconds."""
+    """During a trial, a batch was made in the training process, in ``seconds``."""
 
     seconds: float
 
 
 class Examined(LifeEvent):
-    """That batch was looked at; the fields are those of :meth:`stoker.feed.state.trial.Trial.seen`."""
+    """That batch was examined; the fields are the arguments of :meth:`stoker.feed.state.trial.Trial.seen`."""
 
     batch_bytes: int
     drew: bool
@@ -294,44 +294,44 @@ class Examined(LifeEvent):
 
 
 class NotExamined(LifeEvent):
-    """Stoker failed to look at it, or at the dataset before the first one."""
+    """Stoker failed to examine that batch, or the dataset before the first one."""
 
 
 class Started(LifeEvent):
-    """Workers make the batches of a loader that declares none."""
+    """Workers now make the batches of a loader that declares none."""
 
 
 class NotStarted(LifeEvent, gc=True):
-    """By a mistake of stoker's own, they don't."""
+    """Those workers could not be started, by an error of the host or of stoker."""
 
     error: Exception
 
 
 class TwinCompared(LifeEvent):
-    """The batch that was made in both places: whether it differs."""
+    """The batch that a worker and the training process both made was compared."""
 
     differs: bool
 
 
 class Looked(LifeEvent):
-    """What a loader without declared workers depends on: whether it has changed since they were started."""
+    """Whether objects behind the batches of a loader without declared workers have changed since workers started."""
 
     changed: bool
 
 
 class Repeated(LifeEvent):
-    """A worker's batch was made here as well: whether it differs."""
+    """A worker's batch was remade in the training process; whether it differs."""
 
     differs: bool
 
 
 class Stranded(LifeEvent, gc=True):
-    """Workers are gone, and others can't be started."""
+    """Workers are gone, and no others can be started."""
 
     error: WorkerStartError
 
 
 class Over(LifeEvent):
-    """The iteration is over; ``seen``: the program has been told so, not left before."""
+    """The iteration is over; ``seen``: the program reached its end, and did not leave before."""
 
     seen: bool = False

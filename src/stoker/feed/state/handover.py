@@ -1,8 +1,8 @@
-"""How the workers that began on a candidate for the elastic tier go on as pinned ones, with nothing made twice.
+"""How workers that began on a candidate for the elastic tier continue in the pinned tier, with nothing made twice.
 
-A worker may go on if it has made just what a pinned one with its id would have made, and has drawn no random number:
-the seeds of the two tiers differ. One that may not, or that is lost meanwhile, has the iteration start its pinned
-workers anew.
+A worker may continue if it has made exactly what a pinned one with its id would have made, and has drawn no random
+number: the seeds of the two tiers differ. If one may not, or is lost meanwhile, the iteration restarts with new pinned
+workers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stoker.feed.state.ledger import Item, Items, Ledger, State
 
 
 class Handover:
-    """The answers of the workers of one iteration."""
+    """Collects the workers' answers whether they can continue as pinned ones."""
 
     def __init__(self) -> None:
         self._asked: set[int] = set()
@@ -21,12 +21,12 @@ class Handover:
         self._failed = False
 
     def begin(self, ledger: Ledger, declared: int, items: Items, most_open: int = 0) -> list[int]:
-        """The workers to be asked: all, if each holds a place of its own and has only items of that place.
+        """Pins the items and returns the workers to ask: all if each has its place and only items of it, else none.
 
         Args:
             ledger: the workers.
-            declared: how many places there are.
-            items: are bound to the places.
+            declared: number of places.
+            items: those of the iteration, which are bound to the places.
             most_open: as in :class:`Items`.
         """
         places = {worker.number: worker.worker_id for worker in ledger.active()}
@@ -37,23 +37,23 @@ class Handover:
         return list(places)
 
     def answered(self, worker: int, *, agreed: bool) -> None:
-        """A worker says whether it goes on as a pinned one."""
+        """Records whether a worker can continue as a pinned one."""
         self._agreed.add(worker)
         self._failed = self._failed or not agreed
 
     def lost(self, worker: int) -> None:
-        """A worker is gone."""
+        """Records that a worker is gone."""
         self._failed = self._failed or worker in self._asked
 
     @property
     def result(self) -> bool | None:
-        """Whether the same workers go on; None while that is not known."""
+        """Whether the same workers continue; None while that is unknown."""
         if not self._asked or self._failed:
             return False
         return True if self._asked <= self._agreed else None
 
 
 def _as_pinned(items: Iterable[Item], places: dict[int, int], declared: int) -> bool:
-    """Whether every item that was given to a worker is one of its place."""
+    """Whether every item given to a worker belongs to its place."""
     given = [item for item in items if item.state in (State.LEASED, State.READY)]
     return all(places.get(item.maker) == item.seq % declared for item in given)

@@ -1,4 +1,4 @@
-"""What pinned workers have made in an iteration, so that the successor of a lost one can get into the same state."""
+"""What pinned workers have made in an iteration, so that the successor of a lost one can reach the same state."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from stoker.feed.program import WorkItem
 
 
 class History:
-    """What pinned workers have made in this iteration: 8 bytes a sample and a check a batch."""
+    """Items that pinned workers have made in this iteration: 8 bytes a sample and a checksum a batch."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Any, WorkItem, int | None, int]] = {}
         self._assumed: dict[int, int] = {}
-        """Of the items that were made before: their place. Their numbers may be above those of later ones."""
+        """Ranks of items made before this history began, whose numbers may exceed those of later items."""
 
     def made(self, seq: int, work: WorkItem, check: int | None, owner: int) -> None:
-        """The worker with id ``owner`` made an item; ``check`` is of its batch, None for none to compare with."""
+        """Records an item made by the worker with id ``owner``; ``check``: checksum of its batch, None for none."""
         self._made[seq] = (_compress(work.indices), replace(work, indices=None), check, owner)
 
     def assume(self, items: Iterable[tuple[int, WorkItem]], owners: Iterable[int]) -> None:
-        """Items that were made before this iteration was gone on with, and the ids of the workers that made them."""
+        """Records items made before this history began, and the ids of the workers that made them."""
         for (seq, work), owner in zip(items, owners, strict=True):
             self._assumed[seq] = len(self._assumed)
             self.made(seq, work, None, owner)
 
     def of(self, worker_id: int) -> list[tuple[int, WorkItem]]:
-        """What the worker with an id has made, in order."""
+        """The items made by the worker with an id, in order."""
         return [
             (seq, replace(work, indices=_expand(indices)))
             for seq, (indices, work, _, owner) in sorted(self._made.items(), key=self._place)
@@ -42,7 +42,7 @@ class History:
         return seq not in self._assumed, self._assumed.get(seq, seq)
 
     def is_same(self, seq: int, check: int) -> bool:
-        """An item was made again; False when its batch is another one."""
+        """Whether a remade item gave the same batch, as far as its checksum is known."""
         known = self._made[seq][2]
         return known is None or known == check
 

@@ -1,9 +1,9 @@
 """How many batches of a loader may be in flight, so that it needs no more memory than under torch. Pure arithmetic.
 
-Torch's loader makes a fresh segment for each batch and drops it with the batch. Slots that are used again save the
-time that this takes, but each one that was ever used holds its memory, and a worker has the samples of a batch beside
-them. Where batches are large, that is bounded: first by fewer items in flight, and where too few would be left, by
-slots that give their memory back when they get free, which costs the time that torch's segments cost.
+Torch's loader allocates a segment for each batch and frees it with the batch. Reused slots save that time, but each
+slot that was ever used keeps its memory, and a worker holds the samples of a batch besides. For large batches that is
+bounded: first by fewer items in flight; where too few would be left, by slots that release their memory when they
+become free, which costs the time that torch's segments cost.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MOST_FRAC = 1.15
-"""Peak memory, compared with torch's loader with the same number of workers, that stoker may need."""
+"""Peak memory that stoker may need, as a multiple of torch's loader with the same number of workers."""
 LARGE_BYTES = 1 << 24
 """Smaller batches are not bounded: torch keeps several of them in freed memory of its workers."""
 OWN_BYTES = 24 << 20
-"""What stoker needs apart from batches: its modules and the template process (15 to 21 MiB were measured)."""
+"""Memory that stoker needs apart from batches: its modules and the template (15 to 21 MiB were measured)."""
 _IN_HAND = 2
-"""Batches of the program's: the one that it gets, and the last one, which it drops only then."""
+"""Batches that the program holds: the one it receives, and the previous one, which it drops only then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Room:
     in_flight: int
     """Items that may be leased or ready at a time."""
     num_warm: int | None
-    """Slots that may hold memory while they are free; None for all."""
+    """Slots that may keep memory while they are free; None for all."""
 
 
 def torchs_batches(workers: int) -> int:
@@ -48,13 +48,13 @@ def fit(
     """The room for a loader's batches.
 
     Args:
-        wanted: items in flight that would be best, at least 1.
+        wanted: items in flight for the highest throughput, at least 1.
         workers: data workers.
         lookahead: items that torch's loader would have in flight.
         batch_bytes: the largest batch seen; 0 when none has been.
-        beside_frac: memory that a worker needs beside the slot while it makes a batch, as a share of the batch.
+        beside_frac: memory that a worker needs besides the slot while it makes a batch, as a share of the batch.
         program_bytes: private memory of the training process.
-        free_bytes: what could be allocated before the first batch was made; 0 when unknown.
+        free_bytes: memory that could be allocated before the first batch was made; 0 when unknown.
     """
     if batch_bytes < LARGE_BYTES:
         return Room(wanted, None)

@@ -1,4 +1,4 @@
-"""What is to be done: instructions, to be carried out in their order by a shell."""
+"""Instructions: the output of the state machines, carried out in order by a shell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Role = Literal["beside", "apart"]
 
 
 class Instruction(msgspec.Struct, gc=False):
-    """One of the below."""
+    """Base class of the instructions below."""
 
 
 class Draw(Instruction):
@@ -29,7 +29,7 @@ class Spawn(Instruction):
 
 
 class Lease(Instruction):
-    """Have a worker make an item, in a slot (-1: in a memory of its own)."""
+    """Have a worker make an item, in a slot (-1: in separate memory)."""
 
     worker: int
     seq: int
@@ -38,50 +38,50 @@ class Lease(Instruction):
     slot: int
     work: WorkItem
     digest: bool = False
-    """It is the one that is compared."""
+    """The item is the compared one."""
     repeat: bool = False
-    """It was delivered: its worker is only to get into the same state."""
+    """The item was delivered: making it again only restores its worker's state."""
 
 
 class Keep(Instruction):
-    """The batch that has arrived is the item's."""
+    """Keep the batch that has arrived as the item's."""
 
     seq: int
 
 
 class Drop(Instruction):
-    """The batch that has arrived is nobody's any more; its slot is free."""
+    """Drop the batch that has arrived, which nobody waits for any more; its slot becomes free."""
 
 
 class Ignore(Instruction):
-    """Nothing has arrived: a repeated item, or an answer to nothing."""
+    """Keep nothing of what has arrived: a repeated item, or an answer to no lease."""
 
 
 class Discard(Instruction):
-    """The item's batch, which was kept, is nobody's any more."""
+    """Drop the kept batch of an item, which nobody waits for any more."""
 
     seq: int
 
 
 class Free(Instruction):
-    """Nobody writes a slot any more, and it holds nothing."""
+    """Free a slot: it holds no batch, and no worker writes to it any more."""
 
     ring: int
     slot: int
 
 
 class Deliver(Instruction):
-    """The program gets the item's batch."""
+    """Give the item's batch to the program."""
 
     item: Item
 
 
 class Wait(Instruction):
-    """The next batch is not made yet."""
+    """Wait: the next batch is not made yet."""
 
 
 class End(Instruction):
-    """There is none."""
+    """End the iteration: there is no next batch."""
 
 
 class Stop(Instruction):
@@ -98,11 +98,11 @@ class Kill(Instruction):
 
 
 class Forget(Instruction):
-    """Have all workers give back what they have not begun."""
+    """Have all workers return the leases that they have not begun."""
 
 
 class ShareRing(Instruction):
-    """Make the ring known to all workers."""
+    """Share the ring with all workers."""
 
 
 class Probe(Instruction):
@@ -115,45 +115,45 @@ class Probe(Instruction):
 
 
 class LetGoOn(Instruction):
-    """Have a worker go on that waits to hear whether its large samples are compared."""
+    """Let a worker continue that waits for the decision about its large samples."""
 
     worker: int
 
 
 class Pin(Instruction):
-    """Ask a worker to go on as one of the pinned tier."""
+    """Ask a worker whether it can continue in the pinned tier."""
 
     worker: int
 
 
 class Lost(Instruction):
-    """A worker was lost, not told to leave: find out why. ``Diagnosed`` follows."""
+    """Find out why a worker was lost that had not been asked to leave: ``Diagnosed`` follows."""
 
     worker: int
     released: int
-    """Items that are made again."""
+    """Number of its items, which are made again."""
 
 
 class Blame(Instruction):
-    """A worker died at this item."""
+    """Blame an item for the death of a worker."""
 
     item: Item
 
 
 class Judge(Instruction):
-    """The comparison is over: with what both sides found, or with why there is nothing, as half a sentence."""
+    """End the comparison: by what both sides found, or without a result; ``why_not`` is half a sentence."""
 
     why_not: str = ""
 
 
 class Mishap(Instruction, gc=True):
-    """The comparison of samples has failed, by a mistake of stoker's own: tell of it."""
+    """Report that the comparison of samples has failed by an error of stoker."""
 
     error: Exception
 
 
 class Notice(Instruction):
-    """Tell a person."""
+    """Show one line to the user."""
 
     text: str
 
@@ -165,23 +165,23 @@ class Raise(Instruction, gc=True):
 
 
 class Open(Instruction):
-    """Have the iteration's workers started, and first items leased."""
+    """Start the iteration's workers and lease the first items."""
 
 
 class OpenHere(Instruction):
-    """No workers are wanted: have the iteration made in the training process."""
+    """Make the iteration in the training process, without workers."""
 
 
 class BeginTrial(Instruction):
-    """Look at what batches may depend on: ``TrialBegun`` or ``NotExamined`` follows."""
+    """Examine what batches may depend on: ``TrialBegun`` or ``NotExamined`` follows."""
 
 
 class Start(Instruction):
-    """Have workers make what the training process would: ``Started`` or ``NotStarted`` follows."""
+    """Start workers for a loader that declares none: ``Started`` or ``NotStarted`` follows."""
 
 
 class Take(Instruction):
-    """Deliver the next batch that workers make; ``Stranded`` may follow."""
+    """Deliver the next batch from the workers; ``Stranded`` may follow."""
 
     repeat: bool = False
     """Make it in the training process as well: ``Repeated`` follows."""
@@ -192,11 +192,11 @@ class MakeHere(Instruction):
 
 
 class MakeTwin(Instruction):
-    """The same for one that workers make as well."""
+    """Make and deliver the next batch in the training process while workers make it as well."""
 
 
 class CompareTwin(Instruction):
-    """Take theirs, and drop it: ``TwinCompared`` follows."""
+    """Compare the workers' copy of it, and drop that copy: ``TwinCompared`` follows."""
 
 
 class AwaitFirst(Instruction):
@@ -208,7 +208,7 @@ class Settle(Instruction):
 
 
 class GoPinned(Instruction):
-    """Go on with as many workers as declared, each in the state that torch's would be in."""
+    """Continue with as many workers as declared, each in the state that torch's worker would be in."""
 
 
 class Leave(Instruction):
@@ -216,26 +216,26 @@ class Leave(Instruction):
 
 
 class Dismiss(Instruction):
-    """Have the workers of an earlier iteration end that can't be used again."""
+    """End the workers of an earlier iteration that can't be reused."""
 
 
 class Examine(Instruction):
-    """Look at the batch that was made, and at what it may depend on: ``Examined`` follows."""
+    """Examine the batch that was made, and what it may depend on: ``Examined`` follows."""
 
 
 class Look(Instruction):
-    """Look at what batches may depend on: ``Looked`` follows."""
+    """Check whether what batches may depend on has changed: ``Looked`` follows."""
 
 
 class Stay(Instruction):
-    """Tell that the loader stays in the training process, and why; only for now with ``keep_trying``."""
+    """Report that the loader stays in the training process, and why; with ``keep_trying``, only for now."""
 
     why: str
     keep_trying: bool = False
 
 
 class Failed(Instruction, gc=True):
-    """A part of stoker has failed, so the loader stays in the training process: tell of it."""
+    """Report that a part of stoker has failed, and that the loader therefore stays in the training process."""
 
     part: str
     error: Exception

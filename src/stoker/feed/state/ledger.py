@@ -1,8 +1,8 @@
 """The ledger: which work items exist, who has a lease of which, in which slot, and which one the program gets next.
 
-An item is waiting, leased or ready; it is delivered once, by number, and forgotten. A lease is noted in one place, with
-the worker that has it, and points to its item; what a worker holds, and whose a slot is, is read from there. Every
-lease has a generation: what arrives under one that the worker does not have any more is refused.
+An item is waiting, leased or ready; it is delivered once, by number, and forgotten. A lease is recorded only with its
+worker, and points to its item; what a worker holds, and who owns a slot, is read from there. Every lease has a
+generation: a result under one that its worker no longer holds is refused.
 
 :class:`Items` lives as long as an iteration, :class:`Ledger` as long as the processes: a worker may answer a lease of
 one iteration during the next.
@@ -21,13 +21,13 @@ from stoker.feed.program import WorkItem
 
 
 class State(enum.Enum):
-    """Where an item is in its life."""
+    """State of an item."""
 
     WAITING = "waiting"
     LEASED = "leased"
     READY = "ready"
     VOID = "void"
-    """Its shard was exhausted before it."""
+    """Never made: its shard was exhausted before it."""
 
 
 class Item(msgspec.Struct, eq=False):
@@ -39,13 +39,13 @@ class Item(msgspec.Struct, eq=False):
     owner: int = -1
     """Id of the worker that it is bound to; -1 for none."""
     leases: list[Lease] = []
-    """Those that may still bring it: one, or a second one where the first is late."""
+    """Leases that may still bring it: one, or two if the first is late."""
     maker: int = -1
-    """Number of the worker that got its last lease; -1 for none."""
+    """Number of the worker that got its latest lease; -1 for none."""
     arrived: int = 0
-    """Place among the results in the order in which they came."""
+    """Rank of its result by arrival, from 1; 0 before it arrives."""
     deaths: dict[int, int] = {}
-    """How many workers died at each position of the batch."""
+    """Number of workers that died at each position of the batch."""
 
 
 class Lease(msgspec.Struct, eq=False):
@@ -58,8 +58,8 @@ class Lease(msgspec.Struct, eq=False):
     """-1 for no slot."""
     slot: int
     repeats: int = -1
-    """Number of the item that the worker makes once more, to get into the state of a lost one; -1 for none, -2 for one
-    of an earlier iteration."""
+    """Number of the item that the worker makes again, to reach the state of a lost one; -1 for none, -2 for one of an
+    earlier iteration."""
 
 
 class Worker(msgspec.Struct, eq=False):
@@ -68,11 +68,11 @@ class Worker(msgspec.Struct, eq=False):
     number: int
     worker_id: int
     leases: dict[int, Lease] = {}
-    """What it has not answered, by generation; those of earlier iterations first."""
+    """Unanswered leases by generation; those of earlier iterations first."""
     num_stale: int = 0
     """How many of them are of an earlier iteration."""
     may_lease: bool = True
-    """It was neither told to leave, nor lost, nor started for something else."""
+    """It was neither asked to leave, nor lost, nor started for something else."""
 
     @property
     def num_held(self) -> int:
@@ -81,28 +81,28 @@ class Worker(msgspec.Struct, eq=False):
 
 
 class Idleness:
-    """Since when workers have had nothing to do, and for how long those that have work again had none."""
+    """Idle times of workers: the current ones, and those that have ended."""
 
     __slots__ = ("since_s", "spent_s")
 
     def __init__(self) -> None:
         self.since_s: dict[int, float] = {}
-        """Of those that have nothing, by their number."""
+        """When the idle time of each idle worker began, by number (monotonic clock)."""
         self.spent_s = 0.0
-        """Of the others, since it was last settled."""
+        """Ended idle times since the last :meth:`settle`, summed."""
 
     def idle(self, worker: int, since_s: float) -> None:
-        """A worker has no lease since ``since_s``."""
+        """Records that a worker has had no lease since ``since_s``."""
         self.since_s[worker] = since_s
 
     def busy(self, worker: int, now_s: float) -> None:
-        """A worker has a lease again, or is gone."""
+        """Records that a worker has a lease again, or is gone."""
         since_s = self.since_s.pop(worker, now_s)
         if since_s < now_s:
             self.spent_s += now_s - since_s
 
     def settle(self, now_s: float) -> float:
-        """How long all of them had nothing to do, since it was last asked."""
+        """Idle time of all workers together since the last call (s)."""
         spent_s, self.spent_s = self.spent_s, 0.0
         for worker, since_s in self.since_s.items():
             spent_s += max(0.0, now_s - since_s)
@@ -111,10 +111,10 @@ class Idleness:
 
 
 class FreeSlots:
-    """Which slots of one ring are free, handed out last-in first-out. No memory here.
+    """The free slots of one ring, handed out last-in first-out. No memory here.
 
     Args:
-        generation: number that both sides name the ring by.
+        generation: number by which both sides name the ring.
         num_slots: how many there are.
     """
 
@@ -124,15 +124,15 @@ class FreeSlots:
         self.generation = generation
         self.num_slots = num_slots
         self.free = list(range(num_slots - 1, -1, -1))
-        """Those that can be taken, the one used last at the end."""
+        """Slots that can be taken, the one used last at the end."""
         self.taken: set[int] = set()
         self.returned: deque[int] = deque()
         """Slots whose last view has died. Appended to by finalizers, which may run in any thread."""
         self.warm: set[int] = set()
-        """Slots that hold memory: all that were taken since they were last trimmed."""
+        """Slots that hold memory: all that were taken since the last trim."""
 
     def take(self) -> int:
-        """A free slot, the one used last; -1 when all are taken."""
+        """Takes the free slot used last; -1 if there is none."""
         if self.returned:
             self.collect()
         if not self.free:
@@ -143,7 +143,7 @@ class FreeSlots:
         return slot
 
     def give_back(self, slot: int) -> None:
-        """Frees a slot that is taken."""
+        """Frees a taken slot."""
         assert slot in self.taken, f"slot {slot} was freed twice; two batches would have shared it"
         self.taken.remove(slot)
         self.free.append(slot)
@@ -168,12 +168,12 @@ class Ledger:
         self._generation = self._stale_to = 0
 
     def born(self, number: int, worker_id: int, *, may_lease: bool = True) -> Worker:
-        """A new worker."""
+        """Adds a new worker."""
         worker = self.workers[number] = Worker(number, worker_id, may_lease=may_lease)
         return worker
 
     def lease(self, worker: Worker, item: Item | None, ring: int = -1, slot: int = -1, repeats: int = -1) -> Lease:
-        """Gives a worker an item, or a repetition."""
+        """Leases an item, or a repetition, to a worker."""
         self._generation = generation = self._generation + 1
         lease = worker.leases[generation] = Lease(generation, item, ring, slot, repeats)
         if item is not None:
@@ -182,14 +182,14 @@ class Ledger:
         return lease
 
     def answer(self, worker: Worker, generation: int) -> Lease | None:
-        """Ends a lease by the worker's answer; None where it has no such lease."""
+        """Ends the lease that a worker has answered; None if it has no such lease."""
         lease = worker.leases.pop(generation, None)
         if worker.num_stale and lease is not None and generation <= self._stale_to:
             worker.num_stale -= 1
         return lease
 
     def depart(self, number: int) -> Worker | None:
-        """A worker is gone, with the leases that it still had."""
+        """Removes a worker that is gone; returns it, with the leases that it still had."""
         return self.workers.pop(number, None)
 
     def active(self) -> list[Worker]:
@@ -197,7 +197,7 @@ class Ledger:
         return [worker for worker in self.workers.values() if worker.may_lease]
 
     def make_stale(self) -> None:
-        """The iteration is left: what workers still make is nobody's, but their slots are theirs until they answer."""
+        """Detaches all leases from their items, as the iteration is left; workers keep the slots until they answer."""
         self._stale_to = self._generation
         for worker in self.workers.values():
             worker.num_stale = len(worker.leases)
@@ -207,7 +207,7 @@ class Ledger:
                     lease.repeats = -2
 
     def clear(self) -> list[tuple[int, int]]:
-        """All processes are gone; the slots (ring, slot) that they still had."""
+        """Removes all workers, whose processes are gone; returns the slots (ring, slot) that they still had."""
         slots = [(lease.ring, lease.slot) for worker in self.workers.values() for lease in worker.leases.values()]
         for worker in self.workers.values():
             worker.leases.clear()
@@ -221,9 +221,9 @@ class Items:
     Args:
         num_pinned: W to bind item k to the worker with id k modulo W; 0 to let any worker make any item.
         first: number of the first item (a resumed iteration does not begin at 0).
-        most_open: where the program does not need the order, items that all pinned workers together may have undone;
-            an item is then bound to the next worker that has less than its share of them, as torch's loader does it.
-            0 where it needs the order.
+        most_open: unfinished items that all pinned workers together may have if the program does not need the order;
+            an item is then bound to the next worker with less than its share of them, as in torch's loader. 0 if it
+            needs the order.
     """
 
     def __init__(self, num_pinned: int = 0, first: int = 0, most_open: int = 0) -> None:
@@ -232,7 +232,7 @@ class Items:
         self._turn = first
         self.by_seq: dict[int, Item] = {}
         self.waiting: list[int] = []
-        """Numbers of those that wait for a worker, as a heap."""
+        """Numbers of the waiting items, as a heap."""
         self._void_from: dict[int, int] = {}  # worker id -> its first void item (exhausted shard)
         self.cursor = first
         self.next_seq = first
@@ -250,7 +250,7 @@ class Items:
         return self.by_seq.get(seq)
 
     def add(self, work: WorkItem) -> Item:
-        """A new item behind all others."""
+        """Appends a new item."""
         seq = self.next_seq
         item = self.by_seq[seq] = Item(seq, work, owner=self._next_owner() if self._num_pinned else -1)
         self.next_seq = seq + 1
@@ -272,22 +272,22 @@ class Items:
         return min(active, key=lambda worker: undone[worker], default=self.next_seq % self._num_pinned)
 
     def pin(self, num_pinned: int, most_open: int = 0) -> None:
-        """Binds items to workers, as these arguments do at the start; before anything was delivered."""
+        """Binds items to workers, as these arguments of the class do; only before the first delivery."""
         self._num_pinned, self._most_open, self._turn = num_pinned, most_open, self.next_seq
         for item in self.by_seq.values():
             item.owner = item.seq % num_pinned
 
     def pass_over(self) -> None:
-        """The next item was delivered before the iteration was gone on with."""
+        """Skips the next number: its item was delivered before the iteration was resumed."""
         self.next_seq += 1
 
     def skip_to(self, seq: int) -> None:
-        """All items below ``seq`` were delivered by somebody else; nothing is open."""
+        """Skips all items below ``seq``, which were delivered elsewhere; nothing may be open."""
         assert not self.by_seq
         self.cursor = self.next_seq = seq
 
     def next_waiting(self, worker_id: int) -> Item | None:
-        """The first item that a worker may take, without taking it."""
+        """The first item that a worker may take, without leasing it."""
         if not self._num_pinned:
             return self.by_seq[self.waiting[0]] if self.waiting else None
         for seq in sorted(self.waiting):
@@ -296,7 +296,7 @@ class Items:
         return None
 
     def leased(self, item: Item) -> None:
-        """A waiting item was given to a worker."""
+        """Marks a waiting item as leased."""
         assert item.state is State.WAITING
         if self.waiting[0] == item.seq:
             heapq.heappop(self.waiting)
@@ -306,7 +306,7 @@ class Items:
         item.state = State.LEASED
 
     def accept(self, item: Item) -> None:
-        """A leased item is made; other leases of it are to nobody's use."""
+        """Marks a leased item as ready and detaches its other leases."""
         assert item.state is State.LEASED
         item.state = State.READY
         for other in item.leases:
@@ -316,7 +316,7 @@ class Items:
         item.arrived = self._num_accepted = self._num_accepted + 1
 
     def release(self, item: Item, lease: Lease) -> bool:
-        """A lease of an item came to nothing; True where the item waits again."""
+        """Removes a lease that brought nothing; returns whether its item waits again."""
         item.leases.remove(lease)
         lease.item = None
         if item.leases or item.state is not State.LEASED:
@@ -326,7 +326,7 @@ class Items:
         return True
 
     def end_shard(self, item: Item) -> None:
-        """The shard of the worker that an item is bound to is exhausted: it and later ones will never be made."""
+        """Marks an item and the later ones of its worker as void: their shard is exhausted."""
         self._void_from[item.owner] = item.seq
         for other in self.by_seq.values():
             if other.seq >= item.seq and other.owner == item.owner:
@@ -352,7 +352,7 @@ class Items:
         return sum(1 for i in self.by_seq.values() if i.state is not State.VOID)
 
     def head(self) -> Item | None:
-        """The item that the program gets next; None when none is left of those drawn."""
+        """The item that the program gets next; None if no drawn item is left."""
         while True:
             item = self.by_seq.get(self.cursor)
             if item is None:
@@ -379,7 +379,7 @@ class Items:
             self.cursor += 1
 
     def forget_all(self) -> list[Item]:
-        """Empties the table (the program left the iteration); returns what was open, by number."""
+        """Removes all items, as the program has left the iteration; returns them by number."""
         items = sorted(self.by_seq.values(), key=lambda item: item.seq)
         for item in items:
             item.leases.clear()

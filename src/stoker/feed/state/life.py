@@ -1,6 +1,6 @@
 """The life of one iteration as its program sees it: who makes the next batch, data workers or the training process.
 
-What happens among the workers meanwhile is decided in :mod:`stoker.feed.state.machine`.
+What the workers do meanwhile is decided in :mod:`stoker.feed.state.machine`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stoker.feed.state.instructions import Instruction
 from stoker.feed.state.trial import Trial
 
 RECHECK_EVERY = 97
-"""Every so many batches one is made again here and compared; a prime, so as not to meet a rhythm of the program's."""
+"""Every so many batches, one is remade here and compared; a prime, to keep out of step with the program's periods."""
 TRIAL = "trial of a loader without workers"
 _CHANGED = "what the dataset refers to has changed; from here on batches are made in this process"
 NOT_WANTED = "`--workers 0` makes its batches in the training process"
@@ -22,21 +22,21 @@ _DISMISS, _MAKE, _TAKE = do.Dismiss(), do.MakeHere(), do.Take()
 
 
 class Phase(enum.Enum):
-    """Where an iteration is in its life."""
+    """Phase of an iteration."""
 
     OPENING = "opening"
     """Its workers are being started."""
     PROBING = "probing"
-    """They work, and its samples are compared: the tier is not settled."""
+    """They work while its samples are compared: the tier is not settled."""
     FEEDING = "feeding"
     TRIAL = "trial"
-    """Its loader declares no workers, and first batches made in the training process show whether some would pay."""
+    """Its loader declares no workers; first batches made in the training process show whether workers would pay."""
     IN_PROCESS = "in process"
     """The rest of it is made in the training process."""
     DRAINING = "draining"
-    """The program has left it; workers still answer for leases of it."""
+    """The program has left it; workers still hold leases of it."""
     ENDED = "ended"
-    """Nothing of it is left."""
+    """No lease of it is left."""
 
 
 class Life:
@@ -44,9 +44,9 @@ class Life:
 
     Args:
         declared: workers that the loader declares.
-        elastic: any number of workers may make its batches, as far as is known,
-        candidate: which its samples have yet to show.
-        wants_workers: elastic batches may be made by workers at all.
+        elastic: any number of workers may make its batches, as far as known.
+        candidate: the samples have yet to prove that.
+        wants_workers: workers may make elastic batches; False for ``--workers 0``.
         keeps_random: samples draw from the program's random streams, not each from its own seed.
     """
 
@@ -55,7 +55,7 @@ class Life:
     ) -> None:
         self.phase = Phase.OPENING
         self.takes = False
-        """Workers make the next batch, and nothing is to be asked before it is taken."""
+        """Workers make the next batch, and it may be taken without another event."""
         self.trial: Trial | None = None
         self._declared = declared
         self._elastic = elastic
@@ -67,11 +67,11 @@ class Life:
         self._next_recheck = RECHECK_EVERY
 
     def on(self, event: ev.LifeEvent) -> list[Instruction]:
-        """Takes an event in; returns what is to be done, in this order. Of that, the last may bring another event."""
+        """Handles an event; returns the instructions, in order. The last of them may cause another event."""
         return getattr(self, _HANDLERS[type(event)])(event)
 
     def _on_begun(self, event: ev.Begun) -> list[Instruction]:
-        if self._candidate and self._declared:  # whether workers are wanted is asked once it is known what they make
+        if self._candidate and self._declared:  # `wants_workers` matters only once the tier is settled
             self.phase = Phase.PROBING
             return [do.Open()]
         if self._elastic and not self._wants_workers:
@@ -99,7 +99,7 @@ class Life:
         return self._feed() if self._declared else [do.Look()]
 
     def _feed(self) -> list[Instruction]:
-        """Has the next batch taken from workers."""
+        """Takes the next batch from workers."""
         self.phase = Phase.FEEDING
         if self._declared:
             self.takes = self._yielded > 0
@@ -110,12 +110,12 @@ class Life:
         return [do.Take(repeat=True)]
 
     def _go_here(self, *before: Instruction) -> list[Instruction]:
-        """The rest of the iteration is made in the training process."""
+        """Makes the rest of the iteration in the training process."""
         self.phase, self.takes = Phase.IN_PROCESS, False
         return [*before, _MAKE]
 
     def _on_stranded(self, event: ev.Stranded) -> list[Instruction]:
-        """What only a pinned worker could make raises, and what nobody knows whether it could."""
+        """Raises if only pinned workers could make the rest, or while it is unknown whether they must."""
         probes = self.phase is Phase.PROBING and not self._declared
         if not (probes or (self.phase is Phase.FEEDING and self._elastic)):
             return [do.Raise(event.error)]
@@ -173,8 +173,8 @@ class Life:
         return []
 
     def _try(self) -> list[Instruction]:
-        """Where the trial is over, the loader stays, or workers are started and their first batch made here as well."""
-        if self.trial is None:  # workers could not be started, and the program goes on after the error
+        """Once the trial is over, keeps the loader here, or starts workers and makes their first batch here as well."""
+        if self.trial is None:  # workers could not be started, and the program continued after the error
             return self._go_here()
         try:
             if not self.trial.over:

@@ -1,8 +1,8 @@
 """The life of one iteration of one loader, from its first worker to its last batch: events in, instructions out.
 
-Draws items, leases them, survives its workers and delivers in order, without a clock, a process or a byte of a batch:
-time comes with each event, and a shell carries out what comes of it (:mod:`stoker.feed.shell` on processes of this
-machine, :mod:`stoker.sim` on a virtual clock).
+Draws items, leases them, survives the loss of workers and delivers in order, without a clock, a process or a byte of a
+batch: each event brings the time, and a shell carries the instructions out (:mod:`stoker.feed.shell` on processes of
+this machine, :mod:`stoker.sim` on a virtual clock).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stoker.feed.state.probing import Probing
 
 _T = TypeVar("_T")
 MAX_LOSSES = 12
-"""Losses in a row without one finished item: something is wrong with all workers."""
+"""After so many losses in a row without a finished item, something is wrong with all workers."""
 _BROKEN = "stoker failed to compare its samples"
 _DRAW, _WAIT, _END, _DROP, _IGNORE = do.Draw(), do.Wait(), do.End(), do.Drop(), do.Ignore()
 
@@ -34,17 +34,17 @@ class Machine:
     """One iteration.
 
     Args:
-        decision: how many workers, and how deep each one's queue; the number does not matter to pinned ones.
-        ledger: the workers, kept from iteration to iteration as long as their processes are.
+        decision: number of workers, which pinned loaders ignore, and depth of each one's queue.
+        ledger: the workers, kept across iterations for as long as their processes live.
         declared: workers that the loader declares.
-        pinned: one worker for each of those, never more or fewer, and each item is bound to one.
+        pinned: exactly one worker for each of those, and each item bound to one.
         is_stream: an item may turn out not to exist, because its shard is exhausted.
-        lookahead: most items that may be drawn and not delivered, but for the free ones.
-        num_free: the first so many items of the iteration are drawn as the policy likes; None for all.
-        in_order: deliver by number; else whatever is ready.
-        first: number of the first item (an iteration that is gone on with does not begin at 0).
+        lookahead: most items that may be drawn and not delivered, apart from the free ones.
+        num_free: so many first items of the iteration are drawn as early as the policy likes; None for all.
+        in_order: deliver by number; else in order of arrival.
+        first: number of the first item (not 0 in a resumed iteration).
         drawn: items drawn before.
-        taken: items delivered beyond ``first`` before the iteration was gone on with.
+        taken: items delivered beyond ``first`` before the iteration was resumed.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Machine:
         self.probing = Probing(declared)
         self.handover = Handover()
         self.taken_ahead = taken if taken is not None else set[int]()
-        """Items delivered beyond the cursor (``in_order=False``), in this iteration or before it was gone on with."""
+        """Items delivered beyond the cursor (``in_order=False``), also those before the iteration was resumed."""
         self.delivered_seq = first - 1
         """Number of the item delivered last."""
         self.made_by: Counter[int] = Counter()
-        """How many of the delivered items each pinned worker made, by its id, where the program needs no order."""
+        """Number of delivered items by the id of the pinned worker that made them (``in_order=False``)."""
         self._slots: FreeSlots | None = None
         self._num_slots: int | None = None
         self._in_flight: int | None = None
@@ -99,18 +99,18 @@ class Machine:
         self._said_refusal = False
         self.capacity = 0
         """Items that may be drawn and not delivered."""
-        self._is_plain = False  # nothing but the capacity says how many are
+        self._is_plain = False  # the capacity alone limits how many are drawn
         self._fit()
 
     def on(self, event: ev.Event, now_s: float) -> list[Instruction]:
-        """Takes an event in; returns what is to be done, in this order."""
+        """Handles an event; returns the instructions, in order."""
         out = getattr(self, _HANDLERS[type(event)])(event, now_s)
         if self._broken:
             out, self._broken = [*out, *self._broken], []
         return out
 
     def _attempt(self, act: Callable[[], _T], otherwise: _T) -> _T:
-        """A step of the comparison of samples, which does no harm; one that fails ends it."""
+        """Runs a step of the comparison of samples; a failure ends the comparison and does no other harm."""
         try:
             return act()
         except StokerError:
@@ -122,7 +122,7 @@ class Machine:
     # -- bounds ------------------------------------------------------------------------------------------------------
 
     def _fit(self) -> None:
-        """Works out the capacity anew."""
+        """Recomputes the capacity."""
         if self.pinned:
             self.capacity, self._is_plain = self._lookahead, False
             return
@@ -162,7 +162,7 @@ class Machine:
         return self._staff(now_s)
 
     def _staff(self, now_s: float) -> list[Instruction]:
-        """Starts the next worker of those that lack, or has the surplus leave; a birth is followed by the next one."""
+        """Starts the next missing worker, or has the surplus leave; each birth starts the next one."""
         active = self.ledger.active()
         declared = max(self._declared, 1)
         present = [worker.worker_id for worker in active]
@@ -178,7 +178,7 @@ class Machine:
         return [self._dismiss(worker, now_s) for worker in surplus]
 
     def _dismiss(self, worker: Worker, now_s: float) -> Instruction:
-        """Has a worker finish its leases and leave."""
+        """Makes a worker finish its leases and leave."""
         self.idleness.busy(worker.number, now_s)
         worker.may_lease = False
         return do.Stop(worker.number)
@@ -232,13 +232,13 @@ class Machine:
         for loss in event.losses:
             released = self._bury(loss.worker, now_s, out)
             if not loss.expected or (released and not loss.left):
-                lost.append(do.Lost(loss.worker, released))  # else leases that crossed its farewell are given to others
+                lost.append(do.Lost(loss.worker, released))  # else leases sent as it was leaving go to others
         self._losses += bool(lost)
         self._end_if_drained()
         return [*out, *lost]
 
     def _bury(self, number: int, now_s: float, out: list[Instruction]) -> int:
-        """A worker is gone: its slots are free, its items wait again; how many do."""
+        """Frees the slots of a worker that is gone and requeues its items; returns how many."""
         self.idleness.busy(number, now_s)
         self.handover.lost(number)
         worker = self.ledger.depart(number)
@@ -274,7 +274,7 @@ class Machine:
         return [do.Raise(WorkerStartError("the template process is gone, and with it all data workers"))]
 
     def _on_restarted(self, event: ev.Restarted, now_s: float) -> list[Instruction]:
-        """Goes on with other processes; what the lost ones had not finished is made again."""
+        """Continues with new processes; what the old ones had not finished is made again."""
         for item in self.items:
             for lease in list(item.leases):
                 self.items.release(item, lease)
@@ -296,18 +296,18 @@ class Machine:
         if self._num_free is not None and self._drawn >= self._num_free:
             most = min(most, self._lookahead)
         elif most < 2 and self.probing.wanted:
-            most = 2  # the probe likes to have another
+            most = 2  # the probe wants another item
         if len(items.by_seq) < most:
             return not (self.pinned and self._is_stream and items.all_shards_ended)
         return items.num_open < most and not (self.pinned and self._is_stream and items.all_shards_ended)
 
     def _on_drawn(self, event: ev.Drawn, now_s: float) -> list[Instruction]:
-        """An item was drawn; the first worker begins while the others are."""
+        """Adds a drawn item; the first worker begins while the others are drawn."""
         items, self._drawn = self.items, event.drawn
         if event.work is None:
             self._is_dry, self._exhausted = True, event.exhausted
             return self._lease_waiting(now_s)
-        if items.next_seq in self.taken_ahead:  # delivered before the iteration was gone on with
+        if items.next_seq in self.taken_ahead:  # delivered before the iteration was resumed
             items.pass_over()
         else:
             items.add(event.work)
@@ -320,14 +320,14 @@ class Machine:
         return out
 
     def adopt(self, works: Iterable[WorkItem]) -> None:
-        """Takes over items that an earlier iteration had drawn."""
+        """Takes over items that an earlier machine had drawn."""
         for work in works:
             while self.items.next_seq in self.taken_ahead:
                 self.items.pass_over()
             self.items.add(work)
 
     def _lease_waiting(self, now_s: float) -> list[Instruction]:
-        """Gives waiting items to the workers that have the fewest."""
+        """Leases waiting items to the workers that have the fewest."""
         out: list[Instruction] = []
         items = self.items
         if not items.waiting:
@@ -354,11 +354,11 @@ class Machine:
         return out
 
     def _has_room(self, item: Item, worker: Worker) -> bool:
-        """Whether memory allows that this worker makes one more item; else it waits until others are done."""
+        """Whether memory allows this worker one more item; else the item waits until others are done."""
         most, most_busy = self._in_flight, self._most_busy
         if most_busy is not None and not worker.num_held and len(self.holding()) >= most_busy:
             return False
-        if self.probing.holds_back:  # but the first batch is waited for, whatever became of its worker
+        if self.probing.holds_back:  # but the first batch must be made, even if its worker was lost
             return item is self.items.head() and self.delivered_seq < self._first
         return most is None or self.items.num_in_flight < most or item is self.items.head()
 
@@ -377,7 +377,7 @@ class Machine:
         out.append(do.Lease(worker.number, item.seq, lease.generation, ring, slot, item.work, digest))
 
     def _repeat_history(self, worker: Worker, now_s: float) -> list[Instruction]:
-        """Has a new pinned worker make again what the lost one had made, so that its state is the same."""
+        """Makes a new pinned worker repeat what the lost one had made, to reach the same state."""
         out: list[Instruction] = []
         if self.history is None:
             return out
@@ -391,7 +391,7 @@ class Machine:
     # -- arrivals ----------------------------------------------------------------------------------------------------
 
     def _answered(self, number: int, generation: int, stamp_s: float) -> Lease | None:
-        """Ends a lease by its worker's answer; None where the worker has no such lease."""
+        """Ends the lease that a worker has answered; None if it has no such lease."""
         worker = self.ledger.workers.get(number)
         lease = self.ledger.answer(worker, generation) if worker is not None else None
         if worker is None or lease is None:
@@ -483,7 +483,7 @@ class Machine:
         return []
 
     def _on_sized(self, event: ev.Sized, now_s: float) -> list[Instruction]:
-        """The first sample of the probe is large: it goes on when the others are done, or not at all."""
+        """The first sample of the probe is large: it continues when the others are done, or not at all."""
         return self._attempt(lambda: self._sized(event), [])
 
     def _sized(self, event: ev.Sized) -> list[Instruction]:
@@ -505,7 +505,7 @@ class Machine:
     def _on_tick(self, event: ev.Tick, now_s: float) -> list[Instruction]:
         broken: list[Instruction] = []
         out = self._attempt(lambda: self.probing.check(self.ledger, now_s, event.stall_timeout_s), broken)
-        if out is broken:  # where looking fails, nothing would ever be found
+        if out is broken:  # if the check fails, the comparison would never end
             broken.append(do.Judge(self.probing.refused))
         if any(isinstance(instruction, do.Judge) for instruction in out):
             self.phase = Phase.FEEDING
@@ -525,7 +525,7 @@ class Machine:
     # -- delivery ----------------------------------------------------------------------------------------------------
 
     def next_item(self) -> Item | None:
-        """The item that the program gets next, made or not; None where none is left of those drawn."""
+        """The item that the program gets next, made or not; None if no drawn item is left."""
         return (None if self._in_order else self.items.first_ready()) or self.items.head()
 
     def has_ready(self) -> bool:
@@ -564,11 +564,11 @@ class Machine:
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def _on_left(self, event: ev.Left, now_s: float) -> list[Instruction]:
-        """The program leaves the iteration: what is open is forgotten; slots are freed once no worker writes them."""
+        """Forgets open items, as the program leaves the iteration; slots are freed once no worker writes to them."""
         out: list[Instruction] = [do.Discard(item.seq) for item in self.items if item.state is State.READY]
         self.ledger.make_stale()
         self.items.forget_all()
-        if not self.pinned:  # torch's workers make what was drawn even when nobody waits for it: their state goes on
+        if not self.pinned:  # torch's workers make what was drawn even if nobody waits for it: their state advances
             out.append(do.Forget())
         self.phase = Phase.DRAINING
         self._end_if_drained()
@@ -579,7 +579,7 @@ class Machine:
             self.phase = Phase.ENDED
 
     def open_works(self) -> list[WorkItem]:
-        """The items that were drawn and not delivered, in their order."""
+        """The items that were drawn and not delivered, in order."""
         return [item.work for item in sorted(self.items, key=lambda item: item.seq)]
 
     def _on_skipped(self, event: ev.Skipped, now_s: float) -> list[Instruction]:

@@ -1,4 +1,4 @@
-"""The running differential probe of one loader: who takes part, and what they have found so far."""
+"""State of a loader's differential probe: which workers take part, and what they have found so far."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from stoker.feed.state.ledger import Item, Ledger
 
 
 class ProbeError(Exception):
-    """A data worker failed while it compared samples: a mistake of stoker's, with its traceback."""
+    """A data worker failed while it compared samples: an error of stoker, with its traceback."""
 
 
 class Probing:
-    """One probe, accompanying the first batch of an iteration. Its methods return what is to be done.
+    """One probe of the first batch of an iteration. Methods return instructions.
 
     Args:
         declared: workers that the loader declares.
     """
 
     def __init__(self, declared: int) -> None:
-        # Another worker id than the first batch's, so that a dependence on it shows.
+        # Not the worker id of the first batch, so that a dependence on the id shows.
         self._other_id = min(1, max(0, declared - 1))
         self.wanted = False
-        """The next batch to be leased is the one to accompany."""
+        """The next leased batch is the one to probe."""
         self.first_drew: bool | None = None
         """Whether that batch drew from the global random streams; None before it is known."""
         self._found: dict[str, Any] = {}
@@ -47,26 +47,26 @@ class Probing:
         self.refused = ""
         """Why the samples are not compared, as half a sentence; empty where they are."""
         self.holds_back = False
-        """Whether other workers are to finish what they have and get nothing more: samples are large."""
+        """Whether other workers only finish what they have, because samples are large."""
         self.deadline_s: float | None = None
-        """When an answer is no longer waited for; None while none is."""
+        """When waiting for the evidence ends; None while nobody waits."""
 
     def start(self) -> None:
-        """Begins."""
+        """Requests the probe, with the next lease."""
         self.wanted = True
 
     def spawn(self) -> list[Instruction]:
-        """Starts the throwaway worker, once; second, so that the first batch waits no longer for it than it must."""
+        """Starts the throwaway worker, once; second, so that the first batch is not delayed by it."""
         return [Spawn(self._other_id, Purpose.PROBE)] if self.wanted and self._prober < 0 else []
 
     def accompany(self, item: Item, other: Item | None, maker: int) -> list[Instruction]:
-        """``maker`` gets the lease of the first batch; the throwaway worker gets the same samples, and ``other``."""
+        """Gives the samples of the first batch, leased to ``maker``, to the throwaway worker, too, and ``other``."""
         spawn = self.spawn()
         self.wanted, self._maker, self._item, self._other = False, maker, item, other
         return spawn or self._ask(self._prober, "apart")
 
     def born(self, worker: int, purpose: Purpose) -> list[Instruction]:
-        """A throwaway worker was started."""
+        """Assigns its part to a throwaway worker that was started."""
         if purpose is Purpose.REPEAT:
             self._maker = worker
             return [Spawn(self._other_id, Purpose.PROBE)]
@@ -78,15 +78,15 @@ class Probing:
         return [*again, *self._ask(worker, "apart")]
 
     def not_born(self) -> None:
-        """A throwaway worker could not be started."""
+        """Records that a throwaway worker could not be started."""
         if self._is_repeating:
             self._is_repeating = False
             self.refused = self.refused or LOST_TWICE
 
     def repeat(self) -> list[Instruction]:
-        """Has two throwaway workers begin anew, once; nothing when that was done before.
+        """Restarts the probe with two throwaway workers, once; does nothing the second time.
 
-        A worker may die of something that has nothing to do with its samples; one that dies again hardly does.
+        One death may have nothing to do with the samples; a second one hardly so.
         """
         if self._was_repeated or self._item is None:
             self.refused = self.refused or LOST_TWICE
@@ -96,7 +96,7 @@ class Probing:
         return [Spawn(0, Purpose.REPEAT)]
 
     def forget(self) -> None:
-        """The workers are gone, and what they found may be of a dataset that has changed since."""
+        """Drops the workers, which are gone, and their evidence: the dataset may have changed since."""
         self._prober = self._maker = -1
         self.holds_back = False
         self._found.clear()
@@ -108,11 +108,11 @@ class Probing:
         return [Probe(worker, role, self._item.work, other), Stop(worker)]
 
     def drew(self, drew: bool) -> None:
-        """What is known of the first batch."""
+        """Records whether the first batch drew random numbers."""
         self.first_drew = drew
 
     def found(self, role: str, value: Any) -> None:
-        """Takes in what a worker found; raises :class:`ProbeError` where it could not look."""
+        """Records what a worker found; raises :class:`ProbeError` if it failed."""
         if role == "failed":
             raise ProbeError(value)
         self._found[role] = value
@@ -121,7 +121,7 @@ class Probing:
     def sized(
         self, worker: int, sample_bytes: int, samples: int, *, workers: int, free_bytes: int
     ) -> tuple[str, list[Instruction]]:
-        """The throwaway worker's first sample is large, and it waits; why it is not to go on, empty where it is."""
+        """Why a throwaway worker that waits with a large sample must stop (empty: it continues), and instructions."""
         why_not = why_not_probed(
             sample_bytes=sample_bytes, batch_bytes=sample_bytes * samples, workers=workers, free_bytes=free_bytes
         )
@@ -131,38 +131,38 @@ class Probing:
         return why_not, [] if why_not else [LetGoOn(self._maker)]
 
     def refuse(self, why_not: str) -> None:
-        """Samples are not to be compared, unless they were already; ``why_not`` is half a sentence."""
+        """Cancels the comparison, unless it has its evidence; ``why_not`` is half a sentence."""
         if (self.wanted or self._item is not None) and self.evidence is None:
             self.refused, self.holds_back = why_not, False
 
     def give_up(self, why_not: str) -> list[Instruction]:
-        """Samples are not compared after all, whatever was found; nobody waits for word any more."""
+        """Ends the comparison, whatever was found: kills the throwaway worker and lets the other continue."""
         self.wanted = self.holds_back = False
         self.refused = why_not
         self._found.clear()
         return [Kill(self._prober, why_not), LetGoOn(self._maker)]
 
     def go_on(self, ledger: Ledger) -> list[Instruction]:
-        """Lets the throwaway worker go on once no other is at work."""
+        """Lets the throwaway worker continue once no other worker is busy."""
         idle = not any(worker.num_held for worker in ledger.workers.values())
         ready = self.holds_back and idle and "beside" in self._found and self._prober in ledger.workers
         return [LetGoOn(self._prober)] if ready else []
 
     @property
     def evidence(self) -> tuple[Any, Any] | None:
-        """What both found; None while one has not said."""
+        """What both sides found; None while one is missing."""
         beside, apart = self._found.get("beside"), self._found.get("apart")
         return (beside, apart) if beside is not None and apart is not None else None
 
     def hopeless(self, ledger: Ledger) -> bool:
-        """Whether one of them is gone without having said anything."""
+        """Whether one side is gone without having reported."""
         if self.wanted or self._is_repeating:
             return False
         silent_prober = "apart" not in self._found and self._prober not in ledger.workers
         return silent_prober or ("beside" not in self._found and self._maker not in ledger.workers)
 
     def check(self, ledger: Ledger, now_s: float, timeout_s: float) -> list[Instruction]:
-        """What a comparison that is waited for has come to by now; nothing while it goes on."""
+        """The end of a comparison that is waited for: by evidence, loss or deadline; nothing while it runs."""
         if self.deadline_s is None:
             self.deadline_s = now_s + timeout_s
         if self.evidence is not None:
@@ -183,7 +183,7 @@ _REPEATED = "a data worker was lost while samples were probed; they are probed o
 MOST_PROBED_BYTES = 1 << 26
 """Larger samples are not compared: making and reading them half a dozen times takes seconds."""
 _AMPLE = 2.0
-"""A probe needs that many times the memory that torch's loader will need: it should not be what fills it."""
+"""Free memory that a probe requires, as a multiple of what torch's loader will need: it must not exhaust it."""
 
 
 def why_not_probed(*, sample_bytes: int, batch_bytes: int, workers: int, free_bytes: int) -> str:
@@ -199,5 +199,5 @@ def why_not_probed(*, sample_bytes: int, batch_bytes: int, workers: int, free_by
         return f"what it makes at once ({format_bytes(sample_bytes)}) is too large to be made again for a comparison"
     if free_bytes and free_bytes < _AMPLE * torchs_batches(workers) * batch_bytes:
         size, free = format_bytes(batch_bytes), format_bytes(free_bytes)
-        return f"its batches of {size} are too large, for the {free} of memory that are free, to compare samples"
+        return f"its batches of {size} are too large to compare samples with {free} of free memory"
     return ""

@@ -1,4 +1,4 @@
-"""The trial of a loader that declares no workers: what its first batches show of whether workers would pay."""
+"""The trial of a loader that declares no workers: its first batches show whether workers would pay."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ TRIAL_BATCHES = 3
 MIN_BATCH_S = 0.005
 """Batches that take less are not worth a process."""
 MIN_REST_S = 0.5
-"""Nor is an iteration of which less than this is left."""
+"""Iterations with less than this left are not, either."""
 MAX_WATCH_FRAC = 0.03
-"""Comparing the dataset before each delivery may cost this share of making a batch."""
+"""Comparing the dataset before each delivery may cost this share of the time to make a batch."""
 
 
 class Trial:
-    """What is known of the batches made in the training process so far.
+    """What the batches made in the training process have shown so far.
 
     Args:
         length: batches of an iteration, where that is known.
-        keeps_random: samples may draw from the main random stream, so such a loader must stay.
+        keeps_random: a loader whose samples draw from the main random stream must not move.
         free_bytes: memory that could be allocated before the first batch was made; 0 when unknown.
-        watch_s: what the first look at the dataset took.
+        watch_s: time that the first look at the dataset took.
     """
 
     def __init__(self, *, length: int | None, keeps_random: bool, free_bytes: int, watch_s: float) -> None:
@@ -33,18 +33,18 @@ class Trial:
         self._obstacle = ""
 
     def timed(self, seconds: float) -> None:
-        """A batch was made in so many seconds."""
+        """Records the time that a batch took."""
         self._make_s.append(seconds)
 
     def seen(self, *, batch_bytes: int, drew: bool, is_plain: bool, changed: bool, watch_s: float) -> None:
-        """That batch was looked at, and what its dataset refers to.
+        """Records what that batch, and the objects that its dataset refers to, have shown.
 
         Args:
             batch_bytes: of its tensors and arrays.
             drew: making it drew from the main random stream.
-            is_plain: it is the same after a journey between processes.
+            is_plain: it is the same after a transfer between processes.
             changed: the dataset refers to something else than before the trial.
-            watch_s: what looking at the dataset took.
+            watch_s: time that looking at the dataset took.
         """
         self._batch_bytes = max(self._batch_bytes, batch_bytes)
         self._watch_s = min(self._watch_s, watch_s)  # the least disturbed of several
@@ -53,22 +53,22 @@ class Trial:
                 "its samples draw from the main random stream (`--random sample` gives each sample a seed instead)"
             )
         elif not is_plain:
-            self.give_up("its batches hold objects that would not be quite the same after a journey")
+            self.give_up("its batches hold objects that a transfer between processes would change")
         elif changed:
             self.give_up("what its dataset refers to changes from batch to batch")
 
     def give_up(self, why: str) -> None:
-        """The loader stays, for a reason that no further batch would change; ``why`` is half a sentence."""
+        """Keeps the loader here, for a reason that no further batch would change; ``why`` is half a sentence."""
         self._obstacle = why
 
     @property
     def over(self) -> bool:
-        """Whether it is known whether to move."""
+        """Whether enough is known to decide."""
         return bool(self._obstacle) or self.is_quick or len(self._make_s) >= TRIAL_BATCHES
 
     @property
     def is_quick(self) -> bool:
-        """Whether already the first batch, which is rarely the quickest, took too little."""
+        """Whether even the first batch, which is rarely the fastest, took too little time to pay for a worker."""
         return bool(self._make_s) and self._make_s[0] < MIN_BATCH_S
 
     def verdict(self) -> str:

@@ -1,4 +1,4 @@
-"""Counts what a scaling policy and a report want to know: cumulative counters and the current window."""
+"""Counters for scaling policies and reports: cumulative ones, and their differences in the current window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoker.feed.state.ledger import Idleness
 
 @dataclass(slots=True)
 class Counters:
-    """Cumulative over the life of a loader; the same words as ``records.events.Progress``."""
+    """Cumulative over the life of a loader; named as in ``records.events.Progress``."""
 
     batches: int = 0
     samples: int = 0
@@ -18,7 +18,7 @@ class Counters:
     input_wait_s: float = 0.0
     """Time inside ``iter`` and ``next``, up to the last return from either."""
     asked_s: float | None = None
-    """Since when the program waits for what it has asked for; None while it does not wait."""
+    """When the request that the program waits for began; None while it does not wait."""
     starved_s: float = 0.0
     """Part of the input wait: the next batch was not made yet. The rest is stoker's own time."""
     starved_steps: int = 0
@@ -26,17 +26,17 @@ class Counters:
     worker_idle_s: float = 0.0
     worker_cpu_s: float = 0.0
     worker_stall_s: float = 0.0
-    """Time for which data workers could run and had no core."""
+    """Time for which data workers were runnable but had no core."""
     items: int = 0
     step_s: float = 0.0
     """Time the program spent between batches."""
     private_bytes: int = 0
     """Largest private memory of a worker."""
     stalls_known: bool = True
-    """Whether every worker's kernel has said so of each item."""
+    """Whether the kernel has reported the stall time of every item."""
 
     def waited_s(self, now_s: float) -> float:
-        """The input wait until now, a wait that goes on included."""
+        """The input wait until now, a pending wait included."""
         return self.input_wait_s + (now_s - self.asked_s if self.asked_s is not None else 0.0)
 
     def copy(self) -> Counters:
@@ -49,12 +49,12 @@ _SUMS = tuple(name for name in Counters.__slots__ if name not in ("asked_s", "pr
 
 
 class Window:
-    """Differences of the counters since the window began, and how long each worker has had nothing to do.
+    """Differences of the counters since the window began, and the idle time of each worker.
 
     Args:
         counters: of the loader.
         now_s: when it begins.
-        idleness: since when workers have had nothing to do, and for how long in all; None where there are none.
+        idleness: of the workers; None without workers.
     """
 
     def __init__(self, counters: Counters, now_s: float, idleness: Idleness | None = None) -> None:
@@ -64,7 +64,7 @@ class Window:
         self._waited_s = counters.waited_s(now_s)
         self._begun_s = now_s
         self._paused: tuple[float, float, Counters] | None = None
-        """Since when, with the input wait and the counters of then."""
+        """When the pause began, with the input wait and the counters at that time."""
         self._paused_s = 0.0
 
     @property
@@ -73,23 +73,23 @@ class Window:
         return self._begun_s
 
     def span_s(self, now_s: float) -> float:
-        """How long it has lasted, without pauses; 0 during one, when it must not be closed."""
+        """Length so far, without pauses; 0 during a pause, when it must not be closed."""
         return now_s - self._begun_s - self._paused_s if self._paused is None else 0.0
 
     def pause(self, now_s: float) -> None:
-        """What happens from now on is no part of the window; again and again is as good as once."""
+        """Excludes what follows from the window; idempotent."""
         if self._paused is None:
             self.settle(now_s)
             self._paused = now_s, self._counters.waited_s(now_s), self._counters.copy()
 
     def resume(self, now_s: float) -> None:
-        """Goes on where it was paused, if it was."""
+        """Continues the window, if it is paused."""
         if self._paused is not None:
             since_s, waited_s, then = self._paused
             self._paused = None
             self._paused_s += now_s - since_s
             idleness = self._idleness
-            idleness.since_s.update(dict.fromkeys(idleness.since_s, now_s))  # idle for want of work, given elsewhere
+            idleness.since_s.update(dict.fromkeys(idleness.since_s, now_s))  # idle because the work went elsewhere
             idleness.spent_s = 0.0
             self._waited_s += self._counters.waited_s(now_s) - waited_s
             for name in _SUMS:
@@ -97,14 +97,14 @@ class Window:
                 setattr(self._before, name, getattr(self._before, name) + during)
 
     def settle(self, now_s: float) -> None:
-        """Counts the time for which workers have had nothing to do."""
+        """Adds the idle time of workers to the counters."""
         if self._paused is None:
             self._counters.worker_idle_s += self._idleness.settle(now_s)
 
     def close(
         self, now_s: float, *, workers: int, depth: int, batch_bytes: int, waiting: bool, free_bytes: int = -1
     ) -> Observation:
-        """What happened in the window; the next one begins."""
+        """Returns what happened in the window and begins the next one."""
         self.settle(now_s)
         now, was = self._counters, self._before
         span_s = max(self.span_s(now_s), 1e-9)
