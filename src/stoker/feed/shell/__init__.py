@@ -1,1 +1,1 @@
-"""What carries the decisions of :mod:`stoker.feed.state` out, on processes of this machine."""
+"""Carries out the decisions of :mod:`stoker.feed.state` with processes of this machine."""

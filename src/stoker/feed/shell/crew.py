@@ -1,7 +1,7 @@
 """The processes that serve one loader: a template, its data workers, and what they report.
 
-Effects only: starts, kills, sends, polls. Which worker should make which item, and how many there should be, is
-decided elsewhere and told to the crew. Single-threaded: everything happens inside the training process's calls.
+Effects only: starts, kills, sends, polls. Its callers decide how many workers there are and which one makes which item.
+Single-threaded: everything happens inside the training process's calls.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from stoker.feed.transport.messages import Channel, Frame, LeaseFlag, MessageKin
 from stoker.feed.transport.slots import Ring
 
 _REFUSED_S = 1.0
-"""After a worker could not be started, none is asked for during this time."""
+"""After a failed start, no worker is requested for this long."""
 LEFT = "exited with status 0"
-"""Cause of a departure that the worker chose itself."""
+"""Cause of a departure: the worker exited by itself."""
 _WITH_TEMPLATE = "its template process died"
 MAX_WORKERS = 256
 """Rows of a crew's board; an upper bound for any policy."""
 
 
 class Child(Protocol):
-    """A data worker that this process forked itself, so that this process learns of its end and waits for it."""
+    """A data worker forked by this process, which therefore learns of its end and reaps it."""
 
     pid: int
 
@@ -52,12 +52,12 @@ class Child(Protocol):
         ...
 
     def reap(self) -> int | None:
-        """Waits for the end; the wait status, or None where the program has taken it."""
+        """Waits for the end; returns the wait status, or None if the program has taken it."""
         ...
 
 
 class Template(Protocol):
-    """A process that forks data workers on request, the first perhaps excepted."""
+    """A process that forks data workers on request, perhaps all but the first."""
 
     channel: Channel
     board: Board
@@ -73,15 +73,15 @@ class Template(Protocol):
         ...
 
     def complete(self) -> None:
-        """Starts the process, if that was put off; raises ``WorkerStartError``."""
+        """Starts the process, if that was deferred; raises ``WorkerStartError``."""
         ...
 
     def spawn(self, identity: WorkerIdentity) -> tuple[Channel, Child | None]:
-        """Asks for a worker; returns our end of its socket, and its process where it is a child of ours."""
+        """Starts a worker; returns our end of its socket, and its process if that is a child of ours."""
         ...
 
     def dump_stack(self, pid: int) -> str:
-        """Where a worker about to be killed is; empty when it does not answer."""
+        """The stack of a worker about to be killed; empty if it does not answer."""
         ...
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Template(Protocol):
 
 
 class Backend(Protocol):
-    """Starts templates somewhere."""
+    """Starts templates."""
 
     def start(self, program: Program, context: Any, num_rows: int) -> Template:
         """A template for ``program``; raises ``WorkerStartError``."""
@@ -104,14 +104,14 @@ class WorkerHandle:
     identity: WorkerIdentity
     channel: Channel
     child: Child | None = None
-    """Its process, where this one forked it; else the template reports its birth and its death."""
+    """Its process, if this process forked it; else the template reports its birth and its death."""
     pid: int = 0
-    """0 until the template has said."""
+    """0 until the template reports it."""
     draining: bool = False
     gone: bool = False
-    """Its socket is closed; it is only waited for."""
+    """Its socket is closed; only its end is awaited."""
     killed_for: str = ""
-    """Why we killed it, when we did."""
+    """Why we killed it; empty if we did not."""
     stack: str = ""
 
 
@@ -124,7 +124,7 @@ class Message(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Severance:
-    """A worker's socket is closed: nobody can tell it anything, but it may still write its slots."""
+    """A worker's socket is closed: it can't be reached, but may still write to its slots."""
 
     worker: int
 
@@ -140,9 +140,9 @@ class Crew:
         program: what they run.
         context: ``multiprocessing`` context that starts the template.
         iteration: constants that new workers get first.
-        give_back: told, when the processes are gone, each slot (ring, slot) that they still had.
+        give_back: called, once the processes are gone, with each slot (ring, slot) that they still had.
 
-    Its ledger holds the leases of its workers, for whoever drives the crew: they outlive an iteration.
+    Its ledger holds the leases of its workers on behalf of the engine, since they outlive an iteration.
 
     Raises:
         WorkerStartError: the template could not be started.
@@ -179,7 +179,7 @@ class Crew:
         self._fingerprint: bytes | None = None
         self.template_lost = False
         self.refusal = ""
-        """Why the last worker that was asked for could not be started; empty when it could."""
+        """Why the last worker that was requested could not be started; empty if it could."""
         self._refused_s = 0.0
         self.is_short = False
         """Whether the training process has hardly any descriptors left to receive memory with."""
@@ -195,7 +195,7 @@ class Crew:
 
     @property
     def awaits_template(self) -> bool:
-        """Whether the template has yet to say that a worker was born or has died."""
+        """Whether the template has yet to report a birth or a death."""
         members = self.members.values()
         waited_for = any(m.child is None and (m.gone or m.killed_for or not m.pid) for m in members)
         return waited_for and not self.template_lost
@@ -205,9 +205,9 @@ class Crew:
         return [m for m in self.members.values() if not (m.draining or m.gone)]
 
     def spawn(self, worker_id: int, *, apart: bool = False) -> WorkerHandle | None:
-        """A new worker, which can be given leases at once; None when the template is gone or there can be no more.
+        """Starts a worker, which can get leases at once; None if the template is gone or no worker can be started now.
 
-        One ``apart`` from the others is to get none, and leaves when it is told what else to do.
+        One ``apart`` from the others gets no leases, and leaves after its probe.
         """
         if self.template_lost or not self._free_rows:
             return None
@@ -242,7 +242,7 @@ class Crew:
         return member
 
     def complete(self) -> None:
-        """Starts the template, if that was put off until the first worker has its work.
+        """Starts the template, if that was deferred until the first worker has its work.
 
         Raises:
             WorkerStartError: it could not be started.
@@ -256,14 +256,14 @@ class Crew:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether there is a template, with the dataset as it was when this crew was made."""
+        """Whether there is a template, with the dataset as of the creation of this crew."""
         return self._template.is_started and not self.template_lost
 
     def _refuse(self, why: str) -> None:
         self.refusal, self._refused_s = why, time.monotonic()
 
     def begin(self, iteration: Iteration) -> None:
-        """Gives workers the constants of the next iteration, for the leases from here on and with the first of them."""
+        """Sends workers the constants of the next iteration, together with its first lease."""
         self._iteration, body = iteration, pickle.dumps(iteration)
         for member in self.active():
             if iteration.tier is Tier.ELASTIC and self.whereabouts(member).seq >= 0:
@@ -272,12 +272,12 @@ class Crew:
                 member.channel.hold(MessageKind.ITERATION, body)
 
     def forget(self) -> None:
-        """Has workers return the leases that they have not begun."""
+        """Makes workers return the leases that they have not begun."""
         for member in self.active():
             self._send(member, MessageKind.FORGET)
 
     def share(self, ring: Ring) -> None:
-        """Makes a ring known to all workers, now and later, in place of the earlier one."""
+        """Shares a ring with all present and future workers, in place of the earlier one."""
         if ring is self._ring:
             return
         self._ring = ring
@@ -290,7 +290,7 @@ class Crew:
         )
 
     def stage(self, body: bytes) -> None:
-        """What workers do with each batch after collation, for the items that they begin from here on."""
+        """Sets what workers do with each batch after collation, from the next item that they begin."""
         self._stage = body
         for member in self.active():
             self._send(member, MessageKind.STAGE, body)
@@ -299,7 +299,7 @@ class Crew:
         """Sends a lease."""
         member = self.members.get(lease.worker)
         if member is None:
-            return  # gone since: its departure gives the item to another
+            return  # gone meanwhile: its departure gives the item to another
         flags = LeaseFlag.NONE
         if lease.repeat:
             flags = LeaseFlag.REPLAY
@@ -311,30 +311,30 @@ class Crew:
         try:
             member.channel.send(MessageKind.LEASE, head + pickle.dumps(lease.work, 5))
         except OSError:
-            pass  # it is dying; its departure is reported by the poll
+            pass  # it is dying; the poll reports its departure
 
     def probe(self, member: WorkerHandle, role: Role, work: WorkItem, other: WorkItem | None = None) -> None:
         """Asks a throwaway worker for one side of the differential probe; ``other`` is another item of the order."""
         self._send(member, MessageKind.PROBE, pickle.dumps((role, work, other), 5))
 
     def let_go_on(self, worker: int) -> None:
-        """Has a worker go on that waits to hear whether its large samples are compared."""
+        """Lets a worker continue that waits for the decision about its large samples."""
         member = self.members.get(worker)
         if member is not None:
             self._send(member, MessageKind.GO)
 
     def end(self, worker: int, reason: str) -> None:
-        """Ends a worker, if it lives: it may have died since it wrote."""
+        """Kills a worker, unless it is gone: it may have died since it wrote."""
         member = self.members.get(worker)
         if member is not None:
             self.kill(member, reason)
 
     def pin(self, member: WorkerHandle) -> None:
-        """Asks a worker to go on as one of the pinned tier."""
+        """Asks a worker whether it can continue in the pinned tier."""
         self._send(member, MessageKind.PIN)
 
     def become(self, iteration: Iteration) -> None:
-        """Workers that are started from here on get these constants; those that there are have them already."""
+        """Sets the constants for workers started from now on; the present ones have them already."""
         self._iteration = iteration
 
     def stop(self, member: WorkerHandle) -> None:
@@ -356,10 +356,10 @@ class Crew:
         try:
             member.channel.send(kind, body, fds)
         except OSError:
-            pass  # it is dying; its departure is reported by the poll
+            pass  # it is dying; the poll reports its departure
 
     def poll(self, timeout_s: float) -> list[Arrival]:
-        """What has arrived; waits up to ``timeout_s`` for the first of it (0 does not wait)."""
+        """Returns what has arrived; waits up to ``timeout_s`` for the first of it (0 does not wait)."""
         for member in self.members.values():
             if member.channel.unsent and not member.gone:
                 self._flush(member)
@@ -440,7 +440,7 @@ class Crew:
 
     def _exited(self, member: WorkerHandle, status: int | str | None) -> None:
         number = member.identity.number
-        if isinstance(status, str):  # it never was
+        if isinstance(status, str):  # it was never started
             self._refuse(status)
             member.killed_for = f"not started: {status}"
             status = 0
@@ -479,7 +479,7 @@ class Crew:
                 self._depart(member, _WITH_TEMPLATE)
 
     def ask_fingerprint(self) -> None:
-        """Has the template fingerprint its copy of the program, for :meth:`fingerprint` later."""
+        """Makes the template fingerprint its copy of the program, for :meth:`fingerprint` later."""
         self._fingerprint = None
         try:
             self._template.channel.send(MessageKind.SURVEY)
@@ -487,7 +487,7 @@ class Crew:
             self._lose_template()
 
     def fingerprint(self, timeout_s: float = 1.0) -> bytes:
-        """The fingerprint asked for; empty when there is none or the template does not answer in time."""
+        """The requested fingerprint; empty if there is none or the template does not answer in time."""
         deadline = time.monotonic() + timeout_s
         while self._fingerprint is None and not self.template_lost:
             left = deadline - time.monotonic()
@@ -501,7 +501,7 @@ class Crew:
         return self._template.board.read(member.identity.board_slot)
 
     def dismiss(self) -> None:
-        """Has all processes end, without waiting for it; :meth:`close` must follow."""
+        """Makes all processes end, without waiting for them; :meth:`close` must follow."""
         for member in self.members.values():
             member.channel.close()
         self._template.channel.close()

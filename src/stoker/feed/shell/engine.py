@@ -1,8 +1,8 @@
-"""Carries out on processes of this machine what the machine of an iteration decides, and tells it what happens.
+"""Runs an iteration on processes of this machine: reports events to its state machine and carries out the instructions.
 
-Single-threaded and without a clock of its own pace: everything happens inside the program's calls of ``next``. While
-the program computes, workers work on the leases they have; while it waits, the engine polls, watches and scales. What
-is to be done is decided in :mod:`stoker.feed.state.machine`; batches stay here.
+Single-threaded and without a timer: everything happens inside the program's calls of ``next``. While the program
+computes, workers process the leases they have; while it waits, the engine polls, watches and scales. Decisions are
+made in :mod:`stoker.feed.state.machine`; batches stay here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from stoker.feed.transport.slots import Ring
 
 _T = TypeVar("_T")
 _POLL_S = 0.1
-"""Longest wait without looking at workers, policy and time limit."""
+"""Longest wait between looks at workers, policy and time limit."""
 _SAY_AGAIN_S = 5.0
 """A new reason for the same number of workers is reported no more often than this."""
 _ASKED, _ASKED_ONLY, _POLLED, _WANTED = ev.Asked(), ev.Asked(refill=False), ev.Polled(), ev.Wanted()
@@ -56,15 +56,15 @@ class Engine:
         crew: processes to run it; the engine drives them but does not close them.
         iteration: constants of this pass.
         order: the items; drawn in this process.
-        policy: how many workers, how deep; ignored by the pinned tier.
-        keeper: slots, kept from iteration to iteration.
-        memory: bounds what is in flight, likewise.
+        policy: number of workers and depth of each one's queue; ignored by the pinned tier.
+        keeper: slots, kept across iterations.
+        memory: limits the items in flight; kept across iterations.
         counters: cumulative counters of the loader.
         effort: attempts what may fail without harm.
-        lookahead: most items that may be drawn and not delivered, but for the free ones.
-        num_free: the first so many items of the iteration are drawn as the policy likes; None for all.
-        in_order: deliver by number; else whatever is ready.
-        first: number of the first item (an iteration that is gone on with does not begin at 0).
+        lookahead: most items that may be drawn and not delivered, apart from the free ones.
+        num_free: so many first items of the iteration are drawn as early as the policy likes; None for all.
+        in_order: deliver by number; else in order of arrival.
+        first: number of the first item (not 0 in a resumed iteration).
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class Engine:
         self._oversight = Oversight(watch, memory, policy, self._window, counters, effort)
         self._is_batched = program.auto_collation
         self._results: dict[int, Payload | FailedItem] = {}
-        """What is made and not delivered, by number."""
+        """Results that are made and not delivered, by item number."""
         self._departures: dict[int, Departure] = {}
         self._judged: str | None = None
-        """How the comparison of samples ended, empty for its evidence; None while it goes on."""
+        """Why the comparison of samples ended without evidence, empty with it; None while it runs."""
         self._ring: Ring | None = None
         self._bounds: tuple[int, int | None, int | None] | None = None
         self._fitted: tuple[int, int] | None = None
@@ -132,7 +132,7 @@ class Engine:
         crew.is_short = self._keeper.descriptors_are_short
 
     def _remember(self, order: Order, first: int) -> None:
-        """What pinned workers made before the iteration was gone on with."""
+        """Records what pinned workers made before the iteration was resumed."""
         history, declared = self.state.history, self._program.declared_workers
         if history is not None and self._program.is_iterable:
             made = [*range(first), *order.taken]
@@ -142,7 +142,7 @@ class Engine:
         self.state.made_by = order.made_by
 
     def open(self, *, probed: bool = False) -> None:
-        """Starts or drains workers until there are as many as decided; raises ``WorkerStartError`` when none can be."""
+        """Starts or drains workers to the number decided; raises ``WorkerStartError`` if none can be started."""
         now = time.monotonic()
         if probed:
             self._perform(self.state.on(ev.ProbeWanted(), now))
@@ -154,7 +154,7 @@ class Engine:
     # -- carrying out ------------------------------------------------------------------------------------------------
 
     def _tell(self, event: ev.Event) -> None:
-        """Something has happened; what is to be done about it is done."""
+        """Passes an event to the state machine and carries out its instructions."""
         self._perform(self.state.on(event, time.monotonic()))
 
     def _perform(self, instructions: list[do.Instruction]) -> None:
@@ -162,7 +162,7 @@ class Engine:
             getattr(self, _ACTIONS[type(instruction)])(instruction)
 
     def _draw(self, instruction: do.Draw) -> None:
-        """Draws as long as more is wanted."""
+        """Draws as long as more items are wanted."""
         order, state, quarantine = self._order, self.state, self._quarantine
         while True:
             work = order.draw()
@@ -224,7 +224,7 @@ class Engine:
         self._judged = judge.why_not
 
     def _lost(self, lost: do.Lost) -> None:
-        """Finds out why a worker ended."""
+        """Finds out and reports why a worker ended."""
         departure = self._departures[lost.worker]
         cause = self._oversight.cause_of(departure, busy=len(self.state.holding()))
         self._listener.worker_lost(replace(departure, cause=cause or departure.cause), lost.released)
@@ -273,7 +273,7 @@ class Engine:
     # -- arrivals ----------------------------------------------------------------------------------------------------
 
     def pump(self, timeout_s: float = 0.0) -> None:
-        """Takes in what workers have sent; waits for the first of it up to ``timeout_s``."""
+        """Handles what workers have sent; waits up to ``timeout_s`` for the first of it."""
         state, arrivals = self.state, self.crew.poll(timeout_s)
         for arrival in arrivals:
             if type(arrival) is Message:
@@ -296,7 +296,7 @@ class Engine:
             self._tell(_POLLED)
 
     def _fit(self) -> None:
-        """Makes a larger ring where batches have outgrown the one that there is."""
+        """Makes a larger ring if batches have outgrown the current one."""
         self._keeper.fit(self.capacity)
         self._fitted = self._keeper.largest_bytes, self.capacity
         self._tell_bounds()
@@ -310,7 +310,7 @@ class Engine:
             self._tell(ev.RingMade(slots))
 
     def _bound(self) -> None:
-        """Bounds what is in flight where batches are large."""
+        """Limits the items in flight if batches are large."""
         active = max(1, len(self.crew.active()))
         self._oversight.fit(self.capacity, active, self.iteration.tier, self.state.items.head())
         self._tell_bounds()
@@ -322,7 +322,7 @@ class Engine:
             self._tell(ev.Bounded(*bounds))
 
     def restaff(self, crew: Crew) -> None:
-        """Goes on with other processes; what the lost ones had not finished is made again."""
+        """Continues with new processes; what the old ones had not finished is made again."""
         self._employ(crew)
         self._judged, now = None, time.monotonic()
         self._perform(self.state.on(ev.Restarted(crew.ledger), now))
@@ -331,7 +331,7 @@ class Engine:
         self._perform(self.state.on(_POLLED, now))
 
     def await_evidence(self) -> tuple[Evidence, Evidence] | str:
-        """What both sides of the probe found, or why there is no telling; one that dies is given a second chance."""
+        """Waits for what both sides of the probe find, or why there is nothing; a lost side gets a second chance."""
         tick = ev.Tick(self._limits.stall_timeout_s)
         self.state.probing.deadline_s = None
         while True:
@@ -383,7 +383,7 @@ class Engine:
         if out:
             self._perform(out[:1])
             self._listener.notice(
-                f"data worker {worker} uses {pickle.loads(frame.body) >> 20} MiB of its own, near its budget of "
+                f"data worker {worker} uses {pickle.loads(frame.body) >> 20} MiB of private memory, near its budget of "
                 f"{self._limits.worker_memory_bytes >> 20} MiB: replaced, no sample lost"
             )
             self._perform(out[1:])
@@ -419,7 +419,7 @@ class Engine:
         del self._departures[departure.worker]
 
     def _attempt_probe(self, act: Callable[[], _T], otherwise: _T) -> _T:
-        """A step of the comparison of samples; one that fails ends it."""
+        """Runs a step of the comparison of samples; a failure ends the comparison."""
         try:
             return act()
         except StokerError:
@@ -430,7 +430,7 @@ class Engine:
             return otherwise
 
     def hand_over(self, iteration: Iteration) -> bool:
-        """Goes on as the pinned tier with the same workers, if they allow it; else nothing has changed."""
+        """Continues in the pinned tier with the same workers if they all agree; else nothing has changed."""
         handover = self.state.handover
         while handover.result is None:
             self.pump(_POLL_S)
@@ -446,7 +446,7 @@ class Engine:
     def next_item(self, *, refill: bool = True) -> Any:
         """The next payload, to be built, or a :class:`FailedItem`; raises :class:`IterationEnd` at the end.
 
-        With ``refill`` another item is drawn for the one delivered, at the moment at which torch's loader draws it.
+        With ``refill``, another item is drawn in place of the delivered one, just when torch's loader draws it.
         """
         self.pump()
         now = time.monotonic()
@@ -482,17 +482,17 @@ class Engine:
 
     @property
     def has_ready_head(self) -> bool:
-        """Whether the next batch is there already (as far as the last poll knows)."""
+        """Whether the next batch is ready, as of the last poll."""
         return self.state.has_ready()
 
     def await_head(self) -> None:
-        """Waits until the next batch is there, without delivering it; raises :class:`IterationEnd` at the end."""
+        """Waits until the next batch is ready, without delivering it; raises :class:`IterationEnd` at the end."""
         self.pump()
         if not self.state.has_ready():
             self._wait()
 
     def _wait(self) -> None:
-        """Waits for the next item; all of that time the program starves, whatever is done meanwhile."""
+        """Waits for the next item; all of that time counts as starved, whatever is done meanwhile."""
         state = self.state
         self._counters.starved_steps += 1
         begun = self._booked_s = time.monotonic()
@@ -512,17 +512,17 @@ class Engine:
             self._routine(self._book_starved(), waiting=True)
 
     def _book_starved(self) -> float:
-        """The time now, up to which the program has starved."""
+        """Counts the time until now as starved; returns now."""
         before, self._booked_s = self._booked_s, time.monotonic()
         self._counters.starved_s += self._booked_s - before
         return self._booked_s
 
     def build(self, payload: Payload) -> Any:
-        """The batch of a delivered payload."""
+        """Builds the batch of a delivered payload."""
         return unpack(payload.skeleton, self._keeper.memory_of(payload, reserve=len(self.crew.members)))
 
     def _routine(self, now: float, *, waiting: bool = False) -> None:
-        """What is due from time to time: watching workers and asking the policy."""
+        """Does what is due from time to time: watches workers and asks the policy."""
         self.crew.is_short = self._keeper.descriptors_are_short
         for suspect in self._oversight.suspects(self.crew, now, self.state.holding()):
             self.crew.kill(suspect.member, suspect.cause, with_stack=True)
@@ -552,7 +552,7 @@ class Engine:
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def abort(self) -> list[WorkItem]:
-        """Leaves the iteration: what is open is forgotten and returned; slots are freed once no worker writes them."""
+        """Leaves the iteration and returns its open items; slots are freed once no worker writes to them."""
         works = self.state.open_works()
         self._tell(ev.Left())
         return works
@@ -563,21 +563,21 @@ class Engine:
         return self.state.items.num_open
 
     def skip_to(self, seq: int) -> None:
-        """Goes on at item ``seq``: somebody else has delivered those before it, and nothing is open."""
+        """Continues at item ``seq``: torch's workers have delivered those before it, and nothing is open."""
         self._tell(ev.Skipped(seq, self._order.drawn))
 
     def show_pace(self, wanted: bool) -> None:
-        """Whether the policy is to learn from what happens from now on; else it is a pause to it."""
+        """Sets whether the policy learns from what follows; otherwise it counts as a pause."""
         pace, self._due_s = self._window.resume if wanted else self._window.pause, 0.0
         self._effort.attempt(COUNTING[0], lambda: pace(time.monotonic()), None, then=COUNTING[1])
 
     def first_work(self) -> WorkItem | None:
-        """The item that is delivered next, without waiting for it; None at the end."""
+        """The item that is delivered next, without waiting for its batch; None at the end."""
         head = self.state.items.head()
         return head.work if head is not None else None
 
     def inherit(self, seq: int, work: WorkItem) -> None:
-        """An item that an earlier engine delivered: a pinned worker makes it again to be in the same state."""
+        """Records an item that an earlier engine delivered: a pinned worker remakes it to reach the same state."""
         if self.state.history is not None:
             self.state.history.made(seq, work, None, seq % self._program.declared_workers)
 

@@ -1,4 +1,4 @@
-"""Keeps the batches of one loader within the memory that there is, and tells when the kernel killed for lack of it."""
+"""Keeps the batches of one loader within the available memory, and recognises kills for lack of memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stoker.feed.transport.board import Departure
 from stoker.feed.transport.rings import SlotKeeper
 
 _LOOK_S = 1.0
-"""How often free memory is read: it costs a part of a millisecond."""
+"""Interval between reads of free memory, each of which takes a fraction of a millisecond."""
 _WORTH_FRAC = 0.02
-"""Where workers and batches use less than this share of the limit, shedding them would not help."""
+"""If workers and batches use less than this share of the memory free at the start, shedding them would not help."""
 _TIGHT_FRAC, _EASY_FRAC = 0.02, 0.06
-"""Below the one share of the limit free, one batch is made at a time; above the other, as many as before."""
+"""With less than the first share of the limit free, one batch is made at a time, until the second share is free."""
 _MAX_KILLS = 3
-"""Workers killed for memory in a row, each the only one at work: there is too little for even one batch."""
+"""After so many workers in a row killed for memory, each alone at work, there is too little for even one batch."""
 
 
 class MemoryWatch:
@@ -29,7 +29,7 @@ class MemoryWatch:
         program: what its workers run.
         keeper: its slots.
         lookahead: items that torch's loader would have in flight.
-        share_frac: share of the host's free memory that is this process's to use.
+        share_frac: share of the host's free memory that this process may use.
     """
 
     def __init__(self, program: Program, keeper: SlotKeeper, lookahead: int, share_frac: float) -> None:
@@ -37,7 +37,7 @@ class MemoryWatch:
         self._keeper = keeper
         self._lookahead = lookahead
         self.started_bytes = int(host.memory_bytes()[1] * share_frac)
-        """What could be allocated before the first batch was made; 0 when unknown."""
+        """Memory that could be allocated before the first batch was made; 0 when unknown."""
         self._grounds: tuple[object, ...] = ()
         self._next_s = 0.0
         self._kills = host.kills_for_memory()
@@ -46,14 +46,14 @@ class MemoryWatch:
         self.in_flight: int | None = None
         """Items that may be leased or ready at a time; None for no bound."""
         self.most_busy: int | None = None
-        """Workers that may be at work at a time, since one was killed for memory; None for no bound."""
+        """Workers that may work at a time, since one was killed for memory; None for no bound."""
         self.free_bytes = -1
-        """Memory that could be allocated when last looked at; -1 when that was not of interest."""
+        """Memory that could be allocated at the last look; -1 before the first."""
         self.kills_in_a_row = 0
-        """Workers killed for memory while no other was at work, since an item was finished."""
+        """Workers killed for memory while no other was at work, since the last finished item."""
 
     def fit(self, capacity: int, workers: int, tier: Tier, head: Item | None) -> None:
-        """Bounds what is in flight where batches are large; the answer holds until its grounds change."""
+        """Limits the items in flight if batches are large or memory is tight; recomputed when its inputs change."""
         if self._keeper.largest_bytes < LARGE_BYTES and not self.is_tight and self.most_busy is None:
             return
         grounds = (self._keeper.largest_bytes, workers, capacity, tier, self.is_tight, self.most_busy)
@@ -76,7 +76,7 @@ class MemoryWatch:
         self._keeper.limit_warm(room.num_warm)
 
     def look(self, now_s: float, workers: int, private_bytes: int) -> None:
-        """Reads what is free, now and then, if workers and their batches use enough of it to matter."""
+        """Reads how much memory is free, now and then, if workers and their batches use enough for it to matter."""
         if now_s < self._next_s:
             return
         self._next_s = now_s + _LOOK_S
@@ -88,9 +88,9 @@ class MemoryWatch:
         self.is_tight = frac < (_EASY_FRAC if self.is_tight else _TIGHT_FRAC)
 
     def killed(self, departure: Departure, busy: int) -> str:
-        """What to call the end of a worker that was killed, where the kernel did it for lack of memory; else empty.
+        """The cause of a worker's end if the kernel killed it for lack of memory; else empty.
 
-        From here on no more workers are at work at a time than the ``busy`` ones that are left.
+        From then on, no more workers are at work at a time than the ``busy`` ones that are left.
         """
         kills = host.kills_for_memory() if departure.was_killed else self._kills
         if kills <= self._kills:
@@ -102,7 +102,7 @@ class MemoryWatch:
         return f"killed by the kernel for lack of memory, limit {format_bytes(limit_bytes)}"
 
     def check(self, departure: Departure, cause: str) -> None:
-        """Raises :class:`WorkerLostError` when there is too little memory for even one batch."""
+        """Raises :class:`WorkerLostError` if there is too little memory for even one batch."""
         if self.kills_in_a_row >= _MAX_KILLS:
             raise WorkerLostError(
                 f"{dead_worker(departure.pid)}: {_MAX_KILLS} data workers in a row were {cause}, each at a single "

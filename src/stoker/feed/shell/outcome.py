@@ -1,4 +1,4 @@
-"""What asking for the next batch can bring beside a batch."""
+"""Outcomes of a request for the next batch, other than a batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class IterationEnd(Exception):
 
 
 class FailedItem:
-    """Stands for a batch whose making raised: raises it again in the training process."""
+    """Stands for a batch that could not be made: raises its exception again in the training process."""
 
     def __init__(self, body: bytes, seq: int, work: WorkItem) -> None:
         self._body = body
@@ -28,7 +28,7 @@ class FailedItem:
             wrapper.reraise()
         except Exception as error:
             if not isinstance(error, (wrapper.exc_type, RuntimeError)):
-                # torch could not make the exception again (an exception group, say) and has lost what it said
+                # torch could not rebuild the exception (an exception group, say) and has lost its message
                 text = f"Caught {wrapper.exc_type.__name__} {wrapper.where}.\nOriginal {wrapper.exc_msg}"
                 error = RuntimeError(text)
             self._name_sample(error, dataset, position)

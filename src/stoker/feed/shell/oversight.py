@@ -1,4 +1,4 @@
-"""What is looked at beside the making of batches: workers, memory, pace. None of it may end the program."""
+"""Supervision of workers, memory and pace while batches are made. None of it may end the program."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stoker.feed.state.window import Counters, Window
 from stoker.feed.transport.board import Departure
 
 WINDOW_S = 0.25
-"""How often the policy is asked."""
+"""Interval between decisions of the policy."""
 COUNTING = "count of what happens", "the number of data workers stays"
-"""A part of stoker that may fail, and what that means."""
+"""A part of stoker that may fail, and the consequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a loader's workers may use and put up with."""
+    """Bounds on the memory and the silence of a loader's workers."""
 
     worker_memory_bytes: int
     stall_timeout_s: float
@@ -31,13 +31,13 @@ class Limits:
 
 
 class Oversight:
-    """The eyes of one engine.
+    """Supervises one engine's workers and memory, and asks its policy.
 
     Args:
-        watch: notices workers that do not work any more.
-        memory: bounds what is in flight.
-        policy: how many workers, how deep.
-        window: what happened lately.
+        watch: detects workers that are stopped or hang.
+        memory: limits the items in flight.
+        policy: number of workers and depth of each one's queue.
+        window: recent differences of the counters.
         counters: of the loader.
         effort: attempts what may fail.
     """
@@ -68,7 +68,7 @@ class Oversight:
         )
 
     def fit(self, capacity: int, workers: int, tier: Tier, head: Item | None) -> None:
-        """Bounds what is in flight where batches are large."""
+        """Limits the items in flight if batches are large."""
         self._effort.attempt(_MEMORY, lambda: self._memory.fit(capacity, workers, tier, head), None, then=_MEMORY_THEN)
 
     def is_due(self, now_s: float) -> bool:
@@ -78,18 +78,18 @@ class Oversight:
         )
 
     def due_s(self, now_s: float) -> float:
-        """When it is time to look again, at workers or at what has happened."""
+        """When the next look, at workers or at the window, is due."""
         left_s = self._effort.attempt(
             COUNTING[0], lambda: WINDOW_S - self._window.span_s(now_s), WINDOW_S, then=COUNTING[1]
         )
         return min(self._watch.next_s, now_s + left_s)
 
     def settle(self, now_s: float) -> None:
-        """Counts what is not counted yet: the iteration is over."""
+        """Counts idle time up to the end of the iteration."""
         self._effort.attempt(COUNTING[0], lambda: self._window.settle(now_s), None, then=COUNTING[1])
 
     def observe(self, now_s: float, workers: int, depth: int, batch_bytes: int, *, waiting: bool) -> Observation | None:
-        """What happened since the last time, and how much memory is free; None where that is not known."""
+        """The observation since the last call, free memory included; None if counting has failed."""
         memory, counters = self._memory, self._counters
         self._effort.attempt(
             _MEMORY, lambda: memory.look(now_s, workers, counters.private_bytes), None, then=_MEMORY_THEN
@@ -109,11 +109,11 @@ class Oversight:
         )
 
     def cause_of(self, departure: Departure, busy: int) -> str:
-        """What to call the end of a worker that was killed for lack of memory; empty for another end."""
+        """The cause of a worker's end if it was killed for lack of memory; else empty."""
         return self._effort.attempt(_MEMORY, lambda: self._memory.killed(departure, busy), "", then=_MEMORY_THEN)
 
     def decide(self, seen: Observation) -> Decision | None:
-        """How many workers from here on; None where nobody says."""
+        """The policy's decision; None if the policy has failed."""
         return self._effort.attempt(
             "choice of the number of workers", lambda: self._policy.decide(seen), None, then="their number stays"
         )

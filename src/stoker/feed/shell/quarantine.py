@@ -33,7 +33,7 @@ class Death(Protocol):
 
 
 class QuarantineListener(Protocol):
-    """Is told which samples were left out."""
+    """Receives the samples that were left out or replaced."""
 
     def sample_quarantined(self, index: object, path: str, seed: int, action: str) -> None:
         """A sample was left out or replaced."""
@@ -52,28 +52,28 @@ class Quarantine:
     auto_collation: bool = True
     """Whether an item's indices are a batch."""
     program: tuple[str, ...] = ("train.py",)
-    """What the user runs, for the command that makes a sample again; empty where it is typed in."""
+    """The user's script and arguments, for the command that remakes a sample; empty if typed at a prompt."""
     launcher: tuple[str, ...] = ()
-    """What must start it."""
+    """Command prefix that starts it."""
     num_quarantined: int = field(default=0, init=False)
     _known: set[object] = field(default_factory=set[object], init=False)
 
     def apply(self, work: WorkItem) -> WorkItem:
-        """A newly drawn work item without the samples that ended workers in an earlier iteration."""
+        """A newly drawn work item without the samples that are quarantined already."""
         if not self._known:
             return work
         bad = tuple(k for k, index in enumerate(work.indices) if _hashable(index) and index in self._known)
         return self._without(work, bad) if len(bad) < len(work.indices) else work
 
     def blame(self, item: Item, departure: Departure, iteration: Iteration) -> None:
-        """A worker died at an item; the second death at one place of the batch has that sample judged."""
+        """Counts a worker's death at an item; the second one at one position judges the sample there."""
         position = departure.whereabouts.position
         item.deaths[position] = item.deaths.get(position, 0) + 1
         if item.deaths[position] >= 2:
             item.work = self.judge(item, position, departure, iteration)
 
     def judge(self, item: Item, position: int, death: Death, iteration: Iteration) -> WorkItem:
-        """The work item without the sample at ``position``, at which a second worker has just died.
+        """The work item without the sample at ``position``, which has just killed a second worker.
 
         Raises:
             SampleKillsWorkerError: the policy is ``raise``, the cap is reached, or no single sample is to blame.
@@ -147,7 +147,7 @@ def _short(index: object) -> str:
 
 
 def path_of(dataset: Any, index: Any) -> str:
-    """The file of a sample, where the dataset keeps a list of files as most do; else an empty string."""
+    """The file of a sample, if the dataset keeps a list of files under a common name; else an empty string."""
     while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # Subset
         try:
             dataset, index = dataset.dataset, dataset.indices[index]
@@ -166,7 +166,7 @@ def path_of(dataset: Any, index: Any) -> str:
 
 
 def _leading(entry: Any) -> object:
-    """The path of a ``(path, label)`` row; an entry of another kind as it is."""
+    """The path of a ``(path, label)`` row; any other entry unchanged."""
     if not isinstance(entry, (list, tuple)):
         return entry
     row = cast("Sequence[object]", entry)

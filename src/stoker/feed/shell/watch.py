@@ -1,8 +1,8 @@
-"""Notices data workers that no longer work: stopped ones, and ones that have been silent for too long.
+"""Detects data workers that no longer work: stopped ones, and ones that have been silent for too long.
 
 The heartbeat is read from the kernel (process state and CPU time) and from the board, not sent by the worker: a
-thread that beats would fall silent whenever user code holds the interpreter lock in a long call, and would go on
-beating while the main thread hangs.
+heartbeat thread would fall silent whenever user code holds the interpreter lock in a long call, and would keep beating
+while the main thread hangs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from stoker.feed.shell.crew import Crew, WorkerHandle, cpu_seconds, process_stat
 
 INTERVAL_S = 0.5
 STOPPED_GRACE_S = 1.0
-"""A stopped worker is given this long to be continued."""
+"""A stopped worker that is not continued within this time is killed."""
 _UNSEEN_S = 2.0
-"""After so long without a look, silence says nothing about a worker."""
+"""After so long without a look, a worker's silence means nothing."""
 
 
 @dataclass(slots=True)
@@ -44,18 +44,18 @@ class Watch:
 
     Args:
         stall_timeout_s: how long a worker may stay on one sample without using the CPU.
-        first_s: when it looks first; at the start of an iteration the program is waiting, and a look takes 0.2 ms.
+        first_s: time of the first look; at the start of an iteration the program is waiting, and a look takes 0.2 ms.
     """
 
     def __init__(self, stall_timeout_s: float, first_s: float = 0.0) -> None:
         self._stall_timeout_s = stall_timeout_s
         self._pulses: dict[int, _Pulse] = {}
         self.next_s = first_s
-        """When it looks next."""
+        """Time of the next look."""
         self._template_stopped_s: float | None = None
 
     def look(self, crew: Crew, now_s: float, holding: set[int]) -> list[Suspect]:
-        """Workers among ``holding`` (numbers) that must be replaced; ends a template that stands in their way."""
+        """Workers among ``holding`` (numbers) that must be replaced; kills a stopped template that is in the way."""
         if now_s < self.next_s:
             return []
         if now_s > self.next_s + _UNSEEN_S:
@@ -75,7 +75,7 @@ class Watch:
         return suspects
 
     def _check_template(self, crew: Crew, now_s: float) -> None:
-        """Kills a stopped template from which a birth or a death is waited for; its end is then noticed as any."""
+        """Kills a stopped template that has yet to report a birth or a death; its end is then handled as any other."""
         if not crew.awaits_template or process_state(crew.template_pid) not in ("T", "t"):
             self._template_stopped_s = None
             return
