@@ -1,1 +1,1 @@
-"""Which work items there are, in which order, and where a program is in them."""
+"""The work items of an iteration, in order, and the program's position among them."""

@@ -1,12 +1,12 @@
-"""Which batches of a loader torch's own workers make, and which ours, where the two are compared; pure.
+"""Which batches of a loader torch's own workers make, and which stoker's, when the two are compared; pure.
 
-Rounds of equal length alternate, ours first, torch's second: a pair. A side draws nothing beyond its own round, so that
-the other side's workers have nothing to do, and its round begins with an empty queue. Of a round with W workers the
-first W batches fill the queue, and the last W are made while nothing is drawn behind them: neither counts. What counts
-between is a multiple of W, since workers that began together go on delivering W batches at a time.
+Rounds of equal length alternate, stoker's first, torch's second: a pair. A side draws nothing beyond its own round, so
+that the other side's workers are idle, and its round begins with an empty queue. In a round with W workers, the first W
+batches fill the queue, and the last W are made while nothing is drawn after them: neither counts. The number that
+counts is a multiple of W, since workers that began together keep delivering W batches at a time.
 
-The rounds follow from the number of batches alone, not from what is measured: the same command has the same batches
-made by the same side.
+The rounds depend on the number of batches alone, not on measurements: with the same command, each batch is made by the
+same side.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from stoker.records.versus import (
 )
 
 _ROUND = 40
-"""Batches of a round beyond which more batches make more pairs rather than longer rounds,"""
+"""Batches of a round; with more batches there are more pairs, not longer rounds, up to ``MAX_PAIRS``."""
 MAX_PAIRS = 12
-"""until there are so many."""
+"""Pairs beyond which more batches make longer rounds."""
 
 
 class BatchSource(enum.Enum):
@@ -43,7 +43,7 @@ class Plan:
 
     round_batches: int
     batches: int
-    """Most that all rounds together may have."""
+    """Most batches of all rounds together."""
 
 
 def plan(batches: int, *, length: int | None, reserve: int, workers: int) -> Plan | str:
@@ -51,9 +51,9 @@ def plan(batches: int, *, length: int | None, reserve: int, workers: int) -> Pla
 
     Args:
         batches: to be compared, over as many iterations as it takes.
-        length: batches of an iteration, where that is known.
-        reserve: of these, the last ones that belong to no round.
-        workers: that the loader declares.
+        length: batches of an iteration; None if unknown.
+        reserve: the last batches of an iteration, which belong to no round.
+        workers: workers that the loader declares.
     """
     least = max(LEAST_ROUND, ROUNDS_OF_WORKERS * workers)
     longest = batches // (2 * (WARM_UP_PAIRS + MIN_PAIRS))
@@ -68,19 +68,19 @@ def plan(batches: int, *, length: int | None, reserve: int, workers: int) -> Pla
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A round to be made: the work items below ``end`` are the side's."""
+    """A round to be made: ``side`` makes the work items below ``end``."""
 
     side: BatchSource
     end: int
 
 
 def counted_part(round_batches: int, first: int, last: int) -> tuple[int, int]:
-    """Deliveries of a round before those that count, and how many count; none where it is too short.
+    """Deliveries of a round before those that count, and how many count; 0 if it is too short.
 
-    At least one comes before, whose delivery starts the clock.
+    At least one comes before: it starts the clock.
 
     Args:
-        round_batches: of the round.
+        round_batches: batches of the round.
         first: workers when it began.
         last: workers when it ended.
     """
@@ -93,20 +93,20 @@ def counted_part(round_batches: int, first: int, last: int) -> tuple[int, int]:
 
 @dataclass
 class Stopwatch:
-    """The deliveries of one round."""
+    """Times the deliveries of one round."""
 
     times_s: list[float] = field(default_factory=list[float])
     samples: list[int] = field(default_factory=list[int])
     workers: list[int] = field(default_factory=list[int])
 
     def delivered(self, now_s: float, samples: int, workers: int) -> None:
-        """The program got a batch."""
+        """Records that the program got a batch."""
         self.times_s.append(now_s)
         self.samples.append(samples)
         self.workers.append(workers)
 
     def is_steady(self, round_batches: int) -> bool:
-        """Whether the next delivery is one of the counted ones, with as many workers as there are now."""
+        """Whether the next delivery counts, if the number of workers stays."""
         done = len(self.times_s)
         if not done:
             return False
@@ -114,7 +114,7 @@ class Stopwatch:
         return lead <= done < lead + count
 
     def stop(self, round_batches: int) -> Round:
-        """What counts of the round; nothing where a delivery failed or its workers were too many."""
+        """The counted part of the round; empty if a delivery failed or there were too many workers."""
         first, last = (self.workers[0], self.workers[-1]) if self.workers else (0, 0)
         lead, count = counted_part(round_batches, first, last)
         if len(self.times_s) != round_batches:
@@ -134,11 +134,11 @@ class Alternation:
     def __init__(self, rounds: Plan) -> None:
         self.plan = rounds
         self.pairs: list[Pair] = []
-        """Those that are over, without those to warm up."""
+        """Finished pairs that count."""
         self.spent = 0
-        """Batches that belonged to rounds."""
+        """Batches made in rounds."""
         self.stopped = ""
-        """Why it cannot go on, as half a sentence."""
+        """Why it cannot continue, as half a sentence."""
         self._warm_ups = WARM_UP_PAIRS
 
     @property
@@ -148,11 +148,11 @@ class Alternation:
         return bool(self.stopped) or left < 2 * self.plan.round_batches
 
     def add(self, pair: Pair, *, cold: bool) -> bool:
-        """A pair is over; whether it may count.
+        """Records a finished pair; returns whether it counts.
 
         Args:
             pair: what was measured.
-            cold: processes were still being started by other means than a fork.
+            cold: processes were still being started, by other means than a fork.
         """
         if self._warm_ups or cold:
             self._warm_ups = max(0, self._warm_ups - 1)
@@ -162,11 +162,11 @@ class Alternation:
 
 
 class Walk:
-    """The rounds of one iteration; what it leaves half done is forgotten with it.
+    """The rounds of one iteration; a pair that it leaves unfinished is dropped.
 
     Args:
         alternation: of the loader.
-        last: work items that may belong to rounds; None for any.
+        last: number of work items that may belong to rounds; None for any.
         cold: the first pair meets processes that are still starting.
     """
 
@@ -177,14 +177,14 @@ class Walk:
         self._ours: Round | None = None
         self._watch = Stopwatch()
         self.turn: Turn | None = None
-        """The round under way; None where the rest of the iteration is ours and not compared."""
+        """The current round; None if stoker makes the rest of the iteration, without a comparison."""
 
     def next_turn(self, first: int, num_open: int = 0) -> Pair | None:
-        """The round under way, if any, is over, and the next one begins; returns a pair that counts.
+        """Ends the current round, if any, and begins the next one; returns a finished pair if it counts.
 
         Args:
             first: the work item that is delivered next.
-            num_open: items from there on that were drawn, by ours, before there were rounds.
+            num_open: items from there on that stoker had drawn before there were rounds.
         """
         done = self._finish() if self.turn is not None else None
         size = self.alternation.plan.round_batches
@@ -212,12 +212,12 @@ class Walk:
         return pair if self.alternation.add(pair, cold=cold) else None
 
     def delivered(self, now_s: float, samples: int, workers: int) -> None:
-        """The program got a batch, from the side whose turn it is."""
+        """Records a batch from the side whose turn it is."""
         if self.turn is not None:
             self.alternation.spent += 1
             self._watch.delivered(now_s, samples, workers)
 
     @property
     def steady(self) -> bool:
-        """Whether the next batch shows the pace of its side, and not that of a queue that fills or runs empty."""
+        """Whether the next batch shows the throughput of its side, not that of a queue that fills or drains."""
         return self.turn is None or self._watch.is_steady(self.alternation.plan.round_batches)

@@ -2,8 +2,8 @@
 # (samplers are the user's or torch's untyped ones)
 """The cursor: where a program is in an iteration, as a small plain value; and the indices that follow it.
 
-Going on from a cursor asks samplers for indices and generators for their states, never the dataset. What the order was
-drawn from is in the cursor: the seed that a sampler drew, or, where nothing less will do, a generator's state.
+Resuming from a cursor asks samplers for indices and generators for their states, never the dataset. The cursor holds
+what the order was drawn from: the seed that a sampler drew, or, if nothing less will do, a generator's state.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from stoker.core.errors import ResumeError
 
 STATE_FORMAT = 1
 DRAWS_NOTHING = (SequentialSampler, DistributedSampler, list, tuple, range)
-"""Types of samplers whose order depends on no generator but their own numbers."""
+"""Types of samplers whose order depends on their fields alone, on no generator."""
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Cursor(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Where a program is in an iteration, and what is needed to be there again without touching the dataset."""
+    """Where a program is in an iteration, and what it takes to return there without touching the dataset."""
 
     format: int
     iteration: Annotated[int, msgspec.Meta(ge=-1)]
@@ -41,20 +41,20 @@ class Cursor(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_item: _Count = 0
     """The first work item not taken; beyond ``yielded`` where shards of a stream have ended."""
     taken: list[_Count] = []
-    """Items taken beyond ``next_item`` where the program does not need the order."""
+    """Items taken beyond ``next_item``, if the program does not need the order."""
     made_by: list[_Count] = []
-    """Of the items taken, how many each pinned worker made, by its id; where the program does not need the order."""
+    """Number of taken items by the id of the pinned worker that made them, if the program does not need the order."""
     drawn: _Count = 0
-    """Items that the sampler had been asked for."""
+    """Items drawn from the sampler."""
     exhausted: bool = False
-    """It had been asked for one more, and had none."""
+    """The sampler was asked for one more, and had none."""
     sampler: str
     """Class name of the sampler of single indices, to refuse a state of another loader."""
     length: int
-    """Its length, or -1 when it has none."""
+    """Length of that sampler; -1 if it has none."""
     batch_size: int | None = None
     seed: int | None = None
-    """What a RandomSampler without generator drew at its start; a DistributedSampler's own seed."""
+    """Seed that a RandomSampler without generator drew at its start, or that of a DistributedSampler."""
     epoch: int | None = None
     """Epoch of a DistributedSampler."""
     world_size: int = 1
@@ -69,7 +69,7 @@ class Cursor(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def inner_sampler(index_sampler: Any) -> Any:
-    """The sampler of single indices below torch's own BatchSampler, or the given one."""
+    """The sampler of single indices below torch's own BatchSampler; any other sampler unchanged."""
     return index_sampler.sampler if type(index_sampler) is BatchSampler else index_sampler
 
 
@@ -80,7 +80,7 @@ def own_generator(sampler: Any) -> torch.Generator | None:
 
 
 def length_of(sampler: Any) -> int:
-    """Its length; -1 when it has none."""
+    """A sampler's length; -1 if it has none."""
     try:
         return len(sampler)
     except (TypeError, AttributeError, NotImplementedError):
@@ -120,7 +120,7 @@ def check_epoch(index_sampler: Any, cursor: Cursor) -> None:
 def indices_after(index_sampler: Any, cursor: Cursor) -> tuple[Iterator[Any], int]:
     """What the index sampler gives from ``cursor.next_item`` on, and the number of samples before it.
 
-    Draws nothing from the main random stream that the uninterrupted iteration had not drawn after the cursor.
+    Draws from the main random stream only what the uninterrupted iteration would draw after the cursor.
     """
     ahead = max(0, cursor.drawn - cursor.next_item)
     if type(index_sampler) is not BatchSampler:
@@ -133,15 +133,15 @@ def indices_after(index_sampler: Any, cursor: Cursor) -> tuple[Iterator[Any], in
 
 
 def samples_before(sampler: Any, cursor: Cursor) -> int:
-    """Samples of this rank's share that were taken, where the number of ranks may have changed."""
+    """Number of samples of this rank's share that were taken; the number of ranks may have changed since."""
     if type(sampler) is not DistributedSampler or sampler.num_replicas == cursor.world_size:
         return cursor.samples
-    taken = cursor.samples * cursor.world_size  # ranks take in step, interleaved: positions below this are done
+    taken = cursor.samples * cursor.world_size  # ranks advance in step, interleaved: positions below this are done
     return max(0, -(-(taken - sampler.rank) // sampler.num_replicas))
 
 
 def _drawn_after(sampler: Any, cursor: Cursor, skip: int, ahead: int) -> Iterator[Any]:
-    """What a sampler gives after ``skip`` draws; ``ahead`` more of them are drawn at once, as they had been."""
+    """What a sampler gives after ``skip`` draws; ``ahead`` more are drawn at once, as before the interruption."""
     if type(sampler) is SequentialSampler:
         return iter(range(skip, len(sampler.data_source)))
     if type(sampler) is RandomSampler and sampler.generator is None and cursor.seed is not None:
@@ -153,7 +153,7 @@ def _drawn_after(sampler: Any, cursor: Cursor, skip: int, ahead: int) -> Iterato
 
 
 def _random_after(sampler: RandomSampler, seed: int, skip: int) -> Iterator[int]:
-    """What ``RandomSampler.__iter__`` gives after ``skip`` indices, without making lists of those."""
+    """What ``RandomSampler.__iter__`` gives after ``skip`` indices, without making lists of the skipped ones."""
     generator = torch.Generator()
     generator.manual_seed(seed)
     n, total = len(sampler.data_source), sampler.num_samples
@@ -180,10 +180,10 @@ def _batches(singles: Iterator[Any], batch_size: int, drop_last: bool) -> Iterat
 
 
 class _GeneratorOf:
-    """Puts the generator that a sampler draws from back to the start of the iteration while indices are replayed.
+    """Rewinds the generator that a sampler draws from to the start of the iteration while indices are replayed.
 
-    A generator of the program's own is left where the replay leaves it, as in the uninterrupted run; the main stream
-    is put back, since the program restores it itself.
+    The program's own generator stays where the replay leaves it, as in the uninterrupted run; the main stream is
+    put back, since resuming it is up to the program.
     """
 
     def __init__(self, sampler: Any, cursor: Cursor) -> None:

@@ -3,9 +3,9 @@
 """The order: which work items there are, drawn from the program's own sampler as torch draws them.
 
 The order is decided in the training process alone. How far ahead it may be drawn is part of the contract: a sampler
-that draws random numbers lazily gives other indices (and leaves the program other random numbers) when it is asked
-earlier than torch would ask it, so only samplers known not to care may be drawn further ahead than torch's loader
-would. Where the program is in it is the only state: a ``cursor``.
+that draws random numbers lazily gives other indices (and leaves the program other random numbers) if it is asked
+earlier than torch would ask it, so only samplers known to be insensitive are drawn further ahead than torch's loader
+would. The only state is the program's position: a ``cursor``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _EAGER = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, Distrib
 
 
 def draws_lazily(index_sampler: Any) -> str:
-    """Why a sampler must not be drawn further ahead than torch does, as half a sentence; empty when it may be."""
+    """Why a sampler must not be drawn further ahead than torch does, as half a sentence; empty if it may be."""
     sampler = inner_sampler(index_sampler)
     if type(sampler) is RandomSampler or type(sampler) in _EAGER:
         if getattr(sampler, "generator", None) is None:
@@ -54,11 +54,11 @@ def draws_lazily(index_sampler: Any) -> str:
 
 
 def num_free(index_sampler: Any) -> int | None:
-    """How many items of an iteration may be drawn as early as one likes; None for all of them.
+    """Number of items of an iteration that may be drawn arbitrarily early; None for all.
 
-    A permutation is drawn with its first index (which torch asks for in ``iter`` as well), from a generator that may be
-    the program's. It is touched again, at the earliest, where the last item is asked for: by ``RandomSampler``, which
-    draws once more behind its last index, or by Accelerate's, which then counts its epoch.
+    A permutation is drawn with its first index (which torch requests in ``iter`` as well), from a generator that may be
+    the program's. That generator is touched again, at the earliest, when the last item is requested: by
+    ``RandomSampler``, which draws once more after its last index, or by Accelerate's, which then counts its epoch.
     """
     if not draws_lazily(index_sampler):
         return None
@@ -73,23 +73,23 @@ def _permutes(sampler: Any) -> bool:
 
 
 def _is_accelerates(sampler: Any, name: str) -> bool:
-    """Whether it is of this class of Accelerate (as of 1.10 to 1.15), which need not be installed."""
+    """Whether a sampler is of this class of Accelerate (as of 1.10 to 1.15), which need not be installed."""
     return (type(sampler).__module__, type(sampler).__qualname__) == ("accelerate.data_loader", name)
 
 
 class Order:
-    """Draws index batches one by one and remembers how to begin again at any of them.
+    """Draws index batches one by one and records how to resume at any of them.
 
     Args:
         index_sampler: the loader's batch sampler, or its sampler without automatic batching.
-        sampler_iter: an iterator over it that nothing was drawn from.
+        sampler_iter: a fresh iterator over it.
         auto_collation: whether an item is a batch of indices.
-        cursor: where to go on; None at the start of an iteration.
+        cursor: where to resume; None at the start of an iteration.
 
     Raises:
         ResumeError: the cursor is of another sampler.
 
-    Note: going on from a cursor draws nothing from the main random stream but what would follow there as well.
+    Note: resuming from a cursor draws from the main random stream only what the uninterrupted iteration would draw.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class Order:
         self._begun = False
         self._ends: deque[int] = deque()  # samples up to and including each item from `next_item` on
         self.drawn = 0
-        """Items that the sampler was asked for and gave."""
+        """Items drawn from the sampler."""
         self.yielded = 0
         """Items that the program has taken."""
         self.next_item = 0
-        """The first item that it has not taken."""
+        """The first item that the program has not taken."""
         self.samples = 0
-        """Samples before that one."""
+        """Samples before ``next_item``."""
         self.taken: set[int] = set()
-        """Items taken beyond it, where the program does not need the order."""
+        """Items taken beyond ``next_item``, if the program does not need the order."""
         self.made_by: Counter[int] = Counter()
-        """And how many of those taken each pinned worker made, by its id."""
+        """Number of taken items by the id of their pinned worker, if the program does not need the order."""
         self.finished = False
         """The program has seen the end."""
         self.exhausted = False
@@ -127,7 +127,7 @@ class Order:
         check_fits(self._index_sampler, cursor)
         check_epoch(self._index_sampler, cursor)
         if not cursor.drawn:
-            return  # nothing was drawn: it is all to come, from the streams as they are
+            return  # nothing was drawn: all is to come, from the streams as they are
         self._begun = True
         self._seed, self._generator = cursor.seed, cursor.generator
         self._iterator, self._start = indices_after(self._index_sampler, cursor)
@@ -156,23 +156,23 @@ class Order:
         return item
 
     def stream_items(self, numbers: Iterable[int]) -> list[tuple[int, WorkItem]]:
-        """The items of these numbers, where the indices of a stream say nothing but how many samples are wanted."""
+        """The items of a stream with these numbers; the indices of a stream only say how many samples are wanted."""
         size = self._index_sampler.batch_size if self._auto else None
         indices = None if size is None else [None] * size
         return [(number, WorkItem(indices=indices, start=number * (size or 1))) for number in numbers]
 
     def owners(self, numbers: Sequence[int], num_workers: int) -> list[int]:
-        """Ids of the workers that made the items of a stream that were taken, which have these numbers.
+        """Ids of the workers that made the taken items of a stream with these numbers.
 
-        Where the program does not need the order, it is known how many each worker made, not which; in a stream they
-        are alike. There may be fewer of them then: some numbers fell to shards that had ended.
+        If the program does not need the order, it is known how many each worker made, not which; in a stream they are
+        alike. There may then be fewer ids than numbers: some numbers fell to shards that had ended.
         """
         if not self.made_by:
             return [number % num_workers for number in numbers]
         return sorted(self.made_by.elements())[: len(numbers)]
 
     def advance(self, next_item: int | None = None) -> None:
-        """The program has taken another item; the first not taken is now ``next_item``, by default one more."""
+        """Records that the program took an item; the first not taken is now ``next_item``, by default one more."""
         self.yielded += 1
         target = self.next_item + 1 if next_item is None else next_item
         while self.next_item < target:
@@ -180,7 +180,7 @@ class Order:
             self.samples = self._ends.popleft() if self._ends else self.samples
 
     def _note_start(self) -> None:
-        """Keeps what the first draw will depend on."""
+        """Records what the first draw will depend on."""
         sampler = inner_sampler(self._index_sampler)
         generator = own_generator(sampler)
         if type(sampler) is RandomSampler and generator is None:
@@ -192,11 +192,11 @@ class Order:
             self._generator = get_state(generator or torch.default_generator)
 
     def note_stream(self, state: bytes) -> None:
-        """The main stream's state before a stream of the training process was begun."""
+        """Records the main stream's state before a stream of the training process was begun."""
         self._generator = state
 
     def cursor(self, *, iteration: int, base_seed: int, shards: int | None = None) -> Cursor:
-        """The state of the program now; the arguments are as in :class:`Cursor`."""
+        """The cursor of the program now; the arguments are as in :class:`Cursor`."""
         sampler = inner_sampler(self._index_sampler)
         found = blank_cursor(self._index_sampler, iteration)
         found.base_seed, found.yielded, found.samples = base_seed, self.yielded, self.samples
