@@ -9,18 +9,18 @@ from stoker.feed.replay import RULE, is_replay
 
 _RANDOM = "keep the program's random streams where they matter, or seed each sample by itself"
 _STALL = "silence after which a data worker counts as stuck, such as 60s"
-_REPLAY = "make one sample again, alone, in the program, as an error message names it"
+_REPLAY = "replay one sample alone, in the program, as named by an error message"
 
 
 class FeedSettings(Settings, frozen=True, kw_only=True):
     """How loaders are served; None lets stoker choose the value."""
 
     worker_memory_bytes: Annotated[
-        int | None, memory("private memory of a data worker, which is replaced near it, such as 4GiB")
+        int | None, memory("private memory near which a data worker is replaced, such as 4GiB")
     ] = None
     slot_memory_bytes: Annotated[int | None, memory("memory of the slots of a loader, such as 2GiB")] = None
     random: Annotated[Literal["keep", "sample"], choice(_RANDOM)] = "keep"
-    tier: Annotated[Literal["auto", "pinned"], choice("how loaders are served: found for each, or as torch would")] = (
+    tier: Annotated[Literal["auto", "pinned"], choice("how loaders are served: chosen for each, or as torch would")] = (
         "auto"
     )
 
