@@ -1,1 +1,1 @@
-"""What a program sees of its loaders: the iterators that take the place of torch's."""
+"""Loaders as the program sees them: the iterators that replace torch's."""

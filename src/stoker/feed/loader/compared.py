@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (loaders and their batches are the program's)
-"""Torch's own workers and ours in turns, so that a run says what the program gains from us.
+"""Alternates torch's own workers with ours, so that a run measures what the program gains from stoker.
 
-Which batch is whose, and what counts, is decided in :mod:`stoker.feed.order.alternation`. Both sides draw from one
+:mod:`stoker.feed.order.alternation` decides which side makes which batch, and what counts. Both sides draw from one
 order: the program sees each batch once, in its order.
 """
 
@@ -28,7 +28,7 @@ from stoker.records import versus
 
 
 def _alternation(loader: DataLoader[Any], feed: LoaderFeed) -> Alternation | None:
-    """The comparison of a loader, if there is one to begin or to go on with."""
+    """A loader's comparison, begun if necessary; None if there is none."""
     if not feed.to_compare:
         return None
     if feed.alternation is None:
@@ -54,7 +54,7 @@ def _unfit(loader: DataLoader[Any], feed: LoaderFeed) -> str:
     if loader.num_workers and not loader.in_order:
         return "with `in_order=False` its batches have no order in which two could take turns"
     if num_free(index_sampler_of(loader)) == 0:
-        return f"{lazy}, and would be drawn from at other times"
+        return f"{lazy}, and a comparison would draw from it at other times"
     if loader.num_workers and feed.services.config.workers == 0:
         return NOT_WANTED
     choice = feed.choose(loader)
@@ -75,12 +75,12 @@ def _length(loader: DataLoader[Any]) -> int | None:
 
 
 def _reserve(loader: DataLoader[Any]) -> int:
-    """The last items of an iteration, which must be drawn when torch draws them: by the engine, outside of rounds."""
+    """Number of last items that must be drawn exactly when torch draws them: by the engine, outside of rounds."""
     return 0 if num_free(index_sampler_of(loader)) is None else torchs_lookahead(loader) + 1
 
 
 def _end(feed: LoaderFeed, reason: str = "") -> None:
-    """Says how the comparison of a loader ended; there will be no further one."""
+    """Ends the comparison of a loader for good and reports how it ended."""
     feed.to_compare = False
     pairs = feed.alternation.pairs if feed.alternation is not None else []
     found = versus.compare(pairs)
@@ -89,12 +89,12 @@ def _end(feed: LoaderFeed, reason: str = "") -> None:
 
 
 class Turns:
-    """Who makes the next batch of a loader that is compared: torch's own iterator, or our supply.
+    """Switches a compared loader between torch's own iterator and our supply.
 
     Args:
-        feed: what stoker keeps for the loader.
-        supply: ours.
-        pace: told where a step over a batch of ours ends with its round.
+        feed: stoker's state for the loader.
+        supply: our side.
+        pace: notified when the last step over one of our batches ends with its round.
         pins: whether batches are pinned.
     """
 
@@ -110,11 +110,11 @@ class Turns:
 
     @staticmethod
     def of(loader: DataLoader[Any], feed: LoaderFeed, supply: Supply, pace: Pace, *, pins: bool) -> Turns | None:
-        """The turns of a loader; None where it is not compared, or not any more."""
+        """The turns of a loader; None if it is not compared, or no longer."""
         return Turns(feed, supply, pace, pins=pins) if _alternation(loader, feed) is not None else None
 
     def begin(self, loader: DataLoader[Any], order: Order, base_seed: int) -> None:
-        """The next iteration begins, for both."""
+        """Begins the next iteration, on both sides."""
         self._order = order
         self._challenge(loader, base_seed)
         try:
@@ -125,7 +125,7 @@ class Turns:
         self._show_pace()
 
     def _challenge(self, loader: DataLoader[Any], base_seed: int) -> None:
-        """Torch's workers start where the program asks for an iterator, as they would without us."""
+        """Starts torch's workers when the program asks for an iterator, as torch would without us."""
         alternation = _alternation(loader, self._feed)
         self._walk = None
         if alternation is None:
@@ -137,7 +137,7 @@ class Turns:
                 self._rival = Rival(loader, base_seed, pin_memory=self._pins)
             else:
                 self._rival.restart()
-        except Exception as error:  # what torch refuses would be refused without us as well: the program may not care
+        except Exception as error:  # torch would raise it without us too, and the program may not care
             self._stop(f"torch's own loader could not be started ({error!r})")
             return
         context: Any = loader.multiprocessing_context or torch.multiprocessing
@@ -146,7 +146,7 @@ class Turns:
         last = None if length is None else length - _reserve(loader)
         self._walk = Walk(alternation, last=last, cold=cold)
         self._has_begun = loader.num_workers > 0
-        if self._has_begun:  # the first round begins with the first item, else where the trial is over
+        if self._has_begun:  # the first round begins at the first item; without workers, when the trial is over
             self._next_turn()
 
     # -- the step ----------------------------------------------------------------------------------------------------
@@ -157,9 +157,9 @@ class Turns:
         return turn is not None and turn.side is BatchSource.PLAIN
 
     def next(self) -> tuple[Any] | None:
-        """A batch of torch's; None where the next one is ours: then ``delivered`` follows.
+        """A batch made by torch; None if the next one is ours, then ``delivered`` follows.
 
-        It is no part of what a report says of ours, to which such a round is a pause.
+        Reports on our side leave torch's batches out and treat their round as a pause.
         """
         self._turn_over()
         rival = self._rival
@@ -176,25 +176,25 @@ class Turns:
         return None
 
     def delivered(self) -> None:
-        """The program gets a batch of ours."""
+        """The program gets one of our batches."""
         self._note(self._feed.counters.samples - self._samples, self._feed.num_workers)
 
     def _note(self, samples: int, workers: int) -> None:
-        """A batch was delivered, as the program sees it: with all that we do inside of ``next``."""
+        """Records a delivery as the program sees it, with all our work inside ``next``."""
         if self._walk is not None:
             self._walk.delivered(time.monotonic(), samples, workers)
             self._show_pace()
             self._feed.listener.tick()
 
     def _show_pace(self) -> None:
-        """The policy learns from the steady part of our rounds; the rest is a pause to it."""
+        """Lets the policy learn from the steady part of our rounds; the rest is a pause to it."""
         if self._supply.engine is not None:
             self._supply.engine.show_pace(self._walk is None or (self._walk.steady and not self._is_plain))
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
     def _turn_over(self) -> None:
-        """Has the other side take over where a round is over."""
+        """Hands over to the other side at the end of a round."""
         walk = self._walk
         if walk is None:
             return
@@ -208,11 +208,11 @@ class Turns:
 
     @property
     def _num_open(self) -> int:
-        """Items drawn and not delivered, by either side."""
+        """Items drawn but not delivered, on both sides."""
         return self._supply.num_open + (self._rival.num_open if self._rival is not None else 0)
 
     def _obstacle(self) -> str:
-        """Why the comparison cannot go on, as half a sentence; empty when it can."""
+        """Why the comparison cannot continue, as half a sentence; empty when it can."""
         choice = self._feed.choice
         if choice is None or choice.candidate:
             return ""
@@ -232,7 +232,7 @@ class Turns:
         if self._is_plain:
             if feed.cutter is not None:
                 feed.cutter.left()
-            self._pace.left(feed)  # the last step over a batch of ours is over
+            self._pace.left(feed)  # the last step over one of our batches has ended
             rival.begin(self._supply.draw)
         elif was_plain:
             self._skip()
@@ -241,18 +241,18 @@ class Turns:
             self._stop()
 
     def _skip(self) -> None:
-        """Ours goes on behind what torch's has delivered."""
+        """Moves our side past the items that torch has delivered."""
         if self._supply.engine is not None:
             self._supply.engine.skip_to(self._order.drawn)
 
     def _stop(self, why: str = "") -> None:
-        """No more comparing: it is done, or it can't go on."""
+        """Ends the comparison: it is complete, or cannot continue."""
         self._go_on_alone()
         self._dismiss_rival()
         _end(self._feed, why)
 
     def _go_on_alone(self) -> None:
-        """The rest of the iteration is ours."""
+        """Leaves the rest of the iteration to our side."""
         if self._is_plain:
             self._skip()
         self._order.limit = None
@@ -267,6 +267,6 @@ class Turns:
             rival.close()
 
     def end(self) -> None:
-        """The iterator lets go of its workers, and so does torch's."""
+        """Ends torch's workers, when the iterator releases its own."""
         self._walk = None
         self._dismiss_rival()

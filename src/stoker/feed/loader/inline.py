@@ -1,4 +1,4 @@
-"""Making items in the training process: no workers declared, none wanted, or none to be had."""
+"""Makes items in the training process: workers are not declared, not wanted or not available."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.feed.torch_private import set_worker_info, worker_info
 
 
 class InlineMaker:
-    """Makes the same batches as a data worker would, and leaves the program's random streams alone."""
+    """Makes the batches that a data worker would make, without touching the program's random streams."""
 
     def __init__(self, program: Program, iteration: Iteration) -> None:
         self._program = program
@@ -24,7 +24,7 @@ class InlineMaker:
         self._generators = tiers.generators_of(program) if iteration.seeds_generators else ()
 
     def make(self, seq: int, work: WorkItem) -> Any:
-        """One batch; user exceptions come as they are, with a note that names the sample."""
+        """One batch; raises user exceptions unchanged, with a note that names the sample."""
         info = worker_info()
         adopted = streams.adopt(self._generators)
         states = streams.save()
@@ -53,12 +53,12 @@ class InProcess:
     """The rest of an iteration, made in this process from the same order.
 
     Args:
-        make: makes the batch of an item with this number.
-        works: items that are drawn already.
-        draw: gives the next one, or None.
+        make: makes the batch of an item, given its number and the item.
+        works: items already drawn.
+        draw: returns the next item, or None.
         seq: number of the first item.
-        ahead: items that torch would have drawn behind the one that it delivers: the sampler, too, draws from streams
-            of the program, in turns with it.
+        ahead: how many items torch would draw beyond the delivered one: the sampler draws from the program's random
+            streams too, and must do so at the same points.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class InProcess:
             pass
 
     def next(self) -> tuple[WorkItem, Any]:
-        """The next item and its batch; raises :class:`IterationEnd` at the end, and what making it raises."""
+        """The next item and its batch; raises :class:`IterationEnd` at the end, and any error of making it."""
         work = self._works.popleft() if self._works else self._draw()
         if work is None:
             raise IterationEnd

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
 # (subclasses torch's private iterator so that every draw is torch's own)
-"""The iterator that a program's ``for`` loop drives, in place of torch's: its face; batches come from its supply.
+"""The iterator that a program's ``for`` loop gets in place of torch's; its supply makes the batches.
 
-It subclasses torch's base iterator, whose constructor makes the draws of an iteration exactly as the installed torch
+It subclasses torch's base iterator, whose constructor makes an iteration's random draws exactly as the installed torch
 makes them.
 """
 
@@ -42,12 +42,12 @@ from stoker.feed.torch_private import (
 
 
 class FedIterator(BaseIterator):
-    """Serves one iteration of a loader after the other, where a loader is persistent, else one.
+    """Serves one iteration of a loader, or all iterations of a persistent one.
 
     Args:
         loader: the program's loader.
-        feed: what stoker keeps for it.
-        pace: told about each step.
+        feed: stoker's state for it.
+        pace: notified of each step.
         cursor: where to resume; None at the start of an iteration.
     """
 
@@ -57,9 +57,9 @@ class FedIterator(BaseIterator):
         before = [generator.get_state() for generator in generators] if cursor is not None else []
         stock = WorkersIterator if loader.num_workers > 0 else InProcessIterator
         _constructing(stock)(super().__init__, loader)
-        self._profile_name = f"enumerate(DataLoader)#{stock.__name__}.__next__"  # tools for profiles look for it
+        self._profile_name = f"enumerate(DataLoader)#{stock.__name__}.__next__"  # profiling tools look for it
         for generator, state in zip(generators, before, strict=False):
-            generator.set_state(state)  # a resumed iteration has made its draws before it was saved
+            generator.set_state(state)  # a resumed iteration made its draws before it was saved
         self._feed = feed
         self._pace = pace
         self._owner = Owner()
@@ -79,7 +79,7 @@ class FedIterator(BaseIterator):
     def _begin(self, loader: DataLoader[Any], cursor: Cursor | None) -> None:
         drawn: Any = self._sampler_iter
         self._order = Order(self._index_sampler, drawn, auto_collation=self._auto_collation, cursor=cursor)
-        self._sampler_iter = self._order  # what torch's base class would draw from is ours to draw
+        self._sampler_iter = self._order  # torch's base class draws from our order
         loader = _without_iterator(loader)
         if self._turns is None:
             self._supply.begin(loader, self._order, self._base_seed, cursor)
@@ -94,7 +94,7 @@ class FedIterator(BaseIterator):
         )
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        """A persistent loader begins its next iteration."""
+        """Begins the next iteration of a persistent loader."""
         begun = time.monotonic()
         self._pace.begun(self._feed)
         try:
@@ -136,7 +136,7 @@ class FedIterator(BaseIterator):
         return batch
 
     def _next_of_torch(self) -> Any:
-        """Torch's own ``next``; where it is about to warn of a stream's length, as called by the program."""
+        """Calls torch's own ``next``; if that may warn about a stream's length, as if the program had called it."""
         told = self._IterableDataset_len_called
         if told is None or self._num_yielded < told:
             return super().__next__()
@@ -186,11 +186,11 @@ class FedIterator(BaseIterator):
         self._supply.let_go()
 
     def _shutdown_workers(self) -> None:
-        """What torch's iterator offers: ends the workers (Lightning and others call it)."""
+        """Ends the workers; named as in torch, because Lightning and others call it."""
         if self._owner.is_here:
             self._supply.end(seen=False)
             self._leave_steps()
-            if self._feed.ordinal == self._ordinal:  # else a later iteration is under way already
+            if self._feed.ordinal == self._ordinal:  # else a later iteration has already begun
                 self._pace.left(self._feed)
             self._let_go()
 
@@ -210,9 +210,9 @@ class FedIterator(BaseIterator):
 
     @property
     def _workers(self) -> list[_WorkerHandle]:
-        """Handles with the methods of processes, in the order of their ids, for programs that end or count workers.
+        """Process-like handles in the order of worker ids, for programs that end or count workers.
 
-        After the end of the iteration those of the last ones.
+        After the iteration, the handles of its last workers.
         """
         self._keep_handles()
         return self._handles
@@ -224,32 +224,32 @@ class FedIterator(BaseIterator):
         self._handles = [_WorkerHandle(self, member.pid) for member in members] or self._handles
 
     def close(self) -> None:
-        """Ends the workers; a program that goes on with the iteration is told so."""
+        """Ends the workers; a program that continues the iteration gets an error."""
         self._cut_off = self._supply.life.phase is not Phase.ENDED
         self._shutdown_workers()
 
     @property
     def feed(self) -> LoaderFeed:
-        """What stoker keeps for the loader."""
+        """Stoker's state for the loader."""
         return self._feed
 
 
 @functools.cache
 def _constructing(stock: type[BaseIterator]) -> Callable[..., None]:
-    """Calls the base constructor from where torch's own iterator calls it, as its warnings name it."""
+    """Calls the base constructor from torch's own line, which its warnings name."""
     return standing_in(call, stock.__init__, "super().__init__(")
 
 
 def _without_iterator(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """A loader as it is now, for later looks; a persistent one keeps its iterator, so must not be kept by it.
+    """The loader, or a copy of a persistent one: that refers to its iterator, which must not refer back.
 
-    Else its workers would live on until the next garbage collection after the program has dropped the loader.
+    In such a cycle, the workers of a dropped loader would live until the next garbage collection.
     """
     return copy_without_iterator(loader) if loader.persistent_workers else loader
 
 
 class _WorkerHandle:
-    """Looks like the process of one data worker."""
+    """Stands in for the process object of one data worker."""
 
     def __init__(self, owner: FedIterator, pid: int) -> None:
         self._owner = weakref.ref(owner)
@@ -261,7 +261,7 @@ class _WorkerHandle:
 
     @property
     def exitcode(self) -> int | None:
-        """None while it lives; 0 then, as of one that ended because it was told to."""
+        """None while the worker lives, then 0, as after an orderly stop."""
         return None if self.is_alive() else 0
 
     def terminate(self) -> None:

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch's DataLoader is typed in part)
-"""What stoker keeps for one DataLoader from iteration to iteration: its tier, its slots, and workers to use again."""
+"""Stoker's state for one DataLoader, kept across iterations: its tier, its slots and its reusable workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from stoker.records.events import BASELINE_BATCHES
 
 @dataclass(frozen=True, kw_only=True)
 class FeedConfig:
-    """What a person may set about how loaders are fed."""
+    """User settings for feeding loaders."""
 
     workers: int | None
     tier: Literal["auto", "pinned"]
@@ -50,28 +50,28 @@ class FeedConfig:
     versus_batches: int = 0
     """Batches of each loader in which torch's own workers and ours take turns; 0 for no comparison."""
     launcher: tuple[str, ...] = ()
-    """What must start ``stoker`` in such a command; empty where a shell does."""
+    """Launcher that must precede ``stoker`` in such a command, as words; empty if none."""
     memory_frac: float = 1.0
-    """Share of the host's free memory that is this process's to use."""
+    """Share of the host's free memory that this process may use."""
 
 
 class StepCutter(Protocol):
-    """Moves a part of the program's steps to the workers, which do it after collation."""
+    """Moves part of the program's steps to the workers, which run it after collation."""
 
     def asked(self) -> None:
         """The program asks for the next batch: ``delivered`` or ``failed`` follows."""
         ...
 
     def failed(self) -> None:
-        """There is no batch, but an error or the end of the iteration."""
+        """The call ends with an error or the end of the iteration, not with a batch."""
         ...
 
     def delivered(self, item: Any, seed: Callable[[], int]) -> Any:
-        """What workers made of a work item (its seed on request) has arrived; returns the batch for the program."""
+        """Returns the program's batch, given what workers made of a work item; ``seed`` returns the item's seed."""
         ...
 
     def batch_of(self, item: Any) -> Any:
-        """The loader's own batch in what workers made."""
+        """The loader's own batch within what workers made."""
         ...
 
     def left(self) -> None:
@@ -86,31 +86,31 @@ class Services(Protocol):
     backend: Backend
 
     def mishap(self, part: str, error: Exception, consequence: str, loader: int = -1) -> None:
-        """A part of stoker has failed, with what consequence (half a sentence); the program goes on."""
+        """Reports that a part of stoker failed and the consequence (half a sentence); the program continues."""
         ...
 
     def policy(self, max_in_flight: int) -> ScalingPolicy:
-        """A policy for one loader; ``max_in_flight`` bounds its items (0: no bound)."""
+        """A policy for one loader; ``max_in_flight`` bounds its items in flight (0: no bound)."""
         ...
 
     def listener(self, feed: LoaderFeed, loader: DataLoader[Any]) -> LoaderListener:
-        """Who is told about a loader."""
+        """The receiver of a loader's events."""
         ...
 
     def cutter(self, feed: LoaderFeed, loader: DataLoader[Any]) -> StepCutter | None:
-        """Who moves a part of this loader's steps to its workers; None for nobody."""
+        """Moves part of this loader's steps to its workers; None if nothing does."""
         ...
 
 
 class Pace(Protocol):
-    """Is told when the program asks for something and when it gets it, on every loader: at the outermost edge."""
+    """Called when the program asks any loader for something and when it gets it, at the outermost edge."""
 
     def begun(self, feed: LoaderFeed) -> None:
         """The program called ``iter``."""
         ...
 
     def opened(self, feed: LoaderFeed) -> None:
-        """It returned."""
+        """``iter`` returned."""
         ...
 
     def asked(self, feed: LoaderFeed) -> None:
@@ -145,7 +145,7 @@ class LoaderFeed:
         self.choice: Choice | None = None
         self.ordinal = -1
         self.landmark = 1
-        """After so many batches the counters are recorded, whatever the time."""
+        """Count of batches at which the counters are next recorded, whatever the time."""
         self._warm_from: int | None = None
         self.engine: Engine | None = None
         self._policy = services.policy(0 if num_free(index_sampler_of(loader)) != 0 else torchs_lookahead(loader))
@@ -170,7 +170,7 @@ class LoaderFeed:
         self._stage = b""
         self.cutter = services.cutter(self, loader)
         self.to_compare = bool(services.config.versus_batches)
-        """Whether torch's own workers are to take turns, from now on or still."""
+        """Whether torch's own workers take turns with ours, now or later."""
         self.alternation: Alternation | None = None
         """Their turns, once they have begun."""
         self._num_iterators = 0
@@ -193,7 +193,7 @@ class LoaderFeed:
         )
 
     def choose(self, loader: DataLoader[Any]) -> Choice:
-        """The tier for the next iteration; a verdict of the probe holds as long as the loader's functions do."""
+        """The tier for the next iteration; the probe's verdict holds until the dataset or a function is replaced."""
         identity = (id(loader.dataset), id(loader.collate_fn), id(loader.worker_init_fn), loader.num_workers)
         if self.choice is None or identity != self._verdict_for:
             self._verdict_for = identity
@@ -211,14 +211,14 @@ class LoaderFeed:
         if not choice.candidate:
             self.listener.opened(choice)
         elif program.declared_workers == 0:
-            # The last word until the trial is over, which a program that leaves its loops early may never reach.
+            # Stands until the trial is over, which a program that leaves its loops early may never reach.
             self.listener.opened(tiers.on_trial())
         return choice
 
     # -- engines -----------------------------------------------------------------------------------------------------
 
     def open(self, loader: DataLoader[Any], base_seed: int, order: Order, cursor: Cursor | None) -> Engine:
-        """An engine for the next iteration, with its workers started and its first leases given.
+        """An engine for the next iteration; the caller fills it and completes its crew.
 
         Raises:
             WorkerStartError: no process could be started.
@@ -228,9 +228,9 @@ class LoaderFeed:
         iteration = self.iteration(base_seed, choice.tier)
         engine = self.start_engine(loader, iteration, order, first=order.next_item, filled_next=True)
         if choice.candidate and not self._said_on_probe:
-            # The last word until the verdict, which a program that takes one batch of each iteration never reaches.
+            # Stands until the verdict, which a program that takes one batch of each iteration never reaches.
             self.effort.attempt(
-                "reason of a tier", lambda: self.listener.opened(tiers.on_probe()), None, then="it is not told"
+                "reason of a tier", lambda: self.listener.opened(tiers.on_probe()), None, then="it is not shown"
             )
             self._said_on_probe = True
         return engine
@@ -238,8 +238,8 @@ class LoaderFeed:
     def pass_landmark(self) -> None:
         """Records the counters where a report's windows begin and end.
 
-        After the first batch; when the batches that were under way at its delivery are delivered, with which the
-        warm-up is over; and at the end of the baseline.
+        These are the first batch; the end of the warm-up, when the batches in flight at the first delivery are
+        delivered; and the end of the baseline.
         """
         self.listener.snapshot()
         passed = self.counters.batches
@@ -265,7 +265,7 @@ class LoaderFeed:
         )
 
     def begin_iteration(self, cursor: Cursor | None = None) -> None:
-        """Counts iterations; a resumed one keeps its number."""
+        """Numbers the iteration; a resumed one keeps its number."""
         self.ordinal = cursor.iteration if cursor is not None else self.ordinal + 1
 
     def continue_engine(self, loader: DataLoader[Any], engine: Engine, base_seed: int, order: Order) -> Engine:
@@ -290,8 +290,8 @@ class LoaderFeed:
         """An engine over ``order`` with the given crew, the parked one, or a new one.
 
         With ``filled_next`` the caller fills it at once and then completes its crew, so that the template is forked
-        while the first worker works. A sampler of the program's own may change the dataset when it is drawn from, and
-        all workers must have it as it was before.
+        while the first worker works. The crew is complete before the caller draws from a lazy sampler, which may
+        change the dataset: all workers need it unchanged.
         """
         program = self.program_of(loader)
         decision = self.decide_start(loader)
@@ -340,7 +340,7 @@ class LoaderFeed:
         )
 
     def decide_start(self, loader: DataLoader[Any]) -> Decision:
-        """How many workers an iteration begins with: what the last one ended with, or what is declared."""
+        """Number of workers that an iteration begins with: as the last one ended, or as declared."""
         workers, depth = loader.num_workers, loader.prefetch_factor or 2
         declared = Decision(workers=max(workers, 1), depth=depth, reason="as declared")
         return self.effort.attempt(
@@ -378,11 +378,11 @@ class LoaderFeed:
         return self.choice.tier is Tier.ELASTIC
 
     def without_bad(self, work: WorkItem) -> WorkItem:
-        """A newly drawn item without the samples that ended data workers in an earlier iteration."""
+        """A newly drawn item without the samples that killed data workers in an earlier iteration."""
         return self._quarantine.apply(work)
 
     def leave_to_torch(self, why: str) -> None:
-        """Torch serves the loader from now on."""
+        """Has torch serve the loader from now on."""
         self._close_parked()
         self.choice = tiers.left_to_torch(why)
         self.listener.opened(self.choice)
@@ -390,7 +390,7 @@ class LoaderFeed:
     def refuse(self, loader: DataLoader[Any], why: str, *, keep_trying: bool = False) -> None:
         """Keeps a loader that declares no workers in the training process; only for now with ``keep_trying``."""
         program = self.program_of(loader)
-        told = self.effort.attempt("reason of a tier", lambda: tiers.impure(program, why), None, then="it is not told")
+        told = self.effort.attempt("reason of a tier", lambda: tiers.impure(program, why), None, then="it is not shown")
         choice = told or tiers.as_declared(program, why)
         self.listener.opened(choice)
         if not keep_trying:
@@ -399,14 +399,14 @@ class LoaderFeed:
     # -- crews -------------------------------------------------------------------------------------------------------
 
     def new_crew(self, loader: DataLoader[Any], iteration: Iteration) -> Crew:
-        """A template with the dataset as the program sees it now; raises ``WorkerStartError``."""
+        """A crew with the dataset as the program sees it now; raises ``WorkerStartError``."""
         context = loader.multiprocessing_context or torch.multiprocessing
         crew = Crew(self.services.backend, self.program_of(loader), context, iteration, self._keeper.give_back)
         crew.stage(self._stage)
         return crew
 
     def stage(self, body: bytes) -> None:
-        """What workers do with each batch after collation: a pickled callable, empty for nothing."""
+        """Sets what workers do with each batch after collation: a pickled callable, empty for nothing."""
         self._stage = body
         if self.engine is not None:
             self.engine.crew.stage(body)
@@ -414,11 +414,11 @@ class LoaderFeed:
             self._parked.stage(body)
 
     def batch_of(self, item: Any) -> Any:
-        """The loader's own batch in what workers made."""
+        """The loader's own batch within what workers made."""
         return item if self.cutter is None else self.cutter.batch_of(item)
 
     def park(self, crew: Crew) -> None:
-        """Keeps a crew for the next iteration, where it is used if its copy of the dataset is still current."""
+        """Keeps a crew for the next iteration, which reuses it if its copy of the dataset is still current."""
         self._close_leaving()
         left = self.choice is not None and self.choice.tier is Tier.STOCK
         if self._parked is not None or not crew.is_reusable or self._dropped or left:
@@ -436,7 +436,7 @@ class LoaderFeed:
             if known and self._fingerprint(program, known) == known:
                 crew.begin(iteration)
                 return crew
-        self._leaving.append(crew)  # its end would hold up the first batch
+        self._leaving.append(crew)  # ending it now would delay the first batch
         return None
 
     def _fingerprint(self, program: Program, known: bytes) -> bytes | None:
@@ -444,11 +444,11 @@ class LoaderFeed:
             "fingerprint of a dataset",
             lambda: tiers.reuse_fingerprint(program, known),
             None,
-            then="each iteration starts data workers of its own",
+            then="each iteration starts new data workers",
         )
 
     def dismiss_leaving(self) -> None:
-        """Has the crews end that hold an earlier state of the dataset; the first batch of a later one is there."""
+        """Dismisses the crews with an outdated dataset, once the first batch of a newer crew is there."""
         for crew in self._leaving:
             crew.dismiss()
 
@@ -457,11 +457,11 @@ class LoaderFeed:
             self._leaving.pop().close()
 
     def enter(self) -> None:
-        """An iterator is open."""
+        """Counts an iterator that opens."""
         self._num_iterators += 1
 
     def leave(self) -> None:
-        """An iterator is gone."""
+        """Counts an iterator that is gone; the last one of a dropped loader closes the feed."""
         self._num_iterators -= 1
         if self._dropped and not self._num_iterators:
             self.close()
@@ -491,5 +491,5 @@ class LoaderFeed:
 
 
 def torchs_lookahead(loader: DataLoader[Any]) -> int:
-    """Most items that torch's loader would have drawn and not delivered."""
+    """Most items that torch's loader would have drawn but not delivered."""
     return max(1, loader.num_workers * (loader.prefetch_factor or 2))

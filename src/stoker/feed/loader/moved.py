@@ -2,13 +2,13 @@
 # (torch's fetchers are untyped)
 """Loaders that declare no workers: served in the training process, and moved to data workers where that is provable.
 
-Such a loader runs the user's code inside the training process, so anything the program does may matter to it and the
-other way round. It is moved only after a trial: the first batches are made here, as torch makes them, and must leave
+Such a loader runs the user's code inside the training process, so the loader and the rest of the program may depend on
+each other. It is moved only after a trial: the first batches are made here, as torch makes them, and must leave
 everything that the dataset refers to unchanged, draw no random numbers, consist of plain tensors and containers, and
 cost enough to be worth it. Then one batch is made in both places and compared. While workers make the rest, what the
 dataset refers to is compared before every delivery, and now and then a batch is made here again.
 
-What follows from it is decided in :mod:`stoker.feed.state.life`; here is what it looks at.
+:mod:`stoker.feed.state.life` decides; this module gathers the evidence.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Undeclared:
 
     Args:
         loader: the program's.
-        feed: what stoker keeps for it.
-        life: of the iteration.
+        feed: stoker's state for it.
+        life: state machine of the iteration.
         order: its items.
         cursor: where to resume.
-        pin: brings a batch to where the program wants it.
+        pin: copies a batch to pinned memory if the program wants that.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Undeclared:
         self._looks = Looks(loader, self._program, keeps_random=feed.services.config.random == "keep")
         self._watched: tuple[object, ...] = ()
         self._twin: bytes | None = None
-        """Digest of the batch that is made in both places; None where making it here has failed."""
+        """Digest of the batch that is made in both places; None if making it here failed."""
         self._fetcher = self._begin_fetching(order, cursor)
 
     def _begin_fetching(self, order: Order, cursor: Cursor | None) -> Any:
@@ -77,7 +77,7 @@ class Undeclared:
         states = streams.save()
         set_state(torch.default_generator, state)
         fetcher = new_fetcher(self._loader)
-        if cursor is not None:  # a stream can only be gone on with by reading it again from its start
+        if cursor is not None:  # a stream can only be resumed by reading it again from its start
             for _, work in order.stream_items(range(cursor.next_item)):
                 fetcher.fetch(work.indices)
             streams.restore(states)
@@ -88,7 +88,7 @@ class Undeclared:
         return self._fetcher.fetch(work.good)
 
     def make(self, seq: int, work: WorkItem) -> Any:
-        """The same for the program, under the eyes of a trial where there is one."""
+        """A batch for the program, watched by the trial if there is one."""
         return self._make(work) if self._life.trial is None else self._make_watched(work)
 
     def _make(self, work: WorkItem) -> Any:
@@ -102,12 +102,12 @@ class Undeclared:
     # -- the trial ---------------------------------------------------------------------------------------------------
 
     def begin_trial(self) -> ev.LifeEvent:
-        """Looks at what batches may depend on, before there are any."""
+        """Surveys what batches may depend on, before the first one."""
         looks, free_bytes = self._looks, self._feed.memory.started_bytes
         return self._feed.effort.attempt(TRIAL, lambda: looks.begin(free_bytes), ev.NotExamined(), then=STAYS)
 
     def _make_watched(self, work: WorkItem) -> Any:
-        """The trial does not see the draws of the sampler: those stay here anyway."""
+        """Makes a batch and examines it; the sampler's draws do not count: they stay here anyway."""
         attempt = self._feed.effort.attempt
         picture = attempt(TRIAL, streams.mark, None, then=STAYS)
         begun = time.monotonic()
@@ -128,25 +128,25 @@ class Undeclared:
     # -- while moved -------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """From now on workers have the dataset as it is now."""
+        """Remembers the state of the dataset that workers are about to get."""
         self._watched = self._state()
 
     @property
     def has_changed(self) -> bool:
-        """Whether what batches may depend on is not as it was then."""
+        """Whether what batches may depend on has changed since :meth:`watch`."""
         return self._state() != self._watched
 
     def keep_twin(self, batch: Any) -> None:
-        """A batch that workers make as well was made here."""
+        """Remembers the digest of a batch made here that a worker makes as well."""
         self._twin = self._digest(batch)
 
     def differs_from_twin(self, item: Any | None) -> bool:
-        """Whether what a worker made (None where it failed as well) is another batch."""
+        """Whether a worker's batch (None if making it failed) differs from the one made here."""
         twin, self._twin = self._twin, None
         return (item is None) != (twin is None) or (item is not None and self._digest(item) != twin)
 
     def differ(self, here: Any, moved: Any) -> bool:
-        """Whether a batch made here is another than the one that a worker made, as far as that can be told."""
+        """Whether a batch made here differs from the worker's; False if the comparison fails."""
         return self._feed.effort.attempt(
             "comparison of batches",
             lambda: digest(here) != digest(self._feed.batch_of(moved)),
@@ -155,23 +155,23 @@ class Undeclared:
         )
 
     def _digest(self, item: Any) -> bytes:
-        """Equal for equal batches; where that can't be told, of no other batch."""
+        """Equal for equal batches; random bytes if there is no digest."""
         return self._feed.effort.attempt(
             "comparison of batches", lambda: digest(self._feed.batch_of(item)), None, then=STAYS
         ) or os.urandom(16)
 
     def _state(self) -> tuple[object, ...]:
-        """What batches may depend on; where that can't be told, equal to nothing."""
+        """What batches may depend on; equal to nothing if the survey fails."""
         return self._feed.effort.attempt("watch over a dataset", self._looks.survey, None, then=STAYS) or (object(),)
 
 
 class Looks:
-    """What stoker looks at where it need not: a look that fails keeps a loader in the training process.
+    """Surveys for a move, which is optional: if one fails, the loader stays in the training process.
 
     Args:
         loader: the program's.
         program: what it runs.
-        keeps_random: else random generators that the dataset holds get a seed for each sample, and are no part of it.
+        keeps_random: if False, the dataset's random generators get a seed for each sample, and surveys ignore them.
     """
 
     def __init__(self, loader: DataLoader[Any], program: Program, *, keeps_random: bool) -> None:
@@ -181,18 +181,18 @@ class Looks:
         self._before: tuple[object, ...] = ()
 
     def survey(self) -> tuple[object, ...]:
-        """What batches may depend on, as far as it can be seen; contains None if not."""
+        """What batches may depend on; contains None if not all of it can be seen."""
         seen = tiers.watch_survey(self._program, draws=self._keeps_random).fingerprint
         return seen, tiers.ambient_state(), threading.get_ident()
 
     def begin(self, free_bytes: int) -> ev.TrialBegun:
-        """Before the first batch, with so much memory free."""
+        """Surveys before the first batch, with this much memory free."""
         begun = time.monotonic()
         self._before = self.survey()
         return ev.TrialBegun(self._length(), free_bytes, time.monotonic() - begun)
 
     def examine(self, batch: Any, *, drew: bool) -> ev.Examined:
-        """A batch, and what it may depend on."""
+        """Examines a batch, and whether what it may depend on has changed."""
         begun = time.monotonic()
         changed = self.survey() != self._before
         watch_s = time.monotonic() - begun
@@ -206,7 +206,7 @@ class Looks:
 
 
 def _bytes_of(batch: Any) -> int:
-    """Memory of a batch's tensors and arrays; 0 for what does not pickle, which stays here for other reasons."""
+    """Bytes of a batch's tensors and arrays; 0 if it does not pickle, and so stays here anyway."""
     try:
         return pack(batch).payload_bytes
     except Exception:

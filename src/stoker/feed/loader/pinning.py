@@ -1,7 +1,7 @@
-"""Pinned host memory for ``pin_memory=True``: batches are copied one step ahead, in a thread, as torch does it.
+"""Pinned host memory for ``pin_memory=True``: a thread copies batches one step ahead, as in torch.
 
 They are copies, not registered slots: torch's host allocator would not know when an asynchronous copy out of a slot
-has finished, so a slot could be written again in the middle of it.
+has finished, so a slot could be overwritten during the copy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Pinner:
         torch.accelerator.set_device_index(self._index)
 
     def pin(self, batch: Any) -> Any:
-        """The batch in pinned memory, made now."""
+        """Copies the batch to pinned memory now."""
         return pinning.pin_memory(batch, self._device)
 
     def submit(self, build: Callable[[], Any]) -> None:
@@ -46,7 +46,7 @@ class Pinner:
         return future.result()
 
     def forget(self) -> None:
-        """The submitted batch is nobody's any more."""
+        """Drops the submitted batch."""
         self._future = None
 
     def close(self) -> None:

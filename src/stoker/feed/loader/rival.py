@@ -1,7 +1,7 @@
 """Torch's own iterator over a part of the program's order, for a comparison: its processes, its queues, its seeds.
 
-It is what the program would have without stoker, apart from where its indices come from and that it draws its base seed
-from a generator of its own: the program's streams stay as they are.
+It is what the program would have without stoker, except that its indices come from our order and its base seed from a
+private generator: the program's random streams stay untouched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stoker.feed.torch_private import (
 
 
 class _Source:
-    """What torch's iterator takes for the loader's sampler: dry until a round begins, and again when it is over."""
+    """Poses as the loader's sampler to torch's iterator: empty before and after a round."""
 
     def __init__(self) -> None:
         self.draw: Callable[[], WorkItem | None] = lambda: None
@@ -46,15 +46,15 @@ class _Source:
 
 
 class Rival:
-    """One iterator of torch's over a loader.
+    """One of torch's iterators over a loader.
 
     Args:
         loader: the program's.
-        base_seed: for its workers, as for ours.
-        pin_memory: whether there is anything to pin for.
+        base_seed: the same for its workers as for ours.
+        pin_memory: whether batches are pinned.
 
     Raises:
-        OSError: no process could be started; and whatever else torch raises.
+        OSError: no process could be started. Torch may raise other errors.
     """
 
     def __init__(self, loader: DataLoader[Any], base_seed: int, *, pin_memory: bool) -> None:
@@ -66,19 +66,19 @@ class Rival:
             self._iterator: Any = kind(self._stand_in)
 
     def restart(self) -> None:
-        """Persistent workers go on with another iteration."""
+        """Begins another iteration with the same, persistent workers."""
         self._source.draw = lambda: None
         self._source.drawn.clear()
         begin_again(self._iterator, self._stand_in)
 
     def begin(self, draw: Callable[[], WorkItem | None]) -> None:
-        """A round begins: ``draw`` gives its items, None at its end. Nothing is open."""
+        """Begins a round: ``draw`` returns its items, then None. No earlier item may be open."""
         self._source.draw = draw
         for _ in range(self._workers * (self._stand_in.prefetch_factor or 0)):
             ask_for_batch(self._iterator)
 
     def next(self) -> tuple[WorkItem, Any]:
-        """The next item and its batch; raises ``StopIteration`` where there is none, and what making it raises."""
+        """The next item and its batch; raises ``StopIteration`` if there is none, and any error of making it."""
         try:
             batch = next(self._iterator)
         except StopIteration:
@@ -96,12 +96,12 @@ class Rival:
 
     @property
     def num_open(self) -> int:
-        """Items drawn and not delivered."""
+        """Items drawn but not delivered."""
         return num_asked_for(self._iterator) if self._workers else 0
 
     @property
     def num_workers(self) -> int:
-        """Data workers that it has; 0: it makes batches in the training process."""
+        """Number of its data workers; 0 if it makes batches in the training process."""
         return self._workers
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Rival:
 
 
 def _stand_in(loader: DataLoader[Any], source: _Source, base_seed: int, pin_memory: bool) -> DataLoader[Any]:
-    """The loader as it is, but for its sampler and its generator."""
+    """A copy of the loader with another sampler, generator and choice of pinning."""
     sampler = "batch_sampler" if collates(loader) else "sampler"
     generator = torch.Generator()
     generator.manual_seed(base_seed)

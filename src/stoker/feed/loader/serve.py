@@ -33,8 +33,8 @@ def serve(
 
     Args:
         loader: the program's loader.
-        feed: what stoker keeps for it.
-        pace: told about each step.
+        feed: stoker's state for it.
+        pace: notified of each step.
         stock: makes torch's own iterator.
         cursor: where to resume.
     """
@@ -56,7 +56,7 @@ def _serve(
         cursor = _prepare(loader, feed, cursor)
     if feed.choose(loader).tier is Tier.STOCK or (loader.num_workers == 0 and loader.timeout != 0):
         return stock()  # the latter raises torch's own error
-    if loader.num_workers > 0 and DataLoader in type(loader).__mro__:  # else a stand-in, whose maker has not asked
+    if loader.num_workers > 0 and DataLoader in type(loader).__mro__:  # not for a library's stand-in
         _check()(loader.check_worker_number_rationality)
     generators = [g for g in (loader.generator, torch.default_generator) if g is not None]
     states = [generator.get_state() for generator in generators]
@@ -71,7 +71,7 @@ def _serve(
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
         _tell(feed, error)
-    return stock()  # out here, so that what it raises does not show what happened in there
+    return stock()  # outside the handler, so that its errors do not chain to ours
 
 
 def _tell(feed: LoaderFeed, error: Exception) -> None:
@@ -84,12 +84,12 @@ def _tell(feed: LoaderFeed, error: Exception) -> None:
 
 @functools.cache
 def _check() -> Callable[..., None]:
-    """Calls from where torch checks the number of workers, as the warning names it."""
+    """Calls from torch's own line that checks the number of workers, which the warning names."""
     return standing_in(call, stock_get_iterator, "check_worker_number_rationality()")
 
 
 def _prepare(loader: DataLoader[Any], feed: LoaderFeed, cursor: Cursor) -> Cursor | None:
-    """The cursor, where it is in the middle of an iteration; None where the next iteration follows."""
+    """The cursor, if it is in the middle of an iteration; None if the next iteration follows."""
     check_fits(index_sampler_of(loader), cursor)
     if cursor.finished:
         feed.ordinal = cursor.iteration

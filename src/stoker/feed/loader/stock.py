@@ -1,4 +1,4 @@
-"""Marks where torch's own iterators are made on purpose, while those that a program makes are ours."""
+"""Marks code that makes torch's own iterators on purpose; elsewhere stoker replaces them with its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _inside = _Inside()
 
 @contextlib.contextmanager
 def torchs_own() -> Generator[None]:
-    """Torch's iterators that this thread makes in here are torch's."""
+    """Inside, iterators that this thread makes are torch's own."""
     before, _inside.stock = _inside.stock, True
     try:
         yield
@@ -25,5 +25,5 @@ def torchs_own() -> Generator[None]:
 
 
 def is_torchs_own() -> bool:
-    """Whether this thread is inside of :func:`torchs_own`."""
+    """Whether this thread is inside :func:`torchs_own`."""
     return _inside.stock

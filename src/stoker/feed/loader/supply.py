@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (loaders and their batches are the program's)
-"""Gets the batches of one iteration from where its life says, data workers or the training process, and tells it so."""
+"""Gets an iteration's batches from data workers or the training process, as its :class:`Life` decides."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Supply:
 
     Args:
         loader: the program's.
-        feed: what stoker keeps for it.
-        pin_device: where batches are pinned for, as torch's iterator knows it,
-        pins: if they are.
+        feed: stoker's state for it.
+        pin_device: type of the accelerator, as torch's iterator knows it.
+        pins: whether batches are pinned.
     """
 
     def __init__(self, loader: DataLoader[Any], feed: LoaderFeed, pin_device: Any, *, pins: bool) -> None:
@@ -54,24 +54,24 @@ class Supply:
         self._ahead: tuple[int, int, WorkItem, FailedItem | None] | None = None
         """``after`` and ``seq`` of the batch that is being pinned, its item, and its failure if there is no batch."""
         self.after: int | None = None
-        """The first item that the program lacks once it has this batch; None: one further on."""
+        """First item that the program lacks once it has this batch; None: one more than before."""
         self.seq = 0
         """Number of this batch's item."""
 
     def begin(self, loader: DataLoader[Any], order: Order, base_seed: int, cursor: Cursor | None) -> None:
-        """The next iteration begins, at ``cursor`` where it is one; workers that there are go on."""
+        """Begins the next iteration, at ``cursor`` if there is one; existing workers stay."""
         feed, choice, config = self._feed, self._feed.choice, self._feed.services.config
         assert choice is not None
         self._loader, self._order, self._base_seed, self._cursor = loader, order, base_seed, cursor
         self._here: InProcess | None = None
         self._first: WorkItem | None = None  # handed out before the verdict
         self._has_twin = False
-        """The program has the next batch of the workers already: it was made here as well."""
+        """Whether the program has the workers' next batch already: it was made here as well."""
         self.life = Life(
             declared=loader.num_workers,
             elastic=choice.tier is Tier.ELASTIC,
             candidate=choice.candidate,
-            # What workers delivered out of order before a state was saved, they alone know to leave out.
+            # Only workers can leave out what they delivered out of order before a state was saved.
             wants_workers=config.workers != 0 or bool(order.taken),
             keeps_random=config.random == "keep",
         )
@@ -84,7 +84,7 @@ class Supply:
         self._go_on(ev.Begun())
 
     def next(self) -> Any:
-        """The next batch; raises :class:`IterationEnd` at the end, and what making it raises."""
+        """The next batch; raises :class:`IterationEnd` at the end, and any error of making it."""
         if self.life.takes:
             batch = self._from_workers()
             return batch if type(batch) is not ev.Stranded else self._go_on(batch)
@@ -92,7 +92,7 @@ class Supply:
         return self._go_on(ev.Next(self._order.yielded))
 
     def _go_on(self, found: Any) -> Any:
-        """Does what follows from an event, until a batch comes of it, or nothing."""
+        """Carries out what follows from an event; returns the batch that results, if any."""
         while isinstance(found, ev.LifeEvent):
             out, found = self.life.on(found), None
             for instruction in out:
@@ -109,11 +109,11 @@ class Supply:
 
     @property
     def num_open(self) -> int:
-        """Items drawn for workers, and not delivered to the program."""
+        """Items drawn for workers but not delivered to the program."""
         return (self._ahead is not None) + (self.engine.num_open if self.engine is not None else 0)
 
     def draw(self) -> WorkItem | None:
-        """The next item, without the samples that ended data workers; None where there is none."""
+        """The next item, without the samples that killed data workers; None if there is none."""
         work = self._order.draw()
         return self._feed.without_bad(work) if work is not None else None
 
@@ -129,9 +129,9 @@ class Supply:
         return self.engine
 
     def _open(self, _: do.Open) -> None:
-        """Starts workers and draws ahead, which torch does inside ``iter`` where there are workers."""
+        """Starts workers and draws ahead, as torch does inside ``iter`` if workers are declared."""
         feed = self._feed
-        if self.engine is not None:  # persistent: the same workers go on
+        if self.engine is not None:  # persistent: the same workers continue
             self.engine = feed.continue_engine(self._loader, self.engine, self._base_seed, self._order)
         else:
             self.engine = feed.open(self._loader, self._base_seed, self._order, self._cursor)
@@ -149,7 +149,7 @@ class Supply:
         if self._loader.num_workers:
             return self._from_workers()
         engine = self._running()
-        engine.fill()  # at the first next, not inside iter(), torch draws without workers
+        engine.fill()  # without workers, torch draws at the first next, not inside iter()
         work = self._next_work(engine) if take.repeat else None
         batch = self._from_workers()
         if work is not None and type(batch) is not ev.Stranded:
@@ -160,7 +160,7 @@ class Supply:
         return self._ahead[2] if self._ahead is not None else engine.first_work()
 
     def _repeat(self, work: WorkItem, batch: Any) -> None:
-        """Makes a batch here as well."""
+        """Makes a batch again, in this process, and compares the two."""
         if self._feed.services.config.random == "sample":
             here = InlineMaker(self._program, self._elastic()).make(self.seq, work)
         else:
@@ -168,7 +168,7 @@ class Supply:
         self._go_on(ev.Repeated(self._undeclared.differ(here, batch)))
 
     def _from_workers(self) -> Any:
-        """The next batch that they make; an event where there are no workers any more."""
+        """The workers' next batch; an event if no workers are left."""
         engine, pinner = self.engine, self._pinner
         assert engine is not None
         try:
@@ -181,13 +181,13 @@ class Supply:
         return self._build(batch) if type(batch) is FailedItem else batch
 
     def _take_pinned(self, engine: Engine, pinner: Pinner) -> Any:
-        """The same in pinned memory, and has the one behind it pinned meanwhile."""
+        """The workers' next batch in pinned memory; the one after it is pinned meanwhile."""
         state = engine.state
         if self._ahead is not None:
             self.after, self.seq, _, failed = self._ahead
             self._ahead = None
             batch = pinner.result() if failed is None else self._build(failed)
-            with contextlib.suppress(WorkerStartError):  # asking for the next one finds out again
+            with contextlib.suppress(WorkerStartError):  # asking for the next batch raises it again
                 engine.pump()
             engine.fill()
         else:
@@ -200,7 +200,7 @@ class Supply:
                 result = self._surely(_without_refill)
                 failed = None
                 if isinstance(result, FailedItem):
-                    failed = result  # the program's code may run again: in its own thread, when it asks for the batch
+                    failed = result  # may run the program's code: in its own thread, when it asks for the batch
                 else:
                     pinner.submit(functools.partial(engine.build, result))
                 self._ahead = state.items.cursor, state.delivered_seq, work, failed
@@ -217,11 +217,11 @@ class Supply:
         if not isinstance(result, FailedItem):
             return self._running().build(result)
         if not self._loader.num_workers:
-            self._undeclared.fetch(result.work)  # raises the bare exception, as torch does where there are no workers
+            self._undeclared.fetch(result.work)  # raises the bare exception, as torch does without workers
         result.reraise(self._program.dataset)
 
     def _surely(self, take: Callable[[Engine], _T]) -> _T:
-        """What an engine gives, after a restart if need be."""
+        """What ``take`` gets from the engine; a failing crew is replaced once."""
         for attempt in (0, 1):
             try:
                 return take(self.engine)  # pyright: ignore[reportArgumentType]  # there is one
@@ -232,9 +232,9 @@ class Supply:
         raise AssertionError("unreachable")
 
     def _replace_crew(self, error: WorkerStartError) -> None:
-        """The template died: a new one is made from the dataset as it is now."""
+        """Replaces a crew whose template died by one with the dataset as it is now."""
         engine = self._running()
-        self._feed.listener.notice(f"{error.args[0]}; started anew, no sample lost")
+        self._feed.listener.notice(f"{error.args[0]}; restarted, no sample lost")
         engine.crew.close()
         engine.restaff(self._feed.new_crew(self._loader, engine.iteration))
 
@@ -248,7 +248,7 @@ class Supply:
         """
         engine = self._running()
         if not self._loader.in_order:
-            return ev.FirstMade(False)  # which one comes first is not known before
+            return ev.FirstMade(False)  # which batch comes first is not known in advance
         try:
             engine.await_head()
         except WorkerStartError:
@@ -260,7 +260,7 @@ class Supply:
         return ev.FirstMade(is_safe)
 
     def _settle(self, _: do.Settle) -> ev.Settled | ev.Stranded:
-        """The probe's verdict; probed a second time when the template dies meanwhile."""
+        """The probe's verdict; probes again if the template dies meanwhile."""
         try:
             return ev.Settled(self._surely(lambda engine: self._feed.settle(engine, self._loader)))
         except WorkerStartError as error:
@@ -283,7 +283,7 @@ class Supply:
     # -- in the training process -------------------------------------------------------------------------------------
 
     def _end_workers(self) -> list[WorkItem]:
-        """Ends the workers; returns the items that were drawn and not delivered."""
+        """Ends the workers; returns the items that were drawn but not delivered."""
         engine, self.engine = self._running(), None
         works = engine.abort()
         engine.crew.close()
@@ -306,7 +306,7 @@ class Supply:
         self._make_from(self._order.next_item, [], self._elastic())
 
     def _make_from(self, first: int, works: list[WorkItem], iteration: Iteration) -> None:
-        """From this item on, batches are made here."""
+        """Makes batches in this process from this item on."""
         if self._loader.num_workers:
             maker, pin = InlineMaker(self._program, iteration), self._pin
             ahead = torchs_lookahead(self._loader)
@@ -326,7 +326,7 @@ class Supply:
         return batch
 
     def _counted(self, make: Callable[[], tuple[WorkItem, Any]]) -> Any:
-        """A batch made in this process, for which the program starves as long as it takes."""
+        """A batch made in this process; the program is starved while it is made."""
         begun, counters = time.monotonic(), self._feed.counters
         work, batch = make()
         counters.starved_s += time.monotonic() - begun
@@ -370,7 +370,7 @@ class Supply:
 
     def _compare_twin(self, _: do.CompareTwin) -> ev.TwinCompared | ev.Stranded:
         counters = self._feed.counters
-        counted = counters.batches, counters.samples, counters.starved_steps  # with it, where it was made here
+        counted = counters.batches, counters.samples, counters.starved_steps  # the twin is counted where it is made
         try:
             result = self._surely(_without_refill)
         except WorkerStartError as error:
@@ -399,13 +399,13 @@ class Supply:
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def end(self, *, seen: bool) -> None:
-        """The iteration is over: the program has seen its end, or leaves it."""
+        """Ends the iteration; ``seen`` if the program has reached its end, not left it."""
         self._forget_ahead()
         self._go_on(ev.Over(seen))
         self._here = None
 
     def abort(self) -> None:
-        """The program begins another iteration, with the same workers; it may have left this one before its end."""
+        """Leaves the iteration, at its end or before, as the program begins another with the same workers."""
         self._forget_ahead()
         if self.engine is not None and self.life.phase is not Phase.ENDED:
             self.engine.abort()
