@@ -1,1 +1,1 @@
-"""Whether a loader gives the same samples in any order, process and repetition, and how it is served therefore."""
+"""Whether a loader gives the same samples in any order, process and repetition, and so which tier serves it."""

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (walks arbitrary user objects)
-"""A bounded walk over what a dataset and its functions refer to: a fingerprint, and what stands in a move's way.
+"""A bounded walk over what a dataset and its functions refer to: a fingerprint, and obstacles to moving them.
 
 Two uses. An unchanged complete fingerprint means that workers forked earlier hold what would be forked now, so they
-can be used again. And a loader that declares no workers may only be moved when the walk is complete, finds nothing
+can be reused. And a loader that declares no workers may only be moved when the walk is complete, finds nothing
 that training changes (parameters, optimizers, accelerator tensors), and the fingerprint can be watched while it runs.
 Library code (anything under an installation directory) is taken as constant; user code is walked with the globals
 that it names.
@@ -64,8 +64,8 @@ _LIBRARY_DIRS = tuple(
     if path
 )
 _PACKAGE_DIRS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-"""Packages of the user's own site, of the system under an environment, of a folder on PYTHONPATH: `sysconfig` knows
-the environment's alone."""
+"""Also find packages in the user's site, in folders on PYTHONPATH and in the system below an environment: `sysconfig`
+knows only the environment's."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,15 @@ class Survey:
     """Result of a walk."""
 
     fingerprint: bytes | None
-    """Equal for an unchanged object graph; None when the walk was not complete. Its outline comes first, which is all
-    but the contents of arrays."""
+    """Equal for an unchanged object graph; None if the walk was incomplete. Begins with the outline: the hash of
+    everything but array contents."""
     obstacles: tuple[str, ...]
-    """What was found that training may change, or that can't be looked into, as half sentences."""
+    """Objects that training may change, or that can't be looked into, as half sentences."""
     num_objects: int
     shared: tuple[str, ...] = ()
-    """What other processes see as well (locks, values, queues), as half sentences."""
+    """Objects shared with other processes (locks, values, queues), as half sentences."""
     generators: tuple[tuple[str, Any], ...] = ()
-    """Random generators that were met, by the path on which they were."""
+    """Random generators found, each with its path."""
 
 
 @dataclass
@@ -116,8 +116,8 @@ def survey(
         roots: name (for messages) and object.
         max_objects: objects looked at before the walk gives up.
         max_bytes: array bytes hashed before it gives up.
-        known: an earlier fingerprint. Where the outline differs from its one, arrays are not read: the answer is clear.
-        draws: whether a number drawn from a random generator that is met changes the fingerprint.
+        known: an earlier fingerprint. If the outline already differs, arrays are not read: the answer is clear.
+        draws: whether drawing from a random generator that the walk finds changes the fingerprint.
     """
     walk = _Walk(max_objects, max_bytes, draws)
     for name, root in roots:
@@ -150,7 +150,7 @@ def _give_up(walk: _Walk, why: str) -> None:
 
 
 def _visit(walk: _Walk, root: Any, name: str) -> None:
-    """Nearest first: what a walk that gives up has met is what matters most. User graphs may be very deep."""
+    """Breadth first: a walk that gives up has seen what matters most. Not recursive: user graphs may be very deep."""
     queue = collections.deque([(root, name)])
     while queue:
         obj, path = queue.popleft()
@@ -160,7 +160,7 @@ def _visit(walk: _Walk, root: Any, name: str) -> None:
             return
         try:
             children = _look(walk, obj, path)
-        except Exception as error:  # of a property, a descriptor or a representation of the program's own
+        except Exception as error:  # from a property, descriptor or `__repr__` of the program
             what = f"{type(obj).__module__}.{type(obj).__qualname__}"
             _give_up(walk, f"`{path}` is a {what}, which can't be looked into ({type(error).__name__})")
             continue
@@ -168,7 +168,7 @@ def _visit(walk: _Walk, root: Any, name: str) -> None:
 
 
 def _look(walk: _Walk, obj: Any, path: str) -> list[tuple[Any, str]]:
-    """Adds an object to the fingerprint; what it refers to, where it was not met before."""
+    """Adds an object to the fingerprint; returns what it refers to, if it was not seen before."""
     kind = type(obj)
     if isinstance(obj, _ATOMS):
         walk.state.update(f"{kind.__name__}:{_shown(obj)};".encode(errors="backslashreplace"))
@@ -190,13 +190,13 @@ def _look(walk: _Walk, obj: Any, path: str) -> list[tuple[Any, str]]:
 def _shown(atom: Any) -> str:
     try:
         return repr(atom)
-    except Exception:  # an enumeration may have a representation of its own
+    except Exception:  # an enumeration may define its own representation
         return f"{type(atom).__qualname__} at {id(atom)}"
 
 
 def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
     if _is_main_stream(obj):
-        return []  # the main streams are the seeds' business; `from random import shuffle` refers to one
+        return []  # seeds take care of the main streams; `from random import shuffle` refers to one
     if isinstance(obj, _ATOMS):
         return _attributes(obj, path)
     if isinstance(obj, torch.Tensor):
@@ -218,7 +218,7 @@ def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
         walk.state.update(f"{obj.__name__};".encode())
         return [(obj.__self__, path)]
     if isinstance(obj, _CACHED):
-        return [(obj.__wrapped__, path)]  # what it remembers follows from what it calls
+        return [(obj.__wrapped__, path)]  # what it caches follows from what it calls
     if isinstance(obj, types.ModuleType) or _is_builtin(obj):
         walk.state.update(f"{getattr(obj, '__module__', '')}.{getattr(obj, '__name__', '')};{id(obj)}".encode())
         return []
@@ -230,7 +230,7 @@ def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
         return [(part, path) for part in (obj.fget, obj.fset) if part is not None]
     if isinstance(obj, struct.Struct):
         return [(obj.format, path)]
-    if isinstance(obj, logging.Logger):  # says what happens, decides nothing; its handlers hold locks
+    if isinstance(obj, logging.Logger):  # reports, decides nothing; its handlers hold locks
         walk.state.update(f"logger {obj.name};".encode(errors="backslashreplace"))
         return []
     if isinstance(obj, _GENERATORS):
@@ -281,12 +281,12 @@ def _weights() -> npt.NDArray[np.uint64]:
 def _mix(data: npt.NDArray[np.uint8]) -> bytes:
     """A multilinear hash (Carter and Wegman), 20 times as fast as a cryptographic one: nobody forges a dataset.
 
-    One changed word is always noticed, since the weights are odd; other changes but for one in 2^63.
+    It always detects one changed word, since the weights are odd, and misses one in 2^63 of other changes.
     """
     whole = len(data) // 8 * 8
     words, weights = data[:whole].view(np.uint64), _weights()
     parts = [
-        int(np.einsum("i,i", block, weights[: len(block)]))  # without the product in between
+        int(np.einsum("i,i", block, weights[: len(block)]))  # without an array for the products
         for block in (words[k : k + len(weights)] for k in range(0, len(words), len(weights)))
     ]
     return struct.pack(f"<{len(parts)}Q", *parts) + data[whole:].tobytes()
@@ -334,7 +334,7 @@ def _array(walk: _Walk, array: Any, path: str) -> Iterable[tuple[Any, str]]:
 def _sequence(walk: _Walk, items: Any, path: str) -> Iterable[tuple[Any, str]]:
     walk.state.update(f"{len(items)};".encode())
     if len(items) > walk.max_objects - walk.num_objects:
-        walk.num_objects = walk.max_objects  # the next visit gives up and says so
+        walk.num_objects = walk.max_objects  # the next visit gives up and reports it
         return [(None, path)]
     if type(items) in (list, tuple) and _is_flat(items):  # paths, labels, pairs of both: most lists of a dataset
         walk.num_objects += len(items)
@@ -344,7 +344,7 @@ def _sequence(walk: _Walk, items: Any, path: str) -> Iterable[tuple[Any, str]]:
 
 
 def _is_flat(items: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether there are only plain values, or tuples of them: what ``repr`` shows completely, and fast."""
+    """Whether all items are plain values, or tuples of them: ``repr`` shows these completely, and fast."""
     if all(type(item) in _PLAIN for item in items):
         return True
     return all(type(item) is tuple for item in items) and all(type(v) in _PLAIN for item in items for v in item)
@@ -365,7 +365,7 @@ def _function(function: types.FunctionType, path: str) -> Iterable[tuple[Any, st
 
 
 def _named_globals(function: types.FunctionType, code: types.CodeType) -> list[tuple[str, Any]]:
-    """Globals that a function's code (and the code nested in it) names, and members named of its user modules."""
+    """Globals that a function's code (nested code included) names, and members that it names of user modules."""
     names: set[str] = set()
     pending = [code]
     while pending:
@@ -418,7 +418,7 @@ def _instance(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
 
 @functools.lru_cache(maxsize=4096)
 def _generators_of(kind: type) -> tuple[tuple[str, Any], ...]:
-    """Random generators that a class has for all of its instances, as MONAI's transforms until they are seeded."""
+    """Random generators that a class shares among its instances, as MONAI's transforms do until seeded."""
     members = {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items()}
     own = {name: value for name, value in members.items() if isinstance(value, _GENERATORS)}
     return tuple((name, value) for name, value in own.items() if not _is_main_stream(value))

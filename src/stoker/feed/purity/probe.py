@@ -2,12 +2,12 @@
 # (the user's dataset is untyped)
 """The differential probe: are a loader's items pure, that is, independent of order, process and history?
 
-Two workers forked from the same state make the same few samples with the same seeds. One has made them in order,
-beside its first batch; the other, thrown away afterwards, first makes them in reverse with *other* seeds (where there
-is no reverse, another batch between them) and only then with the right ones. A counter, a private generator, a cache of
-random results, a dependence on the worker's number or on what was made before gives different bytes. What a probe can
-not see (writes to the outside, state the training loop changes) is ruled out by the declared workers, which see a copy
-of the dataset anyway, or by ``objects`` where none are declared.
+Two workers forked from the same state make the same few samples with the same seeds. One makes them in order, right
+after its first batch; the other, discarded afterwards, first makes them in reverse with *other* seeds (if there is no
+reverse, with another batch in between) and only then with the right ones. A counter, a private generator, a cache of
+random results, a dependence on the worker's number or on earlier samples gives different bytes. A probe cannot see
+external writes or state that the training loop changes: declared workers hold a copy of the dataset anyway, and
+without them ``objects`` rules such things out.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from stoker.feed.program import Iteration, Program, WorkItem
 from stoker.feed.transport.pack import digest, pack
 
 NUM_SAMPLES = 4
-"""Samples that are compared; each costs the throwaway worker two."""
+"""Samples that are compared; the throwaway worker makes each at least twice."""
 
 LARGE_SAMPLE_BYTES = 1 << 22
-"""Samples from here on are made by one probing worker at a time, and only where there is memory for them."""
+"""Samples of this size or more are made by one probing worker at a time, and only if there is memory for them."""
 
 Role = Literal["beside", "apart"]
 """Which of the two workers: the one that makes the samples in order, or the one that makes them in reverse first."""
@@ -47,7 +47,7 @@ class Evidence:
 
 
 NOTHING = Evidence((), b"", drew=False)
-"""What a worker says that could not begin."""
+"""Evidence from a worker that could not begin."""
 
 
 def compare(beside: Evidence, apart: Evidence) -> str:
@@ -78,22 +78,22 @@ def run_apart(
     other: WorkItem | None = None,
     when_large: Callable[[int], None] = lambda size_bytes: None,
 ) -> Evidence:
-    """Digests made by a throwaway worker that has seen the samples before, in reverse and under other seeds.
+    """Digests made by a throwaway worker that has made the samples before, in reverse and under other seeds.
 
     Args:
         program: what it runs.
         iteration: its seeds.
         item: what both workers make.
         other: another item of the order, if one is known.
-        when_large: called with the bytes of the first sample, where they are many, before any other is made; nothing
-            is held meanwhile. It may wait, and raise to end the probe.
+        when_large: called with the size of the first sample, if it is large, before any other is made; no sample is
+            held meanwhile. It may wait, and raise to end the probe.
     """
     part = _part(program, item)
     elsewhere = Iteration(ordinal=iteration.ordinal, base_seed=iteration.base_seed ^ 1, tier=iteration.tier)
     _make_first(program, elsewhere, part, when_large)
     if _has_no_reverse(program, part):
-        # A counter is told by having been asked once more than the other worker's, a dependence on the sample before
-        # by another one before.
+        # One more pass than in the other worker exposes a counter; another batch in between exposes a dependence on
+        # the preceding sample.
         _make(program, elsewhere, part)
         if other is not None:
             _make(program, elsewhere, _part(program, other))
@@ -101,7 +101,7 @@ def run_apart(
 
 
 def _has_no_reverse(program: Program, part: WorkItem) -> bool:
-    """Whether it is one unit, or two, which again and again are in the same order as their reverse."""
+    """Whether the item has one unit or two, which have the same predecessors in reverse when they are repeated."""
     return not program.auto_collation or takes_whole_batches(program.dataset) or len(part.indices) <= 2
 
 
@@ -110,13 +110,13 @@ def _part(program: Program, item: WorkItem) -> WorkItem:
         return item
     if takes_whole_batches(program.dataset):
         return item  # its unit is the whole batch
-    bad = set(item.skip) | set(item.replace)  # samples that ended a worker would end this one too
+    bad = set(item.skip) | set(item.replace)  # samples that killed a worker would kill this one too
     good = [index for position, index in enumerate(item.indices) if position not in bad]
     return WorkItem(indices=good[:NUM_SAMPLES], start=item.start)
 
 
 class _Run:
-    """The samples of an item made one by one, each under its seed, and their batch."""
+    """Makes the samples of an item one by one, each under its seed, and their batch."""
 
     def __init__(self, program: Program, iteration: Iteration, part: WorkItem) -> None:
         self._program = program
@@ -144,11 +144,11 @@ class _Run:
         return samples if self.whole else samples[0]
 
     def note_draws(self) -> None:
-        """Notices whether what was made last drew random numbers."""
+        """Notes whether making the last sample or batch drew random numbers."""
         self.drew = self.drew or streams.drawn_since(self._picture)
 
     def collate(self, made: dict[int, Any]) -> Any:
-        """The batch of what was made; None for nothing."""
+        """The batch of the samples made; None without samples."""
         if not made:
             return None
         self._seed(-1, None)
@@ -158,7 +158,7 @@ class _Run:
 
 
 def _make_first(program: Program, iteration: Iteration, part: WorkItem, when_large: Callable[[int], None]) -> None:
-    """Makes the samples in reverse, for what that leaves behind; asks after the first one, if it is large."""
+    """Makes the samples in reverse, for the state that this leaves; reports the first one, if it is large."""
     size_bytes = 0
     try:
         run = _Run(program, iteration, part)
@@ -171,7 +171,7 @@ def _make_first(program: Program, iteration: Iteration, part: WorkItem, when_lar
 
 
 def _make(program: Program, iteration: Iteration, part: WorkItem, *, rest: bool = False) -> None:
-    """Makes the samples in reverse and their batch, for what that leaves behind; with ``rest`` all but the last."""
+    """Makes the samples in reverse and their batch, for the state that this leaves; ``rest``: all but the last."""
     run = _Run(program, iteration, part)
     made: dict[int, Any] = {}
     positions = run.positions[:-1] if rest else run.positions
@@ -206,9 +206,9 @@ def _evidence(program: Program, iteration: Iteration, part: WorkItem, *, drew: b
 
 
 def _raised_by_program(error: Exception) -> bytes:
-    """What stands for a result that can't be made, or can't be pickled and so not be compared.
+    """A stand-in digest for a result that can't be made, or can't be pickled and so can't be compared.
 
-    A mistake of ours is the same on both sides, and says nothing of them: it is raised.
+    Stoker's own error would be the same on both sides and prove nothing: it is raised.
     """
     if is_own(error) and not isinstance(error, (pickle.PicklingError, TypeError, AttributeError)):
         raise error

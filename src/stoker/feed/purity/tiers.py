@@ -2,8 +2,8 @@
 # (loaders and datasets are the user's)
 """Which tier serves a loader, and why, in words.
 
-The choice is made in two steps: what the loader declares decides between a candidate for the elastic tier and the
-rest; a candidate is then probed. Nothing is guessed: what can't be shown to be the same elsewhere stays as declared.
+There are two steps: the loader's declaration decides whether it is a candidate for the elastic tier; a candidate is
+then probed. Nothing is guessed: a loader that can't be shown to give the same elsewhere stays as declared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stoker.feed.purity.probe import Evidence, compare
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A tier and the reason, for people."""
+    """A tier and the reason for it, in words."""
 
     tier: Tier
     reason: str
@@ -112,7 +112,7 @@ def watch_survey(program: Program, *, draws: bool = True) -> Survey:
 
     Args:
         program: what it would run.
-        draws: whether a draw from a random generator that the dataset holds is a change of it.
+        draws: whether drawing from a random generator that the dataset holds counts as a change.
     """
     return survey(roots_of(program), max_objects=5_000, max_bytes=1 << 20, draws=draws)
 
@@ -125,7 +125,7 @@ def reuse_survey(program: Program) -> Survey:
 def generators_of(program: Program) -> tuple[Any, ...]:
     """Random generators that the dataset and its functions hold, always in the same order.
 
-    None where stoker fails to look for them: samples that draw from some then differ when they are compared.
+    Empty if the search fails: samples that draw from such a generator then differ when they are compared.
     """
     try:
         return tuple(generator for _, generator in reuse_survey(program).generators)
@@ -136,15 +136,15 @@ def generators_of(program: Program) -> tuple[Any, ...]:
 def reuse_fingerprint(program: Program, known: bytes = b"") -> bytes | None:
     """Equal in the program and in a process forked from it as long as nothing that items depend on has changed.
 
-    Where it is to be compared with a ``known`` one, a difference is found without reading arrays, if it can be.
+    Given a ``known`` one to compare with, arrays are read only if everything else is equal.
     """
-    # Above these sizes (10 ms each) new processes are there sooner than it is known that the old ones will do.
+    # Above these sizes (10 ms each), starting new processes is faster than finding out that the old ones will do.
     found = survey(roots_of(program), max_objects=5_000, max_bytes=4 << 20, known=known).fingerprint
     return None if found is None else found + repr(ambient_state()).encode()
 
 
 def ambient_state() -> tuple[object, ...]:
-    """What code may depend on without referring to it: a process's and a thread's settings."""
+    """Settings of the process and the thread, which code may depend on without referring to them."""
     variables = tuple((variable.name, id(value)) for variable, value in contextvars.copy_context().items())
     torchs = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled())
     return torchs, os.getcwd(), hash(frozenset(os.environ.items())), variables
@@ -156,7 +156,7 @@ def judge(choice: Choice, program: Program, found: tuple[Evidence, Evidence] | s
     Args:
         choice: the candidate.
         program: what its workers run.
-        found: what both sides of the probe found, or why it could not be finished, as half a sentence.
+        found: evidence of both sides of the probe, or why it could not be finished, as half a sentence.
         random: ``sample`` lets loaders without declared workers leave the main random stream.
     """
     if isinstance(found, str):
@@ -182,7 +182,7 @@ def judge(choice: Choice, program: Program, found: tuple[Evidence, Evidence] | s
 
 
 def _own_generator(program: Program) -> str:
-    """Names a random generator that samples may have been drawn with, where there is one."""
+    """Names a random generator that samples may draw from, if there is one."""
     held = reuse_survey(program).generators
     if not held:
         return ""
@@ -195,7 +195,7 @@ def left_to_torch(why: str) -> Choice:
 
 
 def as_declared(program: Program, why: str) -> Choice:
-    """The tier of a loader of which nothing more is known than what it declares."""
+    """The tier of a loader about which only its declaration is known."""
     return Choice(tier=Tier.PINNED if program.declared_workers else Tier.PROCESS, reason=why)
 
 
