@@ -1,11 +1,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch's collate table and the user's samples are untyped)
-"""How batches come to lie in a slot without being copied there afterwards.
+"""Builds batches directly in a slot, instead of copying them there afterwards.
 
-Torch's ``default_collate`` stacks samples into a fresh shared-memory segment per batch, which is what makes large
-batches slow; here it stacks into the slot of the current lease. Larger tensors do not even wait for that: each is
-moved to its row of the slot as soon as the dataset returns it. It is in the processor's caches then, and its own
-memory is free for the next sample, so that a worker is nearly as fast as a program that keeps no sample at all.
+Torch's ``default_collate`` stacks samples into a fresh shared-memory segment per batch, which makes large batches slow;
+here it stacks into the slot of the current lease. Larger tensors do not even wait for that: each is moved to its row of
+the slot as soon as the dataset returns it, while it is in the processor's caches. Its memory is then free for the next
+sample, so that a worker is nearly as fast as a program that keeps no sample at all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stoker.feed.torch_private import collating
 from stoker.feed.transport.slots import SlotWriter
 
 _WORTH_MOVING_BYTES = 1 << 14
-"""Smaller tensors are stacked at the end: moving one by one costs some microseconds each."""
+"""Smaller tensors are stacked at the end: moving them one by one costs a few microseconds each."""
 _NUMERIC = "biufc"
 """Kinds of NumPy types that ``default_collate`` turns into tensors."""
 
@@ -60,7 +60,7 @@ class SlotArena:
         self._row = 0
 
     def install(self) -> None:
-        """Takes torch's place for tensors in this process, if the user has not put in an own function."""
+        """Replaces torch's collation of tensors in this process, unless the user already has."""
         table: dict[Any, Any] = collating.default_collate_fn_map
         if table.get(torch.Tensor) is collating.collate_tensor_fn:
             self._patches.set_item(table, torch.Tensor, self._stack, "torch.utils.data.default_collate_fn_map")
@@ -69,7 +69,7 @@ class SlotArena:
     # -- samples, one by one -----------------------------------------------------------------------------------------
 
     def begin(self, count: int) -> None:
-        """A batch of up to ``count`` samples follows; what an earlier attempt has written is given up."""
+        """Prepares for a batch of up to ``count`` samples; discards what an earlier attempt wrote."""
         self._forget()
         self._count = count if self._installed and self._writer is not None else 0
         if self._writer is not None:
@@ -83,7 +83,7 @@ class SlotArena:
         kept = self._walk(sample)
         self._row += 1
         if not any(self._leaves):
-            self._count = 0  # nothing in such samples is worth it
+            self._count = 0  # nothing in such samples is worth moving
         return kept
 
     def _walk(self, value: Any) -> Any:
@@ -139,7 +139,7 @@ class SlotArena:
         return torch.stack(batch, 0, out=first.new_empty((len(batch), *first.shape)) if out is None else out)
 
     def _moved(self, batch: Any) -> torch.Tensor | None:
-        """The rows of the slot that these tensors are, all of them and in this order; else None."""
+        """The slot's rows as one tensor, if these tensors are exactly those rows, in order; else None."""
         rows = self._by_address.get(batch[0].data_ptr()) if self._by_address else None
         if rows is None or len(batch) > len(rows.whole):
             return None
@@ -168,7 +168,7 @@ class SlotArena:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether stacking such tensors is the same as copying them, with nothing to be refused or remembered."""
+    """Whether stacking such tensors just copies them, with nothing to reject or to keep track of."""
     return (
         tensor.layout is torch.strided
         and not tensor.is_nested
@@ -178,7 +178,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _is_plain_array(array: Any) -> bool:
-    """Whether ``torch.from_numpy`` takes it, in silence."""
+    """Whether ``torch.from_numpy`` accepts it without a warning."""
     return (
         array.dtype.kind in _NUMERIC
         and array.dtype.isnative

@@ -1,6 +1,6 @@
 """The loop of one data worker: leases in, batches out.
 
-Runs in a process forked from a template, single-threaded, until it is told to stop or its socket closes. It owns the
+Runs in a process forked from a template, single-threaded, until it receives a STOP or its socket closes. It owns the
 mappings of the rings and a write-only view of the board; it decides nothing.
 """
 
@@ -46,9 +46,9 @@ from stoker.feed.worker.arena import SlotArena
 _INLINE_SKELETON_BYTES = 1 << 15
 """Longer skeletons (batches of strings or bytes) go to the slot as well, not through the socket."""
 _CHECKED_BYTES = 4096
-"""How much of each buffer goes into the check of a batch that may have to be repeated."""
+"""Bytes of each buffer in the checksum of a batch that may have to be repeated."""
 _WORD_S = 1.0
-"""How long a worker with large samples waits to hear what becomes of it: the probe makes one sample meanwhile."""
+"""How long a worker with large samples waits for GO or PIN; the probe makes one sample meanwhile."""
 
 
 class _Start(NamedTuple):
@@ -56,10 +56,10 @@ class _Start(NamedTuple):
 
     at_s: float
     idle_s: float
-    """For which the worker had nothing to do before."""
+    """Time the worker had nothing to do before."""
     cpu_s: float
     delay_s: float | None
-    """For which it had waited for a core so far."""
+    """Time it has waited for a core so far; None if the kernel does not report it."""
 
 
 class DataWorker:
@@ -103,7 +103,7 @@ class DataWorker:
         self._stage: Callable[[Any, int], Any] | None = None
 
     def run(self) -> None:
-        """Serves until told to stop or the training process is gone."""
+        """Serves leases until a STOP, or until the training process is gone."""
         self._arena.install()
         streams.watch_reads()
         while True:
@@ -160,7 +160,7 @@ class DataWorker:
         self._waits, self._heard = False, True
 
     def _on_pin(self, _: Frame) -> None:
-        """Goes on as a worker of the pinned tier, if all that was made is what such a one would have made."""
+        """Becomes a pinned worker, if a pinned worker would have made the same so far."""
         self._waits, self._heard = False, True
         iteration, fetcher = self._iteration, self._fetcher
         can = isinstance(fetcher, fetch.ElasticFetcher) and not self._probed and fetcher.give_up()
@@ -172,7 +172,7 @@ class DataWorker:
 
     def _on_iteration(self, frame: Frame) -> None:
         iteration: Iteration = pickle.loads(frame.body)
-        if self._leases:  # what was drawn before it is made before it
+        if self._leases:  # items drawn earlier are made first
             self._leases.append(iteration)
         else:
             self._begin(iteration)
@@ -182,7 +182,7 @@ class DataWorker:
         if before is None or before.base_seed != iteration.base_seed:  # torch would have started a new worker
             self._init_as_torch(iteration.base_seed)
         if self._init_failure is None:
-            # Behind `worker_init_fn`, which may give transforms new generators.
+            # After `worker_init_fn`, which may give transforms new generators.
             streams.adopt(tiers.generators_of(self._program) if iteration.seeds_generators else ())
             self._fetcher = self._create_fetcher(iteration)
 
@@ -216,7 +216,7 @@ class DataWorker:
             self._look(lambda: self._probe(role, item, other, iteration))
 
     def _probe(self, role: probe.Role, item: WorkItem, other: WorkItem | None, iteration: Iteration) -> None:
-        if role == "beside":  # it gives no batch to anybody, but must have made one
+        if role == "beside":  # it delivers no batch, but must have made one
             if self._fetcher is not None:
                 with contextlib.suppress(SampleError):
                     self._fetcher.fetch(0, item, self._nowhere)
@@ -226,7 +226,7 @@ class DataWorker:
         self._channel.send(MessageKind.PROBED, pickle.dumps(("apart", result)))
 
     def _wait_for_leave(self, sample_bytes: int) -> None:
-        """The samples of a probe are large: says so, and goes on when told to."""
+        """Reports the size of a probe's large samples, and waits for GO."""
         self._waits = True
         self._channel.send(MessageKind.SIZED, pickle.dumps(sample_bytes))
         while self._waits:
@@ -234,7 +234,7 @@ class DataWorker:
                 raise ConnectionError
 
     def _nowhere(self, position: int) -> None:
-        """A probe's death is not to be blamed on a sample."""
+        """Notes no position: a probe's death must not be blamed on a sample."""
 
     def _serve(self, header: LeaseHeader, item: WorkItem) -> None:
         made_bytes = self._make(header, item)
@@ -243,14 +243,14 @@ class DataWorker:
         self._idle_since = time.monotonic()
 
     def _unit_bytes(self, made_bytes: int, item: WorkItem) -> int:
-        """About what one sample has, or all that the dataset makes at once."""
+        """Approximate bytes of one sample, or of all that the dataset makes at once."""
         return made_bytes // max(1, len(item.indices)) if fetch.makes_one_by_one(self._program) else made_bytes
 
     def _hear(self, unit_bytes: int) -> bool:
-        """Takes in what has arrived; False when the training process is gone.
+        """Handles the frames that have arrived; False when the training process is gone.
 
-        What is large may not be compared at all. Then this worker is to go on as a pinned one, which it can't once it
-        has made samples for a comparison: so it waits for word.
+        Large samples may not be compared at all. This worker then becomes a pinned one, which it can't once it has
+        made samples for a comparison: so it waits for the decision.
         """
         self._waits = unit_bytes >= probe.LARGE_SAMPLE_BYTES and not self._heard
         deadline = time.monotonic() + _WORD_S
@@ -262,15 +262,15 @@ class DataWorker:
         return False
 
     def _make(self, header: LeaseHeader, item: WorkItem) -> int:
-        """Makes a batch and sends it; its bytes. Nothing of it is left here afterwards."""
+        """Makes and sends a batch; returns its payload bytes. Keeps nothing of it."""
         start = self._start()
         writer = self._writer(header)
         packed, failure, check = None, b"", 0
         try:
             batch = self._fetch(header, item, writer)
             if self._stage is not None:
-                check = self._check(lambda: pack(batch))  # of what the loader makes: a repetition may lack the stage
-                with _warnings_unseen():  # of the loop's own calls: it has shown them before they moved
+                check = self._check(lambda: pack(batch))  # before the stage, which a repetition may lack
+                with _warnings_unseen():  # the loop's calls warned before they moved here
                     batch = self._stage(batch, self._seed_of(header.seq))
             packed = pack(batch)
         except ShardExhausted:
@@ -313,7 +313,7 @@ class DataWorker:
         self._channel.send(MessageKind.PROBED, pickle.dumps(("beside", result)))
 
     def _look(self, look: Callable[[], None]) -> None:
-        """Compares samples; a mistake of ours is the training process's to tell."""
+        """Compares samples; sends stoker's own errors to the training process, which reports them."""
         try:
             look()
         except ConnectionError:  # the training process is gone
@@ -337,7 +337,7 @@ class DataWorker:
             self._arena.use(None)
 
     def _writer(self, header: LeaseHeader) -> SlotWriter | None:
-        """Where the batch is to be built: in its slot, else in a memory of its own; None in ordinary memory."""
+        """Where to build the batch: in its slot, else in a separate memfd; None for ordinary memory."""
         if header.flags & LeaseFlag.REPLAY:
             return None
         found = self._rings.get(header.ring)
@@ -370,24 +370,24 @@ class DataWorker:
         self._channel.send(MessageKind.READY, ready.pack() + skeleton, fds, tail=inline)
         for fd in fds:
             os.close(fd)
-        self._look_at_memory(done)  # the batch need not wait for it
+        self._look_at_memory(done)  # after sending: the batch need not wait for it
 
     def _seed_of(self, seq: int) -> int:
         assert self._iteration is not None
         return self._iteration.seed_of(seq)
 
     def _check(self, packed: Callable[[], Packed]) -> int:
-        """The check of a batch, where it may have to be repeated; 0 for none, also where it fails."""
-        with contextlib.suppress(Exception):  # what can't be packed is found when the batch is sent
+        """The checksum of a batch that may have to be repeated; 0 if there is none, or computing it fails."""
+        with contextlib.suppress(Exception):  # sending reports what can't be packed
             return check_of(packed()) if self._is_pinned else 0
         return 0
 
     def _look_at_memory(self, now_s: float) -> None:
-        """Leaves before it is over its budget: a fresh fork of the template shares what this one has copied."""
+        """Retires before exceeding its budget: a fresh fork of the template shares what this worker has copied."""
         elastic = self._iteration is not None and self._iteration.tier is Tier.ELASTIC
         budget = self._iteration.worker_memory_bytes if self._iteration is not None and elastic else 0
         is_near = False
-        with contextlib.suppress(Exception):  # a mistake in looking must not end the worker
+        with contextlib.suppress(Exception):  # a failed measurement must not end the worker
             self._memory.refresh(now_s, budget)
             is_near = self._memory.is_near(budget)
         if not budget or self._stopping or not is_near:
@@ -399,12 +399,12 @@ class DataWorker:
     def _store(
         self, packed: Packed, writer: SlotWriter | None, flags: LeaseFlag
     ) -> tuple[Place, int, bytes, tuple[int, ...], memoryview | None]:
-        """Where the batch went: place, payload bytes, skeleton for the frame, descriptors, inline payload."""
+        """Stores the batch; returns place, payload bytes, skeleton for the frame, descriptors, inline payload."""
         if writer is not None and (skeleton := _fill(packed, writer)) is not None and writer.size_bytes:
             return _placed(writer, skeleton)
         size = packed.payload_bytes + len(packed.skeleton) + 32 * len(packed.entries) + _INLINE_SKELETON_BYTES
         if size >= _INLINE_SKELETON_BYTES * 2 and not flags & LeaseFlag.INLINE:
-            with contextlib.suppress(OSError):  # limits forbid it: the socket is slower, but always there
+            with contextlib.suppress(OSError):  # limits forbid a memfd: the socket is slower, but always there
                 own = FreshWriter(size)
                 skeleton = _fill(packed, own)
                 assert skeleton is not None
@@ -417,7 +417,7 @@ class DataWorker:
 
 
 def _placed(writer: SlotWriter, skeleton: bytes) -> tuple[Place, int, bytes, tuple[int, ...], memoryview | None]:
-    """What is sent of a batch that lies in a slot or in a memory of its own."""
+    """What :meth:`DataWorker._store` returns for a batch in a slot or in a separate memfd."""
     if isinstance(writer, FreshWriter):
         return Place.OWN_MEMORY, writer.used_bytes, skeleton, (writer.take(),), None
     return Place.SLOT, writer.used_bytes, skeleton, (), None
@@ -425,7 +425,7 @@ def _placed(writer: SlotWriter, skeleton: bytes) -> tuple[Place, int, bytes, tup
 
 @contextlib.contextmanager
 def _warnings_unseen() -> Generator[None]:
-    """Filters hold, but nobody is shown what passes them, since it is or was shown elsewhere."""
+    """Hides warnings that are or were shown elsewhere; filters stay in force."""
     show, warnings.showwarning = warnings.showwarning, _show_nothing
     try:
         yield
@@ -447,14 +447,14 @@ def _wrap(error: Exception, where: str, position: int) -> bytes:
     wrapper = ExceptionWrapper((type(error), error, error.__traceback__), where=where)
     try:
         return pickle.dumps((wrapper, position))
-    except Exception:  # a class that the training process could not find either
+    except Exception:  # of a class that the training process could not find either
         stand_in = RuntimeError(f"{type(error).__qualname__}: {error}")
         wrapper = ExceptionWrapper((RuntimeError, stand_in, error.__traceback__), where=where)
         return pickle.dumps((wrapper, position))
 
 
 def _fill(packed: Packed, writer: SlotWriter) -> bytes | None:
-    """Places the buffers, and behind them a skeleton too long for the frame; None when they do not fit."""
+    """Places the buffers, followed by a skeleton too long for the frame; None when they do not fit."""
     skeleton = place(packed, writer)
     if skeleton is None or len(skeleton) <= _INLINE_SKELETON_BYTES:
         return skeleton
@@ -468,7 +468,7 @@ def _fill(packed: Packed, writer: SlotWriter) -> bytes | None:
 
 
 def check_of(packed: Packed) -> int:
-    """A cheap 32-bit check of a batch: its skeleton and the first 4 KiB of each buffer."""
+    """A cheap 32-bit checksum of a batch: its skeleton and the first 4 KiB of each buffer."""
     check = zlib.crc32(packed.skeleton)
     for entry in packed.entries:
         check = zlib.crc32(entry.head(_CHECKED_BYTES), check)
@@ -476,38 +476,38 @@ def check_of(packed: Packed) -> int:
 
 
 _FIRST_MEASURE_S = 0.5
-"""A young worker's memory is its parent's; walking its page tables (10 ms) would only delay its first batch."""
+"""A new worker shares its parent's memory; walking its page tables (10 ms) would only delay its first batch."""
 
 
 _NEAR_FRAC, _GROWN_FRAC = 0.8, 0.1
-"""A worker leaves at this share of its budget, if it has itself grown by that share: it is measured now and then."""
+"""Shares of the budget: a worker retires above the first (it is rarely measured), if it has grown by the second."""
 
 
 class PrivateMemory:
     """The worker's own memory (not shared with its siblings), measured rarely enough to cost under 1 %.
 
-    The kernel counts page faults, and memory can't grow without them: so it is measured before its time only when the
-    faults since the last measurement would be enough to bring the worker near its budget.
+    The kernel counts page faults, and memory can't grow without them: so an early measurement is made only when the
+    faults since the last one would be enough to bring the worker near its budget.
     """
 
     def __init__(self) -> None:
         self._next_s = time.monotonic() + _FIRST_MEASURE_S
         self._soon_s = 0.0
-        self._faults = 0  # a forked process counts from nought
+        self._faults = 0  # a forked process counts from zero
         self._first_bytes: int | None = None
         self.bytes = 0
         """Private bytes when last measured; 0 before that."""
 
     def is_near(self, budget_bytes: int) -> bool:
-        """Whether the budget is nearly used up, by growth and not from birth on."""
+        """Whether the budget is nearly used up, by growth and not from the start."""
         grown = self.bytes - (self._first_bytes or 0)
         return self.bytes > _NEAR_FRAC * budget_bytes and grown > _GROWN_FRAC * budget_bytes
 
     def refresh(self, now_s: float, budget_bytes: int) -> None:
-        """Measures again where the last measurement is old, or the budget (0: none) may be nearly used up."""
+        """Measures again if the last measurement is old, or the budget (0: none) may be nearly used up."""
         near = _NEAR_FRAC * budget_bytes
         most = self.bytes + (_page_faults() - self._faults) * mmap.PAGESIZE
-        if self._first_bytes is None:  # its first item is done: what it needs at least
+        if self._first_bytes is None:  # after its first item: the least that it needs
             self._first_bytes = self._measure(now_s) if most >= near / 4 else most
             return
         doubtful = self.bytes < near <= most and (now_s >= self._soon_s or most >= (near + budget_bytes) / 2)
@@ -528,7 +528,7 @@ def _page_faults() -> int:
 
 
 def read_private_bytes(pid: int | str) -> int:
-    """Private memory of a process in bytes; 0 when it is gone or the kernel does not tell."""
+    """Private memory of a process in bytes; 0 when it is gone or the kernel does not report it."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
             lines = file.read().splitlines()
