@@ -1,1 +1,1 @@
-"""How batches go from data workers to the training process: messages, shared pages and slots."""
+"""Transport of batches from data workers to the training process: messages, shared pages and slots."""

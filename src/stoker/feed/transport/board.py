@@ -1,8 +1,8 @@
-"""The board: one small shared page on which each data worker keeps the sample it is working on.
+"""The board: one small shared page on which each data worker notes the sample it is working on.
 
-When a worker dies without a word, the training process reads there which sample to blame, and since when a silent
-worker has been at it. Written with plain stores, no locks: one writer a row, and a row is read only once its writer
-is dead or presumed so.
+The training process reads there which sample to blame for a worker's sudden death, and how long a silent worker has
+been at its sample. Plain stores, no locks: each row has one writer, and is read only once that writer is dead or
+presumed dead.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class Whereabouts:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A worker is gone for certain: its memory is no longer written by it."""
+    """A worker that is certainly gone: it no longer writes to its memory."""
 
     worker: int
     pid: int
     expected: bool
-    """It was told to stop (drained or recycled)."""
+    """Whether stoker stopped it (drained or recycled)."""
     cause: str
     whereabouts: Whereabouts
     stack: str = ""
     was_killed: bool = False
-    """By SIGKILL, and not by us."""
+    """Whether it died of a SIGKILL that stoker did not send."""
 
 
 class Board:
-    """All rows of one crew; made by the training process, inherited or mapped by the workers."""
+    """All rows of one crew; created by the training process, inherited or mapped by the workers."""
 
     def __init__(self, num_rows: int, fd: int | None = None) -> None:
         self.num_rows = num_rows
@@ -86,13 +86,13 @@ class BoardWriter:
         self._offset = offset
 
     def begin(self, seq: int) -> None:
-        """A work item begins."""
+        """Notes that a work item begins."""
         _ROW.pack_into(self._memory, self._offset, seq, -1, time.monotonic())
 
     def at(self, position: int) -> None:
-        """A sample of it begins (-1: what concerns the batch as a whole)."""
+        """Notes that a sample of it begins (-1: work on the batch as a whole)."""
         _POSITION.pack_into(self._memory, self._offset + 8, position, time.monotonic())
 
     def clear(self) -> None:
-        """The item is done."""
+        """Notes that the item is done."""
         _ROW.pack_into(self._memory, self._offset, -1, -1, time.monotonic())

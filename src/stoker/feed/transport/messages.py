@@ -1,8 +1,8 @@
-"""Messages between the training process and one data worker: a typed fixed header, a small body, raw bytes behind it.
+"""Messages between the training process and one data worker: a typed fixed header, a small body, raw bytes after it.
 
-Owns what is said. Does not own what a body means to torch (``pack``) nor the processes (``crew``). The bytes run over a
-socketpair between processes of one user that inherited it, so bodies may hold pickles; frames are still checked, since
-a dying worker can leave half of one.
+Owns the protocol, not what a body means to torch (``pack``) nor the processes (``crew``). The bytes run over a
+socketpair that processes of one user have inherited, so bodies may hold pickles; frames are still checked, since a
+dying worker can leave half of one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MAX_BODY_BYTES = 1 << 36
 
 _LEASE = struct.Struct("<QIiiI")
 pack_lease = _LEASE.pack
-"""What the body of a LEASE begins with: the fields of its header. In C, for every lease that is sent."""
+"""Packs the header fields that begin the body of a LEASE. In C, because every lease that is sent calls it."""
 _READY = struct.Struct("<QIiiBxxxQQddddQId")
 # seq, generation, ring, slot, place, payload and skeleton bytes, wall_s, cpu_s, idle_s, stamp, private bytes,
 # check, stall_s
 
 
 class MessageKind(enum.IntEnum):
-    """What a frame is for; the direction is fixed by the kind."""
+    """What a frame is for; each kind has one direction."""
 
     LEASE = 1
     """To a worker: make this work item."""
@@ -47,9 +47,9 @@ class MessageKind(enum.IntEnum):
     STAGE = 7
     """To a worker: what to do with each batch after collation (a pickled callable; empty for nothing)."""
     GO = 8
-    """To a worker that waits to hear whether its large samples are compared: they are."""
+    """To a worker that waits for a decision about its large samples: they are compared."""
     PIN = 9
-    """To a worker: go on as one of the pinned tier, if no random number was drawn (answered by PINNED)."""
+    """To a worker: become a pinned worker, if no random number was drawn (answered by PINNED)."""
     READY = 16
     """To the training process: a work item is made."""
     FAILED = 17
@@ -65,7 +65,7 @@ class MessageKind(enum.IntEnum):
     SIZED = 22
     """To the training process: the first sample of a probe is this large (bytes, pickled); its worker waits for GO."""
     PINNED = 23
-    """To the training process: whether this worker goes on as one of the pinned tier (pickled)."""
+    """To the training process: whether this worker becomes a pinned worker (pickled)."""
     SPAWN = 32
     """To a template: fork a worker (one descriptor, pickled identity)."""
     SPAWNED = 33
@@ -73,24 +73,24 @@ class MessageKind(enum.IntEnum):
     EXITED = 34
     """From a template: a worker's process id and wait status."""
     SURVEY = 35
-    """To a template: fingerprint the program as you hold it."""
+    """To a template: send the fingerprint of your copy of the program."""
     SURVEYED = 36
     """From a template: the fingerprint, empty when there is none."""
 
 
 class Place(enum.IntEnum):
-    """Where the payload of a ready batch lies."""
+    """Where the payload of a ready batch is."""
 
     SLOT = 0
     """In the leased slot of a ring."""
     OWN_MEMORY = 1
-    """In a memfd of its own, whose descriptor comes with the frame."""
+    """In a separate memfd, whose descriptor comes with the frame."""
     INLINE = 2
-    """In the frame itself, behind the skeleton."""
+    """In the frame itself, after the skeleton."""
 
 
 class LeaseFlag(enum.IntFlag):
-    """How a lease is to be served."""
+    """How to serve a lease."""
 
     NONE = 0
     DIGEST = 1
@@ -102,7 +102,7 @@ class LeaseFlag(enum.IntFlag):
 
 
 FRAMING = Framing(
-    "<HBBQBxxx", 0x5354, 2, MessageKind, MAX_BODY_BYTES, hints=("", "; all processes must run one stoker")
+    "<HBBQBxxx", 0x5354, 2, MessageKind, MAX_BODY_BYTES, hints=("", "; all processes must run the same stoker")
 )
 Frame = FrameOf[MessageKind]
 
@@ -140,7 +140,7 @@ class ReadyHeader(msgspec.Struct, gc=False):
     place: Place
     payload_bytes: int
     skeleton_bytes: int
-    """Length of the skeleton in the frame; 0 when it lies at the end of the payload."""
+    """Length of the skeleton in the frame; 0 when it is at the end of the payload."""
     wall_s: float
     cpu_s: float
     idle_s: float
@@ -148,11 +148,11 @@ class ReadyHeader(msgspec.Struct, gc=False):
     stamp: float
     """Monotonic time at which the item was finished."""
     private_bytes: int
-    """Private memory of the worker when last measured; 0 when not yet."""
+    """Private memory of the worker when last measured; 0 before that."""
     check: int
-    """Check of the batch (pinned tier and streams; else 0), compared when a lost worker's work is repeated."""
+    """Checksum of the batch (pinned tier and streams; else 0), compared when a lost worker's work is repeated."""
     stall_s: float = -1.0
-    """Part of ``wall_s`` for which the worker could run and had no core; -1.0 where the kernel does not say."""
+    """Part of ``wall_s`` for which the worker could run and had no core; -1.0 if the kernel does not report it."""
 
     def pack(self) -> bytes:
         """The fixed bytes of the READY body."""

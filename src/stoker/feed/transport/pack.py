@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch's storage API is untyped)
-"""Batches as a skeleton and buffers: one pickle pass that leaves the bytes of tensors and arrays out.
+"""Splits batches into a skeleton and buffers: one pickle pass that leaves out the bytes of tensors and arrays.
 
-Works for whatever pickles (dicts, named tuples, dataclasses, sparse tensors, user classes): the skeleton is a pickle
-in which tensors name an entry of a table instead of holding bytes. The buffers go to a slot, to a memory of their
-own, or behind the frame; the reader rebuilds views on them without a copy. Strides and overlaps (a view and its base
+Works for everything that pickles (dicts, named tuples, dataclasses, sparse tensors, user classes): the skeleton is a
+pickle in which tensors name an entry of a table instead of holding bytes. The buffers go to a slot, to a separate
+memfd, or into the frame; the reader rebuilds views on them without a copy. Strides and overlaps (a view and its base
 in one batch) survive.
 """
 
@@ -56,7 +56,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A batch taken apart: where its buffers lie now, and the skeleton that refers to them."""
+    """A packed batch: where its buffers are now, and the skeleton that refers to them."""
 
     skeleton: bytes
     entries: list[_Entry]
@@ -88,8 +88,8 @@ class _Table:
 
 
 class _Pickler(pickle.Pickler):
-    # The table is another object: a pickler that its own callback refers to would keep the batch until the garbage
-    # collector comes by.
+    # The table is a separate object: a pickler that its own callback refers to would keep the batch until the next
+    # garbage collection.
     def __init__(self, file: io.BytesIO, table: _Table) -> None:
         super().__init__(file, protocol=5, buffer_callback=table.take_buffer)
         self.entries = table.entries
@@ -158,7 +158,7 @@ def _rebuild_compressed(
 
 
 def pack(batch: object) -> Packed:
-    """Takes a batch apart; raises what pickling raises (``PicklingError``, ``TypeError`` …) for what can't travel."""
+    """Packs a batch; raises what pickling raises (``PicklingError``, ``TypeError`` …) if it can't be sent."""
     file, table = io.BytesIO(), _Table()
     _Pickler(file, table).dump(batch)
     return Packed(file.getvalue(), table.entries, table.buffers)
@@ -167,7 +167,7 @@ def pack(batch: object) -> Packed:
 def place(packed: Packed, writer: SlotWriter) -> bytes | None:
     """Copies the buffers that are not there yet into ``writer`` and returns the skeleton with its table.
 
-    Ranges of one memory that touch or overlap are copied once, so that views stay views. None when they do not fit.
+    Overlapping ranges are copied once, so that views stay views. None when the buffers do not fit.
     """
     spans = _merge(packed.entries)
     offsets = [0] * len(packed.entries)
@@ -275,7 +275,7 @@ def _read_head(view: memoryview, size_bytes: int) -> tuple[memoryview, tuple[int
 
 
 def _plain_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a fresh tensor; contiguous ones may have others in dimensions of one element or none."""
+    """Strides of a fresh tensor; contiguous tensors may have others in dimensions of size 0 or 1."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -323,7 +323,7 @@ _PLAIN_LEAVES = (str, bytes, int, float, bool, complex, type(None), torch.dtype,
 
 
 def is_plain(batch: object, depth: int = 8) -> bool:
-    """Whether a batch is equal to its own copy in every respect: plain tensors in built-in containers, no sharing."""
+    """Whether a copy equals the batch in every respect: plain tensors in built-in containers, no sharing."""
     kind = type(batch)
     if kind in _PLAIN_LEAVES:
         return True

@@ -1,8 +1,8 @@
 """The slots of one loader: chooses ring sizes from measured batches and turns arrived payloads into memory.
 
-A ring is made when the first batch has shown how large batches are; a larger batch brings a new, larger generation.
-When memory or descriptors are short the ring is smaller, and without any ring batches travel in a memory of their own
-or through the socket: slower, never wrong.
+A ring is created once the first batch shows how large batches are; a larger batch leads to a new, larger generation.
+When memory or descriptors are short the ring is smaller, and without any ring batches travel in separate memfds or
+through the socket: slower, never wrong.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stoker.feed.transport.messages import Place, ReadyHeader
 from stoker.feed.transport.slots import Mapping, Ring
 
 HEADROOM = 1.25
-"""A slot is this much larger than the batch that it was sized for: batches vary."""
+"""A slot is this many times as large as the batch that it was sized for: batches vary."""
 _SPARE_FDS = 32
-"""With fewer descriptors left, no batch comes with one of its own."""
+"""With fewer descriptors left, no batch comes with one."""
 _COUNT_EVERY_S = 0.25
 MIN_SLOT_BYTES = 1 << 16
 MAX_SLOTS = 512
@@ -48,7 +48,7 @@ class SlotKeeper:
 
     Args:
         budget_bytes: most memory that the slots of this loader may use.
-        notice: told, in one line, when something had to be done in a slower way.
+        notice: receives one line when batches have to travel in a slower way.
     """
 
     def __init__(self, budget_bytes: int, notice: Callable[[str], None]) -> None:
@@ -56,7 +56,7 @@ class SlotKeeper:
         self._notice = notice
         self._rings: dict[int, Ring] = {}
         self.current: Ring | None = None
-        """The ring that new leases get slots of."""
+        """The ring that new leases get slots from."""
         self._given_up = False
         self._num_warm: int | None = None
         self._counted_s = float("-inf")
@@ -66,7 +66,7 @@ class SlotKeeper:
 
     @property
     def descriptors_are_short(self) -> bool:
-        """Whether batches should not come with descriptors of their own: one that can't be received is lost."""
+        """Whether batches should come without descriptors: one that can't be received is lost."""
         now = time.monotonic()
         if now >= self._counted_s + _COUNT_EVERY_S:
             self._counted_s = now
@@ -75,26 +75,26 @@ class SlotKeeper:
 
     @property
     def num_slots(self) -> int:
-        """How many batches may be in flight at once because of memory; a large number before the size is known."""
+        """How many batches memory allows in flight at once; a large number before their size is known."""
         if self.current is not None:
             return self.current.num_slots
         return MAX_SLOTS if not self.largest_bytes else max(MIN_SLOTS, self._budget_bytes // self.largest_bytes)
 
     def limit_warm(self, num_warm: int | None) -> None:
-        """Sets how many slots may hold memory while nobody uses them; None for all."""
+        """Sets how many slots may hold memory while unused; None for all."""
         self._num_warm = num_warm
         if self.current is not None:
             self.current.limit_warm(num_warm)
 
     def give_back(self, generation: int, slot: int) -> None:
-        """Frees the slot of a lease that brought nothing."""
+        """Frees the slot of a lease that did not fill it."""
         ring = self._rings.get(generation)
         if ring is not None and slot >= 0:
             ring.give_back(slot)
             self._retire()
 
     def arrive(self, header: ReadyHeader, rest: memoryview, fds: tuple[int, ...]) -> Payload:
-        """Takes charge of a payload; frees the lease's slot when the batch did not go there."""
+        """Takes over a payload; frees the lease's slot when the batch is elsewhere."""
         skeleton = bytes(rest[: header.skeleton_bytes])
         if header.place is Place.SLOT:
             ring = self._rings.get(header.ring)
@@ -116,7 +116,7 @@ class SlotKeeper:
         return Payload(header, skeleton, memory=memory)
 
     def drop(self, payload: Payload) -> None:
-        """Frees what an unwanted payload lies in."""
+        """Frees the slot of an unwanted payload."""
         if payload.ring is not None:
             payload.ring.give_back(payload.header.slot)
             self._retire()
@@ -124,8 +124,8 @@ class SlotKeeper:
     def memory_of(self, payload: Payload, *, reserve: int) -> npt.NDArray[np.uint8]:
         """The bytes to build the batch on.
 
-        They are the slot itself as long as more than ``reserve`` slots stay free; else a copy, so that a program that
-        keeps its batches is never waited for.
+        They are the slot itself as long as more than ``reserve`` slots stay free; else a copy, so that workers never
+        wait for a program that keeps its batches.
         """
         if payload.memory is not None:
             return payload.memory
@@ -138,7 +138,7 @@ class SlotKeeper:
         return copy
 
     def fit(self, in_flight: int) -> Ring | None:
-        """Makes a ring when there is none that fits the largest batch and ``in_flight`` items; returns a new one."""
+        """Makes and returns a new ring if none fits the largest batch and ``in_flight`` items; else None."""
         if self._given_up or not self.largest_bytes:
             return None
         wanted = min(MAX_SLOTS, 2 * in_flight + 4)
@@ -201,19 +201,19 @@ class SlotKeeper:
 
 def _map_own(header: ReadyHeader, fds: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     if len(fds) != 1:
-        raise WireError(f"batch {header.seq} in a memory of its own came with {len(fds)} descriptors")
+        raise WireError(f"batch {header.seq} in a separate memfd came with {len(fds)} descriptors, not 1")
     try:
         size_bytes = os.fstat(fds[0]).st_size
         if header.payload_bytes > size_bytes:
-            raise WireError(f"batch {header.seq} of {header.payload_bytes} bytes came in a memory of {size_bytes}")
+            raise WireError(f"batch {header.seq} of {header.payload_bytes} bytes came in a memfd of {size_bytes}")
         return Mapping(fds[0], size_bytes).view(0, header.payload_bytes)
     finally:
         os.close(fds[0])
 
 
 def _tail_skeleton(memory: npt.NDArray[np.uint8]) -> bytes:
-    """The skeleton that a worker put behind the buffers because it is long."""
+    """The skeleton that a worker put after the buffers because it is long."""
     length = int.from_bytes(memory[-8:].tobytes(), "little")
     if not 0 < length <= len(memory) - 8:
-        raise WireError(f"batch of {len(memory)} bytes says that its skeleton has {length}")
+        raise WireError(f"batch of {len(memory)} bytes claims a skeleton of {length}")
     return memory[-8 - length : -8].tobytes()

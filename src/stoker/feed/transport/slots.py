@@ -1,10 +1,10 @@
-"""Slots: regions of shared memory that hold one produced batch each and are used again and again.
+"""Slots: reused regions of shared memory that hold one batch each.
 
 A ring is one memfd (never a named file: nothing outlives a ``kill -9`` and the size of /dev/shm is no limit), mapped
 once by each process. Free slots are handed out last-in first-out, so that memory follows the number of batches in
 flight, not the number of slots, and stays warm in the caches. Views of a slot keep it taken; it is free again when
-the last view dies. Where batches are large, free slots give their memory back (``num_warm``): they are then as cheap
-as the segments that torch makes for each batch, and as slow.
+the last view dies. If batches are large, free slots return their memory to the system (``num_warm``): they are then as
+cheap as the segments that torch makes for each batch, and as slow.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Mapping:
         return np.frombuffer(self._map, np.uint8, count=size_bytes, offset=offset)
 
     def trim(self, offset: int, size_bytes: int) -> None:
-        """Gives the memory of a range back to the system; it reads as zeros until it is written again."""
+        """Returns the memory of a range to the system; it reads as zeros until it is written again."""
         self._map.madvise(mmap.MADV_REMOVE, offset, size_bytes)
 
     def close(self) -> None:
-        """Unmaps, unless views are alive: then the mapping goes with the last of them."""
+        """Unmaps, unless views are alive: then the mapping ends with the last of them."""
         with contextlib.suppress(BufferError):
             self._map.close()
 
@@ -67,9 +67,9 @@ class Ring:
     """The training process's side of one generation of slots.
 
     Args:
-        generation: number that both sides name the ring by.
+        generation: number by which both sides name the ring.
         slot_bytes: capacity of a slot; rounded up to whole memory pages.
-        num_slots: how many slots there can be; memory is only used by those that get touched.
+        num_slots: most slots in use at once; only those that have been used take memory.
 
     Raises:
         OSError: no memory or no descriptor left.
@@ -90,7 +90,7 @@ class Ring:
         self._watches: dict[int, weakref.ref[Any]] = {}
         self._owner = Owner()
         self.num_warm: int | None = None
-        """Most slots that may hold memory before one that gets free gives its own back; None for no bound."""
+        """Most slots that may hold memory; one freed beyond that returns its own. None for no bound."""
 
     @property
     def touched(self) -> int:
@@ -108,14 +108,14 @@ class Ring:
         return slot if slot >= 0 else None
 
     def give_back(self, slot: int) -> None:
-        """Frees a slot that no view was made of."""
+        """Frees a slot of which no view exists."""
         self.slots.give_back(slot)
         self._cool(slot)
 
     def _cool(self, slot: int) -> None:
-        """Gives the memory of a slot that nobody uses back, where the slots hold more than they may.
+        """Returns the memory of an unused slot to the system, if more slots hold memory than may.
 
-        Not in a forked child, which drops its own views of what this process goes on using.
+        Not in a forked child, which drops its own views of slots that this process still uses.
         """
         warm = self.slots.warm
         if self.num_warm is None or len(warm) <= self.num_warm or slot not in warm:
@@ -126,7 +126,7 @@ class Ring:
                 self._mapping.trim(slot * self.slot_bytes, self.slot_bytes)
 
     def limit_warm(self, num_warm: int | None) -> None:
-        """Sets how many slots may hold memory; free ones beyond that give theirs back now, the one used last last."""
+        """Sets how many slots may hold memory; free ones beyond that return theirs now, the most recently used last."""
         if num_warm == self.num_warm:
             return
         self.num_warm = num_warm
@@ -143,7 +143,7 @@ class Ring:
         returned, watches = self.slots.returned, self._watches
 
         def come_back(_: object) -> None:
-            # At once, not when the slot is next asked for: the program may need the memory in between.
+            # At once, not when the slot is next taken: the program may need the memory in between.
             if self.num_warm is not None:
                 self._cool(slot)
             watches.pop(slot, None)
@@ -164,7 +164,7 @@ class Ring:
             self.fd = -1
 
     def close(self) -> None:
-        """Closes the descriptor; memory goes when the last view and the last worker's mapping are gone."""
+        """Closes the descriptor; the memory is freed with the last view and the last worker's mapping."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -172,9 +172,9 @@ class Ring:
 
 
 _FRESH_BYTES = 1 << 16
-"""A buffer smaller than this is no reason to make a memory for its batch."""
+"""A buffer smaller than this is no reason to create a memfd for its batch."""
 _FRESH_FACTOR = 4
-"""A fresh memory is this much larger than its first buffer: others follow, and what is not written costs nothing."""
+"""A new memfd is this many times as large as its first buffer: others follow, and unwritten pages cost nothing."""
 
 
 class SlotWriter:
@@ -198,21 +198,21 @@ class SlotWriter:
         return start
 
     def offset_of(self, address: int, size_bytes: int) -> int | None:
-        """Where a memory range lies in the slot; None when it lies elsewhere."""
+        """Offset of a memory range in the slot; None when it is elsewhere."""
         offset = address - self.address
         return offset if offset >= 0 and offset + size_bytes <= self.used_bytes else None
 
 
 class FreshWriter(SlotWriter):
-    """A worker's cursor in a memory of its own, made once the first large buffer needs room.
+    """A worker's cursor in a separate memfd, created once the first large buffer needs room.
 
     For a batch that has no slot: it is built there as it would be in a slot, and never copied either.
 
     Args:
-        size_bytes: makes it at once, with so much room.
+        size_bytes: creates the memfd at once, of this size.
 
     Raises:
-        OSError: no memory or no descriptor left, where it is made at once.
+        OSError: no memory or no descriptor left, when created at once.
     """
 
     def __init__(self, size_bytes: int = 0) -> None:
@@ -222,7 +222,7 @@ class FreshWriter(SlotWriter):
             self._create(size_bytes)
 
     def reserve(self, size_bytes: int, phase: int = 0) -> int | None:
-        """As in a slot; None also for small buffers as long as there is no memory, and where none can be had."""
+        """As in a slot; None also for small buffers before the memfd exists, and if it can't be created."""
         if self._fd < 0:
             if size_bytes < _FRESH_BYTES:
                 return None
@@ -243,13 +243,13 @@ class FreshWriter(SlotWriter):
         self._fd = fd
 
     def take(self) -> int:
-        """The descriptor of the memory, cut to what is used; the caller closes it."""
+        """The descriptor of the memfd, truncated to what is used; the caller closes it."""
         os.ftruncate(self._fd, max(self.used_bytes, 1))
         fd, self._fd = self._fd, -1
         return fd
 
     def close(self) -> None:
-        """Gives up the memory, if it was not taken."""
+        """Closes the memfd, if it was not taken."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
