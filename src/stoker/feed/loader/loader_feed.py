@@ -98,7 +98,7 @@ class Services(Protocol):
         ...
 
     def cutter(self, feed: LoaderFeed, loader: DataLoader[Any]) -> StepCutter | None:
-        """Moves part of this loader's steps to its workers; None if nothing does."""
+        """What moves part of this loader's steps to its workers; None for nothing."""
         ...
 
 

@@ -3,7 +3,7 @@
 """Which tier serves a loader, and why, in words.
 
 There are two steps: the loader's declaration decides whether it is a candidate for the elastic tier; a candidate is
-then probed. Nothing is guessed: a loader that can't be shown to give the same elsewhere stays as declared.
+then probed. Nothing is guessed: unless samples are shown to be the same elsewhere, a loader stays as declared.
 """
 
 from __future__ import annotations
