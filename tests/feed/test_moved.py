@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -153,7 +154,7 @@ class Unpinned(Pinner):
 
     def __init__(self, device: Any) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self._future = None
+        self._submitted = None
 
     def pin(self, batch: Any) -> Any:
         return batch
@@ -206,6 +207,18 @@ def test_batch_that_is_pinned_ahead_is_not_the_next_iterations() -> None:
         del loader
     last = [e for e in served.events if isinstance(e, events.Progress)][-1]
     assert last.batches == 4 + 4 + 8, "what was pinned ahead and not delivered is not counted"
+
+
+def test_batch_that_is_given_up_before_it_is_built_frees_its_memory() -> None:
+    seen: list[str] = []
+    pinner, begun, over = Unpinned("cpu"), threading.Event(), threading.Event()
+    pinner.submit(lambda: (begun.set(), over.wait(10)), lambda: seen.append("freed in the middle"))
+    assert begun.wait(10)
+    pinner.forget()
+    pinner.submit(lambda: seen.append("built"), lambda: seen.append("freed"))
+    pinner.close()
+    over.set()
+    assert seen == ["freed"]
 
 
 @pytest.mark.usefixtures("pins_ahead")

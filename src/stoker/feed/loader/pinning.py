@@ -26,7 +26,8 @@ class Pinner:
         self._device = device
         self._index = torch.accelerator.current_device_index()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stoker-pin", initializer=self._init)
-        self._future: Future[Any] | None = None
+        self._submitted: tuple[Future[Any], Callable[[], None]] | None = None
+        """The batch to come, and what frees what it is built from."""
 
     def _init(self) -> None:
         torch.accelerator.set_device_index(self._index)
@@ -35,20 +36,29 @@ class Pinner:
         """Copies the batch to pinned memory now."""
         return pinning.pin_memory(batch, self._device)
 
-    def submit(self, build: Callable[[], Any]) -> None:
-        """Has the next batch built and pinned in the thread."""
-        self._future = self._thread.submit(lambda: self.pin(build()))
+    def submit(self, build: Callable[[], Any], drop: Callable[[], None]) -> None:
+        """Has the next batch built and pinned in the thread.
+
+        Args:
+            build: makes the batch.
+            drop: frees what it would have been built from; called if the batch is forgotten before the thread has
+                begun.
+        """
+        self._submitted = self._thread.submit(lambda: self.pin(build())), drop
 
     def result(self) -> Any:
         """The submitted batch; raises what building it raised."""
-        assert self._future is not None
-        future, self._future = self._future, None
+        assert self._submitted is not None
+        (future, _), self._submitted = self._submitted, None
         return future.result()
 
     def forget(self) -> None:
-        """Drops the submitted batch."""
-        self._future = None
+        """Drops the submitted batch, if there is one."""
+        submitted, self._submitted = self._submitted, None
+        if submitted is not None and submitted[0].cancel():
+            submitted[1]()
 
     def close(self) -> None:
         """Ends the thread."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self.forget()
+        self._thread.shutdown(wait=False)

@@ -202,7 +202,7 @@ class Supply:
                 if isinstance(result, FailedItem):
                     failed = result  # may run the program's code: in its own thread, when it asks for the batch
                 else:
-                    pinner.submit(functools.partial(engine.build, result))
+                    pinner.submit(functools.partial(engine.build, result), functools.partial(engine.drop, result))
                 self._ahead = state.items.cursor, state.delivered_seq, work, failed
         return batch
 

@@ -521,6 +521,10 @@ class Engine:
         """Builds the batch of a delivered payload."""
         return unpack(payload.skeleton, self._keeper.memory_of(payload, reserve=len(self.crew.members)))
 
+    def drop(self, payload: Payload) -> None:
+        """Frees what a delivered payload lies in, of which no batch will be built."""
+        self._keeper.drop(payload)
+
     def _routine(self, now: float, *, waiting: bool = False) -> None:
         """Does what is due from time to time: watches workers and asks the policy."""
         self.crew.is_short = self._keeper.descriptors_are_short
