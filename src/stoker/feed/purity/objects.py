@@ -26,7 +26,7 @@ import sys
 import sysconfig
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -47,8 +47,8 @@ _ATOMS = (
     types.GenericAlias, types.UnionType, typing.TypeVar, type(vars(_OneField)["field"]),
 )  # fmt: skip
 _PLAIN = frozenset({int, float, str, bool, bytes, type(None)})
-_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, np.ndarray, torch.Tensor)
-_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+_WHOLE = frozenset({list, tuple, dict, set, frozenset, collections.deque, np.ndarray, torch.Tensor})
+"""Containers without attributes."""
 _CACHED = type(functools.lru_cache(int))
 _FIELD: type = type(vars(collections.namedtuple("_Pair", "left right"))["left"])  # pyright: ignore[reportUntypedNamedTuple]
 _NUMPY_FUNCTION: type = type(np.where)
@@ -167,23 +167,27 @@ def _visit(walk: _Walk, root: Any, name: str) -> None:
         queue.extend(children)
 
 
-def _look(walk: _Walk, obj: Any, path: str) -> list[tuple[Any, str]]:
+def _look(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
     """Adds an object to the fingerprint; returns what it refers to, if it was not seen before."""
     kind = type(obj)
-    if isinstance(obj, _ATOMS):
+    if kind in _PLAIN:
+        walk.state.update(f"{kind.__name__}:{obj!r};".encode(errors="backslashreplace"))
+        return ()
+    look = _look_of(kind)
+    if look is _atom:
         walk.state.update(f"{kind.__name__}:{_shown(obj)};".encode(errors="backslashreplace"))
-        if kind in _PLAIN or isinstance(obj, enum.Enum) or not kind.__dictoffset__:
-            return []
+        if not kind.__dictoffset__ or isinstance(obj, enum.Enum):
+            return ()
     known = walk.seen.get(id(obj))
     if known is not None:
         walk.state.update(f"again {known};".encode())
-        return []
+        return ()
     walk.seen[id(obj)] = len(walk.seen)
     walk.keep.append(obj)  # so that ids stay unique during the walk
     walk.state.update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
-    children = list(_children(walk, obj, path))
-    if isinstance(obj, _CONTAINERS) and kind not in _CONTAINERS:  # a subclass may have attributes as well
-        children += _attributes(obj, path)
+    children = look(walk, obj, path)
+    if look in _CONTAINERS and kind not in _WHOLE:  # a subclass may have attributes as well
+        return [*children, *_attributes(obj, path)]
     return children
 
 
@@ -194,67 +198,77 @@ def _shown(atom: Any) -> str:
         return f"{type(atom).__qualname__} at {id(atom)}"
 
 
-def _children(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
-    if _is_main_stream(obj):
-        return []  # seeds take care of the main streams; `from random import shuffle` refers to one
-    if isinstance(obj, _ATOMS):
-        return _attributes(obj, path)
-    if isinstance(obj, torch.Tensor):
-        return _tensor(walk, obj, path)
-    if isinstance(obj, np.ndarray):
-        return _array(walk, obj, path)
-    if isinstance(obj, (list, tuple, set, frozenset, collections.deque)):
-        return _sequence(walk, obj, path)
-    if isinstance(obj, (dict, types.MappingProxyType)):
-        walk.state.update(f"{len(obj)};".encode())
-        return [pair for key, value in list(obj.items()) for pair in ((key, path), (value, f"{path}[{key!r:.40}]"))]
-    if isinstance(obj, types.FunctionType):
-        return _function(obj, path)
-    if isinstance(obj, types.MethodType):
-        return [(obj.__func__, path), (obj.__self__, path)]
-    if isinstance(obj, functools.partial):
-        return [(obj.func, path), (obj.args, path), (obj.keywords, path)]
-    if isinstance(obj, _BOUND) and obj.__self__ is not None and not isinstance(obj.__self__, types.ModuleType):
-        walk.state.update(f"{obj.__name__};".encode())
-        return [(obj.__self__, path)]
-    if isinstance(obj, _CACHED):
-        return [(obj.__wrapped__, path)]  # what it caches follows from what it calls
-    if isinstance(obj, types.ModuleType) or _is_builtin(obj):
-        walk.state.update(f"{getattr(obj, '__module__', '')}.{getattr(obj, '__name__', '')};{id(obj)}".encode())
-        return []
-    if isinstance(obj, type):
-        return _class(obj, path)
-    if isinstance(obj, (staticmethod, classmethod)):
-        return [(obj.__func__, path)]
-    if isinstance(obj, property):
-        return [(part, path) for part in (obj.fget, obj.fset) if part is not None]
-    if isinstance(obj, struct.Struct):
-        return [(obj.format, path)]
-    if isinstance(obj, logging.Logger):  # reports, decides nothing; its handlers hold locks
-        walk.state.update(f"logger {obj.name};".encode(errors="backslashreplace"))
-        return []
-    if isinstance(obj, _GENERATORS):
-        walk.generators.setdefault(id(obj), (path, obj))
-        return [(_generator_state(obj), path)] if walk.draws else []
-    return _instance(walk, obj, path)
-
-
 def _is_main_stream(obj: Any) -> bool:
     return obj is _PYTHON_STREAM or obj is _NUMPY_STREAM or obj is torch.default_generator
 
 
-def _is_builtin(obj: Any) -> bool:
-    kinds = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, np.ufunc, _FIELD)
-    more = (types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, _NUMPY_FUNCTION)
-    return isinstance(obj, (*kinds, *more))
-
-
 def _attributes(obj: Any, path: str) -> list[tuple[Any, str]]:
     """An instance's class, its own attributes and its filled slots."""
-    slots = [name for base in type(obj).__mro__ for name in _slot_names(base) if hasattr(obj, name)]
-    own: dict[str, Any] = vars(obj) if type(obj).__dictoffset__ else {}
-    named = [*own.items(), *((name, getattr(obj, name)) for name in slots)]
-    return [(type(obj), path), *((value, f"{path}.{name}") for name, value in named)]
+    kind = type(obj)
+    found: list[tuple[Any, str]] = [(kind, path)]
+    if kind.__dictoffset__:
+        found += [(value, f"{path}.{name}") for name, value in vars(obj).items()]
+    found += [(getattr(obj, name), f"{path}.{name}") for name in _slots_of(kind) if hasattr(obj, name)]
+    return found
+
+
+def _atom(_walk: _Walk, atom: Any, path: str) -> Iterable[tuple[Any, str]]:
+    return _attributes(atom, path)
+
+
+def _mapping(walk: _Walk, mapping: Any, path: str) -> Iterable[tuple[Any, str]]:
+    walk.state.update(f"{len(mapping)};".encode())
+    return [pair for key, value in list(mapping.items()) for pair in ((key, path), (value, f"{path}[{key!r:.40}]"))]
+
+
+def _method(_walk: _Walk, method: types.MethodType, path: str) -> Iterable[tuple[Any, str]]:
+    return [(method.__func__, path), (method.__self__, path)]
+
+
+def _partial(_walk: _Walk, partial: functools.partial[Any], path: str) -> Iterable[tuple[Any, str]]:
+    return [(partial.func, path), (partial.args, path), (partial.keywords, path)]
+
+
+def _builtin(walk: _Walk, function: Any, path: str) -> Iterable[tuple[Any, str]]:
+    """A function or method in C, of a module or bound to an object."""
+    if function.__self__ is None or isinstance(function.__self__, types.ModuleType):
+        return _named(walk, function, path)
+    walk.state.update(f"{function.__name__};".encode())
+    return [(function.__self__, path)]
+
+
+def _named(walk: _Walk, obj: Any, _path: str) -> Iterable[tuple[Any, str]]:
+    walk.state.update(f"{getattr(obj, '__module__', '')}.{getattr(obj, '__name__', '')};{id(obj)}".encode())
+    return ()
+
+
+def _cached(_walk: _Walk, function: Any, path: str) -> Iterable[tuple[Any, str]]:
+    return [(function.__wrapped__, path)]  # what it caches follows from what it calls
+
+
+def _unbound(_walk: _Walk, method: Any, path: str) -> Iterable[tuple[Any, str]]:
+    return [(method.__func__, path)]
+
+
+def _property(_walk: _Walk, accessor: property, path: str) -> Iterable[tuple[Any, str]]:
+    return [(part, path) for part in (accessor.fget, accessor.fset) if part is not None]
+
+
+def _format(_walk: _Walk, layout: struct.Struct, path: str) -> Iterable[tuple[Any, str]]:
+    return [(layout.format, path)]
+
+
+def _logger(walk: _Walk, logger: logging.Logger, _path: str) -> Iterable[tuple[Any, str]]:
+    """It reports and decides nothing; its handlers hold locks."""
+    walk.state.update(f"logger {logger.name};".encode(errors="backslashreplace"))
+    return ()
+
+
+def _generator(walk: _Walk, generator: Any, path: str) -> Iterable[tuple[Any, str]]:
+    if _is_main_stream(generator):
+        return ()  # seeds take care of the main streams; `from random import shuffle` refers to one
+    walk.generators.setdefault(id(generator), (path, generator))
+    return [(_generator_state(generator), path)] if walk.draws else ()
 
 
 def _generator_state(obj: Any) -> Any:
@@ -350,7 +364,7 @@ def _is_flat(items: list[Any] | tuple[Any, ...]) -> bool:
     return all(type(item) is tuple for item in items) and all(type(v) in _PLAIN for item in items for v in item)
 
 
-def _function(function: types.FunctionType, path: str) -> Iterable[tuple[Any, str]]:
+def _function(_walk: _Walk, function: types.FunctionType, path: str) -> Iterable[tuple[Any, str]]:
     code = function.__code__
     name = function.__qualname__
     children: list[tuple[Any, str]] = [(id(code), path), (function.__defaults__, name), (function.__kwdefaults__, name)]
@@ -383,7 +397,7 @@ def _named_globals(function: types.FunctionType, code: types.CodeType) -> list[t
     return found
 
 
-def _class(kind: type, path: str) -> Iterable[tuple[Any, str]]:
+def _class(_walk: _Walk, kind: type, path: str) -> Iterable[tuple[Any, str]]:
     module = sys.modules.get(kind.__module__)
     filename = getattr(module, "__file__", None)
     if kind.__module__ == "builtins" or (filename is None and kind.__module__ != "__main__"):
@@ -408,7 +422,7 @@ def _instance(walk: _Walk, obj: Any, path: str) -> Iterable[tuple[Any, str]]:
         walk.shared.append(f"`{path}` is a multiprocessing {kind.__name__}, which other processes see")
     for name, value in _generators_of(kind):
         walk.generators.setdefault(id(value), (f"{path}.{name}", value))
-    if not kind.__dictoffset__ and not any(_slot_names(base) for base in kind.__mro__):
+    if not kind.__dictoffset__ and not _slots_of(kind):
         _give_up(walk, f"`{path}` is a {kind.__module__}.{kind.__qualname__}, which can't be looked into")
         return []
     if _hides_state(kind):
@@ -428,12 +442,15 @@ def _has_buffer(module: torch.nn.Module) -> bool:
     return next(module.buffers(), None) is not None
 
 
-def _slot_names(base: type) -> list[str]:
-    slots = vars(base).get("__slots__", ())
-    names = [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
+@functools.lru_cache(maxsize=4096)
+def _slots_of(kind: type) -> tuple[str, ...]:
+    """Slots of instances, filled or not."""
+    declared = [vars(base).get("__slots__", ()) for base in kind.__mro__]
+    names = [name for slots in declared for name in ([slots] if isinstance(slots, str) else slots)]
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
+@functools.lru_cache(maxsize=4096)
 def _hides_state(kind: type) -> bool:
     """Whether a class inherits from one implemented in C that is not a plain container."""
     for base in kind.__mro__:
@@ -451,3 +468,34 @@ def is_library(filename: str) -> bool:
         return filename.startswith("<frozen")
     path = os.path.realpath(filename)
     return path.startswith(_LIBRARY_DIRS) or any(part in path for part in _PACKAGE_DIRS)
+
+
+_Look = Callable[[_Walk, Any, str], Iterable[tuple[Any, str]]]
+_LOOKS: tuple[tuple[tuple[type, ...], _Look], ...] = (
+    (_ATOMS, _atom),
+    ((torch.Tensor,), _tensor),
+    ((np.ndarray,), _array),
+    ((list, tuple, set, frozenset, collections.deque), _sequence),
+    ((dict, types.MappingProxyType), _mapping),
+    ((types.FunctionType,), _function),
+    ((types.MethodType,), _method),
+    ((functools.partial,), _partial),
+    ((types.BuiltinFunctionType, types.MethodWrapperType), _builtin),
+    ((_CACHED,), _cached),
+    ((types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType, np.ufunc, _FIELD), _named),
+    ((types.GetSetDescriptorType, types.MemberDescriptorType, _NUMPY_FUNCTION), _named),
+    ((type,), _class),
+    ((staticmethod, classmethod), _unbound),
+    ((property,), _property),
+    ((struct.Struct,), _format),
+    ((logging.Logger,), _logger),
+    (_GENERATORS, _generator),
+)
+"""How instances of a type, or of types derived from it, are looked into; the first that fits."""
+_CONTAINERS = (_tensor, _array, _sequence, _mapping)
+
+
+@functools.lru_cache(maxsize=4096)
+def _look_of(kind: type) -> _Look:
+    """How instances of a type are looked into. By the type alone: an object may claim to be of another class."""
+    return next((look for kinds, look in _LOOKS if issubclass(kind, kinds)), _instance)
