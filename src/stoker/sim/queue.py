@@ -1,8 +1,8 @@
-"""One job on a virtual clock: a training worker, its data workers and their queue under a scaling policy.
+"""One job on a virtual clock: a training process, its data workers and their queue under a scaling policy.
 
-Discrete events under the machine that drives the live feed (:mod:`stoker.feed.state`), with its windows and its policy:
-what is leased, to whom, and what is delivered is decided there. CPU cores, and the streams of a remote store, are
-shared: what exceeds them slows everything down equally.
+A discrete-event simulation around the live feed's state machine, windows and policy (:mod:`stoker.feed.state`), which
+decide what is leased to which worker, and what is delivered. CPU cores, and the streams of a remote store, are shared:
+load beyond them slows everything down equally.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What steps and items cost from ``from_s`` on; means, in seconds."""
+    """Mean costs of steps and items from ``from_s`` on, in seconds."""
 
     from_s: float = 0.0
     step_s: float
-    """Time of a step outside the CPU (an accelerator computes)."""
+    """Time of a step off the CPU (on the accelerator)."""
     step_cpu_s: float = 0.0
     """CPU time of a step, in the training process."""
     item_cpu_s: float
     item_wait_s: float = 0.0
-    """Time that an item waits (remote reads), before its CPU time."""
+    """Time that an item waits (for remote reads) before its CPU time."""
     handover_s: float = 0.0
-    """Time inside ``next`` that handing over a batch takes once it is made (CPU time of the feed, which has a core)."""
+    """Time in ``next`` to hand over a finished batch (CPU time of the feed, which has its own core)."""
     item_sigma: float = 0.0
     """Sigma of the lognormal factor on an item's cost; the mean is kept."""
 
@@ -54,7 +54,7 @@ class Job:
     """Ordered by ``from_s``; the first starts at 0."""
     cores: float = 2.0
     store_streams: float = math.inf
-    """Items that may wait at full speed at a time."""
+    """Items that can wait for the store at full speed at once."""
     declared_workers: int = 1
     prefetch_factor: int = 2
     duration_s: float = 60.0
@@ -67,12 +67,12 @@ class Job:
     pauses: tuple[tuple[float, float], ...] = ()
     """``(at_s, length_s)``: the program is busy elsewhere (evaluation, checkpoint)."""
     hogs: tuple[tuple[float, float], ...] = ()
-    """``(at_s, cpu_s)``: CPU work of others on the machine, one core at most each."""
+    """``(at_s, cpu_s)``: CPU work of other processes on the machine, each on at most one core."""
     reports_stalls: bool = False
-    """Observations say how long items waited for a core."""
+    """Whether observations include how long items waited for a core."""
     seed: int = 0
     start_s: float = 0.0
-    """What the clock in the observations shows at the start; later iterations of a loader start later."""
+    """Start of the clock in observations; later iterations of a loader start later."""
 
     def __post_init__(self) -> None:
         starts = [cost.from_s for cost in self.costs]
@@ -80,7 +80,7 @@ class Job:
             raise ValueError(f"`costs` must be ordered and start at 0.0 s, got starts {starts}")
 
     def at(self, now_s: float) -> Costs:
-        """The costs that hold at a time."""
+        """The costs in force at ``now_s``."""
         return [cost for cost in self.costs if cost.from_s <= now_s][-1]
 
 
@@ -104,31 +104,31 @@ class Delivery:
 
 @dataclass
 class Timeline:
-    """What happened in a simulation."""
+    """The record of a simulation."""
 
     ticks: list[Tick] = field(default_factory=list[Tick])
     deliveries: list[Delivery] = field(default_factory=list[Delivery])
     produced: list[int] = field(default_factory=list[int])
     peak_held: int = 0
-    """Most leases that a data worker had at a time."""
+    """Most leases that one data worker held at once."""
     peak_workers: int = 0
 
     def rate(self, from_s: float, to_s: float) -> float:
-        """Batches delivered per second in a stretch of time."""
+        """Batches delivered per second between two times."""
         return sum(from_s < d.now_s <= to_s for d in self.deliveries) / (to_s - from_s)
 
     def workers(self, from_s: float, to_s: float) -> list[int]:
-        """The numbers of workers decided in a stretch of time."""
+        """The numbers of workers chosen between two times."""
         return [t.decision.workers for t in self.ticks if from_s < t.now_s <= to_s]
 
     def changes(self, from_s: float, to_s: float) -> int:
-        """How often the decided number of workers changed."""
+        """How often the chosen number of workers changed between two times."""
         numbers = self.workers(from_s, to_s)
         return sum(a != b for a, b in itertools.pairwise(numbers))
 
 
 class FixedWorkers:
-    """A policy that never changes anything: the measure for what a number of workers can do."""
+    """A policy that never changes anything: the baseline for a given number of workers."""
 
     def __init__(self, workers: int, depth: int = 2) -> None:
         self._decision = Decision(workers=workers, depth=depth, reason=f"{workers} workers: fixed")
@@ -145,7 +145,7 @@ class FixedWorkers:
 
 
 class _Worker:
-    """A data worker: what it has been given to make, one after another."""
+    """A data worker and its leases, which it serves in order."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -155,7 +155,7 @@ class _Worker:
 
 @dataclass(frozen=True)
 class _Made:
-    """What a batch took its worker."""
+    """The time that a worker spent on a batch."""
 
     wall_s: float
     cpu_s: float
@@ -163,15 +163,15 @@ class _Made:
 
 
 def simulate(job: Job, policy: ScalingPolicy) -> Timeline:
-    """What happens when ``policy`` drives ``job``."""
+    """Simulates ``job`` under ``policy``."""
     return _Shell(job, policy).run()
 
 
 class _Shell:
-    """Carries out on a virtual clock what the machine of an iteration says, as the feed does on processes.
+    """Carries out the state machine's instructions on a virtual clock, as the feed does on processes.
 
-    Like the feed it does so inside the program's calls of ``next``: while the program computes, workers go on with the
-    leases that they have, and nobody reads what they send.
+    Like the feed it acts only inside the program's calls of ``next``: while the program computes, workers continue
+    with their leases, and nothing reads their messages.
     """
 
     def __init__(self, job: Job, policy: ScalingPolicy) -> None:
@@ -186,7 +186,7 @@ class _Shell:
         self._workers: dict[int, _Worker] = {}
         self._num_started = self._drawn = 0
         self._inbox: deque[tuple[ev.Event, _Made | None]] = deque()
-        """What workers have sent and the training process has not read."""
+        """Messages from workers that the training process has not read yet."""
         self._machine = Machine(
             decision=policy.start(job.declared_workers, job.prefetch_factor),
             ledger=Ledger(),
@@ -202,7 +202,7 @@ class _Shell:
             do.Wait: self._wait,
             do.Deliver: self._deliver,
         }
-        """The others are about bytes, slots and processes, of which there are none here."""
+        """The other instructions concern bytes, slots and processes, which a simulation lacks."""
         self._starved_from_s: float | None = None
         self._step_begun_s: float | None = None
 
@@ -220,7 +220,7 @@ class _Shell:
     def _now_s(self) -> float:
         return self._job.start_s + self._clock.now_s
 
-    # What the machine says
+    # Instructions of the state machine
 
     def _tell(self, event: ev.Event) -> None:
         self._perform(self._machine.on(event, self._now_s))
@@ -231,7 +231,7 @@ class _Shell:
                 act(instruction)
 
     def _draw(self, _: do.Draw) -> None:
-        """Draws as long as more is wanted."""
+        """Draws items until the machine wants no more."""
         more = True
         while more:
             is_left = self._job.items is None or self._drawn < self._job.items
@@ -268,7 +268,7 @@ class _Shell:
         self._go_on(worker)
 
     def _go_on(self, worker: _Worker) -> None:
-        """A worker that is at no item begins its next one, or leaves if it has none and was told to."""
+        """Starts an idle worker's next item; if there is none, a worker that is stopping leaves."""
         if not worker.is_started or worker.is_running:
             return
         if worker.leases:
@@ -297,12 +297,12 @@ class _Shell:
         self._go_on(worker)
 
     def _send(self, event: ev.Event, made: _Made | None = None) -> None:
-        """A worker tells the training process, which listens while the program waits."""
+        """Sends a worker's event to the training process, which reads it while the program waits."""
         self._inbox.append((event, made))
         if len(self._inbox) == 1:
             self._clock.after(0.0, self._wake)
 
-    # The training worker
+    # The training process
 
     def _wake(self) -> None:
         if self._starved_from_s is not None:
@@ -311,7 +311,7 @@ class _Shell:
             self._tell(ev.Asked())
 
     def _pump(self) -> None:
-        """Reads what workers have sent."""
+        """Handles the messages of workers."""
         counters, inbox = self._counters, self._inbox
         while inbox:
             event, made = inbox.popleft()
@@ -367,7 +367,7 @@ class _Shell:
     # The policy
 
     def _look(self) -> None:
-        """While it waits, the training process looks up now and then, whether anything has arrived or not."""
+        """Closes due windows periodically while the training process waits, even if nothing arrives."""
         if self._starved_from_s is not None:
             self._tick_if_due()
         self._clock.after(_LOOK_S, self._look)
@@ -394,4 +394,4 @@ class _Shell:
 
 
 def _nothing() -> None:
-    """What follows the work of others."""
+    """Follows the work of other processes, for which nothing waits."""

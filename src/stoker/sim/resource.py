@@ -1,6 +1,6 @@
-"""A virtual clock with its event heap, and a capacity that running work shares equally.
+"""A virtual clock with an event heap, and a capacity that running work shares equally.
 
-The same class stands for CPU cores and for a remote store with a bounded number of streams.
+``SharedCapacity`` models both CPU cores and a remote store with a bounded number of streams.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class Clock:
-    """Virtual time: runs callbacks in the order of their time, then of their creation."""
+    """Virtual time: runs callbacks by time, then in order of creation."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -19,7 +19,7 @@ class Clock:
         self._count = 0
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Runs ``action`` that much later."""
+        """Runs ``action`` after ``delay_s``."""
         self._count += 1
         heapq.heappush(self._heap, (self.now_s + delay_s, self._count, action))
 
@@ -34,8 +34,8 @@ class Clock:
 class SharedCapacity:
     """Serves any number of pieces of work at once, each at speed 1 until ``capacity`` is exceeded, then slower.
 
-    Keeps one virtual account of service per unit of work (processor sharing), so an arrival or departure costs
-    O(log n) and not a pass over all that runs.
+    Processor sharing with one running total of service per piece of work, so an arrival or departure costs O(log n)
+    instead of a pass over all running work.
     """
 
     def __init__(self, clock: Clock, capacity: float = math.inf) -> None:

@@ -35,15 +35,15 @@ from stoker.ui.terminal import choose_mode, style_for
 PROGRAM = Path(__file__).resolve().parent / "program" / "train.py"
 REPORT_NAME = "report.html"
 _NEEDS = {"torch": "torch", "PIL": "pillow"}
-"""Packages that the program imports, as pip calls them."""
+"""Modules that the program imports, and their packages in pip."""
 _LEAST_SHM_BYTES = 16 * 2**20
 """Several times what torch's workers have in flight in the run under plain python."""
 _LONGEST_TEMPORARY = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
-"""Bytes of a folder below which the names of multiprocessing's sockets fit into an address (``sun_path``)."""
+"""Longest folder name in bytes below which multiprocessing's socket names fit into an address (``sun_path``)."""
 
 
 def main(argv: list[str]) -> int:
-    """Runs the demonstration; returns 0 where both runs had the same losses, else 1.
+    """Runs the demonstration; returns 0 if both runs had the same losses, else 1.
 
     Raises:
         ConfigError: The command line is wrong, the records cannot be written, or shared memory is missing.
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
 
 
 def check_packages() -> None:
-    """Refuses to start where the program could not.
+    """Refuses to start without the packages that the program needs.
 
     Raises:
         MissingExtraError: A package is missing.
@@ -80,7 +80,7 @@ def check_shared_memory(free_bytes: int) -> None:
     """Refuses to start where torch's own workers would die of bus errors.
 
     Raises:
-        ConfigError: Too little is free.
+        ConfigError: Too little shared memory is free.
     """
     if free_bytes < _LEAST_SHM_BYTES:
         raise ConfigError(
@@ -91,10 +91,10 @@ def check_shared_memory(free_bytes: int) -> None:
 
 
 def check_temporary(folder: str) -> None:
-    """Refuses to start where torch's own workers would wait for ever.
+    """Refuses to start where torch's own workers would hang.
 
-    They hand batches over by sockets in a folder that multiprocessing makes below this one. Where the name of a socket
-    is too long for the kernel, the thread that sends a batch drops it with a traceback, and nobody says so.
+    They hand over batches through sockets in a folder that multiprocessing creates below this one. If a socket's name
+    is too long for the kernel, the sending thread prints a traceback and drops the batch, and the loader waits forever.
 
     Raises:
         ConfigError: The folder's name is too long.
@@ -129,7 +129,7 @@ def _run_both(arguments: argparse.Namespace, folder: Path) -> tuple[Course, Cour
 
 
 def _demonstration(folder: Path, plain: Course, served: Course, load: float, started_s: float) -> Demonstration:
-    """What the screen shows; the report is written on the way.
+    """Collects what the screen shows, and writes the report.
 
     Raises:
         ConfigError: The report cannot be written.
@@ -164,10 +164,10 @@ def _demonstration(folder: Path, plain: Course, served: Course, load: float, sta
 
 @contextlib.contextmanager
 def _run_folder() -> Generator[Path]:
-    """A new folder for the run's records, which goes again where the demonstration does not come to its end.
+    """Creates a folder for the run's records, and removes it unless the demonstration completes.
 
     Raises:
-        ConfigError: It cannot be made.
+        ConfigError: It cannot be created.
     """
     runs = Path(RUNS_FOLDER)
     was_there = runs.exists()
@@ -190,11 +190,11 @@ def _run_folder() -> Generator[Path]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Generator[None]:
-    """Turns Ctrl-C, an end of the terminal and `kill` into one line and the exit status of the signal."""
+    """Turns Ctrl-C, a hangup of the terminal and `kill` into one line and the signal's exit status."""
 
     def end(number: int, _: object) -> None:
         for other in numbers:
-            signal.signal(other, signal.SIG_IGN)  # what follows ends both programs and takes the folder away
+            signal.signal(other, signal.SIG_IGN)  # the cleanup ends the program and removes the folder
         raise SystemExit(128 + number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""What stands on a terminal while the demonstration runs: one line, drawn anew; elsewhere a line for each run."""
+"""Progress of the demonstration: on a terminal one line, redrawn in place; elsewhere one line for each run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ERASE = "\r\x1b[K"
 
 
 class DemoProgress:
-    """Says how far each run is.
+    """Shows how far each run is.
 
     Args:
-        stream: to draw on.
-        mode: how to talk on it.
-        style: what it shows.
-        steps: of each run.
+        stream: where to write.
+        mode: whether to redraw a line, write plain lines, or nothing.
+        style: the terminal's width and characters.
+        steps: number of steps of each run.
     """
 
     def __init__(self, stream: TextIO, mode: Mode, style: Style, steps: int) -> None:
@@ -30,7 +30,7 @@ class DemoProgress:
         self._drawn_s = 0.0
 
     def begin(self, text: str) -> None:
-        """A run starts."""
+        """Announces a run."""
         self._text = text
         if self._mode == "line":
             self._draw(f"{text}: starting")
@@ -38,7 +38,7 @@ class DemoProgress:
             self._put(self._style.clean(f"{text} …") + "\n")
 
     def follow(self, course: Course) -> None:
-        """A run has printed a line."""
+        """Redraws the line after output of the program."""
         now_s = time.monotonic()
         if self._mode != "line" or not course.losses or now_s - self._drawn_s < _EVERY_S:
             return
@@ -50,7 +50,7 @@ class DemoProgress:
         self._draw(f"{self._text}  {bar}  {done} of {self._steps} steps, {now_s - course.started_s:.0f} s")
 
     def end(self) -> None:
-        """Takes the line away."""
+        """Erases the line."""
         if self._mode == "line":
             self._put(_ERASE)
 

@@ -1,4 +1,4 @@
-"""One run of the demonstration's program: what it prints, with the time of each line, and its end on every path."""
+"""Runs the demonstration's program once: timestamps its output, and ends it on every path."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from stoker.core.errors import StokerError
 from stoker.ui.demo_text import Course
 
 _GRACE_S = 5.0
-"""Time that an interrupted program has to end."""
+"""How long an interrupted program may take to end."""
 _SHOWN_BYTES = 2000
-"""Most that is read back of a failed program's standard error."""
+"""Most bytes read back from a failed program's standard error."""
 
 
 def run_program(command: Sequence[str], environ: Mapping[str, str], follow: Callable[[Course], None]) -> Course:
-    """Runs the program to its end and returns what it printed; whatever interrupts this ends the program too.
+    """Runs the program to its end and returns what it printed; if interrupted, ends the program too.
 
     Args:
-        command: of the program.
-        environ: of the program.
-        follow: is called after each line.
+        command: the program's command line.
+        environ: the program's environment.
+        follow: called after each line.
 
     Raises:
         StokerError: The program failed, or made too few steps.
     """
     course = Course()
-    # In memory: nothing is left in the temporary folder, and a program that writes much never waits for a reader.
+    # In memory: leaves nothing in the temporary folder, and a program that writes a lot never blocks on a full pipe.
     with os.fdopen(os.memfd_create("stoker-demo"), "w+b") as errors:
         process = subprocess.Popen(
             command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
@@ -52,7 +52,7 @@ def run_program(command: Sequence[str], environ: Mapping[str, str], follow: Call
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the program as Ctrl-C does, so that it takes its temporary files away; by force where that takes long."""
+    """Interrupts the program as Ctrl-C does, so that it removes its temporary files; kills it if that takes long."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,9 +1,9 @@
-"""What each choice of nodes saves and costs, in whole nanoseconds: the accounts of which a cut is chosen.
+"""The cost model of cuts: what moving a set of nodes saves and costs, in whole nanoseconds.
 
-A tensor that a moved node made is *needed* in the training process if it is kept there, or a node that stays uses it or
-a view of it. Views are never sent: the training process makes a view itself wherever its base is there, for about what
-verifying the call costs, which is why such a view counts as nothing. The base of a view is its first tensor argument's
-base; where that is a leaf of the batch, it is always there.
+A moved node's output is *needed* in the training process if it is kept there, or if a node that stays uses it or a view
+of it. Views are never sent: where the base is available, the training process makes the view itself, for about the cost
+of verifying the call, so such a view counts as free. The base of a view is the base of its first tensor argument; a
+leaf of the batch is always available.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from stoker.graph.dataflow import Graph
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """What moving costs."""
+    """The costs of moving calls to data workers."""
 
     bytes_per_s: float
     """Measured bandwidth of the transport in use."""
     tensor_s: float = 12e-6
-    """Fixed cost of a tensor that is sent, in the training process: rebuilding it as a view of a slot."""
+    """Fixed cost of each sent tensor in the training process: rebuilding it as a view of a slot."""
     verify_s: float = 3e-6
-    """Verifying the call of a moved node in the training process."""
+    """Cost of verifying a moved node's call in the training process."""
     worker_s_price: float = 0.05
     """Price of a second of data-worker time, in seconds of the training process."""
     item_s: float = 0.0
-    """What an item takes a data worker without the cut."""
+    """Data-worker time of an item without the cut."""
     workers: float = math.inf
     """Data workers that can work at once; with infinitely many, steps never wait for them."""
     waits_overlap: bool = False
-    """Whether items that wait get more data workers, so that their processor time counts alone."""
+    """Whether items that wait get more data workers, so that only processor time counts."""
     min_saving_s: float = 0.0
-    """A cut that saves less in a step is not made."""
+    """Least saving per step for which a cut is made."""
     min_saving_frac: float = 0.02
-    """Nor one that saves less than this share of a step, where the step's time is known; in [0, 1]."""
+    """The same as a share of the step, where its time is known; in [0, 1]."""
 
     def __post_init__(self) -> None:
         if not self.bytes_per_s > 0.0:
@@ -52,7 +52,7 @@ class Prices:
 
 
 class CutAccounts:
-    """The accounts of one graph at given prices."""
+    """Savings and costs of cuts of one graph at given prices."""
 
     def __init__(self, graph: Graph, prices: Prices) -> None:
         self.graph = graph
@@ -61,7 +61,7 @@ class CutAccounts:
         self.producers = [self._producers(inputs) for inputs in self._inputs]
         """For each node, the nodes that made its arguments."""
         self.bases = self._bases()
-        """For each value, the value into whose memory it looks (itself, mostly); None: always there, as a leaf is."""
+        """For each value, the value whose memory it shares (mostly itself); None: always available, like a leaf."""
         self.takers, self.kept = self._uses()
         self.obstacles = self._obstacles()
         """Stateless nodes that can never move, and why."""
@@ -70,7 +70,7 @@ class CutAccounts:
         )
 
     def gain_ns(self, number: int) -> int:
-        """What the training process saves when a node moves and, if it is a view, its base is not sent."""
+        """What the training process saves if a node moves and, for a view, its base is not sent."""
         saved = _ns(self.graph.nodes[number].seconds) - _ns(self.prices.verify_s)
         if not self.graph.nodes[number].is_view:
             return saved
@@ -88,12 +88,12 @@ class CutAccounts:
         return _ns(self.prices.tensor_s + self.graph.values[value].size_bytes / self.prices.bytes_per_s)
 
     def base_of_view(self, number: int) -> int | None:
-        """The value into which a view looks; None for other nodes, and where it is always there."""
+        """The value that a view shares memory with; None for other nodes, and if that is always available."""
         node = self.graph.nodes[number]
         return self.bases[node.outputs[0]] if node.is_view and node.outputs else None
 
     def needed(self, value: int, moved: Set[int]) -> bool:
-        """Whether the training process needs a value, by itself or through a view."""
+        """Whether the training process needs a value, directly or through a view."""
         return value in self.kept or not self.takers[value] <= moved
 
     def sent(self, moved: Set[int]) -> tuple[int, ...]:
@@ -101,18 +101,18 @@ class CutAccounts:
         return tuple(value for value in self.made(moved) if self.needed(value, moved))
 
     def made(self, numbers: Iterable[int]) -> list[int]:
-        """What some nodes make that is not a view, in program order."""
+        """Outputs of these nodes that are not views, in program order."""
         return [
             value for n in sorted(numbers) if not self.graph.nodes[n].is_view for value in self.graph.nodes[n].outputs
         ]
 
     def read(self, numbers: Iterable[int]) -> set[int]:
-        """Bases of the arguments of some nodes, without those that are always there."""
+        """Bases of the arguments of these nodes, without those that are always available."""
         bases = {self.bases[value] for number in numbers for value in self._inputs[number]}
         return {base for base in bases if base is not None}
 
     def calls_ns(self, numbers: Iterable[int], moved: Set[int]) -> int:
-        """What is saved by not running some of the moved nodes, sending apart."""
+        """What not running some of the moved nodes saves, before the cost of sending."""
         total = 0
         for number in numbers:
             base = self.base_of_view(number)
@@ -121,28 +121,28 @@ class CutAccounts:
         return total
 
     def saved_ns(self, moved: Set[int]) -> int:
-        """What the training process saves in a step; below 0 where moving makes it slower."""
+        """What the training process saves per step; below 0 if moving makes it slower."""
         return self.calls_ns(moved, moved) - sum(self.send_ns(value) for value in self.sent(moved))
 
     def shorter_s(self, moved: Set[int]) -> float:
-        """What the program's time from batch to batch is predicted to lose.
+        """Predicted reduction of the program's time from batch to batch.
 
-        Less than what the training process saves where the data workers, with all that they have to make and to copy
-        then, become what a step waits for.
+        Less than what the training process saves if the data workers, with their additional calls and copies, become
+        the bottleneck.
         """
         saved_s, step_s = self.saved_ns(moved) / 1e9, self.graph.step_s
         if not moved or not step_s:
             return saved_s
         calls_s = math.fsum(self.graph.nodes[number].seconds for number in moved)
         if self.prices.waits_overlap and self.graph.busy_s:
-            calls_s = min(calls_s, self.graph.busy_s)  # a bound: what each call takes of it is not measured
+            calls_s = min(calls_s, self.graph.busy_s)  # an upper bound: not measured per call
         copied_s = sum(self.graph.values[value].size_bytes for value in self.sent(moved)) / self.prices.bytes_per_s
         before_s = self.prices.item_s / self.prices.workers
         after_s = (self.prices.item_s + calls_s + copied_s) / self.prices.workers
         return max(step_s, before_s) - max(step_s - saved_s, after_s)
 
     def value_ns(self, moved: Set[int]) -> int:
-        """What is saved, less the price of the data workers' time."""
+        """What a step saves, less the price of the data workers' time."""
         return self.saved_ns(moved) - sum(self.price_ns(number) for number in moved)
 
     def _producers(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
@@ -152,21 +152,21 @@ class CutAccounts:
     def _bases(self) -> list[int | None]:
         bases: list[int | None] = [None] * len(self.graph.values)
         for node, inputs in zip(self.graph.nodes, self._inputs, strict=True):
-            # A view without a tensor among its arguments looks into a constant, which the training process has.
+            # A view without a tensor argument is one of a constant, which the training process has.
             into = bases[inputs[0]] if node.is_view and inputs else None
             for value in node.outputs:
                 bases[value] = into if node.is_view else value
         return bases
 
     def _uses(self) -> tuple[list[frozenset[int]], frozenset[int]]:
-        """For each value, the nodes that take it or a view of it; and the values of which this or a view is kept."""
+        """For each value, the nodes that take it or a view of it; and the values kept directly or through a view."""
         takers: list[set[int]] = [set() for _ in self.graph.values]
         kept = set(self.graph.kept)
         for node in reversed(self.graph.nodes):
             for value in self._inputs[node.number]:
                 takers[value].add(node.number)
                 if node.is_view:
-                    # To make a view, all its arguments must be there, not its base alone.
+                    # To make a view, all its arguments must be available, not only its base.
                     takers[value].update(*(takers[output] for output in node.outputs))
                     if not kept.isdisjoint(node.outputs):
                         kept.add(value)
@@ -189,7 +189,7 @@ class CutAccounts:
         return found
 
     def name(self, number: int) -> str:
-        """A node's function in short."""
+        """Short name of a node's function."""
         return self.graph.nodes[number].function.rpartition(".")[2]
 
 

@@ -1,7 +1,7 @@
-"""Chooses what data workers run of a recorded step: the cut that is predicted to save most, never the largest one.
+"""Chooses the calls of a recorded step that data workers run: the cut with the largest predicted saving.
 
-Owns the prices, the value of a cut and the exact choice. What the words mean for people (why a node stays) is in
-:mod:`stoker.graph.choice.reasons`; how the graph comes about and how the cut is run is not known here.
+Owns the prices, the value of a cut and the exact choice. :mod:`stoker.graph.choice.reasons` explains why a node stays;
+recording the graph and running the cut are not its business.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from stoker.graph.dataflow import Cut, Graph
 __all__ = ["NO_TIME", "Prices", "choose", "value_of"]
 
 NO_TIME = "would be worth moving if data workers had the time: steps would wait for them"
-"""Why a call stays that data workers have no time for."""
+"""Why a call stays if data workers have no time for it."""
 
 _DEARER = (0.3, 0.6)
-"""Prices of a second of worker time at which calls that are dear to send for what they save stay first."""
+"""Higher prices of a second of worker time: calls that are costly to send for what they save drop out first."""
 
 
 def choose(graph: Graph, prices: Prices) -> Cut:
-    """The cut of the highest value; of several, the one that moves least. Empty where none saves enough.
+    """The cut of the highest value; of several, the one that moves least. Empty if none saves enough.
 
-    Source: project selection (Picard 1976) as a minimum cut. A node on the source's side moves. A tensor to send is
-    one vertex more, so that it is paid once however many nodes that stay use it.
+    Source: project selection (Picard 1976) as a minimum cut. Nodes on the source's side move. Each tensor to send is a
+    further vertex, so that it is paid once however many staying nodes use it.
     """
     ledger = CutAccounts(graph, prices)
     moved, worth = _shortest(ledger)
@@ -43,7 +43,7 @@ def choose(graph: Graph, prices: Prices) -> Cut:
     stayed = {
         **reasons.reasons(ledger, moved),
         **dict.fromkeys(worth - moved, NO_TIME),
-        **dict.fromkeys(few, f"{words}: the least to do it for is {format_seconds(least_s)}"),
+        **dict.fromkeys(few, f"{words}; a cut must save at least {format_seconds(least_s)}"),
     }
     saved_s = saved_s if moved else 0.0
     boundary = ledger.sent(moved)
@@ -58,9 +58,9 @@ def choose(graph: Graph, prices: Prices) -> Cut:
 
 
 def _shortest(ledger: CutAccounts) -> tuple[frozenset[int], frozenset[int]]:
-    """The cut with the shortest steps, and the one that would have them if data workers had any time.
+    """The cut with the shortest steps, and the best one if data workers had unlimited time.
 
-    Where steps would wait for data workers, dearer prices of their time give cuts that take less of it.
+    Where steps would wait for data workers, higher prices of their time yield cuts that take less of it.
     """
     worth = _minimum_cut(ledger)
     if ledger.shorter_s(worth) >= ledger.saved_ns(worth) / 1e9:
@@ -77,12 +77,12 @@ def value_of(graph: Graph, moved: Iterable[int], prices: Prices) -> float:
     """Predicted value of moving some nodes, in seconds of the training process.
 
     Args:
-        graph: What was recorded.
-        moved: Numbers of the nodes, with all that they depend on.
+        graph: The recorded step.
+        moved: Numbers of the nodes, including all that they depend on.
         prices: What moving costs.
 
     Returns:
-        Seconds saved in a step, less the price of the data workers' time. Below 0 for a cut that makes it slower.
+        Seconds saved in a step, less the price of the data workers' time. Below 0 if the cut makes the program slower.
 
     Raises:
         ValueError: One of the nodes cannot move, or depends on one that is not moved.
@@ -110,15 +110,15 @@ class _Plan:
 
     network: Network
     nodes: dict[int, int]
-    """Vertices of the nodes that can move."""
+    """Vertex of each node that can move."""
     never: int
-    """A capacity that no minimum cut cuts."""
+    """Capacity of an edge that no minimum cut crosses."""
 
 
 def _minimum_cut(ledger: CutAccounts) -> frozenset[int]:
     network = Network()
     weights = {number: ledger.gain_ns(number) - ledger.price_ns(number) for number in sorted(ledger.movable)}
-    # Moving nothing cuts the edges from the source alone: nothing dearer is ever cut.
+    # Moving nothing cuts only the edges from the source, so a minimum cut never costs more than these.
     never = 1 + sum(weight for weight in weights.values() if weight > 0)
     plan = _Plan(network, {number: network.vertex() for number in weights}, never)
     for number, weight in weights.items():
@@ -135,7 +135,7 @@ def _minimum_cut(ledger: CutAccounts) -> frozenset[int]:
 
 
 def _add_tensors(ledger: CutAccounts, plan: _Plan) -> None:
-    """A vertex for each tensor that may have to be sent; on the sink's side, the training process has it."""
+    """Adds a vertex for each tensor that may be sent; on the sink's side, the training process has it."""
     tensors: dict[int, int] = {}
     for number, vertex in plan.nodes.items():
         if ledger.graph.nodes[number].is_view:
@@ -145,7 +145,7 @@ def _add_tensors(ledger: CutAccounts, plan: _Plan) -> None:
             plan.network.edge(vertex, tensors[value], ledger.send_ns(value))
     for number, vertex in plan.nodes.items():
         base = ledger.base_of_view(number)
-        # Of a tensor that the training process has, it makes the view itself: what moving the view saved is lost.
+        # The training process makes views of tensors that it has, so moving such a view saves nothing.
         if base is not None:
             plan.network.edge(vertex, tensors[base], ledger.gain_ns(number))
 

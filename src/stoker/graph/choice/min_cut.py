@@ -1,8 +1,8 @@
 """The minimum cut of a small network with whole-number capacities, by Dinic's algorithm.
 
-Of our own, although torch brings ``networkx``: importing that after torch took 0.31 to 0.36 s
-(3 imports in fresh processes, networkx 3.6.1, Python 3.11, 2 busy cores), which would fall into one of the user's
-training steps.
+It does not use ``networkx``, which torch brings: importing that after torch took 0.31 to 0.36 s
+(3 imports in fresh processes, networkx 3.6.1, Python 3.11, 2 busy cores), which would delay one of the user's training
+steps.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ class Network:
 
     def __init__(self) -> None:
         self._heads: list[int] = []
-        """Where an edge goes; edge ``e`` and its reverse ``e ^ 1`` lie side by side."""
+        """Head of each edge; the reverse of edge ``e`` is ``e ^ 1``."""
         self._left: list[int] = []
-        """Capacity that is not used yet."""
+        """Residual capacity of each edge."""
         self._edges: list[list[int]] = [[], []]
-        """Edges that leave a vertex."""
+        """Edges that leave each vertex."""
 
     def vertex(self) -> int:
-        """A new vertex."""
+        """Adds a vertex; returns its number."""
         self._edges.append([])
         return len(self._edges) - 1
 
     def edge(self, tail: int, head: int, capacity: int) -> None:
-        """Cutting ``tail`` (on the source's side) from ``head`` (on the sink's) costs ``capacity``."""
+        """Adds an edge: cutting ``tail`` (source's side) from ``head`` (sink's side) costs ``capacity``."""
         assert capacity >= 0
         for start, end, left in ((tail, head, capacity), (head, tail, 0)):
             self._edges[start].append(len(self._heads))
@@ -37,16 +37,16 @@ class Network:
             self._left.append(left)
 
     def source_side(self) -> set[int]:
-        """The vertices on the source's side of a minimum cut: of several such cuts, the smallest side.
+        """The vertices on the source's side of a minimum cut; of several such cuts, the smallest side.
 
-        Use a network once: the flow stays in it.
+        Call this once per network: the flow stays in it.
         """
         while (levels := self._levels())[SINK] >= 0:
             self._fill(levels)
         return {vertex for vertex, level in enumerate(levels) if level >= 0}
 
     def _levels(self) -> list[int]:
-        """Each vertex's distance from the source along edges with capacity left; -1 where there is no way."""
+        """Each vertex's distance from the source along edges with capacity left; -1 if unreachable."""
         levels = [-1] * len(self._edges)
         levels[SOURCE] = 0
         waiting = deque([SOURCE])
@@ -60,7 +60,7 @@ class Network:
         return levels
 
     def _fill(self, levels: list[int]) -> None:
-        """Sends what fits along shortest ways. A loop, since a way may be longer than Python's stack is deep."""
+        """Fills shortest paths with flow. Iterative, since a path may be longer than Python's recursion limit."""
         tried = [0] * len(self._edges)
         way: list[int] = []
         vertex = SOURCE
@@ -80,7 +80,7 @@ class Network:
                 return
 
     def _onward(self, vertex: int, levels: list[int], tried: list[int]) -> int | None:
-        """The first edge towards the sink that has capacity left and has not led nowhere before."""
+        """The first edge towards the sink that has capacity left and is not known as a dead end."""
         edges = self._edges[vertex]
         while tried[vertex] < len(edges):
             edge = edges[tried[vertex]]

@@ -9,7 +9,7 @@ from stoker.graph.choice.cost_model import CutAccounts
 
 
 def reasons(ledger: CutAccounts, moved: Set[int]) -> dict[int, str]:
-    """For each stateless node that stays beside the best cut, why."""
+    """Why each stateless node outside the best cut stays."""
     found: dict[int, str] = {}
     together: dict[int, frozenset[int]] = {}
     for node in ledger.graph.nodes:
@@ -26,17 +26,17 @@ def reasons(ledger: CutAccounts, moved: Set[int]) -> dict[int, str]:
 
 
 def _reason(ledger: CutAccounts, moved: Set[int], number: int, together: frozenset[int]) -> str:
-    """Looks at what would change if a node moved with all that it depends on."""
+    """Considers what would change if a node moved with all that it depends on."""
     node = ledger.graph.nodes[number]
     if node.is_view:
-        return "is a view of a tensor that is there, and costs nothing"
+        return "is a view of a tensor that the training process has, and costs nothing"
     after = moved | together
     calls_ns = ledger.calls_ns(together, after) - sum(ledger.price_ns(n) for n in together)
     earlier = [n for n in together if n != number and not ledger.graph.nodes[n].is_view]
     if calls_ns <= 0 and not earlier:
         return _cheap(ledger, number)
     new = [value for value in ledger.made(together) if ledger.needed(value, after)]
-    # What weighs most is not this node's own: it would move if the other one did.
+    # If the costliest value is another node's, this node would move if that one did.
     heaviest = max(new, key=ledger.send_ns, default=None)
     culprit = ledger.graph.values[heaviest].producer if heaviest is not None else number
     if culprit is not None and culprit != number:
@@ -54,7 +54,7 @@ def _reason(ledger: CutAccounts, moved: Set[int], number: int, together: frozens
 
 
 def _freed(ledger: CutAccounts, value: int, moved: Set[int], after: Set[int]) -> bool:
-    """Whether a value that is sent now would not be sent any more."""
+    """Whether a value that is sent now would no longer be sent."""
     producer = ledger.graph.values[value].producer
     return producer in moved and ledger.needed(value, moved) and not ledger.needed(value, after)
 

@@ -1,4 +1,4 @@
-"""Whether a cut pays: steps with and without it, in turn, on the running program. Pure; time is an argument."""
+"""Measures whether a cut pays, by steps with and without it in the running program. Pure; time is an argument."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 
 class Arm(enum.Enum):
-    """How a step ran."""
+    """Whether a step ran with the cut."""
 
     ON = "on"
     OFF = "off"
@@ -17,31 +17,31 @@ class Arm(enum.Enum):
 class CutTrial:
     """Alternates the arms in blocks and compares the medians of the time from batch to batch.
 
-    One that is lost while other things disturbed the program, too, is made again later.
+    A trial that is lost while something disturbed the program is repeated later.
 
-    Batches that were made before an arm began arrive in it all the same; they are counted with the arm that they
-    belong to only by their label, and the first steps after a change are left out.
+    Batches made before an arm began still arrive in it: those whose label is not the arm's are not counted, and the
+    first steps after a change are skipped.
     """
 
     LEAST_GAIN: ClassVar[float] = 0.02
     BLOCK: ClassVar[int] = 8
     PAIRS: ClassVar[int] = 3
     SETTLING: ClassVar[int] = 2
-    """Steps of an arm's own kind that are left out after a change."""
+    """Steps of an arm that are skipped after a change."""
     HOPELESS: ClassVar[float] = 1.25
-    """A cut with which steps take this much longer is given up after any pair of blocks."""
+    """A cut with which steps take this many times as long is given up after any pair of blocks."""
     PATIENCE: ClassVar[int] = 400
     """Steps within which an arm's batches must arrive."""
     STEADY: ClassVar[float] = 1.15
-    """Where blocks of one arm differ by more than this factor, something else disturbed the trial."""
+    """If blocks of one arm differ by more than this factor, something else disturbed the trial."""
     REST: ClassVar[int] = 400
-    """Steps without the cut after which a disturbed trial that was lost begins anew."""
+    """Steps without the cut after which a disturbed trial that was lost restarts."""
     TRIALS: ClassVar[int] = 3
 
     def __init__(self) -> None:
         self.arm = Arm.ON
         self.verdict: float | None = None
-        """Measured gain, once it is known: 1 - time with the cut / time without it."""
+        """Measured gain once known: 1 - time with the cut / time without it."""
         self._tries = 1
         self._resting = 0
         self._last_s: float | None = None
@@ -56,7 +56,7 @@ class CutTrial:
         self._fastest_on_s = float("inf")
 
     def add(self, label: Arm, now_s: float) -> None:
-        """A step on a batch of the kind ``label`` ended at ``now_s``."""
+        """Records that a step on a batch labelled ``label`` ended at ``now_s``."""
         whole = now_s - self._last_s if self._last_s is not None else None
         self._last_s = now_s
         if self._resting:
@@ -80,7 +80,7 @@ class CutTrial:
             self._end_block()
 
     def pause(self) -> None:
-        """The program does something else for a while: the time until the next step counts for nothing."""
+        """Excludes the time until the next step, since the program does something else."""
         self._last_s = None
 
     def _end_block(self) -> None:

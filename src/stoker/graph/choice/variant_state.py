@@ -1,4 +1,4 @@
-"""What steps on like batches have shown of their recording and its cut, one after the other. Pure."""
+"""The state of a variant: what its steps have shown about their recording and its cut. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import ClassVar, NamedTuple
 
 
 class VariantPhase(enum.Enum):
-    """What is done with the steps."""
+    """How the steps of a variant are handled."""
 
     RECORDING = enum.auto()
     COMPARING = enum.auto()
     ON = enum.auto()
-    """On trial, or after it."""
+    """The cut is on trial, or has passed it."""
     WHOLE = enum.auto()
-    """Nothing is moved, for good."""
+    """Nothing is moved until :meth:`VariantState.looks_again`."""
 
 
 class Shown(enum.Enum):
@@ -31,10 +31,10 @@ class Shown(enum.Enum):
 
 
 class Finding(NamedTuple):
-    """What was found out.
+    """What a step has shown, and about what.
 
     Attributes:
-        numbers: of the values, or of the call.
+        numbers: numbers of the values, or of the call.
     """
 
     shown: Shown
@@ -43,33 +43,33 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class VariantState:
-    """Steps on batches that look the same: those of the phase in which the program is."""
+    """The steps on batches that look the same, in the current phase of the program."""
 
     COMPARED_STEPS: ClassVar[int] = 3
     OTHER_PHASE: ClassVar[int] = 12
-    """Steps in a row that are not as recorded: the program does something else now, which is recorded as well."""
+    """Steps in a row that deviate from the recording: the program's new phase is then recorded as well."""
     WINDOW: ClassVar[int] = 32
-    """Steps over which broken ones are counted."""
+    """Steps over which those that deviate are counted."""
 
     phase: VariantPhase = VariantPhase.RECORDING
     compared: int = 0
     steps: int = 0
     in_a_row: int = 0
-    """Steps, up to the last one, that were not as recorded."""
+    """Consecutive steps, up to the last one, that deviated from the recording."""
     iterations: int = 0
-    """Iterations since it was left whole."""
+    """Iterations since nothing is moved."""
     missed: Counter[int] = field(default_factory=Counter[int])
-    """Calls that did not come as recorded, and in how many of the steps."""
+    """Calls that did not come as recorded, each with its number of steps."""
     seen_realised: Counter[int] = field(default_factory=Counter[int])
 
     def begin_comparing(self) -> None:
-        """Another cut is in force."""
+        """Starts to compare another cut."""
         self.phase = VariantPhase.COMPARING
         self.compared = self.steps = self.in_a_row = 0
         self.missed.clear()
 
     def looks_again(self) -> bool:
-        """Whether, at the end of an iteration, one that was left whole is recorded again: ever more seldom."""
+        """Whether to record again at the end of an iteration while nothing is moved: at doubling intervals."""
         if self.phase is not VariantPhase.WHOLE:
             return False
         self.iterations += 1
@@ -93,8 +93,8 @@ class VariantState:
         Args:
             differing: values that differ in bits from those made here.
             missed: number of the call that did not come as recorded; None where all came.
-            realised: values that something needed against the recording.
-            kept: values of which that is known.
+            realised: values that were needed although the recording says otherwise.
+            kept: values already known to be needed.
             complete: every moved call came.
             may_record: another phase of the program may be recorded.
         """

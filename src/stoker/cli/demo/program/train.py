@@ -1,6 +1,6 @@
-"""Trains on JPEG images of a remote store. An ordinary PyTorch program, which knows nothing of stoker.
+"""Trains on JPEG images from a remote store. An ordinary PyTorch program that does not know about stoker.
 
-Decoding is real. Two things are emulated by sleeping, so that the program behaves alike on every machine: a read from
+Decoding is real. Two things are emulated by sleeping, so that the program runs alike on every machine: a read from
 the store, and the training step of an accelerator.
 """
 
@@ -68,7 +68,7 @@ class EmulatedModel(nn.Module):
 
 
 def make_objects() -> list[bytes]:
-    """JPEG files with large and small structures, as photographs have them; the class shows in the colour."""
+    """JPEG files with large and small structures, like photographs; the class shows in the colour."""
     rng = np.random.default_rng(0)
     objects: list[bytes] = []
     for number in range(OBJECTS):
