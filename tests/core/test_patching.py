@@ -128,7 +128,7 @@ def test_what_is_back_already_is_no_matter(patches: Patches, owner: Any) -> None
 
 
 def test_a_name_that_is_missing_is_refused_unless_it_is_added(patches: Patches, owner: Any) -> None:
-    with pytest.raises(AttributeError, match=r"`.*Owner\.gone` must be there to be replaced"):
+    with pytest.raises(AttributeError, match=r"`.*Owner\.gone` must exist to be replaced"):
         patches.set(owner, "gone", other)
     assert not hasattr(owner, "gone")
     patches.set(owner, "gone", other, adds=True)

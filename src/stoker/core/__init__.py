@@ -1,1 +1,1 @@
-"""What every layer uses: errors, units, settings, facts of the host, records. Imports nothing above itself."""
+"""What every layer uses: errors, units, settings, facts about the host. Imports nothing from other layers."""

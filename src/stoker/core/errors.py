@@ -1,13 +1,13 @@
-"""Every failure that stoker itself raises at run time: one base class, one class per story.
+"""Every failure that stoker itself raises at run time: one base class, one class per kind of failure.
 
-Callers' mistakes are ``ValueError`` / ``TypeError`` at construction and live where they are found. Exceptions of the
-user's own code keep their type and never become one of these. All classes keep their fields and pickle cleanly, since
-they may cross a process.
+Callers' mistakes are ``ValueError`` / ``TypeError`` at construction, raised where they are found. Exceptions of the
+user's code keep their type and never become one of these. All classes keep their fields and pickle cleanly, since they
+may pass between processes.
 
-What a program would get from plain python in the same situation it can catch here as well: where torch's loader raises
-``RuntimeError`` (a data worker is dead, hangs, cannot be replaced), ours are RuntimeErrors too and begin with torch's
-words; a file that cannot be read is an ``OSError``. What cannot happen without stoker (other results, a step that
-cannot be computed) is neither: a program that retries after RuntimeErrors must not pass over it.
+A program can catch what plain python would raise in the same situation: where torch's loader raises ``RuntimeError``
+(a data worker is dead, hangs, cannot be replaced), ours are RuntimeErrors too and begin with torch's words; a file that
+cannot be read is an ``OSError``. What cannot happen without stoker (different results, a step that cannot be computed)
+is neither: a program that retries after RuntimeErrors must not ignore it.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class WireError(StokerError):
 
 
 def dead_worker(pid: int) -> str:
-    """The words of torch's loader about a dead worker, which programs look for before they start again."""
+    """The words of torch's loader about a dead worker, which programs look for before they restart."""
     return f"DataLoader worker (pid(s) {pid}) exited unexpectedly"
 
 
 def end_of_worker(pid: int, cause: str) -> str:
-    """How a data worker ended; where a signal killed it, in the words of torch's loader as well."""
+    """How a data worker ended; if a signal killed it, in the words of torch's loader."""
     signalled = cause.startswith("killed by signal: ")
     return f"DataLoader worker (pid {pid}) is {cause}" if signalled else f"the last one {cause}"
 
@@ -81,7 +81,7 @@ class SampleKillsWorkerError(StokerError, RuntimeError):
 
 
 class StreamNotRepeatableError(StokerError, RuntimeError):
-    """A shard of an iterable dataset was replayed after its worker died and gave other samples than before."""
+    """A shard of an iterable dataset was replayed after its worker died and yielded different samples."""
 
     code = "STOKER1204"
 
@@ -93,7 +93,7 @@ class DifferentResultError(StokerError):
 
 
 class BatchWrittenError(StokerError):
-    """A value that data workers had spared the program cannot be computed: its batch was written to since, unseen."""
+    """A call that data workers ran cannot be repeated in the program: its batch was written to since, undetected."""
 
     code = "STOKER1206"
 
@@ -111,13 +111,13 @@ class RunFolderError(StokerError):
 
 
 class CacheError(StokerError):
-    """Base of what goes wrong in the data cache."""
+    """Base of all failures of the data cache."""
 
     code = "STOKER1410"
 
 
 class SourceChangedError(CacheError, OSError):
-    """An object of the store changed while it was being read; its bytes of two versions are never mixed.
+    """An object of the store changed while it was being read; bytes of two versions are never mixed.
 
     Fields: path.
     """
@@ -138,7 +138,7 @@ class CacheDirectoryError(CacheError):
 
 
 class CacheUnwritableError(CacheDirectoryError):
-    """The page store's directory cannot be made or written: a full disk, a read-only one, no permission.
+    """The page store's directory cannot be created or written: a full disk, a read-only one, no permission.
 
     Fields: path.
     """
@@ -147,25 +147,25 @@ class CacheUnwritableError(CacheDirectoryError):
 
 
 class CacheBusyError(CacheError):
-    """Another process has held a lock of the page store for so long that it must be stopped; reads go on."""
+    """Another process has held a lock of the page store for so long that it must be stopped; reads continue."""
 
     code = "STOKER1412"
 
 
 class ModelFileError(CacheError, ValueError):
-    """A file is not of the model format that it was opened as. Fields: path."""
+    """A file does not have the model format that it was opened as. Fields: path."""
 
     code = "STOKER1430"
 
 
 class ClusterError(CacheError):
-    """Base of what goes wrong between the nodes of a cache; a program's reads never see it, they go to the store."""
+    """Base of all failures between the nodes of a cache; a program's reads fall back to the store instead."""
 
     code = "STOKER1440"
 
 
 class MembershipError(ClusterError):
-    """Who belongs to the cluster cannot be learned: a wrong address, an unreadable ring record, no answer."""
+    """The members of the cluster cannot be determined: a wrong address, an unreadable ring record, no answer."""
 
     code = "STOKER1441"
 
@@ -189,7 +189,7 @@ class JobTableError(StokerError):
 
 
 class TracingError(StokerError):
-    """A program cannot be characterised as it is: a size follows from values, or no step was found.
+    """A program cannot be characterised as it is: a size depends on values, or no step was found.
 
     Fields: operation, where.
     """

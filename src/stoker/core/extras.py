@@ -9,7 +9,7 @@ from stoker.core.errors import MissingExtraError
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """The imported module, for features that live in an extra of stoker.
+    """Imports a module for a feature that belongs to an extra of stoker.
 
     Args:
         module: Name to import, for example ``"pyarrow"`` or ``"google.protobuf"``.
@@ -22,6 +22,6 @@ def require(module: str, *, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the package is there; something that it needs is not
+            raise  # the package is installed; something that it needs is not
         message = f'`{module}` is needed here and not installed; install it with: pip install "stoker[{extra}]"'
         raise MissingExtraError(message, module=module, extra=extra) from error

@@ -1,17 +1,16 @@
-"""What a forked child does with what its parent left it: locks, threads, descriptors, and who made what.
+"""What a forked child does with what it inherits: locks, threads, descriptors, and objects that the parent owns.
 
-A child is a copy of its parent with one thread. A lock that another thread held is never given back there, a pool has
-no threads, and a descriptor is the parent's as well. All of stoker tells forks by this module, which has the only hook.
+A child is a copy of its parent with one thread. In it, a lock that another thread held is never released, a pool has no
+threads, and descriptors are shared with the parent. All of stoker detects forks by this module, with the only hook.
 
-Note: locks are free and owners told apart before anything else is called; that is called in the order in which it was
-asked for.
+Note: a child first frees locks and marks owners, then makes the registered calls in the order of their registration.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import threading  # before our hook is registered: its own comes first
+import threading  # before our hook is registered, so that its hook runs first
 import weakref
 from collections.abc import Callable
 from types import MethodType
@@ -21,15 +20,15 @@ _T = TypeVar("_T")
 
 
 class ForkedLock:
-    """A lock for threads of one process that is free in a forked child, whoever held it in the parent.
+    """A lock for threads of one process that is free in a forked child, even if the parent held it.
 
-    For state that is whole whenever the interpreter switches threads, so that a child may go on with it.
+    For state that is consistent whenever the interpreter switches threads, so that a child may continue with it.
     """
 
     __slots__ = ("__weakref__", "_lock")
 
     def __init__(self) -> None:
-        """Free."""
+        """Creates a free lock."""
         self._lock = threading.Lock()
         _locks.add(self)
 
@@ -37,40 +36,40 @@ class ForkedLock:
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        # A child that was forked in between has never had it.
+        # A child that was forked in between has a new lock and never acquired it.
         if self._lock.locked():
             self._lock.release()
 
     def renew(self) -> None:
-        """In a forked child."""
+        """Replaces the lock in a forked child."""
         self._lock = threading.Lock()
 
 
 class Owner:
-    """The process that makes it, which a forked child is not; for what only the former may use or end.
+    """Marks the process that creates it, for what a forked child must neither use nor end.
 
     Attributes:
-        is_here: whether this is that process; reading it costs less than asking for the process's number.
+        is_here: whether this is that process; cheaper to read than ``os.getpid()``.
     """
 
     __slots__ = ("__weakref__", "is_here")
 
     def __init__(self) -> None:
-        """This process."""
+        """Makes this process the owner."""
         self.is_here = True
         _owners.add(self)
 
 
 def at_fork(call: Callable[[], object]) -> None:
-    """From now on forked children call this first, and their children again.
+    """Registers what forked children, and their children, call first.
 
     Args:
-        call: takes nothing; of a bound method only as long as its object lives.
+        call: takes no arguments; a bound method is called only as long as its object lives.
 
-    Note: one that raises is shown on standard error, as Python does it, and keeps no other from being called.
+    Note: an exception is shown on standard error, as Python does it, and the other calls are still made.
     """
     if isinstance(call, MethodType):
-        # No WeakMethod: its own callback fails, and is shown, where the interpreter ends before its object.
+        # No WeakMethod: if the interpreter ends before its object, its callback fails and python shows that.
         found = weakref.ref(call.__self__, functools.partial(_forget, _calls))
         _calls[id(found)] = functools.partial(_bound, call.__func__, found)
     else:
@@ -78,12 +77,12 @@ def at_fork(call: Callable[[], object]) -> None:
 
 
 def per_process(factory: Callable[[], _T]) -> Callable[[], _T]:
-    """What gives a process what ``factory`` made for it, with the first call; a forked child makes its own.
+    """A function that returns what ``factory`` made at the first call in this process; a forked child makes its own.
 
-    What a child inherits is never let go of: its finalizers would end what is the parent's.
+    A child never releases the inherited object: finalizers would end what belongs to the parent.
     """
     lock = ForkedLock()
-    made: list[tuple[int, _T]] = []  # by all processes up to this one
+    made: list[tuple[int, _T]] = []  # by this process and its ancestors
 
     def of_this_process() -> _T:
         if not made or made[-1][0] != os.getpid():
@@ -124,7 +123,7 @@ def _in_child() -> None:
         try:
             if call is not None:
                 call()
-        except Exception as error:  # the others are called all the same
+        except Exception as error:  # the other calls are still made
             errors.append(error)
     if errors:
         raise ExceptionGroup("in a forked child", errors)

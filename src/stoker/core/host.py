@@ -1,7 +1,7 @@
 """What this process may use of its machine: cores, memory, descriptors, shared memory.
 
 Facts only, read from ``/proc`` and the cgroup files; nothing here judges them (``stoker doctor`` does) or caches them
-(limits change while a job runs). Every reader takes the root of the file system, so that tests hand it a small tree.
+(limits change while a job runs). Every reader takes the root of the file system, so that tests can pass a small tree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HostResources:
     cores: float
     """CPU cores: the smaller of the affinity mask and the cgroup quota."""
     cores_of_machine: int
-    """CPU cores that the machine shows, whoever may use them."""
+    """CPU cores of the whole machine."""
     memory_limit_bytes: int
     """The smaller of the cgroup limit and the machine's memory."""
     memory_available_bytes: int
@@ -81,19 +81,19 @@ def quota_cores(root: Path = ROOT) -> float | None:
 
 
 class RunDelay:
-    """How long the main thread of this process has been ready to run and had no core.
+    """How long this process's main thread has been ready to run without getting a core.
 
-    Source: ``/proc/PID/schedstat`` (Linux, Documentation/scheduler/sched-stats.rst), second field; 0.6 us a look.
+    Source: ``/proc/PID/schedstat`` (Linux, Documentation/scheduler/sched-stats.rst), second field; a read takes 0.6 us.
     """
 
     def __init__(self) -> None:
         try:
             self._fd = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # another system, a kernel without it, or no descriptor is left
+        except OSError:  # another system, a kernel without it, or no descriptors left
             self._fd = -1
 
     def seconds(self) -> float | None:
-        """So far; None where the kernel does not say."""
+        """The total so far; None if the kernel does not report it."""
         if self._fd < 0:
             return None
         try:
@@ -105,7 +105,7 @@ class RunDelay:
 def memory_bytes(root: Path = ROOT) -> tuple[int, int]:
     """The memory limit of this process and what is available below it, in bytes.
 
-    The machine's, that of the tightest cgroup, or what ``ulimit -v`` and ``ulimit -d`` leave, whichever is least.
+    The least of the machine's memory, the tightest cgroup's limit, and what ``ulimit -v`` and ``ulimit -d`` leave.
     """
     info = parse_meminfo(_read(root / "proc/meminfo") or "")
     total = info.get("MemTotal", 0)
@@ -119,15 +119,15 @@ def memory_bytes(root: Path = ROOT) -> tuple[int, int]:
 
 
 def private_bytes(root: Path = ROOT) -> int:
-    """Resident memory of this process that no file or other process shares; 0 where the kernel does not tell."""
+    """Resident memory of this process that no file or other process shares; 0 if the kernel does not report it."""
     fields = (_read(root / "proc/self/statm") or "0 0 0").split()
     return (int(fields[1]) - int(fields[2])) * resource.getpagesize()
 
 
 def kills_for_memory(root: Path = ROOT) -> int:
-    """Processes that the kernel has killed for lack of memory, in this process's cgroups or on the machine.
+    """How many processes the kernel has killed for lack of memory, in this process's cgroups or on the machine.
 
-    A number to be compared with a later one: it counts from the start of the machine or of the cgroup.
+    Only differences mean something: the count starts with the machine or the cgroup.
     """
     counted = [_counted(_read(folder / "memory.events") or "", "oom_kill") for folder in _cgroup_folders(root, "")]
     counted += [
@@ -225,7 +225,7 @@ def _stat_value(folder: Path, name: str) -> int:
 
 
 def _counted(text: str, name: str) -> int:
-    """The number behind a name, in a file of one name and number a line; 0 where it is missing."""
+    """The number after a name, in a file with a name and a number on each line; 0 if it is missing."""
     for line in text.splitlines():
         key, _, value = line.partition(" ")
         if key == name:

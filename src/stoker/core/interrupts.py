@@ -1,8 +1,8 @@
 """Ctrl-C at moments when python would swallow it: around a fork, and while an object is finalised.
 
-Python runs a signal's handler wherever the main thread happens to be. In a callback at a fork (`logging` has one) or in
-a finaliser nobody can raise: python prints "Exception ignored in" and goes on, and the program does not learn of the
-interrupt. So there it is noted, and raised behind that moment.
+Python runs a signal's handler wherever the main thread happens to be. An exception in a callback at a fork (`logging`
+has one) or in a finaliser does not propagate: python prints "Exception ignored in" and continues, and the program never
+sees the interrupt. So an interrupt there is noted, and raised afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator
 
 @contextlib.contextmanager
 def interrupts_deferred() -> Generator[None]:
-    """An interrupt of the main thread that comes in the block is raised at its end."""
+    """Defers an interrupt of the main thread from inside the block to its end."""
     handler = _own_handler()
     if handler is None:
         yield
@@ -35,10 +35,10 @@ def interrupts_deferred() -> Generator[None]:
 
 
 class InterruptsHandedOn:
-    """An interrupt that comes in the block, which is in a finaliser, is raised once the finaliser has returned."""
+    """Defers an interrupt from inside the block, which is in a finaliser, until the finaliser has returned."""
 
     def __enter__(self) -> None:
-        """Begins to note interrupts."""
+        """Starts to note interrupts."""
         self._came: list[int] = []
         self._frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         self._handler = _own_handler()
@@ -46,7 +46,7 @@ class InterruptsHandedOn:
             signal.signal(signal.SIGINT, lambda number, _: self._came.append(number))
 
     def __exit__(self, *_: object) -> None:
-        """Has what came raised later."""
+        """Has a noted interrupt raised later."""
         if self._handler is None:
             return
         signal.signal(signal.SIGINT, self._handler)
@@ -56,7 +56,7 @@ class InterruptsHandedOn:
 
 
 def _own_handler() -> Callable[[int, types.FrameType | None], object] | None:
-    """What interrupts run in this thread; None where they run nothing, or in another thread."""
+    """The handler of interrupts, if this is the thread that runs it; else None."""
     if threading.get_ident() != threading.main_thread().ident:
         return None
     handler = signal.getsignal(signal.SIGINT)
@@ -64,9 +64,9 @@ def _own_handler() -> Callable[[int, types.FrameType | None], object] | None:
 
 
 def _raise_outside(finaliser: types.FrameType) -> None:
-    while True:  # nothing to wait on: frames announce nothing
+    while True:  # polls, since the end of a frame cannot be waited for
         over = not _is_running(finaliser)
-        time.sleep(0.001)  # also once it is over: what belonged to the object is finalised next, within microseconds
+        time.sleep(0.001)  # also once it is over: the object's attributes are finalised next, within microseconds
         if over:
             break
     os.kill(os.getpid(), signal.SIGINT)

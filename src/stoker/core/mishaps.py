@@ -1,7 +1,7 @@
-"""Mistakes of stoker's own: told in a line, recorded with their traceback, and kept from the program.
+"""Bugs in stoker: reported in a line, recorded with their traceback, and kept from the program.
 
-What looks, chooses, compares, counts and reports is there for the program's sake; where it fails, the program goes on
-as it would without it. What makes and delivers batches is not of this kind.
+The program does not need the code that observes, chooses, compares, counts and reports; where it fails, the program
+continues without it. Code that makes and delivers batches is not of this kind.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from stoker.core.errors import StokerError
 _T = TypeVar("_T")
 
 Tell = Callable[[str, Exception, str], None]
-"""Told which part has failed, of what, and what follows from it, as half a sentence."""
+"""Called with the part that failed, its error, and the consequence as half a sentence."""
 
 
 def is_own(error: BaseException) -> bool:
-    """Whether stoker's own code has failed, rather than the program's or torch's, as the innermost frame tells.
+    """Whether the innermost frame of an error is in stoker's code rather than the program's or torch's.
 
-    What stoker raises on purpose is no mistake.
+    False for errors that stoker raises on purpose.
     """
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
@@ -33,9 +33,9 @@ def is_own(error: BaseException) -> bool:
 
 
 def reraise_from_handler(error: Exception) -> None:
-    """Raises an exception again that a signal handler of the program has raised in the midst of our code.
+    """Re-raises an exception that a signal handler of the program raised while our code was running.
 
-    A watchdog's time limit, say: it is the program's, wherever it meets us.
+    A watchdog's timeout, for example, belongs to the program wherever it interrupts us.
     """
     handlers = {getattr(_function_of(signal.getsignal(number)), "__code__", None) for number in signal.valid_signals()}
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -50,31 +50,31 @@ def _function_of(handler: Any) -> Any:
 
 
 def line_of(part: str, error: Exception, consequence: str) -> str:
-    """A mistake in a line, for people."""
+    """One line about a failure, for people."""
     what = " ".join(f"{type(error).__name__}: {error}".split())
     return f"stoker's {part} failed ({what:.200}): {consequence}; please report it with the records of this run"
 
 
 def trace_of(error: Exception) -> str:
-    """The traceback, for whoever mends it."""
+    """The traceback, for the records."""
     return "".join(traceback.format_exception(error))
 
 
 class BestEffort:
-    """Attempts what may fail without harm. A part that has failed is told, once, and not attempted again."""
+    """Attempts what may fail without harm. A part that fails is reported once and not attempted again."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._failed: set[str] = set()
 
     def attempt(self, part: str, act: Callable[[], _T], otherwise: _T, *, then: str) -> _T:
-        """What ``act`` returns, ``otherwise`` where it fails now or has failed before.
+        """What ``act`` returns, or ``otherwise`` if it fails now or has failed before.
 
         Args:
             part: what is attempted, in words.
             act: attempts it.
-            otherwise: stands for its result.
-            then: what its failure means to a person, as half a sentence.
+            otherwise: the result of a failure.
+            then: what a failure means for people, as half a sentence.
         """
         if part in self._failed:
             return otherwise
@@ -86,21 +86,21 @@ class BestEffort:
             return otherwise
 
     def failed(self, part: str, error: Exception, then: str) -> None:
-        """A part has failed."""
+        """Reports that a part has failed, once."""
         if part not in self._failed:
             self._failed.add(part)
             self._tell(part, error, then)
 
 
 class Unfailing:
-    """Stands for an object that is only told things: once it has failed at one, it is not told that any more.
+    """A proxy for an object whose methods return nothing: a method that has failed once is not called again.
 
     Args:
         inner: the object.
-        effort: attempts the calls.
+        effort: reports the failure.
         part: what the object does, in words.
         then: what its failure means, as half a sentence.
-        together: a failure of one method ends all: they count what belongs together.
+        together: whether a failure of one method ends all, since their counts belong together.
     """
 
     def __init__(self, inner: object, effort: BestEffort, part: str, then: str, *, together: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""Names of other libraries that stoker replaces, and gives back.
+"""Replaces attributes of other libraries, and restores them.
 
-Nothing is replaced by an import: what replaces has a beginning and an end. What somebody else has replaced since is
-left alone, because taking ours away would take theirs away as well.
+Importing stoker replaces nothing: each replacement has a beginning and an end. What other code has replaced since is
+left alone, because restoring the original would undo that as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _logger = logging.getLogger("stoker")
 
 @dataclass(frozen=True, slots=True)
 class _Attribute:
-    """What an object has under a name itself; what it inherits is not its own."""
+    """An attribute of an object itself, not one that it inherits."""
 
     owner: Any
     name: str
@@ -41,7 +41,7 @@ class _Attribute:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """What a table has under a key."""
+    """An item of a table."""
 
     table: MutableMapping[Any, Any]
     key: Hashable
@@ -68,7 +68,7 @@ class _Change:
 
 
 class Patches:
-    """What is replaced for one purpose; as a context, for the length of its block.
+    """The replacements for one purpose; as a context manager, restored at the end of its block.
 
     Args:
         purpose: in a few words, as ``stoker doctor`` shows it.
@@ -88,30 +88,30 @@ class Patches:
         self.restore()
 
     def set(self, owner: Any, name: str, value: Any, *, adds: bool = False) -> None:
-        """Replaces an attribute until :meth:`restore`; nothing where it is this value already.
+        """Replaces an attribute until :meth:`restore`; does nothing if it has this value already.
 
         Args:
             owner: a module, a class or another object that has a ``__dict__``.
             name: of the attribute, which may be inherited.
-            value: in its place; for a class as its ``__dict__`` would hold it.
-            adds: the name need not be there.
+            value: the replacement; for a class as its ``__dict__`` would hold it.
+            adds: whether the name may be missing.
 
         Raises:
-            AttributeError: it is not there.
+            AttributeError: the name is missing.
         """
         place = _Attribute(owner, name)
         if not adds and not hasattr(owner, name):
-            raise AttributeError(f"`{place}` must be there to be replaced, and is not; is its library a newer one?")
+            raise AttributeError(f"`{place}` must exist to be replaced, and does not; is its library too new?")
         self._change(place, value)
 
     def set_item(self, table: MutableMapping[Any, Any], key: Hashable, value: Any, name: str) -> None:
-        """Likewise an item of a table, which need not be there.
+        """Likewise replaces an item of a table, which may be missing.
 
         Args:
-            table: of a library.
+            table: a library's.
             key: of the item.
-            value: in its place.
-            name: of the table, for people.
+            value: the replacement.
+            name: the table's, for people.
         """
         self._change(_Item(table, key, name), value)
 
@@ -122,11 +122,11 @@ class Patches:
             self._changes.append(_Change(place, value, before))
 
     def restore(self) -> list[str]:
-        """Puts back what was there, last first.
+        """Restores what was there, last first.
 
         Returns:
-            Names that somebody else has replaced since. They stay as they are, are told in a line of the log, and can
-            be put back by a later call, once they hold ours again.
+            Names that other code has replaced since. They stay as they are and are logged as warnings; a later call
+            restores them once they hold our replacement again.
         """
         left: list[_Change] = []
         while self._changes:
@@ -140,7 +140,7 @@ class Patches:
         names = list(dict.fromkeys(str(change.place) for change in left))
         for name in names:
             _logger.warning(
-                "`%s` must hold what stoker put there (%s) to be put back, and somebody else has replaced it since; "
+                "`%s` must hold stoker's replacement (%s) to be restored, and other code has replaced it since; "
                 "it stays as it is",
                 name,
                 self.purpose,
@@ -149,7 +149,7 @@ class Patches:
 
     @property
     def names(self) -> list[str]:
-        """What is replaced now, in the order in which it was."""
+        """Names that are replaced now, in the order of replacement."""
         return list(dict.fromkeys(str(change.place) for change in self._changes))
 
 

@@ -1,8 +1,8 @@
-"""Functions of ours that stand at another place of the source, so that warnings are told, and filtered, as of there.
+"""Copies of our functions located elsewhere in the source, so that warnings are shown and filtered as if from there.
 
-``warnings.warn`` looks at the stack for a file, a line and a module: those of whoever called what warns. Where a
-function of ours does a step in the place of torch's loader, or makes a call of the program's on its behalf, it would
-be named; so it takes that step through a copy of a small function that python believes to be written there.
+``warnings.warn`` takes file, line and module from the stack: those of the caller of the function that warns. A function
+of ours that acts for torch's loader, or makes a call on the program's behalf, would be named as that caller; so it acts
+through a copy of a small function that python believes to be written at the other place.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _at_frames: dict[tuple[int, int], tuple[types.CodeType, Callable[..., Any]]] = {
 
 
 def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls: a template for the functions below."""
+    """Calls a function: a template for the functions below."""
     return function(*args, **kwargs)
 
 
 def standing_in(template: _Template, function: Callable[..., Any], text: str) -> _Template:
-    """A copy of ``template`` that stands in another function, at the first line that contains ``text``.
+    """A copy of ``template`` located in another function, at the first line that contains ``text``.
 
     Args:
         template: a function with one line of code, which refers to its arguments and to builtins only.
-        function: written in Python.
-        text: where there is no such line (another version of a library), the copy stands at the function's head.
+        function: one that is written in Python.
+        text: if no line contains it (another version of a library), the copy is located at the function's first line.
     """
     code = function.__code__
     lines = linecache.getlines(code.co_filename)
@@ -40,7 +40,7 @@ def standing_in(template: _Template, function: Callable[..., Any], text: str) ->
 
 
 def calling_as(frame: types.FrameType) -> Callable[..., Any]:
-    """A copy of :func:`call` that stands where a frame is at this moment."""
+    """A copy of :func:`call` located where a frame is now."""
     code = frame.f_code
     key = (id(code), frame.f_lasti)
     found = _at_frames.get(key)
@@ -49,7 +49,7 @@ def calling_as(frame: types.FrameType) -> Callable[..., Any]:
     if len(_at_frames) >= _MOST_SITES:
         _at_frames.clear()
     made = _copy(call, code, frame.f_lineno or code.co_firstlineno, frame.f_globals)
-    _at_frames[key] = code, made  # with the code, whose id is another's once it is gone
+    _at_frames[key] = code, made  # keeps the code alive, so that its id is not reused
     return made
 
 

@@ -1,6 +1,7 @@
-"""How far something is, how fast it goes, and when it will be done: the figures, and one line that shows them.
+"""Progress, rate and remaining time: the figures, and one line that shows them.
 
-The figures take the time as an argument. The line is drawn in place on a terminal; elsewhere it is a line now and then.
+The figures take the time as an argument. The line is redrawn in place on a terminal; elsewhere a new one is printed now
+and then.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ _ERASE = "\r\x1b[K"
 
 
 class ProgressRate:
-    """What was done over the last seconds."""
+    """The rate over the last seconds."""
 
     def __init__(self, now: float) -> None:
-        """Starts.
+        """Starts with nothing done.
 
         Args:
-            now: any clock in seconds; the same one ever after.
+            now: time of any clock, in seconds; all later times are of the same one.
         """
         self._marks: deque[tuple[float, int]] = deque([(now, 0)])
 
     def mark(self, now: float, done: int) -> None:
-        """Takes in how much is done in all."""
+        """Records how much is done in total."""
         self._marks.append((now, done))
         while len(self._marks) > 2 and self._marks[1][0] <= now - _WINDOW_S:
             self._marks.popleft()
 
     def per_s(self) -> float:
-        """How much is done a second, over the last ten; 0 while that is not known."""
+        """How much is done per second, over the last ten; 0 while unknown."""
         (begin, before), (end, done) = self._marks[0], self._marks[-1]
         return (done - before) / (end - begin) if end > begin else 0.0
 
@@ -51,7 +52,7 @@ class ProgressRate:
 
 
 def draw_bar(frac: float, cells: int = _BAR_CELLS, *, unicode: bool = True) -> str:
-    """A share in [0, 1] as so many cells; eighths of a cell where the terminal has them."""
+    """A bar for a share in [0, 1]; with eighths of a cell if ``unicode``."""
     frac = min(1.0, max(0.0, frac))
     if not unicode:
         full = int(frac * cells)
@@ -64,15 +65,15 @@ def draw_bar(frac: float, cells: int = _BAR_CELLS, *, unicode: bool = True) -> s
 def write_progress(
     label: str, done: int, total: int, pace: ProgressRate, *, unicode: bool = True, bar: bool = True
 ) -> str:
-    """One line: how much of how much, the rate, the remaining time.
+    """One line: the amount done and in total, the rate, the remaining time.
 
     Args:
-        label: what is going on.
+        label: what is being done.
         done: bytes.
-        total: bytes; 0 where that is not known yet.
-        pace: of the bytes that are really moved.
+        total: bytes; 0 while unknown.
+        pace: rate of the bytes that are really moved.
         unicode: whether the terminal shows it.
-        bar: whether one is drawn.
+        bar: whether to draw one.
     """
     frac = done / total if total else 0.0
     edges = ("▕", "▏") if unicode else ("[", "]")
@@ -85,7 +86,7 @@ def write_progress(
 
 
 class ProgressLine:
-    """Shows progress while something runs; says nothing where it is over at once.
+    """Shows the progress of a task; shows nothing if it is over at once.
 
     Note: any thread may report; draws at most ten times a second.
     """
@@ -94,15 +95,15 @@ class ProgressLine:
         """Shows nothing yet.
 
         Args:
-            label: what is going on.
+            label: what is being done.
             total: bytes; can be set later.
             stream: standard error, mostly; None shows nothing.
-            quiet: nor does this.
+            quiet: whether to show nothing.
         """
         self.label, self.total, self.done = label, total, 0
         self._skipped = 0
         self.note = ""
-        """What else to say, at the end of the line; all there is to say while the total is not known."""
+        """Text for the end of the line; the only text while the total is unknown."""
         self._stream = None if quiet else stream
         self._live = self._stream is not None and _is_live(self._stream)
         self._unicode = (getattr(stream, "encoding", None) or "ascii").lower().startswith("utf")
@@ -120,11 +121,11 @@ class ProgressLine:
         self.close()
 
     def advance(self, num_bytes: int, *, moved: bool = True) -> None:
-        """Adds what was done.
+        """Adds bytes that are done.
 
         Args:
-            num_bytes: of it.
-            moved: False for what was there before, which says nothing about the pace.
+            num_bytes: how many.
+            moved: False for bytes that were there before, which do not count for the rate.
         """
         with self._lock:
             self.done += num_bytes
@@ -137,7 +138,7 @@ class ProgressLine:
                 self._draw()
 
     def close(self) -> None:
-        """Takes the line away."""
+        """Erases the line."""
         with self._lock:
             if self._shown and self._live:
                 self._put(_ERASE)
@@ -159,7 +160,7 @@ class ProgressLine:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            self._stream = None  # closed: what runs goes on
+            self._stream = None  # closed: the task continues
 
 
 def _is_live(stream: TextIO) -> bool:

@@ -1,4 +1,4 @@
-"""Lines of stoker's own on standard error."""
+"""Lines that stoker itself writes to standard error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def say(text: str) -> None:
-    """Writes a line to standard error; nothing where that is missing, closed or full: nobody can be told then."""
+    """Writes a line to standard error; does nothing if that is missing, closed or full."""
     try:
         sys.stderr.write(f"stoker: {text}\n")
     except (AttributeError, OSError, ValueError):

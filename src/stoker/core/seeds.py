@@ -1,7 +1,7 @@
-"""Seeds as pure functions: a sample's random numbers depend on where it stands in the run, not on who computes it.
+"""Seeds as pure functions: a sample's random numbers depend on its place in the run, not on the process.
 
 Source: counter-based seeding as in JAX and tf.data's stateless ops; the key is (base seed, iteration, position,
-index). The position is needed beside the index because samplers with replacement repeat indices.
+index). The position is part of it because samplers with replacement repeat indices.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How a capability declares its settings: a frozen struct that checks itself, each field with its rule and its help.
 
 All else follows from the field: option of `stoker run` and its help, environment variable, key in files, row of
-`stoker config show`, and the JSON by which processes hand settings on. Which settings there are is none of its
-business, nor where values come from: that is ``core/settings_sources.py``.
+`stoker config show`, and the JSON that passes settings between processes. Which settings exist is not defined here,
+nor where values come from (``core/settings_sources.py``).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from stoker.core.errors import ConfigError
 from stoker.core.units import parse_bytes, parse_seconds
 
 LEAST_BYTES = 1 << 20
-"""Of any memory or disk that is to be used: no batch, page or process fits into less, and `5` is meant as `5GiB`."""
+"""Least size of memory or disk to use: no batch, page or process fits into less, and `5` is meant as `5GiB`."""
 
 
 class ArgumentError(ConfigError, ValueError):
-    """A setting that a program gives as an argument of a function has a wrong value."""
+    """A setting that a program passes as an argument of a function has a wrong value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What a field says to people, in its type: ``workers: Annotated[int | None, count("N", "…", least=0)]``."""
+    """How people see a field, given in its type: ``workers: Annotated[int | None, count("N", "…", least=0)]``."""
 
     form: str
     """How `--help` writes a value; empty for a switch, ``[=DIR]`` for a value that may be left out."""
@@ -40,11 +40,11 @@ class Option:
     rule: str
     """What a value must be, as the end of "must be ..."."""
     accepts: Callable[[Any], bool]
-    """Whether a value keeps the rule; may raise ValueError with what is wrong."""
+    """Whether a value follows the rule; may raise ValueError with what is wrong."""
     read: Callable[[str], object] = str
-    """Value of a text; raises ValueError for a text that means nothing."""
+    """Parses a text; raises ValueError for one without meaning."""
     field: str = ""
-    """What the field is called among all settings, where that is not its own name behind the struct's prefix."""
+    """The field's name among all settings, if not its own name after the struct's prefix."""
     also: str = ""
     """A second environment variable."""
     is_path: bool = False
@@ -78,7 +78,7 @@ def memory(text: str, field: str = "") -> Option:
 
 
 def choice(text: str, form: str = "") -> Option:
-    """One of a few words, which the field's ``Literal`` has."""
+    """One of the words of the field's ``Literal``."""
     return Option(form=form, text=text, rule="", accepts=bool)
 
 
@@ -125,7 +125,7 @@ class Key:
     """A setting as people write it."""
 
     path: tuple[str, ...]
-    """Attributes that lead to its value, from the settings that it was asked of."""
+    """Attributes that lead to its value, from the settings passed to :func:`keys_of`."""
     field: str
     """Its name among all settings, ``cache_size_bytes``: as ``stoker.feeding`` takes it and records keep it."""
     option: Option
@@ -184,7 +184,7 @@ class Key:
 
 
 class Handed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one process hands to another, as JSON by the names of fields."""
+    """Data that one process passes to another, as JSON by the names of fields."""
 
     def to_json(self) -> str:
         """One line that :meth:`from_json` of another process reads back."""
@@ -195,8 +195,8 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """What :meth:`to_json` wrote.
 
         Raises:
-            ConfigError: The text was not written by this version of stoker: a field that is not known here may ask
-                for what this version does not do.
+            ConfigError: The text was not written by this version of stoker: an unknown field may ask for something
+                that this version does not do.
         """
         try:
             return msgspec.convert(json.loads(text), cls)
@@ -212,12 +212,12 @@ class Settings(Handed, frozen=True, kw_only=True):
     """
 
     prefix: ClassVar[str] = ""
-    """Stands before the names of the fields, ``cache_``; files may have a table of that name."""
+    """Prefix of the fields' names, such as ``cache``; files may have a table of that name."""
     variables: ClassVar[tuple[str, ...]] = ()
-    """Environment variables under stoker's prefix that are none of these settings, and no mistake."""
+    """Environment variables with stoker's prefix that are valid without being settings."""
 
     def __post_init__(self) -> None:
-        """Checks each value; a struct that overrides it checks them together."""
+        """Checks each value; an override also checks them against each other."""
         for key in keys_of(type(self)):
             if len(key.path) == 1:
                 key.check(getattr(self, key.path[0]))
@@ -245,7 +245,7 @@ class Settings(Handed, frozen=True, kw_only=True):
 
     @classmethod
     def spell_out(cls, table: dict[str, object]) -> dict[str, object]:
-        """What a file's table named as the prefix says, by the names of keys."""
+        """The values of a file's table that is named like the prefix, by the names of keys."""
         return {f"{cls.prefix}-{name}": value for name, value in table.items()}
 
 
@@ -261,7 +261,7 @@ def _replaced(settings: _S, values: dict[tuple[str, ...], Any]) -> _S:
 
 
 def parts_of(kind: type[Settings]) -> Iterator[type[Settings]]:
-    """A struct of settings and those within it, outer ones first."""
+    """A struct of settings and those nested in it, outer ones first."""
     yield kind
     for hint in _hints(kind).values():
         if isinstance(hint, type) and issubclass(hint, Settings):
@@ -270,7 +270,7 @@ def parts_of(kind: type[Settings]) -> Iterator[type[Settings]]:
 
 @functools.cache
 def keys_of(kind: type[Settings]) -> tuple[Key, ...]:
-    """The keys of settings and of those within them, in the order of the fields, in which they are shown."""
+    """The keys of settings and of those nested in them, in the order of the fields, which is the order shown."""
     return tuple(_keys(kind, ()))
 
 

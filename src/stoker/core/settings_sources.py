@@ -1,7 +1,7 @@
 """Where settings come from: command line, environment, the project's file, the user's file, defaults, in this order.
 
-The first source that names a key wins, and its origin is kept so that `stoker config show` can say it. A key that no
-one knows is an error with a suggestion: a misspelt setting that is silently ignored costs a day.
+The first source that names a key wins, and its origin is kept for `stoker config show`. An unknown key is an error
+with a suggestion: a misspelt setting that is silently ignored costs a day.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PRECEDENCE = (
 """The sources in words, the strongest first."""
 
 _NEAR = 0.85
-"""From this likeness on (of difflib) a name is one of ours misspelt: a letter that lacks or is too many."""
+"""From this similarity (difflib's) on, a name counts as one of ours misspelt: a letter missing or too many."""
 
 _Values = dict[str, tuple[object, str]]
 S = TypeVar("S", bound=Settings)
@@ -53,10 +53,10 @@ def resolve(
     """The settings after all sources are merged.
 
     Args:
-        kind: Which settings. Those of one capability pass over names that are not near to its own: they may be those
-            of another one.
+        kind: Which settings. With those of one capability, names that are not similar to its own are skipped: they may
+            belong to another one.
         command_line: Values by field name (``cpu_budget``) or option name (``cpu-budget``), as text or value. None
-            means that the option was not given; ``"auto"`` chooses automatic.
+            means that the option was not given; ``"auto"`` selects automatic.
         environ: The environment; this process's own by default.
         cwd: Where the search for the project's file starts; the working directory by default.
 
@@ -79,7 +79,7 @@ def resolve(
     try:
         settings = kind.of(**{field: value for field, (value, _) in merged.items()})
     except ConfigError as error:
-        # Each value is right by itself: the two that do not fit together may come from two places.
+        # Each value alone is valid: the two that conflict may come from two sources.
         where = " and ".join(origins[field] for field in cast("tuple[str, ...]", error.fields.get("together", ())))
         raise ConfigError(f"{error.args[0]} (from {where})", **error.fields) from error
     return Resolved(settings=settings, origins=origins)
@@ -109,7 +109,7 @@ class _Reader:
         return values
 
     def project(self, cwd: Path) -> _Values:
-        """Settings of the nearest file that speaks of stoker; a ``pyproject.toml`` without our table is passed over."""
+        """Settings of the nearest file for stoker; a ``pyproject.toml`` without our table is skipped."""
         for folder in (cwd.absolute(), *cwd.absolute().parents):
             own_file, project_file = folder / "stoker.toml", folder / "pyproject.toml"
             if os.path.isfile(own_file):  # unlike Path.is_file, silent about folders that may not be searched
@@ -140,7 +140,7 @@ class _Reader:
         return values
 
     def _flat(self, table: Mapping[str, object]) -> dict[str, object]:
-        """The table with those in it that are named as a capability's prefix spelt out; a switch is its ``on``."""
+        """The table with those nested under a capability's prefix flattened; a switch there is its ``on``."""
         flat = dict(table)
         for part in parts_of(self._kind):
             value = flat.get(part.prefix) if part.prefix else None

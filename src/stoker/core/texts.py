@@ -1,4 +1,4 @@
-"""Text of unknown origin: names of files are bytes, and python keeps those that are no UTF-8 as lone surrogates."""
+"""Text of unknown origin: names of files are bytes, and python keeps those that are not UTF-8 as lone surrogates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 def escaped(text: str) -> str:
-    r"""The text as it can be shown and written: bytes that are no UTF-8 as ``\xff``."""
+    r"""The text in a form that can be shown and written: bytes that are not UTF-8 as ``\xff``."""
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     except UnicodeEncodeError:  # surrogates of another origin
@@ -16,7 +16,7 @@ def escaped(text: str) -> str:
 
 
 def to_json(record: Any) -> bytes:
-    """A record as one line of JSON; what cannot be written is escaped."""
+    """A record as one line of JSON; what cannot be encoded is escaped."""
     try:
         return msgspec.json.encode(record)
     except UnicodeEncodeError:

@@ -1,12 +1,12 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
 # (torch's functions are untyped)
-"""Recording one step: which calls touched the batch or something made from it, and why a call is not stateless.
+"""Records one step: which calls touch the batch or anything made from it, and why a call is not stateless.
 
-The taint rule is SmartStage's with other seeds: whatever a call reads from outside the step is a constant only if its
-bytes turn out the same in every recorded step; parameters, large tensors and tensors that are written are state from
-the start. A trace holds results weakly, and a recorder the batch until the step begins, so that recording keeps nothing
-alive that the program drops.
+The taint rule is SmartStage's with other seeds: what a call reads from outside the step is a constant only if its bytes
+are the same in every recorded step; parameters, large tensors and tensors that are written to are state from the start.
+A recorder refers weakly to results and, until the step begins, to the batch, so that it keeps nothing alive that the
+program drops.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from stoker.graph.torch_private import (
 MAX_CONSTANT_BYTES = 1 << 20
 """Larger tensors from outside the step are state: comparing them in every step would cost more than it saves."""
 MAX_ALL_CONSTANTS_BYTES = 1 << 26
-"""Outside tensors of one step together: copies of them are kept, and compared in every step."""
+"""Limit for all outside tensors of a step together: they are copied, and compared in every step."""
 MAX_CALLS = 2000
 """A step with more stateless calls is recorded up to here."""
 _MAX_USES = 10 * MAX_CALLS
@@ -70,20 +70,20 @@ Ambient = tuple[bool, torch.dtype, torch.dtype, torch.device | None]
 
 
 def ambient() -> Ambient:
-    """What decides about results beside arguments: autocast on the CPU, its type, default type and device."""
-    enabled = _is_autocast_enabled("cpu")  # asked at every call that is verified
+    """State besides arguments that decides results: autocast on the CPU, its dtype, default dtype and device."""
+    enabled = _is_autocast_enabled("cpu")  # runs for every verified call
     kind = torch.get_autocast_dtype("cpu") if enabled else _UNUSED
     return enabled, kind, _get_default_dtype(), devices.CURRENT_DEVICE
 
 
 _is_autocast_enabled, _get_default_dtype = torch.is_autocast_enabled, torch.get_default_dtype
 _UNUSED = torch.bfloat16
-"""Stands for autocast's type where there is no autocast."""
+"""Stands for autocast's dtype while autocast is off."""
 
 
 @dataclass(slots=True)
 class Call:
-    """A stateless call as it was seen in one step."""
+    """A stateless call as seen in one step."""
 
     function: Function
     path: str
@@ -93,12 +93,12 @@ class Call:
     container: str
     is_view: bool
     same_as: tuple[int | None, ...]
-    """For each output the value that it is itself (``x.contiguous()`` may return ``x``)."""
+    """For each output, the known value that it is (``x.contiguous()`` may return ``x``)."""
     seconds: float
     site: str
     ambient: Ambient
     random: int = -1
-    """Place among the random calls of the step, which draw from streams of the work item's own; -1: it draws none."""
+    """Index among the step's random calls, each of which draws from a stream of the work item; -1: not random."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Use:
     why: str
     site: str
     after: int
-    """Stateless calls before it."""
+    """Number of stateless calls before it."""
 
 
 @dataclass(slots=True)
@@ -124,22 +124,22 @@ class Trace:
     uses: list[Use] = field(default_factory=list[Use])
     constants: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     alive: frozenset[int] | None = None
-    """Values still referred to right after the last stateless call; None where that was not looked at."""
+    """Values still referred to right after the last stateless call; None if not determined."""
     step_s: float = 0.0
     busy_s: float = 0.0
     """Processor time of the step in all threads."""
     bare: bool = False
-    """The recorder could not see the whole step (compiled code); what it saw holds."""
+    """The recorder could not see the whole step (compiled code); what it saw is valid."""
 
 
 class Recorder:
-    """Sees the calls of one step.
+    """Records the calls of one step.
 
     Args:
-        leaves: tensors of the batch.
+        leaves: tensors and other leaves of the batch.
         signature: what the batch looks like.
-        expected_calls: stateless calls of the step recorded before; 0 when there is none.
-        seed: of the work item, where random calls on the batch draw from streams of its own.
+        expected_calls: number of stateless calls in the step recorded before; 0 if there is none.
+        seed: the work item's, if random calls on the batch draw from its streams.
     """
 
     def __init__(
@@ -152,14 +152,14 @@ class Recorder:
         self._refs: list[Callable[[], torch.Tensor | None]] = []
         self._versions: list[int] = []
         self._memory: list[int] = []
-        """By number of value, its storage; 0 where there is none to be known by."""
+        """Storage of each value, by the value's number; 0 if it is not tracked."""
         self._quiet: set[Function] = set()
-        """Functions that were seen to draw no random numbers."""
+        """Functions observed to draw no random numbers."""
         self._storages: dict[int, set[int]] = {}
-        self._tainted: dict[int, torch.UntypedStorage] = {}  # kept, so that its address is not used again
+        self._tainted: dict[int, torch.UntypedStorage] = {}  # kept, so that its address is not reused
         self._batch = [weakref.ref(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self._leaves: list[Any] = []
-        """Those of the batch, from the beginning of the step on."""
+        """Leaves of the batch, held from the beginning of the step on."""
         self._expected_calls = expected_calls
         self.began = self.done = False
         self.error: Exception | None = None
@@ -177,14 +177,14 @@ class Recorder:
 
     @property
     def dropped(self) -> bool:
-        """Whether the program has dropped the tensors of the batch before the step began."""
+        """Whether the program dropped the tensors of the batch before the step began."""
         tensors = [leaf for leaf in self._batch if isinstance(leaf, weakref.ref)]
         return not self._leaves and bool(tensors) and all(tensor() is None for tensor in tensors)
 
     # -- what the mode calls -----------------------------------------------------------------------------------------
 
     def call(self, function: Function, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
-        """Runs a call and takes down what it tells."""
+        """Runs a call and records what it shows."""
         if self.done:
             return run(function, args, kwargs)
         if self.trace.alive is None and len(self.trace.calls) == self._expected_calls > 0:
@@ -193,7 +193,7 @@ class Recorder:
         if kind is Effect.METADATA:
             return run(function, args, kwargs)
         if kind is Effect.ESCAPES and self.began and simple_name(function) == "backward":
-            self.done = True  # what follows is not the beginning of a step any more
+            self.done = True  # what follows is no longer the beginning of a step
         tensors = tensors_in(args, kwargs) if kwargs else tensors_in(args)
         numbers = [self._number(tensor) for tensor in tensors]
         inputs = tuple([n for n in numbers if n is not None and not self._is_written(n)])
@@ -210,7 +210,7 @@ class Recorder:
         return self._computing(function, args, kwargs, tensors, numbers, inputs, run)
 
     def finish(self, step_s: float, busy_s: float) -> Trace:
-        """The step is over, or can be followed no further."""
+        """Ends the recording: the step is over, or cannot be followed further."""
         self.done = True
         if self.trace.alive is None:
             self.trace.alive = self._alive()
@@ -219,7 +219,7 @@ class Recorder:
         return self.trace
 
     def _begin(self) -> None:
-        """A call touches the batch, which is held until the step is over: versions tell what is written to it."""
+        """Begins the step: a call touches the batch, which is held to its end so that versions show writes to it."""
         self.began = True
         if not self._leaves:
             self._leaves = [leaf() if isinstance(leaf, weakref.ref) else leaf for leaf in self._batch]
@@ -228,7 +228,7 @@ class Recorder:
             self._versions_of_batch = [version for _, version in marked]
 
     def _wait(self) -> None:
-        """What has touched the batch was no beginning."""
+        """Undoes :meth:`_begin`: the call that touched the batch did not begin the step."""
         self.began = False
         self._leaves, self._tensors_of_batch, self._versions_of_batch = [], [], []
 
@@ -237,7 +237,7 @@ class Recorder:
     def _impure(
         self, function: Function, kind: Effect, args: Any, kwargs: Any, inputs: tuple[int, ...], run: Run
     ) -> Any:
-        """A call that writes, or lets be written: everything on the memory it touches is state from here on."""
+        """Runs a call that writes or hands out memory: everything in that memory is state from here on."""
         if kind is Effect.ESCAPES:
             touched, why = tensors_in(args, kwargs), f"its memory is handed out by `{simple_name(function)}`"
         else:
@@ -260,7 +260,7 @@ class Recorder:
         inputs: tuple[int, ...],
         run: Run,
     ) -> Any:
-        """Makes a call, and records it unless something about it is not stateless."""
+        """Runs a call, and records it if it is stateless."""
         num_constants = len(self.trace.constants)
         why, arguments, keywords = self._taken_apart(function, args, kwargs)
         if why:
@@ -286,7 +286,7 @@ class Recorder:
             return result
         same_as = tuple([self._number(tensor) for tensor in outputs])
         if None not in same_as and all(same is not None and same < len(self._batch) for same in same_as):
-            # The batch as it was, moved to the device where it is: no beginning for a loader that fetches ahead.
+            # A loader that fetches ahead moved the batch to the device where it already is: not the step's beginning.
             del self.trace.constants[num_constants:]
             if not self.trace.calls and not self.trace.uses:
                 self._wait()
@@ -313,7 +313,7 @@ class Recorder:
         return result
 
     def _taken_apart(self, function: Function, args: Any, kwargs: Any) -> tuple[str, _Arguments, _Keywords]:
-        """Why a call cannot be moved, as far as that is known before it is made; its arguments where it can."""
+        """Why a call cannot be moved, as far as known before it runs; else its arguments."""
         why = self._refusal(function)
         if why:
             return why, (), ()
@@ -326,27 +326,27 @@ class Recorder:
         return "", arguments, keywords
 
     def _refuse(self, function: Function, inputs: tuple[int, ...], why: str, num_constants: int) -> None:
-        """A call stays where it is; of the constants only those before it are needed."""
+        """Notes that a call stays; drops the constants that were recorded for it."""
         del self.trace.constants[num_constants:]
         self._use(function, inputs, why)
 
     def _stream_of(self, function: Function) -> int:
-        """Which stream of the work item's own a call draws from; -1: none."""
+        """Which of the work item's random streams a call draws from; -1: none."""
         if self._seed is None or not is_random(function):
             return -1
         self._num_random += 1
         return self._num_random - 1
 
     def _has_drawn(self, function: Function, before: bytes) -> bool:
-        """Whether a call has changed the state of the generators."""
+        """Whether a call has changed the state of torch's generator."""
         if _random_state() != before:
             return True
         if not is_random(function) and not is_marked(function):
-            self._quiet.add(function)  # asking costs 4 us; the first prepared batches are compared all the same
+            self._quiet.add(function)  # checking costs 4 us; the first prepared batches are compared anyway
         return False
 
     def _share_memory(self, made: Iterable[int], tensors: list[torch.Tensor], known: list[int | None]) -> bool:
-        """Whether values lie in the memory of one of the tensors that they were made from."""
+        """Whether values share memory with one of the tensors that they were made from."""
         memory = self._memory
         of_made = [memory[n] for n in made]
         for tensor, n in zip(tensors, known, strict=True):
@@ -360,7 +360,7 @@ class Recorder:
             return run(function, args, kwargs)
 
     def _refusal(self, function: Function) -> str:
-        """Why a call that computes cannot be moved, as far as that is known before it is made."""
+        """Why a call that computes cannot be moved, as far as known before it runs."""
         always = _refusal_of(function, self._seed is not None)
         if always:
             return always
@@ -393,7 +393,7 @@ class Recorder:
         return Argument(Form.CONSTANT, len(self.trace.constants) - 1)
 
     def _objects_in(self, parts: Iterable[Any]) -> tuple[int, ...]:
-        """The leaves among the arguments that are no tensors, as long as the program has not changed them."""
+        """Leaves among the arguments that are not tensors and that the program has not changed."""
         numbers: list[int] = []
         for part in parts:
             number = self._objects.get(id(part))
@@ -430,7 +430,7 @@ class Recorder:
         return number
 
     def _track(self, tensor: torch.Tensor, producer: int | None, position: int) -> int:
-        """A plain tensor that is to be known again: half of what recording a call costs is spent here."""
+        """Registers a plain tensor so that it is recognised later: half of the cost of recording a call."""
         number, reference, memory = len(self._refs), weakref.ref(tensor), identity_of(tensor.untyped_storage())
         shape, dtype = tuple(tensor.shape), _dtype_name(tensor.dtype)
         value = Value(number, producer, position, shape, tensor.stride(), dtype, "cpu", tensor.nbytes)
@@ -473,7 +473,7 @@ class Recorder:
                 self._ids.pop(id(alive), None)
 
     def _check_versions(self, why: str | Function) -> None:
-        """What names do not say: a leaf that was written to all the same, by a function or for a reason."""
+        """Finds leaves written to although no name shows it; ``why``: the function, or a reason in words."""
         versions = versions_of(self._tensors_of_batch)
         if versions == self._versions_of_batch:
             return
@@ -497,13 +497,13 @@ class Recorder:
 def _why_not(
     function: Function, args: Any, tensors: list[torch.Tensor], outputs: list[torch.Tensor], inputs: tuple[int, ...]
 ) -> str:
-    """Why a call cannot be moved for what it has made; empty where it can."""
+    """Why a call's result keeps it from being moved; empty if nothing does."""
     if not outputs:
         return "its result goes to Python" if inputs else "none"
     if [tensor for tensor in outputs if tensor.requires_grad or not is_plain(tensor)]:
         return why_unmovable(outputs)
     if rounds_by_threads(function, args, tensors, outputs):
-        return "it rounds as the number of threads says, and data workers have one"
+        return "its rounding depends on the number of threads, and data workers have one"
     return ""
 
 
@@ -516,7 +516,7 @@ def _nothing() -> None:
 
 
 def _describe_object(number: int, leaf: Any, position: int) -> Value:
-    """A leaf that is no tensor."""
+    """The value for a leaf that is not a tensor."""
     array = isinstance(leaf, np.ndarray)
     shape = tuple(leaf.shape) if array else (len(leaf),)
     kind = str(leaf.dtype) if array else f"{type(leaf).__name__} of {type(leaf[0]).__name__}"
@@ -546,7 +546,7 @@ def site() -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _program_file(module: str, path: str) -> str:
-    """The file of a frame as it is shown, from here if it is below; empty for torch's and stoker's own."""
+    """The file of a frame as shown to people; empty for the files of torch and stoker."""
     if module == "torch" or module.startswith(("torch.", "stoker.")):
         return ""
     return file_shown(path)
@@ -554,7 +554,7 @@ def _program_file(module: str, path: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _refusal_of(function: Function, seeded: bool) -> str:
-    """Why no call of a function is moved; ``seeded`` where random ones draw from streams of the work item's own."""
+    """Why no call of a function is moved; ``seeded``: random calls draw from streams of the work item."""
     if not path_of(function):
         if is_marked(function):
             return f"`{simple_name(function)}` is not defined at the top of a module, so no worker finds it"
