@@ -1,4 +1,4 @@
-"""How many CPU cores each may use: the ranks of a host, and the active loaders of a process.
+"""How many CPU cores each rank of a host, and each active loader of a process, may use.
 
 Pure functions, and a small ledger that the loaders of a process share. A loader that is not being read (a validation
 loader during training) demands nothing and so costs the others nothing.
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from threading import Lock
 
 FORGET_S = 5.0
-"""A loader without a request for this long is idle: its iteration ended, or the program is elsewhere."""
+"""A loader without a request for this long is idle: its iteration ended, or the program does something else."""
 FORGET_GAPS, FORGET_LEAST_S = 3.0, 0.5
-"""A loader is also idle after this many of its usual gaps, but no sooner than this: a validation loader with four
+"""A loader is also idle after this many of its usual gaps, but no sooner than the latter: a validation loader with four
 requests a second must not halve the budget of the next five seconds of training."""
 
 
@@ -47,7 +47,7 @@ def ranks_of_group(world_size: int, *, devices: int, meets_here: bool) -> int:
         world_size: ranks of the group on all hosts.
         devices: accelerators that this process sees; with several, each belongs to one rank.
         meets_here: whether the ranks meet at an address of this host. Most such programs run on one host, so all ranks
-            then count as local: too small a share costs less than cores that two ranks count on.
+            then count as local: too small a share costs less than cores that two ranks both count on.
     """
     if devices > 1:
         return min(world_size, devices)
@@ -73,12 +73,12 @@ def fair_shares(total: float, demands: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class _Demand:
-    """What a loader asked for last."""
+    """A loader's last request."""
 
     cores: float
     at_s: float
     gap_s: float
-    """Time since it asked before."""
+    """Time since its previous request."""
 
     def is_live(self, now_s: float) -> bool:
         """Whether it is still being read."""
@@ -97,7 +97,7 @@ class CpuLedger:
         self._lock = Lock()
 
     def join(self) -> CpuShare:
-        """A share for one more loader."""
+        """Adds a loader and returns its share."""
         with self._lock:
             self._next += 1
             return CpuShare(self, self._next)
@@ -128,7 +128,7 @@ class CpuShare:
         self._member = member
 
     def cores(self, demand_cores: float, now_s: float) -> float:
-        """Cores this loader may use now; says what it could use (0.0 when idle, infinite when it takes all)."""
+        """Cores this loader may use now, given those it could use (0.0 when idle, infinite if it takes all)."""
         return self._ledger.ask(self._member, demand_cores, now_s)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ STEP_CLIP = 5.0
 PAUSE_S = 1.0
 """A silence shorter than this is never a pause."""
 GAP_S = 0.1
-"""Time between two windows that is no part of an iteration."""
+"""A longer gap between two windows means that another iteration has begun."""
 SHIFT_RATIO = 1.4
 SHIFT_SIGMAS = 5.0
 RECENT_WINDOWS = 4
@@ -57,7 +57,7 @@ class ObservedWindow:
 
 
 QUEUE_MOVES = 0.25
-"""Items made and delivered differ by more than this share of the larger: the queue between them fills or empties."""
+"""If items made and delivered differ by more than this share of the larger, the queue between fills or empties."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,14 @@ class View:
     """Mean number of data workers."""
     span_s: float
     total_s: float
-    """Time that the program waited or worked; long pauses left out."""
+    """Time that the program waited or worked, without long pauses."""
     windows: int
     steps: int
     items: int
     wait_frac: float
     """Share of ``total_s`` that the program waited for batches to be made: what more workers can shorten."""
     handover_frac: float = 0.0
-    """Share that it waited for stoker's own work on batches that were made: what they cannot."""
+    """Share that it waited for stoker's own work on finished batches: what more workers cannot shorten."""
     blocked_frac: float
     step: Estimate
     wall: Estimate
@@ -86,7 +86,7 @@ class View:
 
     @property
     def input_wait_frac(self) -> float:
-        """What a report calls input wait: for people."""
+        """Input wait as reports show it."""
         return min(1.0, self.wait_frac + self.handover_frac)
 
     @property
@@ -101,7 +101,7 @@ class View:
 
     @property
     def pace(self) -> float:
-        """Items that the busy workers make per second, from the items' own time: free of how deliveries bunch."""
+        """Items that the busy workers make per second, from the items' own time: unaffected by bunched deliveries."""
         return self.workers * (1.0 - self.blocked_frac) / self.wall.mean if self.wall.mean > 0.0 else 0.0
 
     @property
@@ -113,7 +113,7 @@ class View:
 
     @property
     def cpu_frac(self) -> float:
-        """CPU time over wall time of an item that never waits for a core; 1.0 when unknown, the careful side."""
+        """CPU time over wall time of an item that never waits for a core; 1.0 when unknown, to be careful."""
         wall_s = max(self.wall.mean - (self.stall_s or 0.0), self.cpu_s)
         return self.cpu_s / wall_s if wall_s > 0.0 else 1.0
 
@@ -123,7 +123,7 @@ class View:
 
         Work is conserved: ``workers * (1 - blocked) / effective item time = (1 - wait) / step``, so the ratio of
         effective item time (leases and transport included) to step needs no clock in the workers. While a queue fills
-        or, after workers were taken away, empties, it is not: then the workers' own clock says what an item takes.
+        or, after workers were removed, empties, this does not hold: then the workers' own clocks give the item time.
         """
         moving = abs(self.items - self.steps) > QUEUE_MOVES * max(self.items, self.steps)
         if self.wait_frac >= 0.9 or self.items == 0 or moving:
@@ -186,7 +186,7 @@ class WindowHistory:
         return _view([w for w in self._windows if w.observation.now_s - w.length_s >= start_s - 1e-9])
 
     def whole(self) -> View | None:
-        """All remembered windows, those before the last change included: item and step times, not queue states."""
+        """All remembered windows, also those before the last change: for item and step times, not the queue."""
         return _view(self._windows)
 
     def _settle(self, observation: Observation) -> None:
@@ -293,7 +293,7 @@ def _view(windows: Sequence[ObservedWindow]) -> View | None:
 
 
 def _without_pauses(windows: Sequence[ObservedWindow]) -> list[ObservedWindow]:
-    """The windows without those that a pause filled: a feed that observes inside ``next()`` reports it as a step."""
+    """The windows except those that a pause filled, which a feed that observes inside ``next()`` reports as a step."""
     steps = [w.observation.step_s for w in windows if w.observation.steps]
     longest_s = max(PAUSE_S, STEP_CLIP * statistics.median(steps)) if steps else math.inf
     return [w for w in windows if w.length_s <= PAUSE_S or w.observation.step_s * w.observation.steps <= longest_s]

@@ -34,39 +34,39 @@ LITTLE_WAIT = 0.02
 NO_WAIT = 0.01
 """Workers are only taken away while input wait is below this."""
 MUCH_WAIT = 0.2
-"""Above this a second of evidence is enough; between, several seconds are taken."""
+"""Above this input wait a second of evidence is enough; below, it takes several."""
 HEAVY_WAIT = 0.5
-"""Above this half of it is, and a short baseline: each second that is waited for more costs half a second of steps."""
+"""Above this half a second is enough, and a short baseline: each further second costs half a second of steps."""
 FIRST_WORKERS = 4
-"""A loader that declares none begins with as many as there are cores, but with no more than these."""
+"""Most workers that a loader starts with if it declares none; it gets one per core."""
 SURE = 0.15
-"""Relative error of the need up to which it may be jumped to."""
+"""Largest relative error of the needed number of workers at which to jump to it."""
 SURE_ENOUGH = 0.35
-"""The same where the program waits most of its time for items that only wait: a worker too many costs nothing."""
+"""The same if the program mostly waits, for items that hardly use the CPU: a worker too many costs nothing."""
 SHORT_BASELINE = 6
-"""Batches of one."""
+"""Batches of a short baseline."""
 SPARE = 0.1
-"""Workers above the need that stay, as a share of it (one worker at most): costs vary."""
+"""Spare workers to keep, as a share of the need (one worker at most): costs vary."""
 WORTH_IT = 0.03
 """The last worker added must bring this share of the rate."""
 LOADING_LOOP_STEP_S = 0.001
-"""A program with shorter steps does nothing but load: it has no rate that would be sufficient."""
+"""A program with shorter steps does nothing but load: no rate is sufficient for it."""
 SOME_BLOCKED = 0.02
-"""Share of their time that workers are idle from which a deeper queue may bring something."""
+"""Share of time that workers are blocked above which a deeper queue may help."""
 CPU_FULL = 0.95
 """Share of the CPU budget from which it counts as used up."""
 LITTLE_CPU = 0.1
-"""CPU time over wall time of items that no crowded machine makes of items that only compute."""
+"""CPU time over wall time of an item: where it is lower, contention for cores cannot be the only cause."""
 HARDLY_CPU = 0.05
-"""The same of items of which a few too many at a time cost nothing."""
+"""The same below which a few items too many at a time cost nothing."""
 PROOF = 0.7
 """Share of the proportional gain that workers beyond the cores must bring before many more are started."""
 CPU_BUSY = 0.75
-"""Share from which more workers than cores are suspected to be in each other's way; the program uses some as well."""
+"""Share of cores in use at which more workers than cores may slow each other down; the program uses some too."""
 
 
 class CoreShare(Protocol):
-    """Where several loaders of a process share one CPU budget (``stoker.scale.budget.CpuShare``)."""
+    """A loader's share of the process's CPU budget (``stoker.scale.budget.CpuShare``)."""
 
     def cores(self, demand_cores: float, now_s: float) -> float:
         """Cores this loader may use now, given those it could use."""
@@ -80,7 +80,7 @@ class WatchedChange:
     workers: int
     rate: float
     proof_pace: float | None = None
-    """Set for more workers than cores: what they must make to show that items wait, and not only for a core."""
+    """Set for more workers than cores: items per second that prove that items do not only wait for a core."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,12 @@ class JobAutoscaler:
     def start(self, declared_workers: int, prefetch_factor: int) -> Decision:
         """The first decision of an iteration: the declared workers, or those that the last iteration ended with.
 
-        A loader that declares none has no baseline to measure: the training process was it.
+        A loader that declares none has no baseline to measure: it loaded in the training process.
         """
         self._iteration += 1
         if self._iteration == 1:
             self._depth = max(1, prefetch_factor)
-            # The first batch, and what is in flight at its delivery: it was made while processes started.
+            # The first batch and those in flight at its delivery were made while processes started.
             self._warm_steps = 1 + max(1, declared_workers) * self._depth
             self._holding = declared_workers > 0
             cores = max(1, math.floor(self._cores * CPU_MARGIN))
@@ -205,7 +205,7 @@ class JobAutoscaler:
         """Workers that the program needs, and the relative error of that number."""
         error = max(view.wall.error_frac, view.step.error_frac)
         whole = self._history.whole()
-        # Where it waits most of the time, its own share is small, and the start of the iteration would blur it.
+        # Not if the program mostly waits: its steps take little time then, and the iteration's start would blur it.
         if error > SURE and view.wait_frac < HEAVY_WAIT and whole is not None and whole.step_s > 0.0:
             all_error = max(whole.wall.error_frac, whole.step.error_frac)
             if all_error < error:
@@ -224,7 +224,7 @@ class JobAutoscaler:
         return cpu if cpu.workers < limit.workers else limit
 
     def _cpu_ceiling(self, view: View) -> Limit:
-        """The CPU budget's ceiling; beyond it some may be tried one by one while use leaves room.
+        """The CPU budget's ceiling; while cores are free, a few workers beyond it may be tried.
 
         One for items that only compute, up to twice as many for items that mostly wait: those collide at random.
         """
@@ -271,7 +271,7 @@ class JobAutoscaler:
         if not _enough(view, span_s=0.75, items=items):
             return True
         grown = self._workers - trial.workers
-        if grown <= 0:  # a budget has taken back meanwhile what was to be tried
+        if grown <= 0:  # a smaller budget has undone the growth meanwhile
             self._trial = None
             return False
         gain = view.rate / trial.rate if trial.rate > 0.0 else math.inf
@@ -290,7 +290,7 @@ class JobAutoscaler:
         return True
 
     def _efficient(self, view: View, trial: WatchedChange, gain: float, each: float) -> bool:
-        """Whether a trial has plainly succeeded, so that no more evidence is waited for."""
+        """Whether a trial has plainly succeeded, so that it needs no more evidence."""
         if trial.proof_pace is not None:
             return view.pace >= trial.proof_pace and view.span_s >= 1.5
         least = PROOF if _loading(view) else 0.5
@@ -306,7 +306,7 @@ class JobAutoscaler:
             self._set_ceiling(self._workers, "more only slow each other down: others use the cores as well", now_s)
 
     def _take_back(self, view: View, trial: WatchedChange, gain: float, now_s: float) -> None:
-        """Goes to the number of workers that would give the reached rate without contention."""
+        """Shrinks to the number of workers that would give the reached rate without contention."""
         reason = f"{self._workers} brought {100 * (gain - 1):+.0f} %; {_bottleneck(view, self._cores)}"
         enough = trial.workers if gain <= 1.0 + WORTH_IT else self._workers
         back = trial.workers
@@ -378,7 +378,7 @@ class JobAutoscaler:
             self._reason = _count(self._workers, f"batch times vary; {wait}")
 
     def _may_hedge(self, view: View, needed: float, error: float) -> bool:
-        """Whether to add a worker against items that vary, beyond the mean need: long evidence, within half as many."""
+        """Whether to exceed the mean need by a worker because items vary: after long evidence, up to 1.5 times it."""
         lasting = view.wait_frac > 0.05 and error < 0.1 and view.span_s >= 10.0
         return lasting and self._memory.ceiling is None and self._workers < 1.5 * needed
 
@@ -387,7 +387,7 @@ class JobAutoscaler:
         return 2 ** min(self._reversals, 3) if direction != self._direction else 1
 
     def _goal(self, needed: float, loading: bool, *, sure: bool) -> int:
-        """Where to grow to: the model's number when it is well known, else at most twice as many."""
+        """The number to grow to: the model's if it is well known, else at most twice as many."""
         if loading:
             most = math.floor(1.0 / WORTH_IT)
             return min(2 * self._workers, most) if 1.1 * self._workers < most else self._workers
@@ -411,7 +411,7 @@ class JobAutoscaler:
             self._reason = _count(self._workers, limit.reason)
 
     def _careful(self, view: View, workers: int) -> tuple[int, bool]:
-        """Where to grow to at first, and whether that is to prove that items wait.
+        """The number to grow to first, and whether that must prove that items wait.
 
         On a machine that others use, items take longer and look as if they waited for something else. Before a jump
         to more workers than cores, a small one must raise the rate nearly in proportion.
@@ -425,7 +425,7 @@ class JobAutoscaler:
         return min(workers, math.ceil(1.5 * self._workers)), True
 
     def _deepen(self, now_s: float) -> bool:
-        """Doubles the queue of each worker where that is possible: an item that takes long then holds up fewer."""
+        """Doubles the queue of each worker if possible: a slow item then holds up fewer others."""
         depth = fitting_depth(self.config, self._footprint, self._workers, 2 * self._depth)
         if depth <= self._depth:
             return False

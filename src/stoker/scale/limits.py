@@ -13,7 +13,7 @@ from stoker.records.events import BASELINE_BATCHES
 from stoker.scale.evidence import View
 
 CPU_MARGIN = 1.05
-"""Measured cores come out a few percent low: leases and clock reads are no item time."""
+"""Measured cores come out a few percent low: leases and clock reads are not part of an item's time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +27,11 @@ class JobScalingConfig:
     min_workers: int = 1
     max_workers: int = 64
     fixed_workers: int | None = None
-    """The number that the user asked for; nothing is scaled then."""
+    """The number that the user asked for; it is never changed."""
     max_depth: int = 8
-    """Work items that a data worker may hold at most."""
+    """Most work items that a data worker may hold."""
     max_in_flight: int = 0
-    """Work items that may be in flight at most (a sampler that draws lazily must not be read ahead); 0: no bound."""
+    """Most work items in flight (a sampler that draws lazily must not be read ahead); 0: no bound."""
     hold_steps: int = BASELINE_BATCHES
     """The first iteration keeps the declared workers for this many batches after the warm-up: the baseline of the
     report."""
@@ -73,7 +73,7 @@ class Footprint:
     worker_bytes: int = 0
 
     def larger(self, batch_bytes: int, worker_bytes: int) -> Footprint:
-        """The larger of both, field by field: sizes are promises about memory and so never shrink."""
+        """The larger of both, field by field: sizes are promises about memory, so they never shrink."""
         return Footprint(max(self.batch_bytes, batch_bytes), max(self.worker_bytes, worker_bytes))
 
 
@@ -97,7 +97,7 @@ def memory_limit(budget_bytes: int, footprint: Footprint, depth: int) -> int | N
 def free_limit(workers: int, free_bytes: int, footprint: Footprint) -> Limit | None:
     """Data workers that the free memory allows, with ``workers`` running; None if unknown.
 
-    Each needs its own memory, the samples and the batch in the making, and a finished batch. One share stays free.
+    Each needs its own memory, the samples and the batch being made, and a finished batch. One share stays free.
     """
     each = footprint.worker_bytes + 3 * footprint.batch_bytes
     if free_bytes < 0 or not each:

@@ -1,7 +1,7 @@
 """What the autoscaler has learned about a job, and when it becomes void.
 
-Owns ceilings (more workers brought nothing), floors (fewer starved the program), the rates that numbers of workers
-reached, and the conditions under which all that was found.
+Owns ceilings (more workers brought no gain), floors (fewer starved the program), the delivered rate by number of
+workers, and the conditions under which all that was measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stoker.scale.limits import Limit
 NEW_CONDITIONS = 1.5
 """Results are void when the cost of items or steps changes by this factor."""
 RETRY_S = 300.0
-"""A ceiling is tried again after this long, then after twice as long: what limited the job may have gone."""
+"""A ceiling is tried again after this long, then after twice as long: what limited the job may be gone."""
 NOISE_S = 0.002
 """Costs below this are not compared."""
 
@@ -28,7 +28,7 @@ class Conditions:
     wall_s: float
     cpu_s: float
     sure: bool = False
-    """Known from enough items to be kept as the measure."""
+    """Measured over enough items to be kept as the reference."""
 
     def differ(self, other: Conditions, factor: float) -> bool:
         """Whether any cost differs by more than ``factor``."""
@@ -38,7 +38,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """More workers than this brought nothing."""
+    """A number of workers above which more brought no gain."""
 
     limit: Limit
     until_s: float
@@ -48,7 +48,7 @@ class Ceiling:
 
 
 class Memory:
-    """What holds while items and steps cost about the same; compared only between equal numbers of workers.
+    """What holds while items and steps cost about the same; costs are compared only at equal numbers of workers.
 
     Workers slow each other down, and the program too: a cost that changes together with their number proves nothing.
     """
@@ -58,7 +58,7 @@ class Memory:
         self.floor = 1
         """Fewer workers than this starved the program."""
         self.waits = False
-        """More workers than cores were shown to help: items do wait, and not for a core."""
+        """More workers than cores were shown to help: items do wait, and not only for a core."""
         self.wall_per_cpu = math.inf
         """Smallest wall over CPU time of an item: what it is without contention for cores."""
         self.rates: dict[int, float] = {}
@@ -79,11 +79,11 @@ class Memory:
         return forgotten
 
     def set_ceiling(self, limit: Limit, cores: float, now_s: float) -> None:
-        """Remembers that more than this brings nothing."""
+        """Remembers that more workers than ``limit`` bring no gain."""
         self.ceiling = Ceiling(limit, now_s + self._retry_s, cores)
 
     def raise_floor(self, workers: int) -> None:
-        """Remembers that fewer than this are too few."""
+        """Remembers that fewer than ``workers`` are too few."""
         self.floor = max(self.floor, workers)
 
     @property
@@ -101,7 +101,7 @@ class Memory:
             self.ceiling = None
 
     def _note_wall(self, view: View, now_s: float) -> None:
-        """Keeps the present ratio where waits for cores are known, else the smallest for a while: contention passes."""
+        """Keeps the current ratio if waits for cores are known, else the smallest for a while: contention passes."""
         if view.cpu_s <= 0.0:
             return
         ratio = 1.0 / view.cpu_frac
