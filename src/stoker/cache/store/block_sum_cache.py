@@ -29,8 +29,8 @@ class _Page:
     Attributes:
         entry: where the index says that it is.
         at: where it begins in its file.
-        sums: of its blocks, as they stand on disk.
-        pieces: by block: sums of its pieces, none after the first read.
+        sums: of its blocks, as on disk.
+        pieces: checksums of the pieces of each block; empty after its first read.
     """
 
     __slots__ = ("at", "entry", "pieces", "sums")
@@ -54,7 +54,7 @@ class _Page:
             )
 
     def read(self, mapped: Mapped, start: int, into: memoryview) -> bool:
-        """Copies bytes within a block of known pieces that have their sums; False for any other."""
+        """Copies bytes within one block if the sums of their pieces are known and match; else False."""
         block, offset = divmod(start, BLOCK_BYTES)
         sums, end = self.pieces.get(block), offset + len(into)
         if not sums or end > BLOCK_BYTES or start + len(into) > self.entry.length:
@@ -82,11 +82,11 @@ class Pieces:
             mapped: the page's file.
             key: of the page.
             entry: where it is.
-            start: of the bytes, in the page.
-            into: as many as are copied.
+            start: first byte in the page.
+            into: filled completely.
 
         Returns:
-            The file; None if it is not served any more, or sums are not known, or differ.
+            The file; None if it is no longer served, or sums are unknown or differ.
         """
         page = self._pages.get(key)
         if page is None or mapped is None or not (page.entry is entry or page.entry == entry):
@@ -96,7 +96,7 @@ class Pieces:
         return mapped if page.read(mapped, start, into) else None
 
     def note(self, mapped: Mapped, key: bytes, entry: Entry, at: int, sums: bytes, start: int) -> None:
-        """A small part of a page was read in the ordinary way, and was intact.
+        """Records that a small part of a page was read in the ordinary way, and was intact.
 
         Args:
             mapped: its file.

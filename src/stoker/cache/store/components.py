@@ -1,4 +1,4 @@
-"""The parts of a store, opened and put together; what happens to all of them at once: recovery, a fork, closing."""
+"""Opens and assembles the parts of a store; recovery, forks and closing, which concern all of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Parts:
 
     Raises:
         CacheDirectoryError: the directory cannot be used.
-        CacheBusyError: the store is new, and a stopped process holds the lock under which it is made.
+        CacheBusyError: the store is new, and a stopped process holds the lock under which it is created.
     """
 
     def __init__(self, directory: Path, settings: StoreSettings) -> None:
@@ -49,7 +49,7 @@ class Parts:
         layout.prepare()
         self.is_read_only = reads_only = layout.is_read_only
         self.locks = locks = LockFile(layout.locks, reads_only=reads_only)
-        # A store that is there can be read whoever holds the lock.
+        # An existing store can be read even while another process holds the lock.
         with self.publishing("opening the store") if not layout.is_made else locks.publishing(settings.lock_wait_s):
             try:
                 self.table = table = FileTable(layout.table, reads_only=reads_only)
@@ -145,7 +145,7 @@ class Parts:
         """Holds the lock of index and table.
 
         Args:
-            doing: what for, as the error says it.
+            doing: what the lock is for, as the error shows it.
 
         Raises:
             CacheBusyError: another process holds the lock for too long.

@@ -41,7 +41,7 @@ class HeldPage(NamedTuple):
 
 
 def is_under(name: ObjectName, prefix: ObjectName | None) -> bool:
-    """Whether a name begins with a prefix: the same namespace, and a path that begins so; None is before all."""
+    """Whether a name begins with a prefix: the same namespace, and a path that begins so; None matches all."""
     return prefix is None or (name.namespace == prefix.namespace and name.path.startswith(prefix.path))
 
 
@@ -79,7 +79,7 @@ class Contents:
                     yield HeldPage(name, page, version, content.life, found)
 
     def _recorded(self, row: Row) -> Iterator[tuple[ObjectName, int, Version, Entry]]:
-        """What a file's own records say, whether or not it still holds."""
+        """The pages in a file's records, whether or not they are still current."""
         mapped = self._open_file(row.id)
         if mapped is None:
             return
@@ -103,10 +103,10 @@ class Contents:
                 yield head.name, page, head.version, entry
 
     def reindex(self, wait_s: float) -> list[int]:
-        """Fill an index that was lost from the records, the newest first. Under the publish lock.
+        """Rebuild a lost index from the records, the newest first. Under the publish lock.
 
         Returns:
-            Rows for which the time was not enough, or whose records are unreadable.
+            Rows that were not reached in time, or whose records are unreadable.
 
         Raises:
             OSError: the disk is full.

@@ -31,7 +31,7 @@ _NETWORK_TYPES = frozenset(
 )
 
 _BESIDE = ("format", "size", "eviction", "secret", "node", "ring-", "runs", "worker.sock", "lost+found")
-"""What names begin with that may be in a directory before its pages are."""
+"""Prefixes of names that may be in a directory before its pages are."""
 _OTHERS = "--dir, --cache=DIR or STOKER_CACHE_DIR name another one"
 _PARTS = frozenset({"index", "table", "pulse", "locks", "segments", "large"})
 """Files of a store; each must be there for reading and writing."""
@@ -125,18 +125,18 @@ class Layout:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether there is a store that this process may only read: of an image, or of a disk that is mounted so."""
+        """Whether there is a store that this process may only read: in an image, or on a disk mounted read-only."""
         try:
             return self.is_made and not os.access(self.root, os.W_OK, effective_ids=True)
         except OSError:
-            return False  # its files may not be looked at
+            return False  # its files are not accessible
 
     def prepare(self) -> None:
-        """Make the directory where it is missing, and check its format and owner. One that is read-only stays so.
+        """Create the directory if missing, and check its format and owner. A read-only one is not changed.
 
         Raises:
             CacheUnwritableError: it cannot be written, and there is no store in it.
-            CacheDirectoryError: it belongs to someone else, or holds another format or other files.
+            CacheDirectoryError: it belongs to another user, or holds another format or other files.
         """
         try:
             if self.is_read_only:
@@ -153,7 +153,7 @@ class Layout:
             raise self.refusal(error) from error
 
     def _check_parts(self, mode: int) -> None:
-        """Refuses what a program would fail on at its first read."""
+        """Refuses files on which a program would fail at its first read."""
         for path in self.root.iterdir():
             if path.name in _PARTS and not os.access(path, mode, effective_ids=True):
                 raise PermissionError(errno.EACCES, f"{os.strerror(errno.EACCES)} to `{path.name}` in it")
@@ -163,7 +163,7 @@ class Layout:
             raise self._refusal(f"belong to the user who runs stoker (uid {os.geteuid()}), it belongs to {owner}")
         found = self._found_format()
         if found is None:
-            # Of a folder that is used for something else nothing may be changed, its mode least of all.
+            # A folder that is used for something else must not be changed, its mode least of all.
             others = (path.name for path in self.root.iterdir() if not path.name.lstrip(".").startswith(_BESIDE))
             # Another process may have made the cache in between: it writes the format first.
             if (other := next(others, None)) is not None and self._found_format() is None:
@@ -178,10 +178,10 @@ class Layout:
         return CacheDirectoryError(f"`{self.root}` must {rule}; {_OTHERS}", path=str(self.root))
 
     def refusal(self, error: OSError) -> CacheDirectoryError:
-        """The error for a directory in which something could not be made or written."""
+        """The error for a directory in which something could not be created or written."""
         rule = f"be a folder that can be written: {error.strerror}"
         if isinstance(error, FileExistsError | NotADirectoryError):
-            return self._refusal(rule)  # it is no folder: a wrong name
+            return self._refusal(rule)  # not a folder: a wrong name
         return CacheUnwritableError(f"`{self.root}` must {rule}; {_OTHERS}", path=str(self.root))
 
     def _found_format(self) -> str | None:
@@ -192,7 +192,7 @@ class Layout:
             return None
 
     def _write_format(self) -> None:
-        # Written aside and linked into place: of two processes that start at once, both find a whole file.
+        # Written aside and linked into place: two processes that start at once both find a complete file.
         aside = self.root / f"format.{os.getpid()}"
         aside.write_text(FORMAT, encoding="utf-8")
         try:
@@ -242,7 +242,7 @@ def filesystem_type(path: Path) -> str:
         left, _, right = line.partition(" - ")
         mounted = left.split(" ")[4].replace("\\040", " ")
         inside = place == mounted or place.startswith(mounted.rstrip("/") + "/")
-        # Of mounts on one point the last one is seen.
+        # Of several mounts on one point the last one is visible.
         if inside and len(mounted) >= len(best):
             best, kind = mounted, right.split(" ")[0]
     return kind
@@ -252,7 +252,7 @@ def note_limit_bytes(directory: Path, limit_bytes: int) -> None:
     """Stores a requested limit in the directory, for all processes that open it later.
 
     Args:
-        directory: of the store, made where it is missing.
+        directory: of the store, created if missing.
         limit_bytes: most bytes on disk.
 
     Raises:
@@ -268,7 +268,7 @@ def note_policy(directory: Path, policy: Policy) -> None:
     """Stores a requested policy in the directory, for all processes that evict from it.
 
     Args:
-        directory: of the store, made where it is missing.
+        directory: of the store, created if missing.
         policy: which segments are evicted first.
 
     Raises:
@@ -295,7 +295,7 @@ def noted_policy(directory: Path) -> Policy | None:
 
 def _note(path: Path, text: str) -> None:
     aside = path.with_name(f"{path.name}.{os.getpid()}")
-    # On a disk that is full or read-only whoever asks has it all the same.
+    # On a full or read-only disk it still applies to the process that asked for it.
     with contextlib.suppress(OSError):
         try:
             aside.write_text(text, encoding="ascii")
@@ -322,7 +322,7 @@ def default_limit_bytes(directory: Path, used_bytes: int = 0) -> int:
 
     Args:
         directory: of the store.
-        used_bytes: that it takes already, which count as free.
+        used_bytes: bytes that it takes already, which count as free.
     """
     disk = os.statvfs(directory)
     free_bytes = disk.f_bavail * disk.f_frsize + used_bytes

@@ -55,12 +55,12 @@ def try_lock(fd: int, start: int, *, shared: bool = False) -> bool:
 
 
 def unlock(fd: int, start: int) -> None:
-    """Give the byte back, for all processes that share the description."""
+    """Release the byte, for all processes that share the description."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, 1, 0))
 
 
 def lock_within(fd: int, start: int, wait_s: float, longest_pause_s: float = _LONGEST_PAUSE_S) -> bool:
-    """Lock one byte, waiting at most so long; False if the time was not enough.
+    """Lock one byte, waiting at most ``wait_s``; False if that was not enough.
 
     A holder may be a stopped process, so nothing here waits without a bound.
     """
@@ -79,13 +79,13 @@ def lock_within(fd: int, start: int, wait_s: float, longest_pause_s: float = _LO
 class LockFile:
     """The lock file of a store, in this process.
 
-    Threads of one process share a description, which does not conflict with itself: a lock of Python's goes before.
+    Threads of one process share a description, which does not conflict with itself: they take a Python lock first.
 
     Attributes:
-        fd: of the file; -1 where it is closed, may only be read, or could not be opened in a child: then no lock is to
-            be had.
+        fd: of the file; -1 if it is closed, may only be read, or could not be opened in a child: then no lock can be
+            taken.
         reads_only: the file may not be written.
-        publishing_lock: goes before the one on :data:`PUBLISH`.
+        publishing_lock: taken before the one on :data:`PUBLISH`.
     """
 
     def __init__(self, path: Path, *, reads_only: bool = False) -> None:
@@ -112,7 +112,7 @@ class LockFile:
         self._forked = weakref.WeakMethod(method)
 
     def _in_child(self) -> None:
-        """Leave the parent's descriptions, which hold the parent's locks."""
+        """Close the parent's descriptions, which hold the parent's locks."""
         if self.fd < 0 and not self.reads_only:
             return
         left, self.fd = (self.fd, *self._fillings), -1
@@ -121,7 +121,7 @@ class LockFile:
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._fillings.clear()
-        # Someone may have removed the directory, or there are no descriptors left: the child reads and stores nothing.
+        # If the directory is gone or no descriptors are left, the child reads and stores nothing.
         with contextlib.suppress(OSError):
             self._open()
         if self._forked is not None and (method := self._forked()) is not None:
@@ -142,11 +142,11 @@ class LockFile:
         return _Publishing(self, wait_s)
 
     def begin_publishing(self, wait_s: float) -> bool:
-        """Take the lock from other processes; whether it is this one's. For :meth:`publishing`, as is the next."""
+        """Take the lock between processes; return whether that succeeded. Only :meth:`publishing` calls this."""
         if not self._depth:
             try:
                 fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _TAKE_PUBLISH)
-            except (OSError, ValueError):  # it is taken, or there is no file
+            except (OSError, ValueError):  # it is held, or there is no file
                 if not self._wait_to_publish(wait_s):
                     return False
             self._stuck_until = 0.0
@@ -156,9 +156,9 @@ class LockFile:
     def _wait_to_publish(self, wait_s: float) -> bool:
         if self.fd < 0:
             return False
-        # Whoever holds it for so long is stopped: nobody waits for it again until it was to be had once.
+        # A process that holds it for so long is stopped: there is no further wait until the lock was free once.
         stuck = time.monotonic() < self._stuck_until
-        # Most holders need it for 20 us; a sleep takes 80.
+        # Most holders need it for 20 us; a sleep takes 80 us.
         for _ in range(_YIELDS):
             os.sched_yield()
             if try_lock(self.fd, PUBLISH):
@@ -169,14 +169,14 @@ class LockFile:
         return held
 
     def end_publishing(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._depth -= 1
         if not self._depth:
             fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _LEAVE_PUBLISH)
 
     @contextlib.contextmanager
     def evicting(self) -> Generator[bool]:
-        """This process alone makes room; gives False at once if another one does."""
+        """Lets one thread of all processes make room; yields False at once if another one does."""
         if not self._evicting.acquire(blocking=False):
             yield False
             return
@@ -206,18 +206,17 @@ class LockFile:
 
     @contextlib.contextmanager
     def filling(self, key: bytes, wait_s: float) -> Generator[None]:
-        """One thread of all processes at a time, as long as the holder takes no longer than ``wait_s``.
+        """Admits one thread of all processes at a time, as long as the holder takes no longer than ``wait_s``.
 
-        After a wait in vain the next ones are not waited for as long: what a stopped process holds of an object are
-        many pages.
+        After a timeout there are no waits for as long, since a stopped process may hold many pages of an object.
         """
         start = FILL + (int.from_bytes(key[:8], "little") & _FILL_RANGE)
-        # A description of its own: other threads of this process wait like other processes do.
+        # A separate description: other threads of this process wait like other processes do.
         fd = -1
         with contextlib.suppress(OSError):
             fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         if fd < 0:
-            # Someone removed the directory, or there are no descriptors left: rather twice than not at all.
+            # The directory is gone, or no descriptors are left: rather fetch twice than not at all.
             yield
             return
         self._fillings.add(fd)
@@ -239,7 +238,7 @@ class LockFile:
 
 
 class _Publishing:
-    """What :meth:`LockFile.publishing` gives; every page that is stored takes it, and a generator would cost more."""
+    """The context of :meth:`LockFile.publishing`, which each stored page enters; a generator would cost more."""
 
     __slots__ = ("_file", "_held", "_lock", "_wait_s")
 
@@ -259,7 +258,7 @@ class _Publishing:
 
     def __exit__(self, *_: object) -> None:
         try:
-            # A child that was forked in between has never had the lock.
+            # A child that was forked in between does not hold the lock.
             if self._held and self._lock is self._file.publishing_lock:
                 self._file.end_publishing()
         finally:

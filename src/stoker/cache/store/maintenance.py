@@ -1,4 +1,4 @@
-"""What people and maintenance ask of a store: evict, pin, verify, compact, count. Slow; no read waits for it."""
+"""Maintenance of a store: evict, pin, verify, compact, count. Slow; no read waits for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stoker.cache.store.reclaim.admission import Shelf
 from stoker.cache.store.writing.segment_writer import NewPage, forget
 
 _TOGETHER = 64
-"""Pages that change under one lock, which others wait for."""
+"""Pages that change under one lock, for which other processes wait."""
 COMPACT_FRAC = 0.3
 """A segment with less of it live is rewritten."""
 
@@ -37,9 +37,9 @@ class StoreStats:
     Attributes:
         limit_bytes: most bytes on disk.
         used_bytes: bytes that count for the limit.
-        disk_spare_bytes: that the disk has for it; negative where less is free than is to stay so.
+        disk_spare_bytes: bytes of disk left for it; negative if less is free than must stay free.
         live: pages that can be read.
-        pinned: of these, in files that only go when they are unpinned.
+        pinned: of these, in files that are only evicted once they are unpinned.
         doomed_bytes: bytes of evicted files that processes still have mapped.
         index_bytes: of the index.
         segments: files of small pages.
@@ -47,7 +47,7 @@ class StoreStats:
         hits: reads of pages, since the store was made.
         puts: pages that were stored.
         refused: pages that were not.
-        evicted: pages that went.
+        evicted: pages that were evicted.
         damaged: pages whose checksums differed.
     """
 
@@ -84,7 +84,7 @@ class Upkeep:
 
     Args:
         parts: of the store.
-        view: gives a page's bytes if they are intact, and drops it if not.
+        view: returns a page's bytes if they are intact, and drops it if not.
     """
 
     def __init__(self, parts: Parts, view: Callable[[bytes, Entry], memoryview | None]) -> None:
@@ -94,7 +94,7 @@ class Upkeep:
         self._view = view
 
     def evict(self, prefix: ObjectName | None) -> PageCount:
-        """Forget pages under a prefix, and remove files of which nothing is left."""
+        """Forget pages under a prefix, and remove files without any pages left."""
         pages = num_bytes = 0
         for batch in _batches(self._contents.held(prefix)):
             with self._locks.publishing(self._lock_wait_s) as locked:
@@ -108,7 +108,7 @@ class Upkeep:
         return PageCount(pages, num_bytes)
 
     def _remove_empty(self) -> None:
-        # What this process appends to is let go of, or it could not be removed.
+        # Segments that this process appends to are released, or they could not be removed.
         self._writers.close()
         rows = [(row, self._table.get(row)) for row in self._contents.rows()]
         self._room.doom([(row, content.id) for row, content in rows if not content.live_pages])
@@ -137,19 +137,19 @@ class Upkeep:
             if self._table.get(row).life == PageLife.PINNED:
                 for held in self._with_life(row, prefix, PageLife.NORMAL):
                     pages, num_bytes = pages + 1, num_bytes + held.entry.length
-        # What the pages were moved to is not this process's to keep.
+        # Release the segments that the pages were moved to.
         self._writers.close()
         return PageCount(pages, num_bytes)
 
     def _with_life(self, row: int, prefix: ObjectName, life: PageLife) -> Iterator[HeldPage]:
-        """Give pages of a file that are under a prefix another life; those that have it now."""
+        """Change the life of a file's pages under a prefix; yields those that have it now."""
         content = self._table.get(row)
         held = list(self._contents.of_row(row))
         chosen = [page for page in held if is_under(page.name, prefix)]
         if content.life == life or not chosen:
             yield from chosen
             return
-        # A file of its own, or one that holds nothing else, changes as a whole; other pages are stored once more.
+        # A large object's file, or one without other pages, changes as a whole; else pages are stored again.
         if (content.kind == FileKind.LARGE or len(chosen) == len(held)) and self._change_row(row, content, life):
             yield from chosen
             return
@@ -167,7 +167,7 @@ class Upkeep:
             return True
 
     def _moved(self, held: Iterable[HeldPage], content: Row, life: PageLife) -> Iterator[tuple[HeldPage, bool]]:
-        """Store pages of a file once more, for another life; each of them with whether that was done."""
+        """Store pages of a file again, with another life; yields each with whether that was done."""
         shelf = Shelf(content.group, life, content.rule)
         for batch in _batches(held):
             views = [self._view(one.key, one.entry) for one in batch]
@@ -180,7 +180,7 @@ class Upkeep:
             yield from [(one, view is not None and next(kept)) for one, view in zip(batch, views, strict=True)]
 
     def compact(self) -> int:
-        """Rewrite segments of which little is live; their number."""
+        """Rewrite segments of which little is live; return their number."""
         done = 0
         for row in self._contents.rows():
             content = self._table.get(row)
@@ -231,7 +231,7 @@ class Upkeep:
 
 
 def _batches(held: Iterable[HeldPage]) -> Iterator[list[HeldPage]]:
-    """Pages as they come, some at a time."""
+    """Pages in their order, some at a time."""
     waiting = iter(held)
     while batch := list(itertools.islice(waiting, _TOGETHER)):
         yield batch

@@ -1,4 +1,4 @@
-"""The page store: what the rest of the cache uses of this package.
+"""The page store: this package's interface for the rest of the cache.
 
 Thread-safe, fork-safe, and shared by all processes that open its directory. Reading takes no lock and no system call
 where the file is mapped already, so that a busy thread of the program does not make it wait.
@@ -35,7 +35,7 @@ from stoker.cache.store.writing.segment_writer import NewPage, forget
 from stoker.cache.versions import Version
 
 _BRIEFLY_S = 0.05
-"""Longest wait for a lock where going without only costs another look-up."""
+"""Longest wait for a lock if going without it only costs another lookup."""
 _DROPPED_AT_ONCE = 64
 """Pages under one lock: others wait for it."""
 
@@ -44,7 +44,7 @@ class PageStore:
     """Pages of objects in a directory.
 
     Args:
-        directory: of the store; made where it is missing.
+        directory: of the store; created if missing.
         settings: how it behaves.
 
     Raises:
@@ -67,7 +67,7 @@ class PageStore:
         self._parts.close()
 
     def note_reads(self) -> None:
-        """Count the reads of this process that were not counted yet: they are, some at a time."""
+        """Count this process's reads that were not counted yet, since reads are counted in batches."""
         self._pulse.flush()
 
     def __enter__(self) -> PageStore:
@@ -92,7 +92,7 @@ class PageStore:
             key: of the page.
             entry: what :meth:`lookup` gave.
             start: first byte of the page.
-            buffer: as many bytes as are wanted, all within the page; anything is in it after False.
+            buffer: as long as the range to copy, all within the page; its content is undefined after False.
 
         Returns:
             False if the page is gone or damaged (then it is dropped): a miss.
@@ -136,7 +136,7 @@ class PageStore:
         try:
             mapped = self._mapped(entry.segment)
         except OSError:
-            return None  # no descriptors or no memory for one more map: the page may well be there for others
+            return None  # no descriptors or no memory for one more map: other processes may still read the page
         if mapped is None or (mapped.expires is not None and mapped.expires <= time.time()):
             self._discard(key, entry)
             return None
@@ -168,15 +168,15 @@ class PageStore:
         Args:
             name: of the object.
             index: of the page, or :data:`~stoker.cache.names.DESCRIPTION`.
-            version: that the bytes are proven to be of.
+            version: that the bytes are proven to belong to.
             payload: bytes of the page.
             rule: number of the rule that holds for the path.
             life: how the page leaves the cache.
             checked_at: when the store said that this is the version (seconds since the epoch).
 
         Returns:
-            False if it is not kept: nothing may go for it, the disk is full, a later version is known, or a stopped
-            process holds a lock.
+            False if it is not kept: nothing may be evicted for it, the disk is full, a later version is known, or a
+            stopped process holds a lock.
         """
         if not version.storable:
             return False
@@ -196,7 +196,7 @@ class PageStore:
         self, pages: Sequence[tuple[ObjectName, int, Version, Bytes]], *,
         rule: int = 0, life: PageLife = PageLife.NORMAL, checked_at: float,
     ) -> list[bool]:  # fmt: skip
-        """Keep pages that came together; many small ones take less time than one after the other.
+        """Keep several pages; for many small ones that is faster than one after the other.
 
         Args:
             pages: object, index, version and bytes of each, as for :meth:`put`.
@@ -205,7 +205,7 @@ class PageStore:
             checked_at: when the store said that these are the versions.
 
         Returns:
-            Of each, what :meth:`put` would return.
+            For each, what :meth:`put` would return.
         """
         kept = [False] * len(pages)
         waiting: dict[Shelf, list[tuple[int, NewPage]]] = {}
@@ -247,7 +247,7 @@ class PageStore:
         return found is not None and found[0].page(found[1], entry.length, found[2], always=True) is not None
 
     def _outlasts(self, life: PageLife, entry: Entry) -> bool:
-        """Whether a page is to be kept longer than the file that it is in."""
+        """Whether a page must be kept longer than the file that it is in."""
         row = self._table.find(entry.segment)
         return row >= 0 and life.outlasts(self._table.get(row).life)
 
@@ -256,13 +256,13 @@ class PageStore:
         return Shelf(group_of(name.namespace, name.path.partition("/")[0]), life, min(rule, 255))
 
     def confirm(self, key: bytes, entry: Entry, checked_at: float) -> None:
-        """The store said that an entry's version is still the object's. Forgotten if a lock is not to be had."""
+        """Record that the store confirmed an entry's version. Does nothing if a lock is unavailable."""
         if checked_at - entry.checked_at < TICK_S:
-            return  # that is what the entry says, as far as it can
+            return  # the entry says so already, at its resolution
         with self._locks.publishing(_BRIEFLY_S) as held:
             now = self._index.find(key) if held else None
             if now is not None and now.version == entry.version and now.checked_at < checked_at:
-                # A full disk: the answer is asked for again later.
+                # On a full disk, the store is asked again later.
                 with contextlib.suppress(OSError):
                     self._index.put(key, now._replace(checked_at=checked_at))
 
@@ -270,7 +270,7 @@ class PageStore:
         self, name: ObjectName, version: Version, description: bytes, *,
         rule: int = 0, life: PageLife = PageLife.NORMAL, checked_at: float,
     ) -> bool:  # fmt: skip
-        """Keep what the store says of an object."""
+        """Keep the store's metadata of an object."""
         return self.put(name, DESCRIPTION, version, description, rule=rule, life=life, checked_at=checked_at)
 
     def description(self, name: ObjectName) -> tuple[Entry, bytes] | None:
@@ -327,7 +327,7 @@ class PageStore:
         Args:
             name: of the object.
             version: of it.
-            create: make the file where it is missing.
+            create: whether to create a missing file.
             rule: number of the rule that holds for the path.
             life: how its pages leave the cache.
             checked_at: when the store said that this is the version; with ``create``.
@@ -355,11 +355,11 @@ class PageStore:
         return LargePages(name, version, number, self._mapped, self._pulse.hit_tagged, always=self._always)
 
     def names(self, prefix: ObjectName | None = None) -> Iterator[HeldPage]:
-        """Pages that are here, under a prefix (same namespace, path that begins so; None: all)."""
+        """Cached pages under a prefix (same namespace, path that begins so; None: all)."""
         return self._parts.contents.held(prefix)
 
     def evict(self, prefix: ObjectName | None = None) -> PageCount:
-        """Forget pages under a prefix, pinned or not; how many there were."""
+        """Forget pages under a prefix, pinned or not; return how many there were."""
         return self._upkeep.evict(prefix)
 
     def pin(self, prefix: ObjectName) -> PageCount:
@@ -367,7 +367,7 @@ class PageStore:
         return self._upkeep.pin(prefix)
 
     def unpin(self, prefix: ObjectName) -> PageCount:
-        """Let pages under a prefix be evicted like others; how many there are."""
+        """Let pages under a prefix be evicted like others; return how many there are."""
         return self._upkeep.unpin(prefix)
 
     def pinned(self) -> tuple[ObjectName, ...]:
@@ -375,11 +375,11 @@ class PageStore:
         return self._parts.pins.prefixes()
 
     def pinned_pages(self) -> Iterator[HeldPage]:
-        """Pages in files that only go when they are unpinned."""
+        """Pages in files that are only evicted once they are unpinned."""
         return self._parts.contents.held(life=PageLife.PINNED)
 
     def compact(self) -> int:
-        """Rewrite segments of which little is live (for a maintenance process); their number."""
+        """Rewrite segments of which little is live (for a maintenance process); return their number."""
         return self._upkeep.compact()
 
     def verify(self) -> VerifyReport:

@@ -13,23 +13,23 @@ import time
 from xxhash import xxh3_64_digest
 
 BLOCK_BYTES = 1 << 16
-"""Also the most that xxhash sums without letting other threads of Python run."""
+"""Also the most that xxhash sums without releasing the GIL."""
 Bytes = bytes | bytearray | memoryview
-"""What a caller may give as the bytes of a page."""
+"""What a caller may pass as the bytes of a page."""
 Readable = Bytes | mmap.mmap
 SUM_BYTES = 8
 _HELD_UP_S = 1e-3
-"""A sum that takes longer was held up; perhaps by another thread that computes, and keeps the interpreter for 5 ms."""
+"""A sum that takes longer was delayed; perhaps by another thread that computes, and keeps the GIL for 5 ms."""
 _SOON, _BLOCKWISE = 32, 2000
-"""If it is held up again so many sums later, that is the cause: so many whole pages are summed block by block then."""
+"""If another is delayed within so many sums, that is the cause: the next so many pages are summed block by block."""
 
 
 class _Runs:
-    """Whether whole pages are summed in one run, which the processor reads ahead for (a quarter less time).
+    """Whether whole pages are summed in one run, for which the processor prefetches (a quarter less time).
 
     Attributes:
         blockwise: whole pages still to be summed block by block, without letting other threads run.
-        since_held_up: sums in one run since the last one that was held up.
+        since_held_up: sums in one run since the last delayed one.
     """
 
     blockwise = 0
@@ -101,7 +101,7 @@ def copy_verified(page: memoryview, sums: bytes, start: int, into: memoryview) -
         page: all bytes of the page.
         sums: of the page.
         start: first byte to copy.
-        into: as many bytes as are copied; as it was after False.
+        into: filled completely; unchanged if False.
     """
     end = start + len(into)
     if not is_intact(page, sums, start, end):

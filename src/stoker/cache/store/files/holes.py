@@ -1,8 +1,8 @@
 """Fills holes of mapped files, because touching one may need space that a full disk lacks.
 
 The store writes no holes where it reads, but a copy of its files has one wherever there were zeros. Touching a hole
-through a map allocates space: a write does on every disk, a read on some (tmpfs, and what lies on it). On a full disk
-this is a signal that ends the process (SIGBUS), not an error.
+through a map allocates space: a write on every disk, a read on some (tmpfs, and filesystems on top of it). On a full
+disk that raises no error, but kills the process by a signal (SIGBUS).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Span = tuple[int, int]
 
 
 def flags_for(*, reads_only: bool) -> int:
-    """How a file of the store is opened: made where it is missing, unless it may only be read."""
+    """Flags to open a file of the store, which is created if missing, unless it may only be read."""
     return os.O_CLOEXEC | (os.O_RDONLY if reads_only else os.O_RDWR | os.O_CREAT)
 
 
 def reading_takes_room(fd: int) -> bool:
-    """Whether a hole of an open file may take room where it is read: on no filesystem of a block device."""
+    """Whether reading a hole of an open file may allocate space: never on a filesystem of a block device."""
     return not os.major(os.fstat(fd).st_dev)
 
 
@@ -42,12 +42,12 @@ def holes(fd: int, spans: Iterable[Span]) -> Iterator[Span]:
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise
-                at = size  # there is nothing behind it
+                at = size  # no data follows
             yield hole, min(at, end)
 
 
 def fill(fd: int, spans: Iterable[Span]) -> None:
-    """Give the disk's bytes to the holes in these spans; they stay zeros.
+    """Allocate space for the holes in these spans; their bytes stay zero.
 
     Args:
         fd: of a file that is open for writing.
@@ -61,11 +61,11 @@ def fill(fd: int, spans: Iterable[Span]) -> None:
 
 
 def fill_for_reading(fd: int, path: Path, spans: Iterable[Span]) -> None:
-    """The same for a file that is only read, where that takes room at all.
+    """The same for a file that is only read, if reading allocates space at all.
 
     Args:
         fd: of the file, open for reading.
-        path: of it, to open it for writing where something is to be filled.
+        path: of it, to open it for writing if holes must be filled.
         spans: in it.
 
     Raises:
@@ -78,7 +78,7 @@ def fill_for_reading(fd: int, path: Path, spans: Iterable[Span]) -> None:
     except OSError as error:
         disk = os.fstatvfs(fd)
         if error.errno == errno.EROFS and sum(end - start for start, end in found) <= disk.f_bavail * disk.f_frsize:
-            return  # nobody else fills it up
+            return  # no other process can fill it up
         raise
     try:
         fill(writing, found)

@@ -31,7 +31,7 @@ def open_locked(path: Path, flags: int) -> int | None:
         fd = os.open(path, flags | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    # Who removes a file locks it first; no link means that it was faster than the lock.
+    # A process that removes a file locks it first; no link means that the removal came before this lock.
     if not try_lock(fd, IN_USE, shared=True) or not os.fstat(fd).st_nlink:
         os.close(fd)
         return None
@@ -51,7 +51,7 @@ def is_in_use(path: Path) -> bool:
 
 
 def remove_unused(path: Path) -> bool:
-    """Remove a file of pages unless a process has it mapped; whether it is gone."""
+    """Remove a file of pages unless a process has it mapped; return whether it is gone."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -82,14 +82,14 @@ class Mapped:
     def __init__(
         self, row: int, content: Row, path: Path, fd: int, parts: Iterable[Span], large: Mapped | None = None
     ) -> None:
-        """Takes the descriptor over.
+        """Takes ownership of the descriptor.
 
         Args:
             row: of the table.
             content: of that row.
             path: of the file.
             fd: of the file, open for reading.
-            parts: of it that are read; what others write later has its room by then.
+            parts: of it that are read; parts that are written later have their space by then.
             large: descriptions of a large object's pages.
 
         Raises:
@@ -146,7 +146,7 @@ class Mapped:
         return seen is not None and bool(seen[unit >> 3] >> (unit & 7) & 1)
 
     def note_seen(self, at: int) -> None:
-        """What begins at ``at`` is intact."""
+        """Records that what begins at ``at`` is intact."""
         if self._seen is None:
             self._seen = bytearray(self.size // ALIGN // 8 + 1)
         unit = at // ALIGN
@@ -155,7 +155,7 @@ class Mapped:
 
 
 class Maps:
-    """The mapped files of this process, up to a number that descriptors allow for.
+    """The mapped files of this process, up to a number that the limit of descriptors allows.
 
     Args:
         open_file: maps a file by its number; None if it is gone.
@@ -183,7 +183,7 @@ class Maps:
                 # The oldest map; the kernel keeps its pages, mapping it again is cheap.
                 self.files.pop(next(iter(self.files)), None)
             except (StopIteration, RuntimeError):
-                return  # another thread was at it
+                return  # another thread was making place too
 
     def let_go(self, numbers: Iterable[int]) -> None:
         """Unmap these files; views keep theirs."""

@@ -21,15 +21,15 @@ _HEAD = struct.Struct("<4sIQ16sQQdIIBBxxHHH2x")
 """Magic, payload's place, checksum of the rest; key, version's digest, object's size, checked at, index, length, rule,
 strength; lengths of namespace, path and token. Checksums of the page, namespace, path and token follow."""
 _FIRST_OF_HEAD = struct.Struct("<4sIQ16sQ20xI").unpack_from
-"""What reading compares."""
+"""The fields that reading compares."""
 _FRONT_OF_HEAD, _REST_OF_HEAD = struct.Struct("<4sIQ"), struct.Struct("<16sQQdIIBBxxHHH2x")
-"""What is written, in two parts: the checksum in the first one is of the second."""
+"""The fields as written, in two parts: the first one has the checksum of the second."""
 _CHECKED_FROM = _FRONT_OF_HEAD.size
 LONGEST_TEXT_BYTES = 0xFFFF
 
 
 class PageHeader(NamedTuple):
-    """What a record says of its page.
+    """The metadata of a page in its record.
 
     Attributes:
         name: of the object.
@@ -38,7 +38,7 @@ class PageHeader(NamedTuple):
         checked_at: when the store confirmed it last before the page was written.
         rule: number of the rule it was stored under.
         length: bytes of the page.
-        payload: where they begin, from the record's begin.
+        payload: where they begin, from the record's start.
         sums: checksums of the page.
         total: bytes of the record up to the next one.
     """

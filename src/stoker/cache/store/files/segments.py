@@ -29,10 +29,10 @@ _MOST_AT_ONCE = 64
 
 
 def make_segment(path: Path, number: int, row: int, size: int) -> int:
-    """Make a segment's file; its descriptor.
+    """Create a segment's file; return its descriptor.
 
     Raises:
-        OSError: the disk is full; nothing is left.
+        OSError: the disk is full; nothing is left behind.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -63,7 +63,7 @@ class SegmentWriter:
         self.number = number
         self.row = row
         self._size = os.fstat(fd).st_size
-        self.tail = tail = min(aligned(tail), self._size)  # of a row that the disk has damaged it may be anything
+        self.tail = tail = min(aligned(tail), self._size)  # anything, in a row that was damaged on disk
         self._heads: list[bytes] = []
         self._footer_bytes = _TRAILER.size
         if tail > FIRST_RECORD_AT:
@@ -104,7 +104,7 @@ class SegmentWriter:
         return ends
 
     def advance(self, header: bytes, end: int) -> None:
-        """The record at ``tail`` counts: the next one is written at its end."""
+        """Commit the record at ``tail``: the next one is written at its end."""
         self._note(self.tail, header)
         self.tail = end
 
@@ -146,7 +146,7 @@ def walk(data: Readable, tail: int) -> Iterator[tuple[int, PageHeader]]:
 
 
 def listing(data: Readable, tail: int) -> Iterator[tuple[int, PageHeader]]:
-    """The same, from the footer where there is one."""
+    """The same, from the footer if there is one."""
     size = len(data)
     magic, at, length, check = _TRAILER.unpack_from(data, size - _TRAILER.size)
     footer = bytes(data[at : at + length]) if magic == _MAGIC and at + length <= size else b""

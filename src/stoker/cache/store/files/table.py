@@ -23,7 +23,7 @@ _MAGIC = b"STKTABL1"
 _HEADER_BYTES = 4096
 ROW_BYTES = 128
 MOST_ROWS = 1 << 20
-"""Files at a time; the table is a sparse file of this size, so that it is mapped once."""
+"""Most files at a time; the table is a sparse file of this size, so that it is mapped once."""
 _NEXT_ID, _NUM_ROWS, _CHANGES, _PINS = 8, 16, 24, 32
 CHANGES_CELL = _CHANGES // 8
 _U64 = struct.Struct("<Q")
@@ -48,7 +48,7 @@ class RowState(enum.IntEnum):
 
     FREE = 0
     MAKING = 1
-    """Its file is being made by the process that holds its claim."""
+    """Its file is being created by the process that holds its claim."""
     OPEN = 2
     """Pages are added."""
     SEALED = 3
@@ -57,7 +57,7 @@ class RowState(enum.IntEnum):
 
 
 class FileKind(enum.IntEnum):
-    """Which shape a file has."""
+    """What a file holds: many small pages, or a large object."""
 
     SEGMENT = 0
     LARGE = 1
@@ -67,14 +67,14 @@ class Row(NamedTuple):
     """A row of the table.
 
     Attributes:
-        id: number of the file, never used again.
+        id: number of the file, never reused.
         state: of the file.
         kind: segment or large object.
         life: of its pages.
         rule: number of the rule of its pages.
         group: hash of the store and the first part of the path, which its pages share.
         allocated: bytes that it counts for.
-        tail: bytes of whole records, from its begin.
+        tail: where its complete records end.
         live_bytes: of pages that have not been replaced; a hint.
         live_pages: their number; a hint.
         created: when (seconds since the epoch).
@@ -140,7 +140,7 @@ class FileTable:
         return self.cells[_PINS // 8]
 
     def note_pins(self) -> None:
-        """The pinned prefixes have changed."""
+        """Announce that the pinned prefixes have changed."""
         os.pwrite(self._fd, _U64.pack(self.pins + 1), _PINS)
 
     @property
@@ -183,7 +183,7 @@ class FileTable:
         return int(found[0]) if len(found) else -1
 
     def add(self, **fields: Any) -> tuple[int, Row]:
-        """A new row, with a number that was never used; row and content.
+        """Add a row with a number that was never used; return row and content.
 
         Raises:
             OSError: the disk is full, or the table damaged.
@@ -205,7 +205,7 @@ class FileTable:
 
     @property
     def is_out_of_numbers(self) -> bool:
-        """Whether no file can be added: no store lives so long, so the disk has damaged the next number."""
+        """Whether no file can be added: no store lives so long, so the next number was damaged on disk."""
         return self.cells[_NEXT_ID // 8] + 1 >= 1 << 32
 
     def renumber(self) -> None:
@@ -219,7 +219,7 @@ class FileTable:
         os.pwrite(self._fd, packed, _HEADER_BYTES + row * ROW_BYTES)
 
     def update(self, row: int, **fields: Any) -> Row:
-        """Change fields of a row; its new content."""
+        """Change fields of a row; return its new content."""
         content = self.get(row)._replace(**fields)
         self.put(row, content)
         return content
@@ -229,7 +229,7 @@ class FileTable:
         os.pwrite(self._fd, _U64.pack(allocated), _HEADER_BYTES + row * ROW_BYTES + _ALLOCATED_AT)
 
     def extend(self, row: int, tail: int, live_bytes: int, live_pages: int) -> None:
-        """A record was added."""
+        """Set a row's tail and live pages after a change."""
         os.pwrite(self._fd, _LIVE.pack(tail, live_bytes, live_pages), _HEADER_BYTES + row * ROW_BYTES + _TAIL_AT)
 
     def doom(self, row: int, now: float) -> None:
@@ -238,5 +238,5 @@ class FileTable:
         os.pwrite(self._fd, _U64.pack(self.changes + 1), _CHANGES)
 
     def free(self, row: int) -> None:
-        """The file is gone."""
+        """Free a row whose file is gone."""
         self.put(row, Row(0, RowState.FREE, 0, 0, 0, 0, 0, created=0.0, expires=0.0))

@@ -95,7 +95,7 @@ class IndexFile:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not os.fstat(self._fd).st_size:
             os.ftruncate(self._fd, _SMALLEST_BYTES)
-            # The directory of no table is read too, which on some filesystems needs room.
+            # The directory is read before there is a table, which needs space on some filesystems.
             self.write(0, _U64.pack(_MAGIC).ljust(2 * _DIRECTORY_AT, b"\0"))
         fill_for_reading(self._fd, path, self._used())
         self.remap()
@@ -147,7 +147,7 @@ class IndexFile:
         return not self.view.cells[_TABLES]
 
     def remap(self) -> None:
-        """See all of a file that has grown."""
+        """Map all of a file that has grown."""
         size = os.fstat(self._fd).st_size
         data = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
         whole = memoryview(data)
@@ -240,7 +240,7 @@ class IndexFile:
         return self.view.words[first : first + (entry >> 32 & 0xFF)].tolist()
 
     def _switch(self, high: int, local: int, parts: Sequence[Slots]) -> None:
-        """Write one table, or two for the halves of its keys, and let the directory name them in place of the old."""
+        """Write one table, or two for the halves of its keys, and switch the directory to them."""
         depth = self.view.cells[DEPTH]
         entries: list[int] = []
         try:
@@ -257,7 +257,7 @@ class IndexFile:
         self.write(_DIRECTORY_AT + 8 * ((1 << depth) + first), content)
 
     def _double(self) -> None:
-        """Give the directory one bit more."""
+        """Extend the directory by one bit."""
         cells = self.view.cells
         depth = cells[DEPTH]
         if depth == MOST_DEPTH:
@@ -268,8 +268,8 @@ class IndexFile:
         self.write(8 * DEPTH, _U64.pack(depth + 1))
 
     def _write_table(self, slots: Slots) -> int:
-        """Write a table into free buckets; its entry in the directory but for the depth."""
-        # Of two halves one may have all keys; they had room in so many buckets before.
+        """Write a table into free buckets; return its directory entry without the depth."""
+        # One of two halves may have all keys, which fitted into the most buckets before.
         number = min(_buckets_for(len(slots)), MOST_BUCKETS_OF_TABLE)
         buckets = self._take(number, _BUCKETS, _FREE_BUCKETS, _FREE_BUCKETS_AT, _MOST_BUCKETS)
         try:
@@ -284,13 +284,13 @@ class IndexFile:
         return table + 1 | number << 32
 
     def _release(self, entry: int) -> None:
-        """A table is no longer used: its buckets are free."""
+        """Free the buckets of a table that is no longer used."""
         if entry:
             self._give(self._buckets_of(entry), _FREE_BUCKETS, _FREE_BUCKETS_AT)
             self._give([(entry & 0xFFFFFFFF) - 1], _FREE_TABLES, _FREE_TABLES_AT)
 
     def _take(self, number: int, used_cell: int, free_cell: int, stack_at: int, most: int) -> list[int]:
-        """Numbers from a stack of free ones, and fresh ones where they are not enough."""
+        """Numbers from a stack of free ones, and fresh ones if these are not enough."""
         cells, words = self.view.cells, self.view.words
         free, used = cells[free_cell], cells[used_cell]
         from_stack = min(free, number)
@@ -313,7 +313,7 @@ class IndexFile:
         needed = BUCKETS_AT + (bucket + 1) * BUCKET_BYTES
         size = os.fstat(self._fd).st_size
         if needed > size:
-            # Twice as many buckets: a file that is mapped anew often would be faulted in often.
+            # Twice as many buckets: each remapping faults the file in again, so remappings must be rare.
             os.ftruncate(self._fd, BUCKETS_AT + 2 * (size - BUCKETS_AT))
         if needed > len(self.view.data):
             self.remap()
@@ -324,7 +324,7 @@ def _buckets_for(num_slots: int) -> int:
 
 
 def _bucket_contents(slots: Slots, number: int) -> list[bytes]:
-    """Slots dealt to so many buckets, by their keys; what has no room goes to the next one."""
+    """Slots distributed to ``number`` buckets by their keys; those without room go to the next one."""
     homes = (np.ascontiguousarray(slots[:, _BUCKET_HASH]).view("<u4")[:, 0].astype(np.uint64) * number) >> np.uint64(32)
     order = np.argsort(homes, kind="stable")
     homes = homes[order].astype(np.intp)

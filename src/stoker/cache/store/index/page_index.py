@@ -1,9 +1,9 @@
 """Where each page is: a hash table in a mapped file, 48 bytes a page, read without locks.
 
 The top bits of a key's hash choose a table through a directory (extendible hashing). A table has up to 16 buckets of 85
-slots, and grows by one bucket at a time, so that all tables together are never less than three quarters full however
-evenly they fill: from 15,000 pages on it is at most 64 bytes a page, a table that is being rewritten included. A full
-bucket overflows into the next one.
+slots, and grows by one bucket at a time, so that all tables together are never less than three quarters full, however
+evenly they fill: from 15,000 pages on that is at most 64 bytes a page, including a table that is being rewritten. A
+full bucket overflows into the next one.
 
 The index is a hint. Slots carry a checksum, so a torn one is a miss, and the record that a slot points to repeats the
 key. Changes are made under the publish lock, by ``pwrite``: so a full disk is an error and not a signal.
@@ -54,7 +54,7 @@ _SIZE_MASK, _TICK_MASK = (1 << 48) - 1, (1 << 40) - 1
 
 
 class Entry(NamedTuple):
-    """What one lookup gives: where a page is, and which version of the object it belongs to.
+    """What a lookup returns: where a page is, and which version of the object it belongs to.
 
     Attributes:
         version: digest of the version.
@@ -76,11 +76,11 @@ class Entry(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """What there is of a key.
+    """The result of :meth:`Index.seek`.
 
     Attributes:
-        entry: None if there is none.
-        at: where its slot is, or may be, in the file; None if that takes a longer look.
+        entry: of the key; None if there is none.
+        at: where its slot is, or can be written, in the file; None if that takes a full search.
     """
 
     entry: Entry | None
@@ -98,11 +98,11 @@ def pack_slot(key: bytes, entry: Entry) -> bytes:
 
 
 def unpack_slot(slot: bytes) -> Entry | None:
-    """What a slot says; None if it is torn or empty."""
+    """The entry in a slot; None if it is torn or empty."""
     _, version, size, ticks, segment, offset, check = _UNPACK(slot)
     if xxh3_64_intdigest(slot[:44]) & 0xFFFFFFFF | 0x01000000 != check:
         return None
-    # Half the time of calling the class.
+    # Takes half the time of calling the class.
     return _NEW_TUPLE(
         Entry,
         (
@@ -139,7 +139,7 @@ class Index:
 
     @property
     def num_buckets(self) -> int:
-        """Buckets that were ever used: as long as it stays, the index takes no more of the disk."""
+        """Buckets that were ever used: while this stays the same, the index does not grow on disk."""
         return self._file.num_buckets
 
     @property
@@ -149,7 +149,7 @@ class Index:
 
     def find(self, key: bytes) -> Entry | None:
         """The entry of a key; None if there is none. Needs no lock."""
-        # On the way of every read: what `place` and `unpack_slot` do stands here once more, without calls.
+        # On the path of every read: `place`, `_buckets_from` and `_position` are repeated here without calls.
         data, cells, words = self._file.view
         hashes: tuple[int, int] = _HASHES(key)
         high, low = hashes
@@ -176,20 +176,20 @@ class Index:
                     return None
                 bucket = bucket + 1 if bucket + 1 < num_buckets else 0
         except IndexError:
-            # Another process made the file longer than it is mapped here (or, after power loss, numbers are anything).
+            # Another process extended the file beyond this map (or a power loss damaged the numbers).
             return self.find(key) if self._file.remap_if_longer() else None
         return None
 
     def seek(self, key: bytes) -> Spot:
-        """The entry of a key, and where :meth:`write` puts it. Under the publish lock, and good for as long as that."""
+        """The entry of a key, and where :meth:`write` puts it. Under the publish lock; valid while it is held."""
         try:
             place = self._file.place(key)
             if place is not None:
                 at = BUCKETS_AT + place.words[place.buckets + place.first] * BUCKET_BYTES
                 bucket = place.data[at : at + OVERFLOW_AT + 1]
-                # Shorter where another process made the file longer than it is mapped here.
+                # Shorter if another process extended the file beyond this map.
                 if len(bucket) > OVERFLOW_AT and not bucket[OVERFLOW_AT]:
-                    # All of its keys are in this bucket: most keys are new ones, and there is room.
+                    # No overflow: the key is in this bucket or missing. Most keys are new ones, and there is room.
                     pos = _position(bucket, key)
                     if pos >= 0:
                         return Spot(unpack_slot(bucket[pos : pos + SLOT_BYTES]), at + pos)
@@ -222,7 +222,7 @@ class Index:
         if spot.at is not None:
             self._file.write(spot.at, slot)
             return
-        # A table that is full gets a bucket or is split: the second attempt finds room but for the oddest hashes.
+        # A table that is full gets a bucket or is split: the second attempt finds room except for the oddest hashes.
         try:
             for _ in range(8):
                 if self._insert(key, slot):
@@ -264,13 +264,13 @@ class Index:
         for at in _buckets_from(place):
             free = place.data[at : at + OVERFLOW_AT].find(_EMPTY)
             if free >= 0:
-                # Flags first: whoever looks for the key goes on behind a full bucket.
+                # Flags first: they make readers continue after a full bucket.
                 for full in passed:
                     if not place.data[full + OVERFLOW_AT]:
                         self._file.write(full + OVERFLOW_AT, b"\1")
                 self._file.write(at + free, slot)
                 return True
-            # Every eighth time is often enough, and looks at all buckets.
+            # For every eighth key, which is often enough, since it looks at all buckets.
             if not passed and not key[-1] % 8 and _load(place) >= _FULL_FRAC:
                 return False
             passed.append(at)
@@ -294,7 +294,7 @@ def _buckets_from(place: KeyPlace) -> Iterator[int]:
 
 
 def _load(place: KeyPlace) -> float:
-    """Which part of a table's slots is used."""
+    """Share of a table's slots in use."""
     used = 0
     for at in _buckets_from(place):
         used += SLOTS - place.data[at + SLOT_BYTES - 1 : at + OVERFLOW_AT : SLOT_BYTES].count(0)

@@ -40,7 +40,7 @@ class Count(enum.IntEnum):
 
 
 def tag_of(key: bytes) -> int:
-    """What the clock of reads takes of a page's key."""
+    """The part of a page's key that the clock of reads uses."""
     return int.from_bytes(key[8:], "little")
 
 
@@ -98,7 +98,7 @@ class Pulse:
         os.close(self._fd)
 
     def begin(self, row: int) -> None:
-        """A row stands for a new file. Under the publish lock.
+        """Begin the marks of a row's new file. Under the publish lock.
 
         Raises:
             OSError: the disk is full.
@@ -111,7 +111,7 @@ class Pulse:
         return _FIXED_CELLS + _MARK_CELLS * row
 
     def hit(self, key: bytes, row: int) -> None:
-        """A page of a row was read."""
+        """Count a read of a row's page."""
         self._tags.append(int.from_bytes(key[8:], "little"))
         rows = self._rows
         rows.append(row)
@@ -119,7 +119,7 @@ class Pulse:
             self.flush()
 
     def hit_tagged(self, tag: int, row: int, number: int) -> None:
-        """Pages of a row were read so often, one of them with a key of this tag."""
+        """Count ``number`` reads of a row's pages, one of them of a key with this tag."""
         self._tags.append(tag)
         rows = self._rows
         rows += (row,) * number
@@ -127,18 +127,18 @@ class Pulse:
             self.flush()
 
     def ask(self, key: bytes) -> None:
-        """Counts a miss."""
+        """Count a miss."""
         self.hit(key, _NO_ROW)
 
     def written(self, row: int) -> None:
-        """A page was added to a row."""
+        """Note that a page was added to a row."""
         mark = self._mark(row)
         self._cells[mark + _LAST_READ] = self.clock.reads
         self._cells[mark + _LAST_TIME] = int(time.time())
 
     def flush(self) -> None:
         """Write the collected reads."""
-        tags, rows = tuple(self._tags), tuple(self._rows)  # a thread that was a moment earlier may still add to them
+        tags, rows = tuple(self._tags), tuple(self._rows)  # another thread may still append to the old ones
         self.reset()
         clock, cells = self.clock, self._cells
         clock.advance(len(rows))
@@ -164,7 +164,7 @@ class Pulse:
         return AccessRecord(*self._cells[first : first + _MARK_CELLS])
 
     def spare(self, row: int) -> None:
-        """The policy passed a file over."""
+        """Note that the policy spared a file."""
         self._cells[self._mark(row) + _PASSED] = max(1, self.clock.reads)
 
     def count(self, what: Count, number: int = 1) -> None:

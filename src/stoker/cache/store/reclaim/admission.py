@@ -1,4 +1,4 @@
-"""Remembers rejected pages: further ones of their size are rejected at once, before anything is computed.
+"""Remembers rejected pages: others of their size or larger are rejected at once, before anything is computed.
 
 A full cache in use rejects most pages, so rejecting must cost next to nothing. A remembered answer is valid until a
 file is evicted, or until the policy would be asked again.
@@ -24,7 +24,7 @@ class Refusal(NamedTuple):
 
     Attributes:
         until: when to ask again (monotonic seconds).
-        changes: of the table; with another number of them the answer no longer counts.
+        changes: of the table; once their number differs, the answer is void.
     """
 
     until: float
@@ -32,22 +32,22 @@ class Refusal(NamedTuple):
 
 
 class Refuser(Protocol):
-    """Who refuses room."""
+    """What refuses room."""
 
     def refused(self, life: PageLife) -> Refusal:
-        """The last time that there was no room for pages of a life."""
+        """The last refusal of room for pages of a life."""
         ...
 
     def stands(self, refusal: Refusal) -> bool:
-        """Whether it still counts."""
+        """Whether a refusal is still valid."""
         ...
 
 
 class Refusals:
-    """The last refusal of each shelf, in this process. For threads: what one of them misses is only asked again.
+    """The last refusal of each shelf, in this process. Thread-safe: an update that is lost only means asking again.
 
     Args:
-        room: that refuses.
+        room: what refuses.
     """
 
     def __init__(self, room: Refuser) -> None:
@@ -55,16 +55,16 @@ class Refusals:
         self._of: dict[Shelf, tuple[int, Refusal]] = {}
 
     def note(self, shelf: Shelf, length: int) -> None:
-        """The room has just refused a page of so many bytes."""
-        if shelf.life is not PageLife.PINNED:  # for those, files that are in use go too
+        """Remember that a page of ``length`` bytes was just refused."""
+        if shelf.life is not PageLife.PINNED:  # for those, files that are in use are evicted too
             self._of[shelf] = (length, self._room.refused(shelf.life))
 
     def forget(self, shelf: Shelf) -> None:
-        """There is room after all."""
+        """Forget a refusal: there is room after all."""
         self._of.pop(shelf, None)
 
     def cover(self, shelf: Shelf, length: int) -> bool:
-        """Whether a page of so many bytes would be refused again."""
+        """Whether a page of ``length`` bytes would be refused again."""
         known = self._of.get(shelf)
         if known is None or length < known[0]:
             return False

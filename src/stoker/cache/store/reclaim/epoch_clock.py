@@ -7,8 +7,8 @@ Concurrent updates may be lost; everything here is an estimate.
 seen, estimates the epoch: with every page read once per epoch in a new order, it is 1 to 2 epochs. Much shorter repeats
 (parts of a page read one by one, several readers in step) do not count.
 
-*Silence.* A group of files whose pages are no longer read at all has been left: no hit for three times longer than it
-ever was without one in an epoch.
+*Silence.* A group of files has been left if its pages are no longer read at all: no hit for three times its longest
+time without one in an epoch.
 
 Source: sampling by hash after Waldspurger et al. 2015 (SHARDS, with a bounded number of samples).
 """
@@ -39,12 +39,12 @@ _FEWEST_HITS = 32
 """Fewest hits of a group in an epoch for its silences to mean something."""
 _FEWEST_EPOCHS = 2
 _MOST_FIRST = SAMPLES // 2
-"""Samples in an epoch; with more of them, every second one is left out from then on."""
+"""Most samples in an epoch; with more of them, every second one is left out from then on."""
 _FEWEST_FIRST = SAMPLES // 16
 IDLE_EPOCHS = 2
 SILENCE_FACTOR = 3
 _SILENCE_READS = 64
-"""Counted on top: reads are noted in batches."""
+"""Added to that, since reads are noted in batches."""
 
 
 class ReadClock:
@@ -64,7 +64,7 @@ class ReadClock:
 
     @property
     def two_epochs_ago(self) -> int:
-        """What was not read since then is not read every epoch; 0 while no page has been read twice."""
+        """Files unread since then are not read every epoch; 0 while few pages have been read twice."""
         if self.cells[_REPEATS] < _FEWEST_REPEATS:
             return 0
         return max(0, self.cells[_READS] - IDLE_EPOCHS * self.cells[_EPOCH])
@@ -74,14 +74,14 @@ class ReadClock:
         self.cells[_READS] += num_reads
 
     def note_hits(self, hits: Mapping[int, int]) -> None:
-        """Pages of these groups were read from the cache, so many of each."""
+        """Counts reads from the cache, by group."""
         now = self.cells[_READS]
         for group, number in hits.items():
             at = self._group(group)
             if at < 0:
                 continue
             gap = now - self.cells[at + _LAST]
-            # The end of a silence that was one says nothing of the next.
+            # The length of a real silence says nothing about the next one.
             if self.cells[at + _LAST] and not self._is_silent(at) and gap > self.cells[at + _LONGEST]:
                 self.cells[at + _LONGEST] = gap
             self.cells[at + _LAST] = now
@@ -131,12 +131,12 @@ class ReadClock:
             if group:
                 at = _GROUPS_AT + number * _GROUP_CELLS
                 cells[at + _LONGEST_BEFORE], cells[at + _LONGEST] = cells[at + _LONGEST], 0
-                # In the first such epoch hits may have begun late: it need not hold the longest silence of an epoch.
+                # In the first such epoch hits may have begun late: it may lack the longest silence of an epoch.
                 cells[at + _MEASURED] = cells[at + _MEASURED] + 1 if cells[at + _HITS] >= _FEWEST_HITS else 0
                 cells[at + _HITS] = 0
 
     def _group(self, group: int, *, add: bool = True) -> int:
-        """Where the cells of a group begin; -1 if it has none, or others took all places."""
+        """Where the cells of a group begin; -1 if it has none, or other groups took all places."""
         for step in range(8):
             at = _GROUPS_AT + (group + step) % GROUPS * _GROUP_CELLS
             if self.cells[at + _GROUP] == group:

@@ -38,7 +38,7 @@ class FileState(NamedTuple):
         reads: of its pages so far.
         passed: when the policy spared it last (reads of the clock; 0: never).
         is_copy: whether another worker keeps its pages.
-        dead_frac: of what was written, that has been replaced or dropped since.
+        dead_frac: share of what was written that has been replaced or dropped since.
     """
 
     row: int
@@ -65,16 +65,16 @@ def choose(
     policy: Policy, files: Sequence[FileState], clock: ReadClock, need_bytes: int, max_idle_s: float, *,
     force: bool, for_copy: bool = False,
 ) -> Victims:  # fmt: skip
-    """Which files are to go for so many bytes; less than that where the policy keeps the rest.
+    """Which files to evict to free so many bytes; fewer bytes if the policy keeps the rest.
 
     Args:
         policy: which order.
-        files: that may go.
+        files: that may be evicted.
         clock: of reads.
-        need_bytes: that are to become free.
-        max_idle_s: after which every policy lets a file go.
-        force: files go although they are in use, the one that was read longest ago first (for pinned pages).
-        for_copy: the room is for copies themselves: those that are here go only as the policy says.
+        need_bytes: bytes to free.
+        max_idle_s: time unread after which every policy evicts a file.
+        force: evict files even if they are in use, the least recently read first (for pinned pages).
+        for_copy: the room is for copies themselves: existing ones are only evicted as the policy says.
     """
     gone = [file for file in files if not file.live_pages or file.idle_s > max_idle_s]
     rest = [file for file in files if file.live_pages and file.idle_s <= max_idle_s]
@@ -91,7 +91,7 @@ def choose(
 
 
 def _until(files: Sequence[FileState], need_bytes: int) -> list[FileState]:
-    """The first files that are enough together."""
+    """The first files that together free enough."""
     taken: list[FileState] = []
     for file in files:
         if need_bytes <= 0:
@@ -115,7 +115,7 @@ def _epoch(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Vic
         if file.last_read < unread or (left_at is not None and file.last_read <= left_at):
             stale.append(file)
         elif file.dead_frac >= HOLLOW_FRAC:
-            # What changes at its source leaves dead pages behind, and would fill the cache with them in the end.
+            # Objects that change at their source leave dead pages behind, which would fill the cache in the end.
             hollow.append(file)
     hollow.sort(key=lambda file: -file.dead_frac)
     return Victims(_until(sorted(stale, key=_by_last_read) + hollow, need_bytes), [])
@@ -137,7 +137,7 @@ def _sieve(files: Sequence[FileState], clock: ReadClock, need_bytes: int) -> Vic
         else:
             victims.append(file)
             need_bytes -= file.allocated
-    # All that is left was read: the hand has gone round once, and takes the oldest.
+    # All remaining files were read: after one round the hand takes the oldest.
     again = _until(sorted(spared.values(), key=lambda file: (file.passed, file.number)), need_bytes)
     return Victims(victims + again, [file for file in spared.values() if file not in again])
 

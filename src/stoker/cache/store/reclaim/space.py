@@ -40,7 +40,7 @@ thread that waited for a core, a lock or the disk would be rejected for epochs."
 
 
 class SpaceBounds:
-    """The bounds of a store.
+    """Keeps a store within its bounds.
 
     Args:
         layout: of the directory.
@@ -82,7 +82,7 @@ class SpaceBounds:
         return max(over, num_bytes - self.disk_spare_bytes())
 
     def disk_spare_bytes(self) -> int:
-        """Bytes that the disk has to spare; negative where less is free than is to stay so."""
+        """Bytes that the disk has to spare; negative if less is free than must stay free."""
         disk = os.statvfs(self._layout.root)
         return disk.f_bavail * disk.f_frsize - int(disk.f_blocks * disk.f_frsize * self._settings.keep_free_frac)
 
@@ -98,25 +98,25 @@ class SpaceBounds:
         return rules[rule].quota_bytes if rule < len(rules) else None
 
     def make(self, num_bytes: int, life: PageLife, rule: int) -> bool:
-        """Remove what may go for so many bytes; whether something went. Under no lock."""
+        """Evict what may be evicted for so many bytes; return whether anything was removed. Under no lock."""
         if life is not PageLife.PINNED and self.stands(self.refused(life)):
             return False
         begun, changes = time.thread_time(), self._table.changes
         with self._locks.evicting() as held:
             done = held and self._make(num_bytes, life, rule)
         if not done:
-            # Files that were just given up are let go of by their readers in a moment.
+            # Readers unmap files that were just evicted in a moment.
             asking_s = time.thread_time() - begun if self._table.changes == changes else 0.0
             until = time.monotonic() + max(_LETTING_GO_S, _REFUSED_FACTOR * asking_s)
             self._refused[life is PageLife.COPY] = Refusal(until, self._table.changes)
         return done
 
     def refused(self, life: PageLife) -> Refusal:
-        """The last time that there was no room for pages of a life; for copies there is less than for others."""
+        """The last refusal of room for pages of a life; copies get less room than others."""
         return self._refused[life is PageLife.COPY]
 
     def stands(self, refusal: Refusal) -> bool:
-        """Whether it still counts."""
+        """Whether a refusal is still valid."""
         return time.monotonic() < refusal.until and self._table.changes == refusal.changes
 
     def _make(self, num_bytes: int, life: PageLife, rule: int) -> bool:
@@ -193,7 +193,7 @@ class SpaceBounds:
         return num_doomed
 
     def repair(self) -> None:
-        """Set right what no process has written so: after a mistake of the disk it would stay for ever."""
+        """Repair rows as no process writes them: damage by the disk would stay for ever."""
         if self._table.is_out_of_numbers:
             with self._locks.publishing(self._settings.lock_wait_s) as held:
                 if held:
@@ -215,7 +215,7 @@ class SpaceBounds:
                 self._reap()
 
     def remove_orphans(self) -> None:
-        """Remove files that no row stands for: only power loss leaves such."""
+        """Remove files without a row, which only a power loss leaves behind."""
         with self._locks.evicting() as held:
             # Files first: a row is written before its file is made.
             files = {path: int(path.stem, 16) for path in self._layout.page_files()} if held else {}

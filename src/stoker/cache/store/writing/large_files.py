@@ -43,7 +43,7 @@ _PAGE_BYTES = _PAGE.size + _SUMS_BYTES
 _MOST_FRAC = 0.25
 """Largest fraction of the limit for an object with a separate file; pages of larger ones go into segments."""
 _BLOCK_BYTES = 4096
-"""The disk gives room in blocks of this size."""
+"""The disk allocates blocks of this size."""
 _MOST_OPEN = 16
 _ATTEMPTS = 4
 
@@ -79,7 +79,7 @@ def has_page(pages: Readable, index: int) -> bool:
 
 
 def locate_page(pages: Readable, key: bytes, version: int, offset: int, length: int) -> tuple[int, bytes] | None:
-    """Where a page is in its object, and its checksums; None if it is not there, or another one is."""
+    """Where a page is in its object, and its checksums; None if it is missing, or another one is there."""
     at = _HEAD_BYTES + offset // PAGE_BYTES * _PAGE_BYTES
     row = bytes(pages[at : at + _PAGE_BYTES])
     if offset % PAGE_BYTES or len(row) < _PAGE_BYTES:
@@ -118,29 +118,29 @@ class LargeFiles:
         self._lock = threading.RLock()
 
     def reset(self) -> None:
-        """In a forked child: leave the parent's files, whose locks it would keep."""
+        """In a forked child: close the parent's files, whose locks it would keep."""
         self._lock = threading.RLock()
         self.close()
 
     def close(self) -> None:
-        """Unmap all files."""
+        """Close all files."""
         with self._lock:
             while self._open:
                 self._open.popitem()[1].close()
 
     def let_go(self, numbers: Iterable[int]) -> None:
-        """Unmap evicted files."""
+        """Close evicted files."""
         with self._lock:
             for number in numbers:
                 if (file := self._open.pop(number, None)) is not None:
                     file.close()
 
     def keep_only(self, alive: set[int]) -> None:
-        """Unmap all files that are not among these."""
+        """Close all files that are not among these."""
         self.let_go([number for number in list(self._open) if number not in alive])
 
     def make(self, name: ObjectName, version: Version, shelf: Shelf, checked_at: float) -> int | None:
-        """Number of the file of an object's version, made where it is missing; None if there is no room for it."""
+        """Number of the file of an object's version, created if missing; None if there is no room for it."""
         try:
             return self.find(name, version) or self._make(name, version, shelf, checked_at)
         except OSError:
@@ -155,7 +155,7 @@ class LargeFiles:
         return entry.segment if row >= 0 and self._table.get(row).state == RowState.OPEN else None
 
     def put(self, page: NewPage, shelf: Shelf) -> bool:
-        """Write a page and publish it; False if there is no room for it or a lock was not to be had."""
+        """Write a page and publish it; False if there is no room for it or a lock is unavailable."""
         first, last = span_of(page.page, page.version.size)
         if first >= last or len(page.view) != last - first or self._refusals.cover(shelf, len(page.view)):
             return False
@@ -170,7 +170,7 @@ class LargeFiles:
                 return False  # the disk is full or broken
 
     def _raise_life(self, file: _Open, life: PageLife) -> None:
-        """A file is kept as long as any page in it is to be."""
+        """Keep a file as long as any page in it must be kept."""
         if life.outlasts(self._table.get(file.row).life):
             with self._locks.publishing(self._lock_wait_s) as held:
                 if held and self._table.get(file.row).id == file.number:
@@ -185,7 +185,7 @@ class LargeFiles:
         if there == content:
             return self._publish(file, key, entry)
         if any(there):
-            # Other bytes under the same version, or damage: nothing is ever written over.
+            # Other bytes under the same version, or damage: nothing is ever overwritten.
             self._room.doom([(file.row, file.number)])
             return False
         size = aligned(entry.length, _BLOCK_BYTES)
@@ -229,7 +229,7 @@ class LargeFiles:
             return True
 
     def _file(self, name: ObjectName, version: Version, shelf: Shelf, checked_at: float) -> _Open | None:
-        """The object's file, made where it is missing."""
+        """The object's file, created if missing."""
         number = self.find(name, version)
         if number is None:
             number = self._make(name, version, shelf, checked_at)
@@ -307,7 +307,7 @@ class LargeFiles:
         finally:
             self._locks.release(row)
         if old is not None and (old_row := self._table.find(old.segment)) >= 0:
-            # Pages of the version before are of no use any more.
+            # Pages of the previous version are of no use any more.
             self._room.doom([(old_row, old.segment)])
         return content.id
 
@@ -321,7 +321,7 @@ def _make_file(path: Path, head: bytes, size: int) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         if head:
-            # Places of pages that are not there are read too, which on some filesystems needs room.
+            # Descriptions of missing pages are read too, which needs space on some filesystems.
             os.posix_fallocate(fd, 0, size)
             os.pwrite(fd, head, 0)
         else:

@@ -1,4 +1,4 @@
-"""A large object as a whole: what of it is here, and its file once all is; or read in order, page after page."""
+"""A large object as a whole: which pages are present, its file once all are, and reading it in order."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _MOST_KNOWN = 1 << 14
 _COUNTED_TOGETHER = 8
 """Small reads: counting them one by one takes longer than copying them."""
 _LOOKED_AT = 32
-"""Pages in one go: a reader waits for it."""
+"""Pages that are checked at once, while a reader waits."""
 
 
 class OwningStore(Protocol):
-    """What a large object asks of the store that it lies in."""
+    """What a large object needs of its store."""
 
     @property
     def layout(self) -> Layout:
@@ -47,7 +47,7 @@ class OwningStore(Protocol):
         ...
 
     def read_into(self, key: bytes, entry: Entry, start: int, buffer: memoryview) -> bool:
-        """Copies bytes of a page; False where they are not right."""
+        """Copies bytes of a page; False if they are gone or damaged."""
         ...
 
     def put(
@@ -82,7 +82,7 @@ class LargeObject:
         return len(pages_of(0, self.version.size))
 
     def has(self, index: int) -> bool:
-        """Whether a page is there (whole when it was written; reading compares its checksums)."""
+        """Whether a page is present (complete when it was written; reading compares its checksums)."""
         pages = self._mapped.large
         return pages is not None and has_page(pages.data, index)
 
@@ -149,9 +149,9 @@ class LargePages:
         self._encoded, self._digest, self._size = name.encoded, version.digest, version.size
         self._num_small = 0
         self._known: dict[int, bytes] = {}
-        """Sums of blocks of the file that were read; with first touch only that they were."""
+        """Checksums of blocks of the file that were read; unless verified at every read, only their presence counts."""
         self._pieces: dict[int, tuple[bytes, ...]] = {}
-        """Sums of the pieces of those of which small parts were read, once they were so twice."""
+        """Checksums of the pieces of blocks of which small parts were read at least twice."""
         self._known_of: Callable[[], Mapped | None] = _nothing
         self.is_complete = False
         self._num_looked = 0
@@ -168,7 +168,7 @@ class LargePages:
         return None
 
     def has(self, index: int) -> bool:
-        """Whether a page is there (whole when it was written; reading compares its checksums)."""
+        """Whether a page is present (complete when it was written; reading compares its checksums)."""
         mapped = self._mapped()
         return mapped is not None and mapped.large is not None and has_page(mapped.large.data, index)
 
@@ -180,9 +180,9 @@ class LargePages:
         self.is_complete = self._num_looked * PAGE_BYTES >= self._size
 
     def read_known(self, start: int, buffer: memoryview) -> bool:
-        """Copy bytes of blocks that were read before, checked as ever; False where that takes :meth:`read_into`.
+        """Copy bytes of blocks that were read before, verified as always; False if that takes :meth:`read_into`.
 
-        Random reads come this way: every other step would take longer than sum and copy together.
+        The path of random reads: any further step would take longer than checksum and copy together.
         """
         end = start + len(buffer)
         if end - start > BLOCK_BYTES or end > self._size:
@@ -225,12 +225,12 @@ class LargePages:
         return True
 
     def _count(self, start: int, mapped: Mapped) -> None:
-        """Small parts of pages were read."""
+        """Count reads of small parts of pages."""
         self._hit(tag_of(key_of(self._encoded, start // PAGE_BYTES)), mapped.row, self._num_small)
         self._num_small = 0
 
     def _note_known(self, mapped: Mapped, sums: bytes, start: int, num_bytes: int) -> None:
-        """A part of a page was read in the ordinary way, and was intact."""
+        """Note the checksums of a part of a page that was read in the ordinary way, and was intact."""
         if mapped is not self._known_of() or len(self._known) >= _MOST_KNOWN:
             self._known_of, self._known, self._pieces = weakref.ref(mapped), {}, {}
         first, last = start // BLOCK_BYTES, (start + num_bytes - 1) // BLOCK_BYTES
@@ -242,14 +242,14 @@ class LargePages:
             self._pieces[first] = self._sums_of(mapped, first) if first in self._pieces else _ONCE
 
     def _sums_of(self, mapped: Mapped, block: int) -> tuple[bytes, ...]:
-        """Sums of a block's pieces, of a copy that has the block's; none if it has not."""
+        """Checksums of a block's pieces, from a copy that matches the block's; none if it does not match."""
         copy = bytes(mapped.view[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES])
         if xxh3_64_digest(copy) != self._known[block]:
             return _ONCE
         return tuple(xxh3_64_digest(copy[at : at + PIECE_BYTES]) for at in range(0, len(copy), PIECE_BYTES))
 
     def read_into(self, start: int, buffer: memoryview) -> int:
-        """Copy bytes, compared with their checksums, up to the first page that is missing or damaged; their number."""
+        """Copy verified bytes up to the first page that is missing or damaged; return their number."""
         num_bytes = len(buffer)
         offset = start % PAGE_BYTES
         if offset + num_bytes > PAGE_BYTES:

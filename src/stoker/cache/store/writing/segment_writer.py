@@ -1,4 +1,4 @@
-"""Adding pages to segments: claiming one, appending, publishing; one record at a time per process.
+"""Adding pages to segments: claiming one, appending, publishing; one batch of records at a time per process.
 
 A record counts once the table's ``tail`` is past it, and is found once the index names it, in this order. A process
 that dies in between leaves an unreachable record, and never revives an old one.
@@ -34,7 +34,7 @@ _ATTEMPTS = 4
 
 
 class Growth(Refuser, Protocol):
-    """Who decides whether the store may grow."""
+    """Decides whether the store may grow."""
 
     def fits(self, num_bytes: int, rule: int) -> bool:
         """Whether so many bytes may be added. Under the publish lock."""
@@ -42,7 +42,7 @@ class Growth(Refuser, Protocol):
 
     @property
     def is_tight(self) -> bool:
-        """Whether the index may hardly grow any more."""
+        """Whether the index has little room left to grow."""
         ...
 
     def quota_bytes(self, rule: int) -> int | None:
@@ -50,12 +50,12 @@ class Growth(Refuser, Protocol):
         ...
 
     def make(self, num_bytes: int, life: PageLife, rule: int) -> bool:
-        """Remove what may go for so many bytes; whether something went. Under no lock."""
+        """Evict what may be evicted for so many bytes; return whether anything was removed. Under no lock."""
         ...
 
 
 class NewPage(NamedTuple):
-    """A page that is to be kept.
+    """A page to keep.
 
     Attributes:
         name: of the object.
@@ -88,7 +88,7 @@ class NewPage(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """A page with its header, and its place among those that are to be kept."""
+    """A page with its header, and its place among the pages to keep."""
 
     place: int
     page: NewPage
@@ -114,7 +114,7 @@ class Writers:
         self._lock = threading.Lock()
 
     def reset(self) -> None:
-        """In a forked child: the segments are the parent's."""
+        """In a forked child: close the segments, which are the parent's."""
         left, self._writers = self._writers, {}
         self._lock = threading.Lock()
         for writer in left.values():
@@ -132,7 +132,7 @@ class Writers:
         """Append pages and publish them, many under one lock.
 
         Returns:
-            Of each page, whether it is kept: there may be no room for it, or a lock was not to be had.
+            For each page, whether it is kept: there may be no room for it, or a lock is unavailable.
         """
         kept = [False] * len(pages)
         waiting: list[_Record] = []
@@ -153,10 +153,10 @@ class Writers:
                         break
                     for record in waiting[:number]:
                         kept[record.place] = True
-                    # The first one that was not published is out of date; what came behind it is appended anew.
+                    # The first one that was not published is out of date; those after it are appended again.
                     waiting = waiting[number + (number < len(ends)) :]
             except OSError:
-                # The disk is full or broken: what was not published is not there.
+                # The disk is full or broken: unpublished records do not count.
                 self._abandon(shelf)
         return kept
 
@@ -172,7 +172,7 @@ class Writers:
         return True
 
     def _publish(self, writer: SegmentWriter, records: Sequence[_Record], ends: Sequence[int], rule: int) -> int | None:
-        """Let the records that were just appended be found.
+        """Publish the records that were just appended.
 
         Returns:
             How many, up to the first one that is out of date; None if there is no lock, or the segment is gone.
@@ -183,7 +183,7 @@ class Writers:
         ]
         slots = [pack_slot(record.page.key, entry) for record, entry in zip(records, entries, strict=True)]
         done = 0
-        # Other processes wait meanwhile: only what has to be is done under the lock.
+        # Other processes wait meanwhile: only what is necessary is done under the lock.
         with self._locks.publishing(self._lock_wait_s) as held:
             if not held:
                 return None
@@ -285,7 +285,7 @@ class Writers:
                     return self._make_row(shelf, size)
             if self._room.make(size, shelf.life, shelf.rule):
                 continue
-            # Nothing may go; what is left of the limit is used by a small segment.
+            # Nothing may be evicted; a small segment uses what is left of the limit.
             self._refusals.note(shelf, length)
             if size // 4 < smallest:
                 return None
@@ -321,12 +321,12 @@ class Writers:
 
 
 def is_older(new: Entry, old: Entry | None) -> bool:
-    """Whether what the index has is of another version that the store confirmed later."""
+    """Whether the index has another version, which the store confirmed later."""
     return old is not None and old.version != new.version and new.checked_at < old.checked_at <= time.time()
 
 
 def forget(table: FileTable, entry: Entry) -> None:
-    """A page is no longer live. Under the publish lock."""
+    """Count a page as no longer live. Under the publish lock."""
     row = table.find(entry.segment)
     if row >= 0:
         content = table.get(row)
