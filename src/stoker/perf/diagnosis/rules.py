@@ -1,7 +1,7 @@
 """The verdict on a measured step: what limits it, the figures that show it, one next action and what it would buy.
 
 Thresholds are those of the tools that people know. XProf: input below 5 % of the step is no limit, up to 20 % moderate,
-above that high; launching and other 3 and 15 %; all-reduce from 6 %. torch-tb-profiler: loader from 5 %, communication
+above that high; launching and other: 3 and 15 %; all-reduce from 6 %. torch-tb-profiler: loader from 5 %, communication
 from 10 %. Stragglers: slowest over mean of the ranks; ordinary jobs of Alibaba-PAI have 1.09 to 1.12 in the median.
 """
 
@@ -23,7 +23,7 @@ COMMUNICATION_LEVELS = (0.06, 0.10)
 HOST_LEVELS = (0.03, 0.15)
 STRAGGLER_RATIO = 1.12
 STRAGGLER_OFTEN = 0.75
-"""Share of steps in which one rank is the slowest, from which on it is named."""
+"""Share of steps in which one rank is the slowest, above which it is named."""
 STRAGGLER_LOST = 0.05
 """Share of the step that the other ranks spend waiting for the slowest."""
 
@@ -38,7 +38,7 @@ class Context:
         features: of the program, if known.
         run: the run folder as typed; its measurement anchors a plan.
         alternatives: predictions of the same step in another precision, by its name.
-        mean_wait_cpu_s: processor time a step that the training thread spends while it waits for batches.
+        mean_wait_cpu_s: processor time per step that the training thread uses while it waits for batches.
     """
 
     price_per_hour: float | None = None
@@ -96,7 +96,7 @@ def _program(profile: Profile) -> str:
 def _gain(
     profile: Profile, context: Context, best_s: float, worst_s: float, basis: str, expected_s: float | None = None
 ) -> Gain:
-    """A gain on this step; its seconds are as unsure as the measured step itself, the share that is saved is not."""
+    """A gain on this step; its seconds are as uncertain as the measured step, the saved share is not."""
     found = gain_of(profile.seconds, best_s, worst_s, basis, context.price_per_hour, expected_s)
     low = min(found.seconds, found.low * profile.low / profile.seconds)
     high = max(found.seconds, min(found.high * profile.high / profile.seconds, profile.seconds))
@@ -358,7 +358,7 @@ def _heaviest(profile: Profile, label: str) -> list[str]:
 
 
 def _fused_memory(features: StepFeatures | None) -> float | None:
-    """Share of bytes that is left of the model's memory-bound operations when chains are fused."""
+    """Share of the bytes of the model's memory-bound operations that is left when chains are fused."""
     if features is None:
         return None
     own = [op for op in features.operations if op.phase != "optimizer" and op.kind not in MATRIX_KINDS]
@@ -378,7 +378,7 @@ def _fused_optimizer(features: StepFeatures | None) -> float | None:
 
 
 def _fused_calls(features: StepFeatures | None) -> float:
-    """Share of the optimizer's operations that is left where one is started for each tensor.
+    """Share of the optimizer's operations that is left if one is started for each tensor.
 
     On a CPU each is started by itself, and works on what the one before has left in the caches.
     """

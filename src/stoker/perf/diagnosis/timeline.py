@@ -29,9 +29,9 @@ class TracedRange:
 
     Attributes:
         start, end: nanoseconds.
-        label: what its own time is spent on; None where it is a range around others.
-        sequence: what joins a forward operator with its node of the backward pass; -1 for none.
-        number: what joins an operator with the device's kernels that it started; 0 for none.
+        label: what its own time is spent on; None for a range around others.
+        sequence: links a forward operator with its node of the backward pass; -1 for none.
+        number: links an operator with the device's kernels that it started; 0 for none.
     """
 
     name: str
@@ -170,7 +170,7 @@ def modules_by_sequence(ordered: Sequence[TracedRange]) -> dict[int, str]:
 
 
 def cut(segments: Iterable[Segment], start: int, end: int) -> list[Segment]:
-    """What of the segments lies between two instants."""
+    """The parts of segments between two instants."""
     return [
         Segment(max(s.start, start), min(s.end, end), s.label, s.module, s.name, s.covered, s.begins)
         for s in segments
@@ -202,10 +202,10 @@ def on_host(segments: Sequence[Segment], exchanges: Sequence[tuple[int, int]]) -
 def on_device(segments: Sequence[Segment], kernels: Iterable[tuple[int, int, str]]) -> tuple[dict[str, float], float]:
     """Nanoseconds of a step with a device by label, and of exchange that is hidden.
 
-    What computes comes first: of an exchange or a copy only what no computation hides counts.
+    Computation comes first: an exchange or a copy counts only where no computation hides it.
 
     Args:
-        segments: of the training thread in the step: say what the host is at while the device does nothing.
+        segments: of the training thread in the step: what the host does while the device is idle.
         kernels: start, end and label of what the device did, on all its streams.
     """
     seconds = dict.fromkeys(PARTS, 0.0)
@@ -229,7 +229,7 @@ def on_device(segments: Sequence[Segment], kernels: Iterable[tuple[int, int, str
 
 
 def union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same instants as intervals that are apart and in order."""
+    """The same instants as disjoint intervals in order."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -240,7 +240,7 @@ def union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class Busy:
-    """When something was under way; answers how much of a stretch is."""
+    """When something was under way, and for how much of a stretch."""
 
     def __init__(self, intervals: Iterable[tuple[int, int]]) -> None:
         self.intervals = union(intervals)
@@ -253,7 +253,7 @@ class Busy:
         return float(self._sums[-1])
 
     def within(self, start: int, end: int) -> float:
-        """How much of a stretch."""
+        """Nanoseconds of a stretch."""
         return self._before(end) - self._before(start)
 
     def _before(self, instant: int) -> float:

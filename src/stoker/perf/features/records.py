@@ -26,20 +26,20 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Class of operation: ``matmul``, ``conv``, ``attention``, ``rnn``, ``norm``, ``pointwise``, ... or ``unknown``."""
     phase: Phase
     dtype: str
-    """Precision that is computed in."""
+    """Precision of the computation."""
     dims: tuple[int, ...]
     """Sizes that its speed depends on; matmul: batch, m, n, k; others: elements."""
     module: str
     """Path of the module whose forward began it; also of its backward. Empty outside of modules."""
     count: int
-    """Kernels started when each operation is one."""
+    """Kernels started if each operation is one."""
     flops: float
     eager_bytes: float
     """Bytes read and written when each operation reads its inputs and writes its outputs."""
     fused_bytes: float
-    """The same where chains of elementwise work, norms and softmax stay on the chip."""
+    """The same if chains of elementwise work, norms and softmax stay on the chip."""
     fused_count: int
-    """Kernels that are left then."""
+    """Kernels started in that case."""
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     saved_bytes: int = 0
     """Activations that its forward pass made and that are alive when the backward pass begins."""
     output_bytes: int = 0
-    """What one call of its forward pass gives back: what a stage that ends here would send on."""
+    """Bytes that one call of its forward pass returns: what a stage that ends here would send on."""
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # a d
     channels_last: bool = False
     """Whether most of its convolutions are given channels last."""
     micro_batches: int = 1
-    """Parts of the batch that the step computes one after another, accumulating gradients; all else is of all parts."""
+    """Parts of the batch that the step computes one after another, accumulating gradients; other fields cover all."""
     layers: tuple[Layer, ...] = ()
     """Modules that run operations or own parameters, in the order in which the forward pass reaches them."""
     unknown: tuple[Unknown, ...] = ()
@@ -153,7 +153,7 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # a d
         return max(1, round(self.batch_size / self.micro_batches))
 
     def one_micro_batch(self) -> StepFeatures:
-        """The step that computes one of its micro-batches alone, the mean of all, and then steps the optimizer."""
+        """The step that computes only one micro-batch (the mean of all), and then steps the optimizer."""
         times = self.micro_batches
         if times == 1:
             return self
@@ -173,7 +173,7 @@ class StepFeatures(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # a d
     def transformer_blocks(self) -> frozenset[str]:
         """Paths of blocks with an attention, as one kernel or written out, and the products around it and of an MLP.
 
-        Looked for once, since planning asks for them many times.
+        Computed once, since planning needs them many times.
         """
         fused: set[str] = set()
         softmax: set[str] = set()

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
-"""Probes of what moves more than it computes: elementwise work, norms, softmax, sums, copies, lookups, optimizers."""
+"""Probes of memory-bound operations: elementwise work, norms, softmax, sums, copies, lookups, optimizers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ELEMENTWISE: dict[str, tuple[int, Run]] = {
     "hardtanh_backward": (2, lambda g, x: aten.hardtanh_backward(g, x, 0.0, 6.0)),
     "hardswish_backward": (2, lambda g, x: aten.hardswish_backward(g, x)),
 }  # fmt: skip
-"""How many tensors are read, and what makes the result of them."""
+"""How many tensors are read, and the function of them."""
 
 OPTIMIZER: dict[str, tuple[int, Run]] = {
     "add.optimizer": (2, lambda x, y: x.add_(y, alpha=_TINY)),
@@ -52,7 +52,7 @@ OPTIMIZER: dict[str, tuple[int, Run]] = {
 
 
 def memory_probes() -> Iterator[Probe]:
-    """All of them."""
+    """All probes of this module."""
     for name, (reads, run) in ELEMENTWISE.items():
         for size in MANY if name in ("add", "relu", "threshold_backward", "clone", "fill") else FEW:
             yield _flat(name, size, reads, run)
@@ -70,7 +70,7 @@ def memory_probes() -> Iterator[Probe]:
 
 
 def _probe(name: str, dims: tuple[float, ...], tensors: float, make: Callable[[Operands], Run]) -> Probe:
-    """``tensors`` of the first size are read and written, four bytes each."""
+    """A probe that reads and writes ``tensors`` times the first size, in elements of four bytes."""
     size = 4.0 * dims[0] * tensors
     return Probe(Work(curve=name, dims=dims, flops=0.0, bytes=size), make, size)
 
@@ -139,7 +139,7 @@ def _softmaxes() -> Iterator[Probe]:
 
 
 def _sums() -> Iterator[Probe]:
-    """Over rows, as gradients of biases; over positions, as pooling by a mean; of everything."""
+    """Sums over rows (gradients of biases), over positions (pooling by a mean), and of everything."""
     for rows, width in halton(12, (16, 3000), (8, 2400)):
         while rows * width > 4_000_000:
             rows //= 2
@@ -211,7 +211,7 @@ def _pools() -> Iterator[Probe]:
             run = aten.max_pool2d_with_indices_backward
             return lambda: run(grad, x, [2, 2], [2, 2], [0, 0], [1, 1], False, places)
 
-        # Places are numbers of eight bytes.
+        # Indices have eight bytes.
         yield _probe("max_pool2d_with_indices", (size, 1.75), 1.75, largest)
         yield _probe("max_pool2d_with_indices_backward", (size, 2.75), 2.75, largest_backward)
 
@@ -244,7 +244,7 @@ def _embedding(count: int, width: int, rows: int) -> Iterator[Probe]:
     yield Probe(
         Work(curve="embedding", dims=dims, flops=0.0, rows=count, bytes=2 * moved + 8 * count), forward, moved + table
     )
-    # What an optimizer does with a sparse gradient: numbers of rows are eight bytes, and pass three times.
+    # What an optimizer does with a sparse gradient: numbers of rows have eight bytes, and are moved three times.
     ratio = 3 + 6 / width
     work = Work(curve="add.sparse", dims=(count * width, ratio), flops=0.0, bytes=4.0 * count * width * ratio)
     yield Probe(work, update, 2 * moved + table)

@@ -30,7 +30,7 @@ class Question:
 
 
 def answer(question: Question) -> PlanReport:
-    """Searches the space and says what to take, what else there is, and what binds."""
+    """Searches the space; reports what to take, what else there is, and which limits bind."""
     limits = question.limits
     found = search(question.space, question.job, limits)
     best = settled(front(found.plans, limits), found.plans, limits)
@@ -153,7 +153,7 @@ def _middle(best: list[PricedPlan], limits: PlanLimits) -> PricedPlan:
 
 
 def _remarks(plan: PricedPlan, question: Question) -> list[str]:
-    """What to know before taking it."""
+    """What to know before choosing a plan."""
     limits, currency = question.limits, question.prices.currency
     remarks: list[str] = []
     over = limits.hours(plan) / limits.deadline_h
@@ -187,7 +187,7 @@ def _surer(plan: PricedPlan, plans: list[PricedPlan], question: Question) -> lis
 
 
 def _dots(plans: Iterable[PricedPlan]) -> list[Dot]:
-    """The fastest of each kind of server, number of GPUs and kind of strategy; its price an hour is that of all."""
+    """The fastest of each kind of server, number of GPUs and kind of strategy, which all cost the same per hour."""
     found: dict[tuple[str, int, str], PricedPlan] = {}
     for plan in plans:
         candidate = plan.candidate
@@ -318,7 +318,7 @@ def _advice(best: list[PricedPlan], choice: Recommendation, question: Question) 
 
 
 def _with_more_gpus(best: list[PricedPlan], question: Question) -> list[str]:
-    """What twice as many GPUs would bring, of the fastest plan's servers."""
+    """What twice as many GPUs would bring, on the fastest plan's servers."""
     offers = (best[0].candidate.offer,)
     most = 2 * question.space.max_gpus
     space = replace(question.space, offers=offers, max_gpus=most, beyond=question.space.max_gpus)
@@ -337,7 +337,7 @@ def _with_more_gpus(best: list[PricedPlan], question: Question) -> list[str]:
 
 
 def _miss(found: Found, question: Question) -> NearestMiss | None:
-    """What lacks least where nothing can run."""
+    """The candidate that lacks the least memory, for when none can run."""
     unfit = [rejected.least for rejected in found.unfit.values()]
     if not unfit:
         return None

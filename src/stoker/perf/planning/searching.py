@@ -1,8 +1,8 @@
-"""Prices the promising candidates of a space, and records why others are not.
+"""Prices the promising candidates of a space, and records why others are not priced.
 
 A candidate is priced unless a known plan beats it even if its exchange were free: a step takes at least what its
 computation takes on one GPU, divided by the GPUs that share it, idle stages of a pipeline included. Micro-batches are
-tried from the largest down, until smaller ones are worse. The benchmark ``plan_quality`` checks that the front so found
+tried from the largest down, until smaller ones are worse. The benchmark ``plan_quality`` checks that this front
 is that of all candidates. Beaten means by more than a tie, so that a simpler plan can win the tie. Only calibrated
 plans beat candidates that may be calibrated, since these may replace extrapolated plans.
 """
@@ -23,7 +23,7 @@ from stoker.perf.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Candidates that cannot be: how many, and the one that lacks least."""
+    """Candidates that cannot run: how many, and the one that lacks least."""
 
     count: int
     least: Rejection
@@ -36,7 +36,7 @@ class Found:
     Attributes:
         plans: that were priced; the front of all candidates is among them.
         tried: candidates by family.
-        beaten: of each family, those that need not be priced.
+        beaten: of each family, how many need not be priced.
         unfit: of each family, how many do not fit, and the one that lacks least.
         refused: of each family, how many have no prediction, and one of them.
     """
@@ -48,7 +48,7 @@ class Found:
     refused: dict[str, Rejected] = field(default_factory=dict[str, "Rejected"])
 
     def add(self, outcome: PricedPlan | Rejection, count: int = 1) -> None:
-        """Puts a candidate where it belongs, and with it others that cannot be for the same reason."""
+        """Counts a candidate by its outcome, and with it others that cannot run for the same reason."""
         if isinstance(outcome, PricedPlan):
             self.plans.append(outcome)
             return
@@ -63,12 +63,12 @@ class Found:
 
     @property
     def candidates(self) -> int:
-        """All that there are."""
+        """Number of all candidates."""
         return sum(self.tried.values())
 
 
 class Stairs:
-    """The front so far: the least cost of each time, in a form that is quick to ask."""
+    """The front so far: the least cost of each time, quick to query."""
 
     def __init__(self) -> None:
         self._hours: list[float] = []
@@ -80,7 +80,7 @@ class Stairs:
         return at >= 0 and self._cost[at] <= cost and (self._cost[at] < cost or self._hours[at] < hours)
 
     def add(self, hours: float, cost: float) -> None:
-        """Takes a point in, and drops those that it beats."""
+        """Adds a point, and drops those that it beats."""
         if self.beats(hours, cost):
             return
         at = bisect.bisect_left(self._hours, hours)
@@ -95,7 +95,7 @@ _COMPUTING = ("compute", "memory", "communication")
 
 
 class _Floor:
-    """Hours and cost below which no candidate can come: by the micro-batch on as few GPUs as compute it together."""
+    """Lower bounds of hours and cost, from the micro-batch on as few GPUs as compute it together."""
 
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
@@ -108,7 +108,7 @@ class _Floor:
         return self._job_of(candidate, self._micro_batch_s(candidate, Strategy()) / tensor)
 
     def together(self, candidate: Candidate) -> tuple[float, float]:
-        """The job with the exchange among those that share products, and recomputation."""
+        """The job with the exchange among GPUs that share products, and recomputation."""
         strategy = candidate.strategy
         own = Strategy(tensor=strategy.tensor, checkpointing=strategy.checkpointing)
         return self._job_of(candidate, self._micro_batch_s(candidate, own))
@@ -131,7 +131,7 @@ class _Floor:
         return hours, hours * candidate.per_hour
 
     def _micro_batch_s(self, candidate: Candidate, strategy: Strategy) -> float:
-        """Computation of one micro-batch by those that share its products; 0 where it is not known."""
+        """Time that GPUs that share products compute on one micro-batch; 0 if unknown."""
         offer = candidate.offer
         key = (offer.gpu.name, offer.gpus if strategy.tensor > 1 else 1, candidate.micro_batch, strategy)
         if key not in self._known:
@@ -149,7 +149,7 @@ class _Best:
         self._all, self._calibrated = Stairs(), Stairs()
 
     def add(self, plan: PricedPlan) -> None:
-        """Takes one in."""
+        """Adds a plan."""
         hours, cost = self._limits.hours(plan), self._limits.cost(plan)
         self._all.add(hours, cost)
         if plan.tier == "calibrated":
@@ -171,8 +171,8 @@ def search(space: Space, job: TrainingJob, limits: PlanLimits | None = None, kno
     Args:
         space: to search.
         job: to run.
-        limits: whose figures are compared.
-        known: plans that must not beat candidates either.
+        limits: choose which figures are compared.
+        known: further plans; candidates that these beat are not priced.
     """
     limits = limits or PlanLimits()
     found, floor = Found(), _Floor(job)
@@ -190,9 +190,9 @@ def search(space: Space, job: TrainingJob, limits: PlanLimits | None = None, kno
 
 
 def examples(space: Space, job: TrainingJob, found: Found) -> list[PricedPlan]:
-    """A plan of each offer that has none yet, so that it can be shown what it is beaten by.
+    """A plan of each offer that has none yet, to show what beats it.
 
-    Plain replicas, where they fit, on one GPU, on a server, and on all that may be taken.
+    Plain replicas, if they fit, on one GPU, on a server, and on all GPUs that may be taken.
     """
     shown = {plan.candidate.offer.name for plan in found.plans}
     offers = tuple(offer for offer in space.offers if offer.name not in shown)
@@ -222,18 +222,18 @@ def _search(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _B
         largest = _descend(sizes, job, found, best)
         if largest == group[0].micro_batch or largest < 0:
             return
-        # With checkpointing only what does not fit without it.
+        # Checkpointing is only tried for what does not fit without it.
         group = [candidate for candidate in group if candidate.micro_batch > largest]
 
 
 def _descend(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _Best) -> int:
-    """Prices candidates that differ in their micro-batch alone, until smaller ones are worse.
+    """Prices candidates that differ only in their micro-batch, until smaller ones are worse.
 
     Larger ones compute as much in fewer and larger pieces, and exchange no more often: the first that fits is the best.
     In a pipeline smaller ones leave stages less idle, up to a point.
 
     Returns:
-        The largest micro-batch that fits; 0 where none does, -1 where there is no prediction.
+        The largest micro-batch that fits; 0 if none does, -1 if there is no prediction.
     """
     largest, before, is_unfit = 0, math.inf, False
     for place, candidate in enumerate(group):
@@ -250,13 +250,13 @@ def _descend(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _
                 break
             before = outcome.step_s.likely
         elif outcome.why == "refused":
-            # What is not known of one size is not known of the others.
+            # If one size has no prediction, neither do the others.
             found.add(outcome, len(group) - place)
             return -1
         else:
             found.add(outcome)
             if not is_unfit:
-                # The last needs least: where it does not fit either, nothing does.
+                # The last one needs least: if it does not fit either, none does.
                 is_unfit, least = True, price(group[-1], job)
                 if isinstance(least, Rejection) and least.why == "memory":
                     found.add(least, len(group) - place - 1)
@@ -265,7 +265,7 @@ def _descend(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _
 
 
 def priced(all_of_them: Iterable[Candidate], job: TrainingJob) -> Found:
-    """All of some candidates."""
+    """Prices all of these candidates."""
     found = Found()
     for candidate in all_of_them:
         found.tried[candidate.family] = found.tried.get(candidate.family, 0) + 1

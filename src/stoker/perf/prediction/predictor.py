@@ -23,10 +23,10 @@ from stoker.perf.prediction.work_vector import Array, work_of
 from stoker.perf.strategy import Machines, Strategy
 
 _UNKNOWN = 0.05
-"""Share of a step's bytes that operations without a formula may have before it is refused."""
+"""Share of a step's bytes that operations without a formula may have before the step is refused."""
 _HALVINGS = 40
 _KEPT = 32
-"""Programs that a predictor caches; a planner predicts one, in as many batch sizes."""
+"""Programs that a predictor caches; a planner predicts one, in at most this many batch sizes."""
 
 
 def predict(
@@ -131,7 +131,7 @@ class Predictor:
         return found
 
     def _moved(self, program: _Program, card: Gpu, stack: Stack | None) -> tuple[_Used, str | None]:
-        """The calibration, and why a measured step has not moved it: empty where it has, None where there is none."""
+        """The calibration, and why a measured step has not moved it: empty if it has, None if there is no such step."""
         anchor = self._anchor
         if anchor is None:
             return self._unmoved, None
@@ -179,7 +179,7 @@ class _Used:
         return cls(known, known)
 
     def doubt(self, at_spec: Array) -> float:
-        """How little the measurements show of what a step consists of, on one GPU."""
+        """How little the measurements show about what a step consists of, on one GPU."""
         return float(self.known.doubts(at_spec[None], None if self.beside is None else self.beside[None])[0])
 
 
@@ -225,7 +225,7 @@ def _widest(features: StepFeatures) -> str:
 
 
 def _move(measured: _Program, anchor: Anchor, carried: float, stack: Stack, used: _Used) -> _Used | None:
-    """The calibration as a measured step moves it; None where the GPU's own work was too little of the step."""
+    """The calibration as moved by a measured step; None if the GPU's own work was too small a share of it."""
     card = gpu(anchor.gpu)
     precision = anchor.precision if anchor.precision in card.rates else measured.precision(card)
     at_spec = work_of(measured.features.operations) @ unit_times(card, precision, stack)
@@ -238,7 +238,7 @@ def _move(measured: _Program, anchor: Anchor, carried: float, stack: Stack, used
 
 
 def _own_s(measured: _Program, anchor: Anchor, precision: str, stack: Stack, used: _Used) -> float:
-    """Time that a GPU computes in a measured step of several: the value for which the predicted step matches."""
+    """Time that a GPU computes in a measured step on several: the value at which the predicted step matches."""
     machines = Machines(gpu=gpu(anchor.gpu), gpus=anchor.gpus)
     strategy = Strategy(accumulation=measured.features.micro_batches)
     alone = measured.alone(machines.gpu, precision, stack, used)
@@ -273,9 +273,9 @@ class _Alone:
     doubt: float
 
     def stretch(self, accumulation: int) -> float:
-        """How much longer the passes are than the device's time: what the whole step waits for the host goes to them.
+        """How much longer the passes take than the device's time: they bear all that the step waits for the host.
 
-        The optimizer's time stays that of the device, since who keeps a share of the weights launches as much.
+        The optimizer's time stays that of the device, since a GPU with a share of the weights launches as much.
         """
         passes = self.device.compute_s * accumulation
         host = self.host_s[0] * accumulation + self.host_s[1]
@@ -283,7 +283,7 @@ class _Alone:
         return (whole - self.device.optimizer_s) / passes if passes else 1.0
 
     def times(self, accumulation: int, *, divided: bool) -> PassTimes:
-        """The same with what the GPU waits for the host.
+        """The device's times, including the GPU's waits for the host.
 
         Args:
             accumulation: micro-batches of a step.

@@ -54,7 +54,7 @@ _BORN = {
 }
 """Year of a generation, and what its chips are made for: servers with HBM, or graphics."""
 _OTHER_LINE = 10
-"""Years that the other line counts as further away: its memory and its tensor cores are others."""
+"""Years that the other line counts as further away: its memory and its tensor cores differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ _COMMON = np.array([
     term.prior * (term.lane == "device" and not term.name.startswith(("tensor cores", "memory of", "card")))
     for term in TERMS
 ])  # fmt: skip
-"""What a card is believed to take for each term, which the term of the card is a share of."""
+"""Prior of each term that all cards have; the term of a card is a share of their sum."""
 _NAMES = {"fp32": "fp32", "tf32": "tf32", "half": "16 bits"}
 _CALLED = {"matmul": "products", "conv": "convolutions", "rnn": "recurrent layers"}
 _COMPUTE = (
@@ -125,7 +125,7 @@ CARD = frozenset(OF_CARDS.values())
 
 
 def precision_of(width: str, gpu: Gpu, precision: str) -> str:
-    """What products of numbers of a width are computed in, as the catalogue calls it; ``fp32`` keeps TF32 off."""
+    """Precision of products of numbers of a width, as the catalogue calls it; ``fp32`` keeps TF32 off."""
     if width == "half":
         return "bf16" if precision == "fp8" else precision if precision in ("fp16", "bf16") else "fp16"
     return "tf32" if precision != "fp32" and "tf32" in gpu.rates else "fp32"
@@ -137,7 +137,7 @@ def _places() -> dict[str, int]:
 
 
 def unit_times(gpu: Gpu, precision: str, stack: Stack) -> Array:
-    """Seconds at the makers' rates of one unit of each amount, by term: shape (amounts, terms).
+    """Seconds at the vendors' rates of one unit of each amount, by term: shape (amounts, terms).
 
     Raises:
         ValueError: the GPU does not have the precision.
@@ -243,12 +243,12 @@ def nearest(generation: str, left_out: Collection[str] = ()) -> str:
 
 
 def older(generation: str) -> frozenset[str]:
-    """The measured generations that were there before one."""
+    """The measured generations that are older than this one."""
     return frozenset(name for name in GENERATIONS if _BORN[name][0] < _BORN[generation][0])
 
 
 def _seen(left_out: Collection[str]) -> dict[str, str]:
-    """Measured cards and their generations, without some of either."""
+    """Measured cards and their generations, without those left out."""
     known = {card: catalogue()[card].generation for card in CARDS}
     return {card: own for card, own in known.items() if card not in left_out and own not in left_out}
 

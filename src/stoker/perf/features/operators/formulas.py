@@ -21,15 +21,15 @@ from stoker.perf.features.operators.costs import Cost, Formula, Touch, all_of, e
 from stoker.perf.features.torch_private import schema_of
 
 SOFTMAX_FLOPS = 5
-"""An element: maximum, subtraction, exponential, sum, division."""
+"""Per element: maximum, subtraction, exponential, sum, division."""
 SOFTMAX_BACKWARD_FLOPS = 4
 NORM_FLOPS = 8
-"""An element: mean, variance (3), subtraction, scaling, weight and bias."""
+"""Per element: mean, variance (3), subtraction, scaling, weight and bias."""
 NORM_BACKWARD_FLOPS = 14
 
 
 def _matmul(first: int, batched: bool) -> Formula:
-    """A product of ``args[first]`` and the next argument; an argument before is added to the result."""
+    """A product of ``args[first]`` and the next argument; an argument before them is added to the result."""
 
     def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
         a, b = args[first], args[first + 1]
@@ -43,7 +43,7 @@ def _matmul(first: int, batched: bool) -> Formula:
 
 
 def _grouped(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
-    """Rows of the first, each by the matrix of its group."""
+    """Each row of the first argument times the matrix of its group."""
     a, b = args[:2]
     dims = (1, math.prod(a.shape[:-1]), b.shape[-1], a.shape[-1])
     return Cost("matmul", 2.0 * math.prod(dims), dims, all_of(ins), all_of(outs))
@@ -67,7 +67,7 @@ def _convolution(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -
 
 
 def _convolution_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
-    """Gradients of input and weight have the multiplications of the forward pass each, groups or not."""
+    """The gradients of input and weight each take the multiplications of the forward pass, groups or not."""
     grad, x, weight = args[:3]
     transposed, groups, wanted = args[7], args[9], args[10]
     once = _conv_flops(x, weight, grad, transposed)
@@ -98,7 +98,7 @@ def _embedding(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> 
 
 
 def _embedding_dense_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
-    """The table of gradients is zeroed, then rows are added to."""
+    """The table of gradients is zeroed, then its rows are added to."""
     grad, indices, num_rows = args[:3]
     table, added = touched(outs[0]), touched(grad)
     writes = [Touch(outs[0], table.bytes + added.bytes)]
@@ -133,7 +133,7 @@ def _gather(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cos
 
 
 def _scatter(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
-    """Indices and values are read; what they meet is read and written; another tensor begins as a copy."""
+    """Indices and values are read; indexed elements are read and written; out of place, the rest is copied."""
     others = all_of(ins[1:])
     moved = touched(ins[-1]).bytes if len(ins) > 1 else 0.0
     copied = 0.0 if outs and outs[0] is ins[0] else touched(ins[0]).bytes
@@ -142,7 +142,7 @@ def _scatter(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Co
 
 
 def _nll_loss(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
-    """One element a row is read."""
+    """One element per row is read."""
     scores, target = args[:2]
     picked = Touch(scores, target.numel() * scores.element_size())
     return Cost("reduction", target.numel(), (target.numel(),), [picked, touched(target)], all_of(outs))
@@ -153,7 +153,7 @@ def _nll_loss_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tens
 
 
 def _fourier(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
-    """Five operations an element for each doubling of the length (Cooley and Tukey, radix 2)."""
+    """Five operations per element for each doubling of the length (Cooley and Tukey, radix 2)."""
     size = elements([*ins, *outs])
     length = math.prod(ins[0].shape[dim] for dim in args[1])
     return Cost("fourier", 5.0 * size * math.log2(max(2, length)), (size, length), all_of(ins), all_of(outs))
@@ -195,7 +195,7 @@ def _random(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cos
 
 
 def _lists(flops_per_element: float) -> Formula:
-    """Over all tensors of a list at once."""
+    """Elementwise work on all tensors of a list at once."""
 
     def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
         size = sum(tensor.numel() for tensor in args[0])
@@ -386,7 +386,7 @@ UNKNOWN = simple("unknown")
 
 
 def formula_of(func: Any) -> Formula:
-    """The formula of a torch operation: by name, by torch's own tags, or that of the unknown."""
+    """The formula of a torch operation: by name, by torch's own tags, or that of unknown operations."""
     name = base_name(func)
     if str(schema_of(func).name).startswith(("c10d::", "_c10d_functional::")):
         return _exchange if name not in ("barrier", "wait_tensor", "monitored_barrier_") else free

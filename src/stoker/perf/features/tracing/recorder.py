@@ -75,7 +75,7 @@ class DispatchRecorder(TorchDispatchMode):
         self.spares_weights = False
         """Whether real tensors are left alone: weights and states that were not made under this mode."""
         self.shapes_weights = False
-        """Whether large tensors that a module's constructor draws are shapes at once: they are to be its weights."""
+        """Whether large tensors that a module's constructor draws are shapes at once, since they become its weights."""
         self.compiled = False
         """Whether the program has ``torch.compile`` make kernels; what it compiles is recorded call by call."""
         self.conv_flops = {False: 0.0, True: 0.0}
@@ -117,7 +117,7 @@ class DispatchRecorder(TorchDispatchMode):
                     self.conv_flops[any(map(_is_channels_last, ins))] += cost.flops
             self._number(outs)
         elif fake:
-            # Not of the step, but what is alive of it as the step begins takes room beside it.
+            # Not part of the step, but what is alive when the step begins adds to its memory.
             self._number(tensors_of(out if isinstance(out, (tuple, list)) else (out,)))
         return out
 
@@ -134,12 +134,12 @@ class DispatchRecorder(TorchDispatchMode):
                 self.buffers.number(part)
 
     def record(self, name: str, cost: Cost, dtype: torch.dtype, where: str = "") -> None:
-        """Keeps a call."""
+        """Records a call."""
         if not self.recording:
             return
         node = running_node()
         running = self.buffers.module
-        if node is None or running:  # a forward inside of the backward pass: activations that are computed again
+        if node is None or running:  # a forward pass inside the backward pass: recomputed activations
             sequence = next_sequence() - 1
             module = running
             self.modules.setdefault(sequence, running)
@@ -186,7 +186,7 @@ class DispatchRecorder(TorchDispatchMode):
             return self._sized(name, args, kwargs)
 
     def _aligned(self, name: str, args: tuple[Any, ...]) -> Any:
-        """CTC: for each sample and time, states of its target and the gaps around them; lengths may be known."""
+        """CTC's result: for each sample and time, states of its target and the gaps around; lengths may be known."""
         scores, targets, _, lengths = args[1:5] if name == "_ctc_loss_backward" else args[:4]
         known = isinstance(lengths, Tensor) and not isinstance(lengths, FakeTensor)
         longest = max(lengths.tolist()) if known else targets.shape[-1]
@@ -209,7 +209,7 @@ class DispatchRecorder(TorchDispatchMode):
         return twin
 
     def _whole_indices(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Masks as positions: of known values, or as many as the hint says."""
+        """Masks as positions: from known values, or as many as the hint says."""
         indices: list[Any] = []
         for index in args[1]:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -242,7 +242,7 @@ class DispatchRecorder(TorchDispatchMode):
 
 
 def tensors_of(values: Sequence[Any]) -> list[Tensor]:
-    """Tensors among arguments, lists of them included."""
+    """Tensors among arguments, including those in lists."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -270,7 +270,7 @@ def _weighs(tensors: Sequence[Tensor]) -> bool:
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """Whether a tensor is laid out so, and not in the usual way as well, as those of one channel or one pixel are."""
+    """Whether a tensor is channels last and not contiguous as well, as one with a single channel or pixel is."""
     format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
     return format is not None and tensor.is_contiguous(memory_format=format) and not tensor.is_contiguous()
 
@@ -283,7 +283,7 @@ def _mutated(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _dtype(tensors: Sequence[Tensor]) -> torch.dtype:
-    """What is computed in: the first floating one decides."""
+    """The precision of a computation: that of the first floating-point tensor."""
     for tensor in tensors:
         if tensor.dtype.is_floating_point:
             return tensor.dtype

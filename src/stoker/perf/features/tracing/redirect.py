@@ -2,7 +2,7 @@
 # pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
 # pyright: reportUnnecessaryIsInstance=false, reportPrivateImportUsage=false, reportUnknownLambdaType=false
 # pyright: reportAttributeAccessIssue=false
-"""Torch functions that are changed before they reach dispatch: devices, and kernels that this CPU has not.
+"""Torch functions that are changed before they reach dispatch: devices, and kernels that this CPU lacks.
 
 A CPU build of torch aborts the process when a cuda tensor, fake or not, reaches its autograd, so no such tensor is ever
 made: what the program puts on an accelerator stays on the CPU's side.
@@ -54,13 +54,13 @@ _SOUND = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "
 
 
 def _is_sound(name: str) -> Callable[..., Tensor]:
-    """Treats uncomputed values as finite: programs stop at others."""
+    """Treats uncomputed values as finite, since programs stop at others."""
     original, answer = getattr(torch, name), _SOUND[name]
     return lambda x: torch.full(x.shape, answer) if isinstance(x, FakeTensor) else original(x)
 
 
 class Redirect(TorchFunctionMode):
-    """Answers for an accelerator of kind ``target`` with tensors of the CPU's.
+    """Answers for an accelerator of kind ``target`` with tensors on the CPU.
 
     Args:
         recorder: keeps the calls of fused kernels.
@@ -72,7 +72,7 @@ class Redirect(TorchFunctionMode):
         self._recorder = recorder
         self.stand_ins: StandIns | None = None
         self.applying = False
-        """Whether a module's own tensors are being moved: no input."""
+        """Whether a module's own tensors are being moved, which are not input."""
         self.moved_bytes = 0
         """Bytes copied to the accelerator, weights aside."""
         self._handlers: dict[Any, Callable[..., Any]] = {
@@ -127,7 +127,7 @@ class Redirect(TorchFunctionMode):
             return torch.full(x.shape, value, dtype=x.dtype).numpy()
 
     def _pack(self, x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
-        """Rows of known lengths one after another by time; how many rows are left at each time."""
+        """Rows of known lengths, packed by time; and how many rows are left at each time."""
         rows = lengths.tolist()
         time = torch.arange(max(rows))
         sizes = (lengths.unsqueeze(0) > time.unsqueeze(1)).sum(1)
@@ -138,7 +138,7 @@ class Redirect(TorchFunctionMode):
     def _unpack(
         self, data: Tensor, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: int
     ) -> tuple[Tensor, Tensor]:
-        """The reverse."""
+        """The reverse of :meth:`_pack`."""
         times = max(total_length, batch_sizes.numel())
         rows = int(batch_sizes[0])
         lengths = (batch_sizes.unsqueeze(1) > torch.arange(rows).unsqueeze(0)).sum(0)
@@ -209,7 +209,7 @@ def _apply_of(redirect: Redirect) -> Callable[..., torch.nn.Module]:
 
 @contextlib.contextmanager
 def redirected(recorder: DispatchRecorder, redirect: Redirect) -> Generator[None]:
-    """Runs the block with both modes on, and torch's names for what modes do not see replaced."""
+    """Runs the block under both modes, with replacements for torch's functions that modes do not see."""
     changes: list[tuple[Any, str, Any]] = [
         (torch, "autocast", _Autocast),
         (torch.amp, "autocast", _Autocast),
