@@ -1,4 +1,4 @@
-"""GPUs by their makers' specifications; calibration says how much of them a program gets."""
+"""GPUs by their vendors' specifications; calibration says how much of them a program gets."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Gpu:
 
     Attributes:
         rates: FLOP/s by precision, dense; only those that the GPU has.
-        memory_bytes: what it holds.
+        memory_bytes: its capacity.
         memory_bandwidth: bytes/s.
-        nvlink: bytes/s of all its links, both directions together; 0 where it has none.
+        nvlink: bytes/s of all its links, both directions together; 0 if it has none.
         pcie: bytes/s of its slot, one direction.
-        power_w: what the board may draw, in W; it lowers its clock where products would take more.
+        power_w: most that the board may draw, in W; it lowers its clock if products would take more.
         source: where the figures come from.
     """
 
@@ -71,7 +71,7 @@ def gpus_of(content: Mapping[str, Any]) -> dict[str, Gpu]:
     """GPUs in the form of ``catalogue.toml``.
 
     Raises:
-        ValueError: an entry is no table, lacks a figure, or one is not positive.
+        ValueError: an entry is not a table, lacks a figure, or has one that is not positive.
     """
     return {name: _gpu(name, entry) for name, entry in content.items()}
 

@@ -4,7 +4,7 @@ One implementation for one job (floats) and for many (NumPy arrays, a job each).
 weights and gradients over a path of links, whose times add up. Without overlap a step takes the sum of its parts; with
 full overlap the longest of input, computation and communication. Knows neither programs nor tables of jobs.
 
-Source: arXiv 1910.05930; what of it is recalled: see :mod:`stoker.perf.hardware` and, for the paths, ``PATHS``.
+Source: arXiv 1910.05930; which parts are recalled: see :mod:`stoker.perf.hardware` and, for the paths, ``PATHS``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _HAS_SERVERS = np.array([each is Architecture.PS_WORKER for each in Architecture
 
 @dataclass(frozen=True, kw_only=True)
 class Features(Generic[Amount]):
-    """What one step asks of one GPU, and how many GPUs there are."""
+    """What one step needs from one GPU, and how many GPUs there are."""
 
     architecture: Architecture | CodeArray
     num_gpus: Amount
@@ -116,7 +116,7 @@ class Breakdown(Generic[Amount]):
         return {each.name.removesuffix("_s"): getattr(self, each.name) for each in fields(self)}
 
     def with_rates(self, **times_faster: float) -> Breakdown[Amount]:
-        """The same step where resources, by name, are so many times as fast; of parts that are not overlapped yet."""
+        """The same step with resources, by name, so many times as fast; only for parts that do not overlap yet."""
         slower = {name: 1.0 / factor for name, factor in times_faster.items()}
         found = {name: self._part(name, slower.get(resource)) for name, resource in RESOURCE_OF_PART.items()}
         return Breakdown(**{f"{name}_s": part for name, part in found.items()})
@@ -126,7 +126,7 @@ class Breakdown(Generic[Amount]):
         return part if factor is None else part * factor
 
     def exposed(self) -> Breakdown[Amount]:
-        """The same step fully overlapped: of input, computation and communication only the longest is left."""
+        """The same step fully overlapped: only the longest of input, computation and communication is left."""
         computation_s, communication_s = self.compute_s + self.memory_s, self.communication_s
         by_input: Any = (self.input_s >= computation_s) & (self.input_s >= communication_s)
         by_link: Any = (communication_s > computation_s) & np.logical_not(by_input)
@@ -151,7 +151,7 @@ RESOURCE_OF_PART: Mapping[str, Resource] = MappingProxyType(
         "ethernet": Resource.ETHERNET,
     }
 )
-"""What each part of a step takes time of."""
+"""The resource whose time each part of a step takes."""
 
 
 def breakdown(features: Features[Amount], hardware: Hardware, overlap: Overlap = "none") -> Breakdown[Amount]:
@@ -159,7 +159,7 @@ def breakdown(features: Features[Amount], hardware: Hardware, overlap: Overlap =
 
     Args:
         features: of one step on one GPU.
-        hardware: it runs on.
+        hardware: to run on.
         overlap: ``none`` adds everything up; with ``full`` only the longest of input, computation and communication
             is left, the bound of perfect overlap.
 
@@ -184,7 +184,7 @@ def breakdown(features: Features[Amount], hardware: Hardware, overlap: Overlap =
 
 
 def _sharing(features: Features[Amount], hardware: Hardware) -> Any:
-    """GPUs of the job that take their input over one PCIe root."""
+    """GPUs of the job that get their input over one PCIe root."""
     shared: Any = np.minimum(features.num_gpus, hardware.gpus_per_pcie_root)
     return np.where(_SHARES_ROOT[features.architecture], shared, 1.0)[()]
 

@@ -2,7 +2,7 @@
 
 The paper is Wang et al., "Characterizing Deep Learning Training Workloads on Alibaba-PAI", IISWC 2019
 (arXiv 1910.05930).
-Its full text was not at hand: each constant says whether it is in the abstract and second-hand accounts, recalled, or
+Its full text was not available: each constant says whether it is in the abstract and second-hand accounts, recalled, or
 computed. What is recalled is shown as "unverified" wherever it is shown.
 """
 
@@ -52,7 +52,7 @@ class Provenance:
 
 
 class Resource(StrEnum):
-    """What a step takes time of."""
+    """What a step spends time on."""
 
     COMPUTE = "compute"
     """Arithmetic of the GPU."""
@@ -100,10 +100,10 @@ class Hardware:
     ethernet_bytes_per_s: float
     """Peak between servers."""
     memory_capacity_bytes: float = 32 * 2**30
-    """Memory of one GPU: what replicas of a model must fit into."""
+    """Memory of one GPU, which a replica of a model must fit into."""
     gpus_per_server: int = 8
     gpus_per_pcie_root: int = 8
-    """GPUs that share the link over which input comes."""
+    """GPUs that share the link that input takes."""
     efficiency: Mapping[Resource, float] = field(default_factory=lambda: dict.fromkeys(Resource, 0.7))
     """Share of the peak that is reached, in (0, 1], by resource."""
     sources: Mapping[str, Provenance] = field(default_factory=dict[str, Provenance])
@@ -186,7 +186,7 @@ PAPER_TESTBED = Hardware(
 
 @dataclass(frozen=True)
 class Variation:
-    """A resource and the peaks that are tried in place of the present one (FLOP/s or bytes/s)."""
+    """A resource and the peaks to try instead of the present one (FLOP/s or bytes/s)."""
 
     resource: Resource
     peaks: tuple[float, ...]
@@ -206,7 +206,7 @@ PAPER_GRID = (
 
 
 def write_rate(resource: Resource, per_s: float) -> str:
-    """A peak as people say it: ``25 Gbps``, ``10 GB/s``, ``11 TFLOPS``."""
+    """A peak as people write it: ``25 Gbps``, ``10 GB/s``, ``11 TFLOPS``."""
     if resource is Resource.ETHERNET:
         return f"{per_s / GBPS:g} Gbps"
     if resource is Resource.COMPUTE:

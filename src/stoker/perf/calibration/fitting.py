@@ -2,7 +2,7 @@
 
 A step takes the sum over its terms (matrix products, attention, pointwise work, ...) of the time that each would take
 at the makers' rates, times a coefficient: the inverse of the efficiency that programs reach. Kernel launches on the
-host overlap with the device's computation. The two together take the root of the sum of their squares: the larger one
+host overlap with the device's computation. Together they take the root of the sum of their squares: the larger one
 if one is much larger, and more if they are similar, as they then wait for each other.
 
 Coefficients are positive, start from a stated prior, and follow measured steps as far as these are surer than the
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _NOISE = 0.03
-"""Relative error of a step below which fitting better is worth nothing: repetitions of one configuration on several
+"""Relative error of a step below which a better fit has no value: repetitions of one configuration on several
 hosts differ by 0.1 to 4 % (reference rows of lambda-v1 on H100)."""
 _UNEXPLAINED = 0.15
 """Standard deviation of a step's logarithm that no coefficients explain: about the median error of families that were
@@ -32,7 +32,7 @@ _ROUNDS, _CONVERGED, _GAINED = 200, 1e-7, 1e-6
 _LEAST_DAMPING, _MOST_DAMPING = 1e-9, 1e9
 
 Lane = Literal["device", "host", "alone"]
-"""Where a term's time passes: on the device, on the host in overlap, or exclusively."""
+"""Where a term's time is spent: on the device, on the host in overlap, or exclusively."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Term:
     """A part of the step.
 
     Attributes:
-        prior: coefficient believed in before any measurement.
-        spread: standard deviation of the belief's logarithm: 0.3 says that a factor of 1.35 either way is likely.
-        why: what the belief rests on.
-        lane: where its time passes.
+        prior: coefficient assumed before any measurement.
+        spread: standard deviation of the prior's logarithm: 0.3 says that a factor of 1.35 either way is likely.
+        why: what the prior rests on.
+        lane: where its time is spent.
     """
 
     name: str
@@ -105,13 +105,13 @@ class Calibration:
 
 
 def fit(terms: Sequence[Term], at_spec: Array, measured: Array, start: Calibration | None = None) -> Calibration:
-    """The coefficients that measured steps and beliefs make most likely.
+    """The coefficients that measured steps and priors make most likely.
 
     Args:
         terms: what the columns mean.
         at_spec: shape (rows, terms), in seconds at the makers' rates; each row has a positive one.
         measured: shape (rows,), in seconds.
-        start: of the same terms and nearly the same rows, from which the search is shorter; the belief by default.
+        start: of the same terms and nearly the same rows, which shortens the search; the priors by default.
 
     Raises:
         ValueError: shapes do not agree, or a time is not positive.
@@ -123,7 +123,7 @@ def fit(terms: Sequence[Term], at_spec: Array, measured: Array, start: Calibrati
 
 
 def with_covariance(calibration: Calibration, at_spec: Array) -> Calibration:
-    """The same, with how sure its coefficients are: Laplace's approximation.
+    """The same with the covariance of its coefficients: Laplace's approximation.
 
     Args:
         calibration: fitted to steps.

@@ -1,4 +1,4 @@
-"""What collectives take, within a server and over several.
+"""The time of collectives, within a server and over several.
 
 Within a server the measured sweep holds where there is one for the very count; else a ring: a start, its steps, and
 the bytes that each GPU sends over the link. Other collectives than the all-reduce follow from it by the ring's formula:
@@ -19,7 +19,7 @@ _FROM: dict[Basis, str] = {
     "specification": "by its data sheet",
 }
 _LINKS = {"nvlink": "NVLink", "pcie": "PCIe", "host": "the memory of the host"}
-"""Fabrics as they are called in sentences."""
+"""Names of fabrics in sentences."""
 _SWEEP_SPREAD = 1.15
 """Spread of measured all-reduces on another server of the same kind: A100 sweeps of neighbouring counts differ by as
 much."""
@@ -46,12 +46,12 @@ class Group:
 
     @property
     def nodes(self) -> int:
-        """Servers over which it reaches."""
+        """Servers that the group spans."""
         return -(-self.size // self.local)
 
 
 def all_reduce(group: Group, size_bytes: float) -> ExchangeCost:
-    """Everybody gets the sum.
+    """All-reduce: each GPU gets the sum.
 
     Over servers: reduce-scatter within each, rings between GPUs of the same place in all of them, all-gather within.
     NCCL streams one through the other, so that the lower end of the interval is the longer of the two.
@@ -67,17 +67,17 @@ def all_reduce(group: Group, size_bytes: float) -> ExchangeCost:
 
 
 def reduce_scatter(group: Group, size_bytes: float) -> ExchangeCost:
-    """Each GPU gets its share of the sum; ``size_bytes`` of what each has before."""
+    """Each GPU gets its share of the sum; ``size_bytes`` is what each has before."""
     return _half(group, size_bytes)
 
 
 def all_gather(group: Group, size_bytes: float) -> ExchangeCost:
-    """Everybody gets all shares; ``size_bytes`` of what each has afterwards."""
+    """Each GPU gets all shares; ``size_bytes`` is what each has afterwards."""
     return _half(group, size_bytes)
 
 
 def all_to_all(group: Group, size_bytes: float) -> ExchangeCost:
-    """Each GPU sends another part of its ``size_bytes`` to each other GPU."""
+    """Each GPU sends a different part of its ``size_bytes`` to each other GPU."""
     if group.size == 1 or size_bytes <= 0:
         return NOTHING
     fabric, others = group.fabric, group.size - 1
@@ -93,7 +93,7 @@ def all_to_all(group: Group, size_bytes: float) -> ExchangeCost:
 
 
 def send(group: Group, size_bytes: float, *, over_network: bool) -> ExchangeCost:
-    """One GPU to its neighbour."""
+    """One GPU sends to its neighbour."""
     if size_bytes <= 0:
         return NOTHING
     if over_network:

@@ -38,10 +38,10 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What came of it.
+    """The outcome of a simulation.
 
     Attributes:
-        exposed_s: by how much it all takes longer than computation alone.
+        exposed_s: how much longer everything takes than computation alone.
         hidden_s: the rest of the exchange.
     """
 

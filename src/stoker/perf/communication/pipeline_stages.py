@@ -1,4 +1,4 @@
-"""Cutting one replica over several GPUs: tensor parallelism within layers, pipeline stages between them."""
+"""Splits one replica over several GPUs: tensor parallelism within layers, pipeline stages between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDE_LOSS, _NARROW_LOSS = 1.27, 0.3
 def split_layers(features: StepFeatures) -> frozenset[int]:
     """Places of layers that tensor parallelism divides.
 
-    In blocks all but those that normalise, and what the block itself does (its residual additions); outside of blocks
+    In blocks all except those that normalise, and the block's own work (its residual additions); outside of blocks
     those with products: embeddings and output are cut along the vocabulary (arXiv 1909.08053, section 3).
     """
     blocks = features.transformer_blocks
@@ -35,7 +35,7 @@ def split_layers(features: StepFeatures) -> frozenset[int]:
 
 
 def narrowed(features: StepFeatures, count: int) -> float:
-    """Factor by which split products are slower than their share of the whole: narrower ones are less efficient.
+    """Factor by which split products take longer than their share of the whole: narrower ones are less efficient.
 
     Source: products of MPT on A100s take 1.27 + 0.3 x 1024 / width of their time at the maker's rate
         (:mod:`stoker.perf.study.workloads.gpt` assumes the same, as calibrated on MPT); the width is that of the
@@ -66,7 +66,7 @@ class PipelineStage:
 
     Attributes:
         start, stop: places of its layers.
-        output_bytes: what it hands to the next stage; 0 of the last.
+        output_bytes: what it sends to the next stage; 0 for the last.
     """
 
     start: int
@@ -75,7 +75,7 @@ class PipelineStage:
 
 
 def stages_of(layers: Sequence[Layer], seconds: Sequence[float], count: int) -> tuple[PipelineStage, ...]:
-    """The layers in so many stages, cut between blocks, so that the longest takes as little time as possible.
+    """The layers in ``count`` stages, cut between blocks, so that the longest takes as little time as possible.
 
     Args:
         layers: in the order of the forward pass.
@@ -100,7 +100,7 @@ def stages_of(layers: Sequence[Layer], seconds: Sequence[float], count: int) -> 
 
 
 def _least_limit(costs: Sequence[float], count: int) -> float:
-    """Least time that no stage needs to exceed, to a millionth."""
+    """Least time within which all stages fit, to a millionth."""
     low, high = max(costs), sum(costs)
     while high - low > 1e-6 * max(high, 1e-12):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""One replica cut over GPUs: what each computes and holds, and with which others it exchanges."""
+"""One replica split over GPUs: what each computes and holds, and which others it exchanges with."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ReplicaLayout:
 
 
 class Replica:
-    """What one replica's GPUs compute and hold, cut by tensor and pipeline parallelism."""
+    """What one replica's GPUs compute and hold, split by tensor and pipeline parallelism."""
 
     def __init__(
         self, features: StepFeatures, compute: PassTimes, layout: ReplicaLayout, precision: str, sent: float
@@ -98,7 +98,7 @@ class Replica:
         return self.layout.strategy.checkpointing and bool(block_of(layer.module))
 
     def _stretched(self, device: list[float], compute: PassTimes, repeats: float) -> list[float]:
-        """How much longer each layer takes as the device waits for the host, which launches as much as on one GPU."""
+        """How much longer each layer takes as the device waits for the host, whose launches are those of one GPU."""
         waits = [1.0] * len(device)
         whole = compute.compute_s
         if not (compute.host_s and whole):
@@ -113,7 +113,7 @@ class Replica:
 
     @property
     def kept(self) -> float:
-        """Share of all weights that the fullest GPU of a replica keeps."""
+        """Share of all weights on the fullest GPU of a replica."""
         sizes = [layer.dense_bytes + layer.embedding_bytes for layer in self.layers]
         held = [size * share for size, share in zip(sizes, self._share, strict=True)]
         whole = sum(sizes)
@@ -155,7 +155,7 @@ class Replica:
         ]
         rows = sum(table for table, sparse in zip(tables, is_sparse, strict=True) if sparse)
         forward, backward = self.forward_s[stage.start : stage.stop], self.backward_s[stage.start : stage.stop]
-        if by_unit:  # gathered and scattered as one, in the precision of products
+        if by_unit:  # gathered and scattered as one unit, in the precision of products
             runs = [slice(unit.start, unit.stop) for unit in units_of(layers)]
             dense = [sum(weights[run]) for run in runs]
             weights = dense

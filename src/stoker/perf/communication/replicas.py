@@ -21,7 +21,7 @@ FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """Layers of one GPU, in the order of the forward pass: what it computes and what of it others have too.
+    """Layers of one GPU, in the order of the forward pass: what it computes and which weights it shares with others.
 
     Attributes:
         forward_s, backward_s: of each unit.
@@ -126,13 +126,13 @@ def together(*exchanges: Exchange) -> Exchange:
 
 
 def times(exchange: Exchange, count: float) -> Exchange:
-    """So many of them."""
+    """``count`` such exchanges."""
     overlap = Overlap(exchange.overlap.exposed_s * count, exchange.overlap.hidden_s * count)
     return Exchange(overlap, exchange.low_s * count, exchange.high_s * count, exchange.cost.times(count))
 
 
 def buckets_of(sizes: Sequence[float]) -> Iterator[tuple[float, int]]:
-    """Buckets and how many layers must be done before each, of gradients in the order in which they come.
+    """Buckets, and how many layers must be done before each, for gradients in the order in which they are ready.
 
     A bucket is closed by the layer that fills it; a layer is never cut.
     """
@@ -150,13 +150,13 @@ def buckets_of(sizes: Sequence[float]) -> Iterator[tuple[float, int]]:
 def _each(
     collective: Callable[[Group, float], ExchangeCost], group: Group, sizes: Sequence[float]
 ) -> list[ExchangeCost]:
-    """One for each size, worked out once for those that are equal, as most are."""
+    """The cost of each size, computed once for equal sizes, as most are."""
     known = {size: collective(group, size) for size in set(sizes)}
     return [known[size] for size in sizes]
 
 
 def _ddp_tasks(seconds: Sequence[float], places: Sequence[int]) -> tuple[list[Task], list[int]]:
-    """Tasks with what happens between two buckets as one, and the buckets' places among them."""
+    """Tasks, merged between each two buckets, and the buckets' places among them."""
     cuts = sorted({0, *places, len(seconds)})
     number = {cut: place for place, cut in enumerate(cuts)}
     tasks = [Task(sum(seconds[start:stop])) for start, stop in itertools.pairwise(cuts)]

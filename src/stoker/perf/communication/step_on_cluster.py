@@ -53,7 +53,7 @@ class Spread:
 
 
 def refusal(features: StepFeatures, machines: Machines, strategy: Strategy) -> str:
-    """Why a step cannot be spread so; empty where it can."""
+    """Why a step cannot be spread this way; empty if it can."""
     cut = strategy.tensor * strategy.pipeline
     if machines.gpus % cut:
         return f"{machines.gpus} GPUs cannot be divided into replicas of {strategy.tensor} x {strategy.pipeline}"
@@ -89,15 +89,15 @@ def spread(
     Args:
         compute: one micro-batch on one GPU.
         features: of that micro-batch.
-        machines: it shall run on.
+        machines: to run on.
         strategy: how it is spread; plain data parallelism by default.
         precision: of products; sharded weights are gathered in it.
-        fabric: what joins the GPUs of a server; by default as :func:`fabric_of` says.
-        cluster: whose servers they are.
-        sent: bytes exchanged for each byte of gradients, such as 0.5 where fp32 ones are sent in 16 bits.
+        fabric: what connects the GPUs of a server; by default that of :func:`fabric_of`.
+        cluster: whether the servers are dedicated or shared.
+        sent: bytes exchanged for each byte of gradients, such as 0.5 if fp32 ones are sent in 16 bits.
 
     Raises:
-        ValueError: the step cannot be spread so; :func:`refusal` says it beforehand.
+        ValueError: the step cannot be spread this way; :func:`refusal` tells beforehand.
     """
     strategy = strategy or Strategy()
     if reason := refusal(features, machines, strategy):
@@ -136,7 +136,7 @@ def spread(
 
 
 def _data(replica: Replica, layout: ReplicaLayout) -> Exchange:
-    """What keeps replicas alike, over the whole step; of the stage that it delays most."""
+    """The exchange that keeps replicas alike, over the whole step; of the stage that it delays most."""
     strategy, group = layout.strategy, layout.data()
     if layout.replicas == 1:
         return replicas.exposed(NOTHING)
@@ -151,7 +151,7 @@ def _kept_alike(shard: Shard, strategy: Strategy, group: Group) -> Exchange:
         return replicas.times(replicas.fsdp(shard, group), strategy.accumulation)
     if strategy.data in ("zero1", "zero2"):
         scattered = replicas.scattered(shard, group)
-        count = strategy.accumulation if strategy.data == "zero2" else 1  # whole gradients are nowhere kept
+        count = strategy.accumulation if strategy.data == "zero2" else 1  # no GPU keeps whole gradients
         return replicas.together(replicas.times(scattered, count), replicas.gathered(shard, group))
     return replicas.ddp(shard, group)
 

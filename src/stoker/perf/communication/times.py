@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from stoker.perf.features.records import MATRIX_KINDS, Layer, Operation, StepFeatures
 
 _BALANCE = 100.0
-"""FLOPs that pass in the time of a byte: of an A100 in 16 bits 150, of a V100 in 32 bits 17. Weighs layers only."""
+"""FLOPs computed in the time of a byte: 150 on an A100 in 16 bits, 17 on a V100 in 32 bits. Weighs layers only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class PassTimes:
         return math.hypot(self.compute_s, self.host_s) + self.optimizer_s
 
     def scaled(self, factor: float) -> PassTimes:
-        """The same on a GPU so many times as slow."""
+        """The same on a GPU that is ``factor`` times as slow."""
         return replace(
             self,
             forward_s=tuple(each * factor for each in self.forward_s),
@@ -95,7 +95,7 @@ class PassTimes:
 
 
 def layers_of(features: StepFeatures) -> tuple[Layer, ...]:
-    """Layers in the order of the forward pass; one that holds everything where the features name none."""
+    """Layers in the order of the forward pass; one that holds everything if the features name none."""
     if features.layers:
         return features.layers
     weights = features.weights

@@ -81,7 +81,7 @@ def _divided(record: RankRecord, plain: Sequence[StepTimes], pace: StepPace) -> 
 
 
 def typical(samples: Sequence[SampledStep]) -> list[SampledStep]:
-    """Sampled steps without those that something else disturbed: of few, one would decide the division into parts.
+    """Sampled steps except disturbed ones: among few, one would decide the division into parts.
 
     Waiting for input does not count against a step; it may come every few batches.
     """
@@ -91,11 +91,11 @@ def typical(samples: Sequence[SampledStep]) -> list[SampledStep]:
 
 
 _DISTURBED = 2.0
-"""Times the median from which on a sampled step is left out."""
+"""A sampled step that takes this many times the median is left out."""
 
 
 def _exposed_wait(record: RankRecord, samples: Sequence[SampledStep], wait_s: float) -> float:
-    """The device idles for a part of the host's wait only; that part is known from sampled steps."""
+    """The device idles only for a part of the host's wait, which is known from sampled steps."""
     numbers = {sample.number for sample in samples}
     host_s = fmean([step.wait_s for step in record.steps if step.number in numbers] or [0.0])
     idle_s = fmean(sample.seconds.get("input", 0.0) for sample in samples)
@@ -103,18 +103,18 @@ def _exposed_wait(record: RankRecord, samples: Sequence[SampledStep], wait_s: fl
 
 
 RANGE_S = 4e-6
-"""Most that the profiler adds for each range that it notes: 1.2 to 1.6 times the step of a small perceptron, of about
+"""Most that the profiler adds for each range that it records: 1.2 to 1.6 times the step of a small perceptron, of about
 140 ranges (bar ``perf_hooks``)."""
 
 
 def without_overhead(seconds: Mapping[str, float], target_s: float, most_s: float) -> dict[str, float]:
-    """Scaled to a sum of ``target_s``.
+    """The seconds, scaled to a sum of ``target_s``.
 
     Args:
         seconds: by label, of sampled steps.
         target_s: of steps that are not.
-        most_s: of the difference, what the profiler may be the cause of: comes off the host's part first. What is
-            beyond that has slowed down everything.
+        most_s: most of the difference that the profiler may have caused: it comes off the host's part first. What
+            exceeds it has slowed down everything.
     """
     total_s = sum(seconds.values())
     if total_s <= 0:

@@ -30,10 +30,10 @@ class Mark(NamedTuple):
     """One event of the training process.
 
     Attributes:
-        t_s: seconds of a clock that only goes forwards.
+        t_s: seconds of a monotonic clock.
         thread: that it happened in.
-        owner: of optimizer marks, which optimizer.
-        cpu_s: processor time of the thread, of loader marks.
+        owner: which optimizer, for optimizer marks.
+        cpu_s: processor time of the thread, for loader marks.
     """
 
     kind: MarkKind
@@ -45,7 +45,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class _Begun:
-    """A step in progress. What begins in it counts in full, even if it ends later."""
+    """A step in progress. Waits and optimizer calls that begin in it count in full, even if they end later."""
 
     begin_s: float
     wait_s: float = 0.0
@@ -58,7 +58,7 @@ class _Begun:
     """When its last optimizer was done."""
 
     def waited(self, asked: Mark, delivered: Mark) -> None:
-        """A batch was requested in it, and has arrived."""
+        """Adds a batch that was requested in it and has arrived."""
         self.wait_s += delivered.t_s - asked.t_s
         self.wait_cpu_s += max(0.0, delivered.cpu_s - asked.cpu_s)
         self.batches += 1
@@ -66,7 +66,7 @@ class _Begun:
             self.asked_s = asked.t_s
 
     def worked(self, begin_s: float, end_s: float) -> None:
-        """An optimizer has begun in it, and is done."""
+        """Adds an optimizer that began in it and is done."""
         self.optimizer_s += end_s - begin_s
         self.worked_s = end_s
 

@@ -16,9 +16,9 @@ NAMES: Mapping[str, str] = {
     "optimizer": "the optimizer",
     "other": "the rest of the loop",
 }
-"""The parts as they are called in sentences."""
+"""Names of the parts in sentences."""
 _MOST = 0.6
-"""A module holds a gap when it has this share of it."""
+"""Share of a gap that a module must have to be named for it."""
 _LEAST = 0.03
 """Shares of the step that are closer than this agree: the published scatter of equal runs."""
 
@@ -67,7 +67,7 @@ def find_residual(
 
 
 def modules_of(features: StepFeatures | None) -> dict[str, dict[str, float]]:
-    """What stands for each module's time where operations are not predicted one by one: FLOPs, and bytes."""
+    """Stand-ins for each module's time if operations are not predicted one by one: FLOPs, and bytes."""
     sums: dict[str, dict[str, float]] = {"compute": {}, "memory": {}}
     for operation in features.operations if features is not None else ():
         if operation.phase != "optimizer":

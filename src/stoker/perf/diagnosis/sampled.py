@@ -26,7 +26,7 @@ from stoker.records.profile import ModuleTime, OperatorTime, SampledStep
 NS = 1e-9
 _OPERATORS_KEPT = 200
 _OURS = ("stoker::", "Optimizer.")
-"""Ranges that are no operators; their own time is Python."""
+"""Ranges that are not operators; their own time is Python's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Kernel:
 
     Attributes:
         start, end: nanoseconds, of the clock of the spans.
-        operator: number of the operator that started it; 0 where that is not known.
+        operator: number of the operator that started it; 0 if not known.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilerTrace:
-    """What torch's profiler saw in a few steps.
+    """What torch's profiler recorded in a few steps.
 
     Attributes:
         main: ranges of the training thread.
@@ -63,7 +63,7 @@ class ProfilerTrace:
 
 @dataclass
 class Sampled:
-    """What sampled steps tell."""
+    """What sampled steps show."""
 
     steps: list[SampledStep] = field(default_factory=list[SampledStep])
     modules: list[ModuleTime] = field(default_factory=list[ModuleTime])
@@ -71,7 +71,7 @@ class Sampled:
 
 
 def analyse(trace: ProfilerTrace, *, first: int) -> Sampled:
-    """The whole steps of a trace; the first range between two ends of steps lets the profiler settle, and is left out.
+    """The complete steps of a trace, except the first, in which the profiler settles.
 
     Args:
         trace: of consecutive steps.
@@ -117,7 +117,7 @@ def analyse(trace: ProfilerTrace, *, first: int) -> Sampled:
 
 
 def _labelled(trace: ProfilerTrace) -> list[tuple[Kernel, str, str, str]]:
-    """Each kernel with its label, the module and the operator that it belongs to."""
+    """Each kernel with its label, and the module and operator that it belongs to."""
     modules = modules_by_sequence(sorted(trace.main, key=lambda span: (span.start, -span.end)))
     known: dict[int, tuple[str, str, str]] = {}
     for thread in (trace.main, *trace.threads):
@@ -133,7 +133,7 @@ def _labelled(trace: ProfilerTrace) -> list[tuple[Kernel, str, str, str]]:
 
 
 class TimedStretch(NamedTuple):
-    """A stretch of time that belongs to an operator, or to a kernel of it.
+    """A stretch of time of an operator, or of one of its kernels.
 
     Attributes:
         length: nanoseconds.
@@ -173,7 +173,7 @@ def _operators(pieces: Iterable[TimedStretch], steps: int) -> list[OperatorTime]
 def rescaled(
     found: Sampled, sampled: Mapping[str, float], shown: Mapping[str, float]
 ) -> tuple[list[ModuleTime], list[OperatorTime]]:
-    """Times of modules and operators on the scale of the parts that are shown; none of them sums to more than its part.
+    """Times of modules and operators on the scale of the parts that are shown; none sums to more than its part.
 
     Sampling slows steps down, and kernels on several streams at once take more time than passes.
 

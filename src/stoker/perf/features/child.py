@@ -47,12 +47,12 @@ class _Program:
         self.target, self.out = target, out
         self.name = ""
         self.batches: list[list[Tensor]] = []
-        """Tensors of the batches of the current step, or of the last one before it if this loaded none."""
+        """Tensors of the batches of the current step, or of the last earlier step that loaded one."""
         self.begun = False
         self.has_several = False
-        """Whether several optimizers step; then all have made their states after two steps of the first."""
+        """Whether several optimizers step; after two steps of the first, all have created their states."""
         self._first: Optimizer | None = None
-        """Whose second step ends it: a program may have several optimizers, and steps one after another."""
+        """The optimizer whose second step ends the program, which may have several that step in turn."""
         self._ahead: list[list[Tensor]] = []
 
     def run(self, words: list[str]) -> None:
@@ -151,7 +151,7 @@ class _Program:
         self.end({"features": json.loads(found.to_json())})
 
     def end(self, content: dict[str, Any]) -> NoReturn:
-        """Writes the answer and ends the process at once: the rest of the program is not wanted."""
+        """Writes the answer and ends the process at once: the rest of the program is not needed."""
         self.out.write_text(json.dumps(content), encoding="utf-8")
         sys.stdout.flush()
         sys.stderr.flush()

@@ -45,7 +45,7 @@ def main() -> None:
 
 
 class _Mistake(Exception):
-    """The user's definition is not what it must be."""
+    """The user's definition breaks a rule."""
 
 
 def _function(module: str, name: str) -> Callable[..., Any]:

@@ -50,8 +50,8 @@ def characterise(
             forward, backward and optimizer itself.
         inputs: arguments of the module: a tensor, a tuple of arguments, or a dict of named ones. Values of whole
             numbers and masks count where sizes follow from them.
-        optimizer: an optimizer of the module, or what makes one of its parameters, such as ``torch.optim.AdamW``.
-        loss: what makes a scalar of the module's output; by default its sum, or its own ``loss``.
+        optimizer: an optimizer of the module, or what makes one from its parameters, such as ``torch.optim.AdamW``.
+        loss: what makes a scalar from the module's output; by default its sum, or its own ``loss``.
         autocast: precision of automatic mixed precision, ``torch.bfloat16`` or ``torch.float16``.
         target: whose kernels are counted: ``cuda`` (also for a machine without one) or ``cpu``.
         batch_size: samples of a step; by default the first size of the first tensor of ``inputs``.
@@ -59,7 +59,7 @@ def characterise(
         name: for reports; by default the module's class.
 
     Raises:
-        TracingError: a size follows from values that are not computed, and no hint says it.
+        TracingError: a size depends on values that are not computed, and no hint gives it.
     """
     if target not in ("cuda", "cpu"):
         raise ValueError(f"`target` must be 'cuda' or 'cpu', got {target!r}")
@@ -96,7 +96,7 @@ def characterise(
 
 
 def uncompiled(found: Any) -> tuple[Any, bool]:
-    """A module or function before ``torch.compile``, and whether that was there."""
+    """A module or function before ``torch.compile``, and whether it was compiled."""
     inner = before_compiling(found)
     if inner is not None:
         return inner, True
@@ -161,14 +161,14 @@ def _scalar(out: Any) -> Tensor:
 
 
 def prepare_optimizer(optimizer: Optimizer, target: str) -> None:
-    """The implementation that torch takes by itself on the target: all tensors at once where it has that."""
+    """Selects the implementation that torch uses by default on the target: all tensors at once if it has that."""
     for group in optimizer.param_groups:
         if target == "cuda" and group.get("foreach", 0) is None and not group.get("fused"):
             group["foreach"] = True
 
 
 class _Faking(TorchFunctionMode):
-    """Copies have fake tensors for those of the original."""
+    """Makes copies with fake tensors in place of the original's."""
 
     def __init__(self, recorder: DispatchRecorder) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class _Faking(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Changes no function but copying."""
-        if func is Tensor.clone:  # parameters copy themselves by it
+        if func is Tensor.clone:  # parameters copy themselves with it
             return fake_of(self._recorder, args[0].detach())
         if func is Tensor.__deepcopy__:
             x, memo = args
@@ -187,7 +187,7 @@ class _Faking(TorchFunctionMode):
 
 
 def fake_of(recorder: DispatchRecorder, x: Tensor) -> Tensor:
-    """A fake tensor like ``x``, of the CPU's wherever that was; small constants stay as they are."""
+    """A fake tensor like ``x``, on the CPU wherever ``x`` is."""
     with recorder.fake:
         made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
     if isinstance(x, nn.Parameter):

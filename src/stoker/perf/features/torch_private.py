@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-# (the one module of the features that uses names which torch keeps to itself)
+# (the only module of the features that uses torch's private names)
 """Torch's private names by which programs are traced for their features, each once.
 
-``SYMBOLS`` is plain data: a test reads it where a torch lacks one of them and this module can't be imported. It has not
-what torch sets on objects by name: the attributes of a compiled function, and of a module in sharded data parallelism.
+``SYMBOLS`` is plain data: a test reads it if a torch lacks one of them and this module can't be imported. It lacks what
+torch sets on objects by name: the attributes of a compiled function, and of a module in sharded data parallelism.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils import _pytree as _trees
 from torch.utils.data import dataloader as _loading
 
 SYMBOLS = (
-    # dotted name, purpose, since; what methods set on objects is named as of their class
+    # dotted name, purpose, since; what methods set on objects is listed under their class
     ("torch._C.StorageBase._cdata", "tells one memory from another", "before 2.6"),
     ("torch._C._VariableFunctions._pack_padded_sequence", "packs sequences: redirected", "before 2.6"),
     ("torch._C._VariableFunctions._pad_packed_sequence", "its inverse: redirected", "before 2.6"),
@@ -78,15 +78,15 @@ attention_math: Callable[..., Any] = FUNCTIONS._scaled_dot_product_attention_mat
 pack_padded: Callable[..., Any] = FUNCTIONS._pack_padded_sequence
 pad_packed: Callable[..., Any] = FUNCTIONS._pad_packed_sequence
 next_sequence: Callable[[], int] = torch._C._autograd._get_sequence_nr
-"""The number that autograd gives the next call."""
+"""The sequence number that autograd gives the next call."""
 running_node: Callable[[], Any] = torch._C._current_autograd_node
 """The node whose backward runs in this thread; None outside of a backward pass."""
 sequence_of: Callable[[Any], int] = operator.methodcaller("_sequence_nr")
-"""The number that autograd gave the call of a node."""
+"""The sequence number that autograd gave the call of a node."""
 schema_of: Callable[[Any], Any] = operator.attrgetter("_schema")
 """Torch's schema of an operation: arguments, results, writes."""
 identity_of: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
-"""A number by which a storage is known as long as it lives."""
+"""A number that identifies a storage as long as it lives."""
 children_of: Callable[[nn.Module], dict[str, nn.Module | None]] = operator.attrgetter("_modules")
 """Modules inside of a module, by name."""
 
@@ -102,12 +102,12 @@ def fake_group() -> Any:
 
 
 def run_backward() -> Any:
-    """What begins a backward pass at the moment."""
+    """The function that currently starts a backward pass."""
     return torch.autograd._engine_run_backward
 
 
 def apply_to(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
-    """Moves what a module holds."""
+    """Applies a function to all tensors of a module."""
     module._apply(function)
 
 
@@ -127,7 +127,7 @@ def num_stored(tensor: Tensor) -> int:
 
 
 def before_compiling(found: Any) -> Any:
-    """What a compiled module or function was made of; None for others."""
+    """What a compiled module or function was made from; None for others."""
     return getattr(found, "_orig_mod", None) or getattr(found, "_torchdynamo_orig_callable", None)
 
 

@@ -15,7 +15,7 @@ from stoker.perf.equations import LABELS, Architecture, CodeArray, Features, Flo
 _MOST = 1e30
 """Beyond any step; keeps sums and ratios finite."""
 SYNTHETIC_PREFIX = "synthetic-"
-"""Begins the name of every job that never ran, so that a table of them is known again when it is read."""
+"""Prefix of the name of every job that never ran, so that a table of them is recognised when it is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Column:
     name: str
     about: str
     rule: str
-    """What a value must be, as the end of "must be ..."."""
+    """What a value must be, to complete "must be ..."."""
     accepts: Callable[[FloatArray], NDArray[np.bool_]]
     required: bool = True
 
@@ -73,7 +73,7 @@ STEP_RULE = "at least 1, or memory_bytes or input_bytes: a step that does nothin
 
 
 def read_architecture(text: str) -> int:
-    """Number of an architecture's name, however it is capitalised and joined; -1 for another word."""
+    """Number of an architecture's name, in any capitalisation and punctuation; -1 for another word."""
     return _BY_WORD.get("".join(filter(str.isalnum, text.lower())), -1)
 
 
@@ -84,7 +84,7 @@ _BY_WORD = {"".join(filter(str.isalnum, label.lower())): number for number, labe
 class Fleet:
     """Jobs, one to each place of the arrays.
 
-    What a table has no columns for is None, and the report leaves out what needs it.
+    Fields without a column in the table are None, and the report leaves out what needs them.
     """
 
     name: str
@@ -99,14 +99,14 @@ class Fleet:
     duration_s: FloatArray | None = None
     features: Features[FloatArray] | None = None
     weight_bytes: FloatArray | None = None
-    """Size of the model; NaN where it is not known."""
+    """Size of the model; NaN if not known."""
     dense_bytes: FloatArray | None = None
-    """Its dense part; NaN where it is not known."""
+    """Its dense part; NaN if not known."""
     stage_s: Mapping[str, FloatArray] | None = None
     """Measured seconds of a step's stages, which overlap."""
     notes: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What the report cannot say, and what it would take."""
+    """What the report cannot show, and which columns it would take."""
     synthetic: bool = False
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class Fleet:
         return self.num_gpus if self.duration_s is None else self.num_gpus * self.duration_s
 
     def job_name(self, place: int) -> str:
-        """Name of a job; its row where the table has no names."""
+        """Name of a job; its row if the table has no names."""
         return self.names[place] if self.names else f"row {place + 1}"
 
 
@@ -131,7 +131,7 @@ def fleet_of(
     *,
     form: str = "a table of job features",
 ) -> Fleet:
-    """The fleet of a table's columns, which were checked.
+    """The fleet of a table's checked columns.
 
     Args:
         name: of the table.
@@ -171,7 +171,7 @@ def fleet_of(
 
 
 def first_wrong(architecture: CodeArray, numbers: Mapping[str, FloatArray]) -> tuple[int, str, str] | None:
-    """Place, column and rule of the first value that breaks one; None where all are right."""
+    """Place, column and rule of the first value that breaks one; None if all are right."""
     found: list[tuple[int, str, str]] = []
 
     def note(wrong: NDArray[np.bool_], column: str, rule: str) -> None:

@@ -1,4 +1,4 @@
-"""Who gains from another architecture: how many, how much, who does not, and why."""
+"""Which jobs gain from another architecture: how many, how much, which do not, and why."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_CHANGE = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class _Outcome:
-    """What becomes of each ported job."""
+    """The outcome of each ported job."""
 
     place: NDArray[np.intp]
     """Place of the job in the fleet."""
@@ -79,9 +79,9 @@ def _port(
 def _fits(
     fleet: Fleet, place: NDArray[np.intp], target: Architecture, num_gpus: FloatArray, hardware: Hardware
 ) -> NDArray[np.bool_]:
-    """Whether the weights fit a GPU: all of them where they are replicated; PEARL parts the embeddings.
+    """Whether the weights fit a GPU: all of them if they are replicated; PEARL partitions the embeddings.
 
-    What is not known counts as fitting. Activations are not counted.
+    Unknown sizes count as fitting. Activations are not counted.
     """
     if fleet.weight_bytes is None or fleet.dense_bytes is None:
         return np.ones(len(place), dtype=np.bool_)

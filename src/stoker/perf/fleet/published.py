@@ -1,4 +1,4 @@
-"""The figures that the PAI study published of its fleet, and how far a report is from them.
+"""The figures that the PAI study published about its fleet, and how far a report is from them.
 
 Source: arXiv 1910.05930, by its abstract and published summaries; those that are recalled are marked.
 """
@@ -71,7 +71,7 @@ def _job_share(report: FleetReport, group: str, part: str) -> float:
 
 
 def _above(report: FleetReport, group: str, part: str, percent: int) -> float:
-    """Percent of a class's jobs that spend more than so much of their time in a part."""
+    """Percent of a class's jobs that spend more than ``percent`` of their time in a part."""
     curves = (each for each in report.curves if each.group == group and each.part == part)
     return 100 * next((1 - curve.jobs_frac[percent] for curve in curves), 0.0)
 
@@ -148,4 +148,4 @@ MARGINALS = (
         _ABSTRACT,
     ),
 )
-"""What a fleet after the study must show."""
+"""What a fleet that follows the study must show."""

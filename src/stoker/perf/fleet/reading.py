@@ -28,7 +28,7 @@ from stoker.perf.fleet.jobs import (
 )
 
 _PIECE = 50_000
-"""Rows that are held as text at one time."""
+"""Rows held as text at a time."""
 Cells = Sequence[str]
 
 

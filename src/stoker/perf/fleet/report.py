@@ -102,7 +102,7 @@ def _with_features(
 
 
 def _too_wide(fleet: Fleet, hardware: Hardware) -> list[str]:
-    """A note where jobs of one server have more GPUs than a server."""
+    """A note if jobs of one server have more GPUs than a server."""
     if fleet.features is None:
         return []
     in_one = np.isin(fleet.group, IN_ONE_SERVER)

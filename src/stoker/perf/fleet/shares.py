@@ -50,14 +50,14 @@ class Classes:
         """The classes of a fleet."""
         counts = np.bincount(fleet.group, minlength=len(fleet.groups))
         used = np.flatnonzero(counts)
-        # The type that bincount counts in: it would copy anything else each time.
+        # The type that bincount uses: it would copy any other each time.
         renumber = np.zeros(len(fleet.groups), dtype=np.intp)
         renumber[used] = np.arange(len(used))
         names = tuple(fleet.groups[number] for number in used.tolist())
         return cls(names=names, code=renumber[fleet.group], weight=fleet.weight)
 
     def sums(self, values: FloatArray | None) -> FloatArray:
-        """Sums over each class and, last, over all; counts the jobs where no values are given."""
+        """Sums over each class and, last, over all; the number of jobs if no values are given."""
         by_class = np.bincount(self.code, values, len(self.names)).astype(np.float64)
         return np.append(by_class, by_class.sum())
 
@@ -124,7 +124,7 @@ def curves_of(shares: Mapping[str, FloatArray], classes: Classes) -> list[Curve]
 
 
 def _curves(part: str, values: FloatArray, classes: Classes) -> list[Curve]:
-    # A share belongs to the first percent that it does not exceed; rounding must not push 20.000…1 % to 21 %.
+    # A share belongs to the first percent that it does not exceed; rounding must not move 20.000…1 % to 21 %.
     place = np.ceil(values * _BINS - 1e-9).astype(np.intp)
     cells = len(classes.names) * (_BINS + 1)
     counts = np.bincount(classes.code * (_BINS + 1) + np.clip(place, 0, _BINS), minlength=cells)

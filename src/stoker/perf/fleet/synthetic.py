@@ -1,6 +1,6 @@
 """A made-up fleet after the published marginals of the PAI study, whose own table of jobs was never released.
 
-Drawn are, for each job, its class, its GPUs, the length of its step on the study's testbed and the shares of its parts;
+For each job it draws its class, its GPUs, the length of its step on the study's testbed and the shares of its parts;
 features follow by turning the equations round. Distributions are quantile tables, filled evenly, so that marginals come
 out close at any size. What no source says (the split of the jobs outside PS/Worker, the lengths of steps) is assumed.
 """
@@ -92,7 +92,7 @@ class _Part(NamedTuple):
         frac: of the PS/Worker jobs.
         log2_gpus: their number, as a power of 2.
         communication: share of the step.
-        contention: what input costs more where the GPUs of a server share a root, as a multiple of what communication
+        contention: what input takes longer if the GPUs of a server share a root, as a multiple of what communication
             takes, as a power of 10.
     """
 
@@ -102,9 +102,9 @@ class _Part(NamedTuple):
     contention: Quantiles
 
 
-# Two or three GPUs hardly contend: to lose by it takes more of them. Large jobs communicate more.
+# Two or three GPUs hardly contend: losing by it takes more of them. Large jobs communicate more.
 # Ported to AllReduce-Local a step loses 20/21 of its communication, to AllReduce-Cluster 0.19 of it, and in both its
-# input contends. So these three parts are: no gain in either, gain in one server only, gain in both.
+# input contends. So the three parts are: no gain in either, gain in one server only, gain in both.
 _PS_PARTS = (
     _Part(
         frac=0.226,
@@ -203,7 +203,7 @@ def _draw_ps(rng: Generator, count: int) -> tuple[FloatArray, FloatArray, FloatA
 def _draw_sizes(
     rng: Generator, architecture: Architecture, num_gpus: FloatArray, traffic: FloatArray
 ) -> dict[str, FloatArray]:
-    """Model sizes that match its traffic: a ring sends the replicated part, servers send the dense part too."""
+    """Model sizes that match the traffic: a ring sends the replicated part, servers send the dense part too."""
     count = len(num_gpus)
     embedding = np.zeros(count)
     dense = 10 ** _pick(rng, count, _DENSE_LOG10_BYTES)
@@ -227,7 +227,7 @@ def _pick(rng: Generator, count: int, quantiles: Quantiles) -> FloatArray:
 
 
 def _monotone(at: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
-    """The curve through the points that never turns back between them.
+    """The curve through the points that is monotone between them.
 
     Source: Fritsch and Butland, "A method for constructing local monotone piecewise cubic interpolants", SIAM J. Sci.
         Stat. Comput. 5 (1984): cubics whose slope at a point is a harmonic mean of its neighbours', or 0.

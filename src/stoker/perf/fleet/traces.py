@@ -29,7 +29,7 @@ _PROJECTIONS = {
 
 
 def reader_of(head: Sequence[str]) -> Reader | None:
-    """What reads a trace with this first line; None if it is none of those known."""
+    """The reader of a trace with this first line; None if it is not a known one."""
     names = set(head)
     return next((reader for needed, reader in _READERS if needed <= names), None)
 
@@ -74,7 +74,7 @@ def _philly(name: str, columns: Columns) -> Fleet:
 def _alibaba_pods(name: str, columns: Columns) -> Fleet:
     kept = [number for number, count in enumerate(columns["num_gpu"]) if count not in ("", "0")]
     chosen = {each: [columns[each][number] for number in kept] for each in ("name", "num_gpu", "gpu_milli")}
-    # A pod may ask for a part of one GPU; with several GPUs the column says nothing.
+    # A pod may request a part of one GPU; with several GPUs the column means nothing.
     whole = _floats(name, chosen, "num_gpu")
     part = np.where(whole == 1, _floats(name, chosen, "gpu_milli") / 1000, 1.0)
     skipped = len(columns["num_gpu"]) - len(kept)

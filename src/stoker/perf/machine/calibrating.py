@@ -25,13 +25,13 @@ from stoker.perf.machine.speed import Speed
 from stoker.perf.machine.steps import coldness, host_seconds
 
 _NUMBERS = 32_000_000
-"""Numbers in the block of operands: several times what caches hold."""
+"""Numbers in the block of operands: several times the caches."""
 _EXCHANGED = (4_000, 36_000, 340_000, 620_000, 1_300_000, 2_400_000, 5_000_000, 13_000_000, 48_000_000)
-"""Bytes that are summed over two processes; no powers of two, whose parts meet in the same lines of the caches."""
+"""Bytes that are summed over two processes; no powers of two, whose parts map to the same cache lines."""
 _CACHE_BYTES = 32 << 20
-"""Where the system does not say how large its caches are."""
+"""Assumed if the system does not report the size of its caches."""
 _REST = {"host": 0.06, "cold": 0.1, "exchange": 0.15}
-"""Parts of the time that are kept for what follows single operations."""
+"""Shares of the time that are reserved for what follows single operations."""
 
 
 def calibrate(
@@ -46,7 +46,7 @@ def calibrate(
     Args:
         tell: called with the current measurement, and the completed fraction.
         seconds: to spend, about.
-        thin: measure one of so many operations, for a rough result.
+        thin: measure one in so many operations, for a rough result.
         exchange: whether to start two processes to measure sums over them.
     """
     begun = time.perf_counter()
@@ -86,7 +86,7 @@ def calibrate(
 
 
 def _thinned(probes: list[Probe], thin: int) -> list[Probe]:
-    """One of so many of each curve, its first among them."""
+    """One in ``thin`` probes of each curve, including the first."""
     seen: Counter[str] = Counter()
     kept: list[Probe] = []
     for probe in probes:
@@ -109,7 +109,7 @@ def last_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) ->
 
 
 def processor(info: Path = Path("/proc/cpuinfo")) -> str:
-    """Its name, as the system says."""
+    """The processor's name, as the system reports it."""
     try:
         lines = info.read_text().splitlines()
     except OSError:

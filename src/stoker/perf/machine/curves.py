@@ -15,21 +15,21 @@ _FLOAT_BYTES = 4
 
 
 def placed(operation: Operation) -> Work:
-    """One call of these, on the curve that it lies on."""
+    """One of these calls, placed on its curve."""
     count = operation.count
     work = Work(
         curve=_curve(operation), dims=(), flops=operation.flops / count, bytes=operation.eager_bytes / count
     )  # fmt: skip
     dims = _dims(operation, work)
     flops = work.flops * blocked(dims) if operation.kind == "conv" else work.flops
-    # A layer of an LSTM reads its weights at each step: what it takes follows from its sizes.
+    # A layer of an LSTM reads its weights at each step: its time follows from its sizes.
     size = 0.0 if operation.kind == "rnn" else work.bytes
     rows = float(dims[0]) if operation.kind == "embedding" else 0.0
     return Work(curve=work.curve, dims=dims, flops=flops, bytes=size, rows=rows)
 
 
 def blocked(dims: tuple[float, ...]) -> float:
-    """How much more a convolution computes than it must: oneDNN works on channels in eights.
+    """How much more a convolution computes than necessary: oneDNN processes channels in eights.
 
     Images of up to three channels are read as they are.
     """
@@ -59,14 +59,14 @@ def _curve(operation: Operation) -> str:
             least = (2.5 * lookups + rows) * width * _FLOAT_BYTES
             whole = operation.eager_bytes >= operation.count * least
             return f"{name}.dense" if whole else f"{name}.sparse"
-        case "indexing" if name == "add":  # of sparse gradients to a table
+        case "indexing" if name == "add":  # sparse gradients are added to a table
             return "add.sparse"
         case _:
             return f"{name}.optimizer" if phase == "optimizer" else name
 
 
 def _convolution(operation: Operation) -> str:
-    """Both gradients, or the weight's alone: the first layer's input wants none."""
+    """Both gradients, or the weight's alone: the first layer's input needs none."""
     batch, channels, out, groups, kernel, positions = operation.dims
     once = 2.0 * batch * positions * out * (channels // groups) * kernel
     way = operation.phase
@@ -100,7 +100,7 @@ def _dims(operation: Operation, work: Work) -> tuple[float, ...]:
 def _convolved(operation: Operation, work: Work) -> tuple[float, ...]:
     """Batch, channels of a group in and out, groups, elements of the kernel, positions out, positions in.
 
-    How many positions the input has follows from the bytes: all else that is read and written is known.
+    The input's positions follow from the bytes, since all else that is read and written is known.
     """
     batch, channels, out, groups, kernel, positions = operation.dims
     weight, result = out * (channels // groups) * kernel, batch * out * positions
@@ -112,5 +112,5 @@ def _convolved(operation: Operation, work: Work) -> tuple[float, ...]:
 
 
 def logs(dims: tuple[float, ...]) -> tuple[float, ...]:
-    """Where sizes lie on a curve: alike where they are a factor apart."""
+    """Coordinates of sizes on a curve, in which equal factors are equal distances."""
     return tuple(math.log(max(size, 1e-3)) for size in dims)

@@ -61,7 +61,7 @@ def all_reduce_seconds(sizes: Sequence[int], seconds: float) -> dict[float, floa
         if peer.returncode != 0:
             raise RuntimeError(f"a process of the exchange failed:\n{complaint.decode(errors='replace')[-2000:]}")
     answers = [json.loads(out) for out, _ in said]
-    # The sum is there when the slower one has it.
+    # The sum is complete when the slower one has it.
     return {float(size): max(answer[str(size)] for answer in answers) for size in sizes}
 
 
@@ -123,7 +123,7 @@ def _meet(rank: int, place: str, asked: dict[str, Any]) -> dict[int, float]:
         for size in order.sample(list(tensors), len(tensors)):
             tensor = tensors[size]
             distributed.barrier()
-            # Several small ones in a row: a single one would mostly be the barrier's end.
+            # Several small ones in a row: a single one would mostly measure the end of the barrier.
             count = max(1, min(10, 1_000_000 // size))
             distributed.all_reduce(tensor)
             begun = time.perf_counter()
@@ -131,7 +131,7 @@ def _meet(rank: int, place: str, asked: dict[str, Any]) -> dict[int, float]:
                 distributed.all_reduce(tensor)
             took[size].append((time.perf_counter() - begun) / count)
             tensor.fill_(1.0)
-        # Rank 0 says when it is over.
+        # Rank 0 decides when it is over.
         go_on.fill_(float(time.perf_counter() < end))
         distributed.broadcast(go_on, 0)
     return {size: sorted(times)[len(times) // 4] for size, times in took.items()}

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
-"""Probes of what computes: products, convolutions, attention, recurrent layers, forward and backward.
+"""Probes of compute-bound operations: products, convolutions, attention, recurrent layers, forward and backward.
 
 Sizes are spread over what training steps on CPUs have; none is taken from a model.
 """
@@ -17,14 +17,14 @@ from stoker.perf.machine.operands import Operands, Probe, bytes_of, halton
 from stoker.perf.machine.rates import Work
 
 _MOST_FLOPS = 1.2e9
-"""Most FLOPs of a probe: a longer one would tell little more."""
+"""Most FLOPs of a probe: a longer one would show little more."""
 _MOST_NUMBERS = 4_000_000
 """Most numbers in an image's tensor."""
 aten: Any = torch.ops.aten
 
 
 def matrix_probes() -> Iterator[Probe]:
-    """All of them."""
+    """All probes of this module."""
     yield from _products()
     yield from _batched()
     yield from _convolutions()
@@ -33,7 +33,7 @@ def matrix_probes() -> Iterator[Probe]:
 
 
 def _products() -> Iterator[Probe]:
-    """Products of a linear layer: weights transposed forward; plain, then with transposed gradients, backward."""
+    """Products of a linear layer: forward with transposed weights; backward plain, then with transposed gradients."""
     shapes = halton(70, (12, 2000), (16, 1800), (16, 1800))
     shapes += [
         (96, 448, 1),
@@ -186,7 +186,7 @@ def _recurrence(batch: int, steps: int, inputs: int, hidden: int) -> Iterator[Pr
 
     def output(o: Operands) -> tuple[Any, Callable[[], Any]]:
         shapes = ((4 * hidden, inputs), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,))
-        # Small weights: what is repeated many times stays an ordinary number.
+        # Small weights keep the results of many repetitions in range.
         weights = [o(*shape).mul(0.01).requires_grad_() for shape in shapes]
         x = o(steps, batch, inputs).clone().requires_grad_()
         zeros = torch.zeros(1, batch, hidden)

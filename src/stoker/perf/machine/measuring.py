@@ -23,11 +23,11 @@ _SAMPLE_S = 150e-6
 _VISIT_S = 3e-3
 """Time of one probe per rotation."""
 _EVICTED_S = 1e-3
-"""Longer calls are timed after flushing the caches; of shorter ones, so many run in rotation that they flush them."""
+"""Longer calls are timed after flushing the caches; shorter ones rotate over enough operands to flush them."""
 _WARM, _COLD, _RING = 0.25, 2.5, 64
-"""Operands that warm and cold calls rotate over: parts of the last cache, and the largest number of sets."""
+"""Operands that warm and cold calls rotate over: as shares of the last cache, and the largest number of sets."""
 _LEAST = 3
-"""Least sizes of a curve to measure, at any cost."""
+"""Fewest sizes of a curve to measure, even if the time is over."""
 _SLOW_MEMORY, _MATTERS = 10e9, 0.05
 """Bytes per second at least, and the share of an operation's time that reading its tensors must be able to take."""
 
@@ -40,7 +40,7 @@ class Times:
     disturbed: list[float] = field(default_factory=list[float])
 
     def add(self, seconds: float, *, alone: bool) -> None:
-        """Keeps a sample."""
+        """Adds a sample."""
         (self.alone if alone else self.disturbed).append(seconds)
 
     @property
@@ -89,7 +89,7 @@ class _Visits:
             timed(self.warm, around, calls)
             if n >= 2 and time.perf_counter() > end:
                 break
-        # Small, or long for what it touches: where that lies hardly matters.
+        # Small, or long for what it touches: it hardly matters whether that is in a cache.
         if self._many > _RING or self.probe.footprint < _MATTERS * once * _SLOW_MEMORY:
             return
         if once > _EVICTED_S:
@@ -107,7 +107,7 @@ class _Visits:
 
 
 def _turns(ring: Sequence[Callable[[], object]], times: int) -> tuple[Callable[[], None], int]:
-    """What makes every call of the ring so many times, keeping results until their turn comes again; and its calls."""
+    """A function that makes all calls of the ring, keeping each result until its next turn; and its number of calls."""
     kept = [run() for run in ring]
 
     def around() -> None:
@@ -139,7 +139,7 @@ def measured(
     with torch.no_grad():
         while turns < 1 or time.perf_counter() + 0.9 * turn_s < until:
             turn_begun = time.perf_counter()
-            # Forwards, then backwards: nothing is always measured after the same.
+            # Forwards, then backwards: no probe always follows the same one.
             for n, visit in enumerate(visits if turns % 2 == 0 else reversed(visits)):
                 if (turns or n >= least) and time.perf_counter() > until:
                     break
@@ -155,12 +155,12 @@ def measured(
 
 
 def covering_order(curves: Sequence[str]) -> tuple[list[int], int]:
-    """Places of all probes, so ordered that any beginning covers each curve evenly; and how many must be measured.
+    """Places of all probes, ordered so that any prefix covers each curve evenly; and how many must be measured.
 
     Curves take turns; the sizes of each come in van der Corput's order: the first, the middle, the quarters.
 
     Args:
-        curves: of each probe; those of a curve by their size.
+        curves: of each probe; probes of one curve are in order of size.
     """
     members: dict[str, list[int]] = {}
     for place, curve in enumerate(curves):
@@ -180,5 +180,5 @@ def _reversed_bits(number: int) -> float:
 
 
 def use_threads(count: int) -> None:
-    """Lets torch's operations run on so many threads from now on."""
+    """Sets the number of threads of torch's operations."""
     torch.set_num_threads(count)

@@ -31,7 +31,7 @@ class Operands:
         self._at = 0
 
     def __call__(self, *shape: int) -> Tensor:
-        """A tensor of this shape; shares its memory with those that were handed out long ago."""
+        """A tensor of this shape; it shares memory with those handed out long ago."""
         size = math.prod(shape)
         if self._at + size > self._block.numel():
             self._at = 0
@@ -40,7 +40,7 @@ class Operands:
         return found
 
     def own(self, *shape: int) -> Tensor:
-        """A tensor that may be written to: what others read stays as it was."""
+        """A tensor that may be written to without changing what others read."""
         return self(*shape).clone()
 
     def below(self, end: int, *shape: int) -> Tensor:
@@ -48,7 +48,7 @@ class Operands:
         return torch.randint(end, shape, generator=self._generator)
 
     def touch(self, num_bytes: float) -> None:
-        """Reads so much of the block, or all of it: little else is left in the caches then."""
+        """Reads so much of the block, or all of it, which evicts most else from the caches."""
         self._block[: int(num_bytes) // 4].sum()
 
 
@@ -68,7 +68,7 @@ class Probe(NamedTuple):
 def halton(count: int, *ranges: tuple[float, float]) -> list[tuple[int, ...]]:
     """Sizes spread evenly over ranges by their logarithms, the same each time.
 
-    Source: Halton, Numerische Mathematik 2 (1960): digits of the count, mirrored, in one prime base a dimension.
+    Source: Halton, Numerische Mathematik 2 (1960): digits of the count, mirrored, in one prime base per dimension.
     """
     primes = (2, 3, 5, 7, 11, 13)
     found: list[tuple[int, ...]] = []
@@ -92,7 +92,7 @@ def _mirrored(n: int, base: int) -> float:
 
 
 def _round(size: float) -> int:
-    """The size rounded as people choose it: to multiples of 4 or 8 where that is close."""
+    """The size rounded as people choose sizes: to multiples of 4 or 8 if one is close."""
     if size < 12:
         return max(1, round(size))
     return round(size / 4) * 4 if size < 48 else round(size / 8) * 8

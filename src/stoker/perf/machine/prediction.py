@@ -22,7 +22,7 @@ _LEAST = 0.9
 _STEP_SPREAD = 0.05
 """Standard deviation of a step's time beyond its kernels': steps of one program differ by so much between runs."""
 _EMPTY, _FULL = 1 / 64, 1 / 2
-"""Parts of the last cache: what keeps less alive finds everything there, what keeps more alive does not."""
+"""Shares of the last cache: a step that keeps less alive finds all of it there, one that keeps more does not."""
 _WORTH = 0.05
 """Share of a step from which fetching memory is mentioned."""
 _WITHIN = 1.645
@@ -71,7 +71,7 @@ def predict_step(features: StepFeatures, rates: Rates | Speed) -> Prediction:
 
 
 def fetched_seconds(features: StepFeatures, rates: Rates) -> float:
-    """What a step takes longer if all that it keeps for a while is given back to the system and fetched again."""
+    """What a step takes longer if all memory that it keeps for a while is returned to the system and fetched again."""
     weights = features.weights
     lasting = weights.bytes + weights.optimizer_bytes + features.input_bytes
     return max(0, features.peak_bytes - lasting) * rates.fault_s_per_byte
@@ -96,7 +96,7 @@ def predicted_lines(features: StepFeatures, speed: Speed) -> list[Line]:
 
 
 def cold_share(rates: Rates, phase: Phase, alive_bytes: float) -> float:
-    """How far tensors are in memory instead of the caches: as measured, less where a step leaves room in the caches."""
+    """Share of tensors in memory instead of the caches: as measured, less if a step leaves room in the caches."""
     filled = alive_bytes / rates.cache_bytes
     room = math.log(_FULL / max(filled, _EMPTY)) / math.log(_FULL / _EMPTY)
     return rates.coldness.get(phase, 1.0) * (1.0 - max(0.0, room))
@@ -125,7 +125,7 @@ def _spread(lines: Sequence[Line], speed: Speed, seconds: float) -> float:
     squares = (_STEP_SPREAD * seconds) ** 2
     for curve, part in by_curve.items():
         residuals = speed.surfaces[curve].residuals
-        # Half as many again as the median error: as a standard deviation, and a few far off ones do not decide.
+        # 1.5 times the median error stands for the standard deviation, so that a few outliers do not decide.
         squares += (part * 1.48 * float(np.median(np.abs(residuals)))) ** 2
     return math.sqrt(squares) / seconds
 

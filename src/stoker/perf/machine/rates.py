@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 FORMAT = 1
-"""Raised whenever a measurement changes its meaning; an older file requires a new calibration."""
+"""Incremented whenever a measurement changes its meaning; an older file requires a new calibration."""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     dims: tuple[float, ...]
     flops: float
     bytes: float
-    """Read and written, each tensor once."""
+    """Bytes read and written, each tensor once."""
     rows: float = 0.0
     """Rows of a table, looked up one by one."""
 
@@ -39,7 +39,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     machine: str
-    """Its processor, as it calls itself."""
+    """Name of its processor, as the system reports it."""
     threads: int
     torch: str
     """Version of torch whose kernels were measured."""
@@ -55,11 +55,11 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """Fraction of operations' tensors in memory (1) instead of caches (0), by phase, in steps that keep as much alive
     as caches hold, or more."""
     all_reduce: tuple[tuple[float, float], ...] = ()
-    """Bytes, and seconds of summing them over two processes of this machine by gloo."""
+    """Sizes in bytes, with the seconds of summing them over two processes of this machine by gloo."""
     fault_s_per_byte: float = 0.0
-    """Time of a byte of memory that is touched for the first time since the system gave it."""
+    """Time per byte of memory that is touched for the first time after allocation."""
     disturbed_share: float = 0.0
-    """Samples during which the system ran something else."""
+    """Share of samples during which the system ran something else."""
 
     def to_json(self) -> bytes:
         """The rates as JSON."""
@@ -77,7 +77,7 @@ def default_path() -> Path:
 
 
 def save(rates: Rates, path: Path) -> None:
-    """Writes the file whole or not at all."""
+    """Writes the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_bytes(rates.to_json())

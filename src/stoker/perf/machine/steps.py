@@ -25,13 +25,13 @@ from stoker.perf.machine.measuring import Times, timed
 from stoker.perf.machine.speed import Speed
 
 _LEVELS = (0.5, 1.0, 2.0, 3.0, 4.0)
-"""Bytes that a step keeps alive, in caches."""
+"""Bytes that a step keeps alive, in multiples of the last cache."""
 _LAYERS = 16
 
 
 @dataclass(frozen=True)
 class MeasuredProgram:
-    """A module, what it is called with, and its optimizer."""
+    """A module, its arguments, and its optimizer."""
 
     module: nn.Module
     inputs: Tensor
@@ -39,7 +39,7 @@ class MeasuredProgram:
 
 
 class _Pointwise(nn.Module):
-    """Chains of elementwise work that keep one tensor a layer for the backward pass."""
+    """Chains of elementwise work that keep one tensor per layer for the backward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns as many numbers as it gets."""
@@ -86,7 +86,7 @@ def host_seconds(speed: Speed, seconds: float) -> dict[str, float]:
 
 
 def coldness(speed: Speed, host_s: dict[str, float], cache_bytes: int, seconds: float) -> dict[str, float]:
-    """Place of operations between warm and cold, by phase, in steps that keep about as much alive as caches hold.
+    """How far operations are between warm and cold, by phase, in steps that keep about as much alive as caches hold.
 
     The median over several sizes, since each is a small difference of large times.
     """
@@ -95,7 +95,7 @@ def coldness(speed: Speed, host_s: dict[str, float], cache_bytes: int, seconds: 
     chains = [
         MeasuredProgram(_Pointwise(), torch.rand(n // (_LAYERS + 3)).requires_grad_(), _no_weights) for n in numbers
     ]
-    # An optimizer of this kind keeps four numbers a weight: itself, its gradient and two states.
+    # An optimizer of this kind keeps four numbers per weight: the weight, its gradient and two states.
     stores = [MeasuredProgram(_Weights(6, n // 24), torch.rand(8), Adam) for n in numbers]
     passes: list[tuple[Phase, ...]] = [("forward", "backward") for _ in chains]
     updates: list[tuple[Phase, ...]] = [("optimizer",) for _ in stores]
@@ -156,7 +156,7 @@ class _Step:
         return characterise(self._program.module, self._program.inputs, optimizer=made, target="cpu")
 
     def run(self, *, discard: bool) -> None:
-        """Makes a step; its times are not kept where ``discard`` says so."""
+        """Runs a step; its times are not kept if ``discard``."""
         loss: list[Tensor] = []
         times = {phase: Times() for phase in PHASES} if discard else self.times
 

@@ -2,7 +2,7 @@
 
 Weights, gradients and optimizer state come from the features; ZeRO divides them among replicas stage by stage (arXiv
 1910.02054, section 5), tensor and pipeline parallelism divide the layers. Activations are the traced peak; with
-recomputation a block keeps its input alone, and one block at a time all of its own (arXiv 1604.06174, section 4).
+recomputation a block keeps only its input, and one block at a time all its activations (arXiv 1604.06174, section 4).
 Constants state what a step allocates besides tensors.
 """
 
@@ -21,7 +21,7 @@ CONTEXT_BYTES = 0.75e9
 The context takes 0.3 GB since CUDA 11.7 loads kernels when they are needed, more than 1 GB before (pytorch/pytorch
 issue 107667), 1.7 GB on an RTX 3090 (issue 55277); the rest is assumed."""
 FRAGMENTED = 0.05
-"""Share of its own memory that the allocator cannot use (assumed, for steps that are all alike; arXiv 2401.08156 finds
+"""Share of its memory that the allocator cannot use (assumed, for steps that are all alike; arXiv 2401.08156 finds
 15 % and more where sizes change)."""
 _REDUCE_BUCKET = 500_000_000
 """Elements of a bucket of DeepSpeed's ZeRO-1 and -2: its default."""
@@ -53,7 +53,7 @@ class Fit:
 
     @property
     def missing(self) -> float:
-        """Bytes that are lacking; 0 where it fits."""
+        """Missing bytes; 0 if it fits."""
         return max(0.0, self.needed - self.available)
 
     def __bool__(self) -> bool:
@@ -75,7 +75,7 @@ def fits(
 def capacity(gpu: Gpu) -> float:
     """Bytes that a GPU offers to programs.
 
-    Makers say GB of what are mostly GiB: PyTorch reports 79.15 GiB of an H100 with 80 GB and 39.59 of an A100 with 40
+    Vendors call GB what are mostly GiB: PyTorch reports 79.15 GiB of an H100 with 80 GB and 39.59 of an A100 with 40
     in its out-of-memory errors. Cards with GDDR memory lose a sixteenth of it to ECC: 14.75 GiB of a T4 with 16 GB.
     """
     return gpu.memory_bytes * (_HBM if gpu.name.startswith(_WITH_HBM) else _GDDR)
@@ -96,7 +96,7 @@ def needs(
         master_copies: whether the optimizer keeps fp32 copies of 16-bit weights, as DeepSpeed's and Megatron's do.
 
     Raises:
-        ValueError: the GPUs cannot be divided so.
+        ValueError: the GPUs cannot be divided this way.
     """
     features = features.one_micro_batch()
     replicas = strategy.replicas(gpus)

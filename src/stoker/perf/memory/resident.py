@@ -49,17 +49,17 @@ class Held:
 
     @staticmethod
     def fullest(features: StepFeatures, strategy: Strategy) -> Held:
-        """What the stage that holds most holds; stages are cut as evenly by bytes as blocks allow."""
+        """Memory of the fullest stage; stages are cut as evenly by bytes as blocks allow."""
         cut = _Cut(features, strategy)
         stages = stages_of(cut.layers, cut.sizes, strategy.pipeline)
-        # One forward, one backward in turn (1F1B): a stage has as many micro-batches open as stages follow, and one.
+        # One forward, one backward in turn (1F1B): a stage has one more micro-batch open than stages follow.
         open_batches = [min(strategy.accumulation, strategy.pipeline - place) for place in range(len(stages))]
         found = [cut.held(stage, count) for stage, count in zip(stages, open_batches, strict=True)]
         return max(found, key=lambda held: held.weights + held.gradients + held.states + held.activations)
 
 
 class _Cut:
-    """Layers, and the share of each that one GPU has."""
+    """Layers, and the share of each on one GPU."""
 
     def __init__(self, features: StepFeatures, strategy: Strategy) -> None:
         self._features, self._strategy = features, strategy

@@ -1,8 +1,8 @@
 """The features of a step at other sizes of its batch.
 
 Two traced sizes give a straight line through each figure of each operation, which is exact for all that is computed
-sample by sample. Of one traced size alone it is judged operation by operation what grows with the batch and what
-belongs to the weights.
+sample by sample. With one traced size alone, each operation is judged on what grows with the batch and what belongs to
+the weights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Batches:
 
     @property
     def first(self) -> StepFeatures:
-        """The smallest that was traced."""
+        """The smallest traced micro-batch."""
         return self.traced[0]
 
     def at(self, batch_size: int) -> StepFeatures:
@@ -64,7 +64,7 @@ class Batches:
         return self._known[batch_size]
 
     def step(self, batch_size: int) -> StepFeatures:
-        """The step of so many samples as the program takes it: as traced, or else in one micro-batch.
+        """The program's step with ``batch_size`` samples: as traced, or else in one micro-batch.
 
         Raises:
             ValueError: no sample, or less.
@@ -76,7 +76,7 @@ class Batches:
 
 
 def _alike(one: StepFeatures, other: StepFeatures) -> bool:
-    """Whether both consist of the same operations, sizes aside."""
+    """Whether both consist of the same operations, except for their sizes."""
     if len(one.operations) != len(other.operations) or one.batch_size == other.batch_size:
         return False
     pairs = zip(one.operations, other.operations, strict=True)
@@ -120,7 +120,7 @@ def on_line(first: StepFeatures, last: StepFeatures, batch_size: int) -> StepFea
 def scaled(features: StepFeatures, batch_size: int) -> StepFeatures:
     """One traced step with another size of the batch.
 
-    FLOPs of the passes grow with it. Of bytes and sizes, those of weights stay: they are known by the sizes of the
+    FLOPs of the passes grow with it. Bytes and sizes of weights stay: these are recognised by the sizes of the
     products that a module's forward pass computes. Activations grow as a whole.
     """
     times = batch_size / features.batch_size
@@ -171,7 +171,7 @@ class _Shapes:
                 self._weights.update(((operation.module, n * k), (operation.module, n)))
 
     def is_cast(self, operation: Operation) -> bool:
-        """Whether weights or their gradients are copied to another precision."""
+        """Whether an operation copies weights or their gradients to another precision."""
         return operation.name == "_to_copy" and (operation.module, operation.dims[0]) in self._weights
 
     def is_weight_gradient(self, operation: Operation) -> bool:

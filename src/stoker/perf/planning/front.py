@@ -1,4 +1,4 @@
-"""Which plans are worth a look: those that no other beats in both time and money; and which of them to take."""
+"""The plans worth a look, which no other beats in both time and money; and which of them to take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoker.perf.communication.step_on_cluster import is_measured
 from stoker.perf.planning.pricing import TIERS, PricedPlan
 
 TIE = 1.05
-"""Plans that are closer than this in hours and in cost are not told apart: calibrated ones are off by more."""
+"""Plans that are closer than this in hours and in cost count as equal: calibrated ones are off by more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +33,19 @@ class PlanLimits:
                 raise ValueError(f"`{name}` must be positive, got {getattr(self, name)}")
 
     def hours(self, plan: PricedPlan) -> float:
-        """What is compared with the deadline."""
+        """Hours to compare with the deadline."""
         return plan.hours.high if self.sure else plan.hours.likely
 
     def cost(self, plan: PricedPlan) -> float:
-        """What is compared with the budget."""
+        """Cost to compare with the budget."""
         return plan.cost.high if self.sure else plan.cost.likely
 
     def allow(self, plan: PricedPlan) -> bool:
-        """Whether a plan keeps both."""
+        """Whether a plan keeps both limits."""
         return self.hours(plan) <= self.deadline_h and self.cost(plan) <= self.budget
 
     def excess(self, plan: PricedPlan) -> float:
-        """How many times a plan takes what it may, by the limit that it breaks more; at most 1 where it keeps both."""
+        """The larger ratio of a plan's hours and cost to their limits; at most 1 if it keeps both."""
         return max(self.hours(plan) / self.deadline_h, self.cost(plan) / self.budget)
 
 
@@ -75,7 +75,7 @@ def _preference(plan: PricedPlan) -> tuple[int, bool, int, int]:
 
 
 def _standing(plan: PricedPlan) -> tuple[int, bool, int]:
-    """How sure a plan is, whether its kind was ever measured, and how much beyond plain replicas it asks for."""
+    """How sure a plan is, whether its kind was ever measured, and how much it needs beyond plain replicas."""
     strategy, candidate = plan.candidate.strategy, plan.candidate
     replicated = candidate.replicas == 1 or strategy.data == "ddp"
     more = (not replicated, strategy.tensor > 1, strategy.pipeline > 1, strategy.checkpointing)
@@ -134,12 +134,12 @@ def measured_instead(plan: PricedPlan, plans: Iterable[PricedPlan], limits: Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """What to take of a front.
+    """The plans to choose from a front.
 
     Attributes:
-        cheapest: within the deadline; None where nothing is.
-        fastest: within the budget; None where nothing is.
-        nearest: to both limits, where no plan keeps both; None where one does.
+        cheapest: within the deadline; None if there is none.
+        fastest: within the budget; None if there is none.
+        nearest: to both limits, if no plan keeps both; else None.
     """
 
     cheapest: PricedPlan | None

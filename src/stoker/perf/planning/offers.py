@@ -13,7 +13,7 @@ from stoker.core.errors import ConfigError
 from stoker.perf.catalogue import Gpu, catalogue, gpus_of
 
 GPU_HOURS = "GPU-hours"
-"""What plans are counted in where there are no prices."""
+"""The currency of plans without prices."""
 GBPS = 1e9 / 8
 _DEFAULT_GPUS = 8
 _DEFAULT_GBPS = 100.0
@@ -23,14 +23,14 @@ _MOST = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A kind of server that can be had for a price.
+    """A kind of server that can be rented for a price.
 
     Attributes:
         gpus: of a server; the whole server is paid for, unless GPUs are paid ``by_gpu``.
         per_hour: price of a server, or of a GPU, in the currency of its list.
-        cores: CPU cores (or hardware threads, as the seller counts) of a server; None where that is not known.
+        cores: CPU cores (or hardware threads, as the seller counts) of a server; None if not known.
         network: bytes/s of a server's links to the others, one direction.
-        max_servers: most that can be had and connected at once; None where there is no limit.
+        max_servers: most that can be rented and connected at once; None for no limit.
         source: where the price is from.
     """
 
@@ -78,7 +78,7 @@ class PriceList:
 
 
 def without_prices(gpus: Mapping[str, Gpu] | None = None) -> PriceList:
-    """All known GPUs in servers of eight, an hour of a GPU for one: plans then cost GPU-hours."""
+    """All known GPUs in servers of eight, at one GPU-hour per GPU and hour."""
     known = (catalogue() if gpus is None else gpus).values()
     offers = tuple(Offer(name=gpu.name, gpu=gpu, per_hour=1.0, by_gpu=True) for gpu in known)
     return PriceList(offers=offers, currency=GPU_HOURS)

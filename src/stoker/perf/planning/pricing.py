@@ -1,4 +1,4 @@
-"""What a candidate takes in hours and money, or why it cannot be."""
+"""What a candidate takes in hours and money, or why it cannot run."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Amount:
     high: float
 
     def times(self, factor: float) -> Amount:
-        """All three, so many times."""
+        """All three, multiplied by a factor."""
         return Amount(likely=self.likely * factor, low=self.low * factor, high=self.high * factor)
 
     def at_least(self, bound: float) -> Amount:
-        """None below a bound."""
+        """All three, raised to a lower bound."""
         return Amount(likely=max(self.likely, bound), low=max(self.low, bound), high=max(self.high, bound))
 
 
@@ -49,7 +49,7 @@ class PricedPlan:
         parts: seconds of a step by what they are spent on, as of a prediction.
         hidden_s: exchange that computation hides, seconds of a step.
         needed_bytes: memory of each GPU.
-        cores: busy with preparing the input, of each server; None where the work a sample takes is not known.
+        cores: of each server, busy with preparing the input; None if the work per sample is not known.
         reasons: for the tier.
     """
 
@@ -68,11 +68,11 @@ class PricedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A candidate that cannot be.
+    """A candidate that cannot run.
 
     Attributes:
-        why: ``memory``, or ``refused`` where a part of its time is not known.
-        missing_bytes: of each GPU's memory; 0 where that is not why.
+        why: ``memory``, or ``refused`` if a part of its time is not known.
+        missing_bytes: of each GPU's memory; 0 if memory is not the reason.
         reasons: of a refusal.
     """
 
@@ -87,17 +87,17 @@ Predict = Callable[[StepFeatures, Candidate], Prediction]
 Fits = Callable[[StepFeatures, Candidate], Fit]
 """Memory of a GPU for a micro-batch's features, as a candidate runs it."""
 Refuses = Callable[[StepFeatures, Candidate], str]
-"""Why a step cannot be spread as a candidate says; empty where it can."""
+"""Why a step cannot be spread as a candidate says; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """What shall be trained.
+    """What is to be trained.
 
     Attributes:
         samples: over all epochs.
         batches: features by size of the micro-batch.
-        cpu_seconds_per_sample: of a core, to prepare the input; None where that is not known.
+        cpu_seconds_per_sample: of a core, to prepare the input; None if not known.
         predict, fits, refuses: what to ask for times, for memory, and whether a step can be spread at all.
     """
 
@@ -162,7 +162,7 @@ def fitted(precision: str | None = None) -> Fits:
         key = (candidate.micro_batch, candidate.strategy, candidate.gpus)
         if key not in known:
             if not products:
-                kept = "bf16" if precision == "fp8" else precision  # what FP8 multiplies is kept in 16 bits
+                kept = "bf16" if precision == "fp8" else precision  # operands of FP8 products are kept in 16 bits
                 products.append(kept or precision_of(features))
             known[key] = needs(features, candidate.strategy, candidate.gpus, precision=products[0])
         parts, notes = known[key]
@@ -175,7 +175,7 @@ _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 def refused() -> Refuses:
-    """Whether a step can be spread: asked once for each way, since neither the GPU nor the batch matters."""
+    """Whether a step can be spread: computed once for each strategy, since neither the GPU nor the batch matters."""
     known: dict[tuple[DataParallel, int, int, int], str] = {}
 
     def judged(features: StepFeatures, candidate: Candidate) -> str:
@@ -189,7 +189,7 @@ def refused() -> Refuses:
 
 
 def precision_of(features: StepFeatures) -> str:
-    """What most products of a step are computed in, as the catalogue calls it."""
+    """Precision of most products of a step, as the catalogue calls it."""
     flops: dict[str, float] = {}
     for operation in features.operations:
         if operation.kind in MATRIX_KINDS:
@@ -198,7 +198,7 @@ def precision_of(features: StepFeatures) -> str:
 
 
 def price(candidate: Candidate, job: TrainingJob) -> PricedPlan | Rejection:
-    """A candidate's hours and cost, or why it cannot be."""
+    """A candidate's hours and cost, or why it cannot run."""
     features = job.batches.at(candidate.micro_batch)
     if reason := job.refuses(features, candidate):
         return Rejection(candidate=candidate, why="refused", reasons=(reason,))

@@ -1,4 +1,4 @@
-"""What could be done: hardware x number of GPUs x strategy x micro-batch, one candidate after another."""
+"""The candidates: hardware x number of GPUs x strategy x micro-batch, one after another."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Candidate:
     """One way to run the job.
 
     Attributes:
-        gpus: all of them; the servers that hold them are paid for whole.
+        gpus: all of them; their servers are paid for whole.
         micro_batch: samples that a replica computes at once.
     """
 
@@ -52,7 +52,7 @@ class Candidate:
 
     @property
     def machines(self) -> Machines:
-        """What it runs on."""
+        """The hardware that it runs on."""
         offer = self.offer
         return Machines(gpu=offer.gpu, gpus=self.gpus, gpus_per_node=offer.gpus, network=offer.network)
 
@@ -93,11 +93,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What may be tried.
+    """What may be tried: the limits of a search.
 
     Attributes:
         offers: servers to choose from.
-        batch: samples of an optimizer step, or of one GPU where ``grows``.
+        batch: samples of an optimizer step, or of one GPU if ``grows``.
         grows: whether the batch grows with the GPUs: each replica then computes ``batch`` samples a step.
         max_gpus: most that a job may take.
         beyond: number of GPUs above which candidates begin.
@@ -118,13 +118,13 @@ class Space:
 
 
 def candidates(space: Space) -> Iterator[Candidate]:
-    """All of a space, each once."""
+    """All candidates of a space, each once."""
     for group in groups(space):
         yield from group
 
 
 def groups(space: Space) -> Iterator[list[Candidate]]:
-    """Candidates that differ in their micro-batch alone, and in checkpointing: without it first, the largest first.
+    """Groups that differ only in micro-batch and checkpointing: without it first, the largest first.
 
     Per-GPU batch x accumulation x replicas is the global batch: counts of replicas that do not divide it are no
     candidates.
@@ -146,7 +146,7 @@ def groups(space: Space) -> Iterator[list[Candidate]]:
 
 
 def _own_batch(space: Space, replicas: int) -> int:
-    """Samples that a replica computes for a step; 0 where the batch cannot be shared out evenly."""
+    """Samples that a replica computes for a step; 0 if the batch cannot be divided evenly."""
     if space.grows:
         return space.batch
     return 0 if space.batch % replicas else space.batch // replicas
@@ -160,7 +160,7 @@ def _spreads(space: Space, offer: Offer, gpus: int) -> Iterator[tuple[DataParall
         yield data, 1, 1
     for tensor in _TENSOR:
         for pipeline in _STAGES:
-            # A product is shared within a server only: between servers its exchange would take longer than it saves.
+            # Products are only shared within a server: between servers the exchange would take longer than it saves.
             inside = tensor <= min(gpus, offer.gpus)
             if tensor * pipeline == 1 or not inside or gpus % (tensor * pipeline):
                 continue

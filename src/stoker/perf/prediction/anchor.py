@@ -16,7 +16,7 @@ from stoker.records.parts import PREDICTED
 from stoker.records.profile import FEATURES_NAME, read_profile
 
 CPU = "cpu"
-"""What stands for the GPU where the step was measured on a processor."""
+"""Stands for the GPU if the step was measured on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +63,16 @@ class Anchor:
 
     @property
     def own_s(self) -> float | None:
-        """What of the step a GPU's own work took: without waiting for input and for other GPUs.
+        """Time of the GPU's own work in the step: without waiting for input and for other GPUs.
 
-        None where the step was measured on several GPUs and its parts are not known.
+        None if the step was measured on several GPUs and its parts are not known.
         """
         if self.gpus > 1 and "communication" not in self.parts:
             return None
         return self.seconds - self.parts.get("input", 0.0) - self.parts.get("communication", 0.0)
 
     def check(self, features: StepFeatures) -> None:
-        """Whether a step of this program was measured.
+        """Checks that a step of this program was measured.
 
         Raises:
             ValueError: it was traced, and has another number of parameters.
@@ -115,7 +115,7 @@ class Anchor:
             seconds=found.seconds,
             low=found.low,
             high=found.high,
-            # Without sampled steps nothing tells exchange from the rest.
+            # Without sampled steps, the exchange cannot be told from the rest.
             parts={name: part for name, part in found.parts.items() if found.sampled or name != "communication"},
             precision=found.precision,
             batch_size=found.batch_size,
@@ -125,7 +125,7 @@ class Anchor:
 
 
 def _features(name: str, run: Path) -> StepFeatures | None:
-    """What was traced of the program, also where the run's folder was moved; None where it is gone."""
+    """The traced features of the program, also if the run's folder was moved; None if they are gone."""
     beside = (run if run.is_dir() else run.parent) / FEATURES_NAME
     for path in (Path(name), beside):
         with contextlib.suppress(OSError, msgspec.DecodeError):

@@ -44,7 +44,7 @@ def source(found: Configuration) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CardPair:
-    """One program measured on one GPU of two cards: predicted on the second from the first."""
+    """One program measured on one GPU each of two cards: predicted on the second from the first."""
 
     anchor: int
     target: int
@@ -85,13 +85,13 @@ class Judge:
         return without(with_covariance(fit(TERMS, at_spec, measured, start), at_spec), left_out)
 
     def decoders(self) -> HoldoutPrediction:
-        """MPT's steps of one server by a calibration without any of them; what their exchange took is known."""
+        """MPT's steps on one server by a calibration without any of them; the time of their exchange is known."""
         found, models = self._of_decoders, tuple(each.model for each in self._decoders)
         times = self.without(frozenset({MPT})).seconds(found.at_spec)
         return HoldoutPrediction(models, found.measured, times, times, times)
 
     def _own_s(self, row: int) -> float:
-        """Time of one GPU for a step that several took."""
+        """Compute time of one GPU in a step that ran on several."""
         return self.all[row].alone(float(self.measured[row]))
 
     def _moved_by(self, anchor: int, left_out: frozenset[str], carried: float) -> Calibration:
@@ -103,7 +103,7 @@ class Judge:
         return np.array([self.all[row].spread(seconds) for row, seconds in zip(rows, alone.tolist(), strict=True)])
 
     def rows(self, *, loose: bool = False, alone: bool = False) -> list[int]:
-        """Which configurations: also those of loose families; only those on one GPU."""
+        """Rows of the configurations, also those of loose families, or only those on one GPU."""
         return [
             number
             for number, each in enumerate(self.all)
@@ -131,7 +131,7 @@ class Judge:
         return HoldoutPrediction(tuple(names), self.measured[list(rows)], times, lows, highs)
 
     def _stretches(self, calibration: Calibration, rows: Sequence[int]) -> Array:
-        """How much wider the interval of each row is than where every term is known."""
+        """How much wider the interval of each row is than if every term were known."""
         doubts = calibration.doubts(self.at_spec[list(rows)]).tolist()
         return np.array([stretch(doubt, anchored=False) for doubt in doubts])
 
@@ -140,7 +140,7 @@ class Judge:
         return [row for row in rows if self.all[row].gpus == 1]
 
     def _ratios(self, left_out: frozenset[str], rows: Sequence[int]) -> Array:
-        """log(measured / predicted) of configurations on one GPU, where every term were known."""
+        """log(measured / predicted) of configurations on one GPU, as if every term were known."""
         calibration = self.without(left_out)
         errors = np.log(self.measured[list(rows)] / calibration.seconds(self.at_spec[list(rows)]))
         return errors / self._stretches(calibration, rows)
@@ -148,7 +148,7 @@ class Judge:
     def ratios(self, rows: Sequence[int], distance: Distance = "card") -> Array:
         """log(measured / predicted) on one GPU, each row without its family and as if its GPU were at that distance.
 
-        As far as it does not come from terms that the rest does not show: over :func:`stretch`.
+        Divided by :func:`stretch`, which accounts for terms that the rest does not show.
         """
         found = [
             self._ratios(hidden(self.all[row].gpu, distance) | {self.all[row].family}, [row])
@@ -168,7 +168,7 @@ class Judge:
         ]
 
     def pairs_of_several(self) -> list[CardPair]:
-        """A program on several GPUs, most of whose step is their own work, and on one of the same card."""
+        """A program on several GPUs, most of whose step is compute, and on one of the same card."""
         rows = self.rows()
         return [
             CardPair(rows[first], rows[second])
@@ -205,7 +205,7 @@ class Judge:
         return HoldoutPrediction(tuple(names), measured, times, lows, highs)
 
     def anchored_ratios(self, pairs: Sequence[CardPair], distance: Distance = "card", *without: str) -> Array:
-        """log(measured / predicted) of the second of each pair, over :func:`stretch`."""
+        """log(measured / predicted) of the second of each pair, divided by :func:`stretch`."""
         seconds, wider = self._from_anchors(pairs, distance, *without).T
         return np.log(self.measured[[pair.target for pair in pairs]] / seconds) / wider
 
@@ -249,7 +249,7 @@ def _program(found: Configuration) -> tuple[object, ...]:
 
 
 def _grouped(names: Iterable[object]) -> dict[str, list[int]]:
-    """Places of each name."""
+    """Positions of each name."""
     groups: dict[str, list[int]] = defaultdict(list)
     for place, name in enumerate(names):
         groups[str(name)].append(place)

@@ -1,7 +1,7 @@
 """How far a calibration holds for what it has not seen: errors and intervals, group by group.
 
-An interval for a group comes from the other groups alone: each of them is predicted from the rest, and the spread of
-those errors is what the interval is made of (nested cross-validation with split-conformal quantiles; Vovk et al. 2005).
+An interval for a group comes from the other groups alone: each of them is predicted from the rest, and the interval is
+the spread of those errors (nested cross-validation with split-conformal quantiles; Vovk et al. 2005).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HoldoutPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Measured steps, and what they consist of.
+    """Measured steps, and their terms.
 
     Attributes:
         at_spec: shape (rows, terms), in seconds at the makers' rates.
@@ -104,7 +104,7 @@ class Study:
         return HoldoutPrediction(own, self.measured[test], times, times * below, times * above)
 
     def interval(self, groups: Sequence[Hashable], rows: Mask, share: float) -> tuple[float, float]:
-        """Factors on a prediction for a group that is none of those of the rows."""
+        """Factors on a prediction for a group that is not among those of the rows."""
         ratios: list[Array] = []
         for name in dict.fromkeys(group for group, inside in zip(groups, rows, strict=True) if inside):
             own = rows & _rows_of(name, groups)
@@ -117,7 +117,7 @@ def _rows_of(name: Hashable, groups: Sequence[Hashable]) -> Mask:
 
 
 def quantiles(ratios: Array, share: float) -> tuple[float, float]:
-    """Factors between which a share of the ratios lies, as many beyond the one as beyond the other.
+    """Factors between which a share of the ratios lies, with as many below as above.
 
     Args:
         ratios: logarithms of measured / predicted.

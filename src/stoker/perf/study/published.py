@@ -64,12 +64,12 @@ class Configuration:
 
     @property
     def is_loose(self) -> bool:
-        """Whether its definition leaves open what limits it."""
+        """Whether its definition leaves open what limits its step."""
         return self.family in LOOSE
 
     @property
     def stack(self) -> Stack:
-        """What ran it; Lambda's runs alone are channels first."""
+        """The software that ran it; only Lambda's runs are channels first."""
         return Stack(compiled=self.framework in _COMPILED, channels_last=self.source == "nvidia-dle")
 
     @property
@@ -84,7 +84,7 @@ class Configuration:
         return work @ unit_times(gpu(self.gpu), self.workload.precision, self.stack)
 
     def spread(self, alone_s: float) -> tuple[float, float, float]:
-        """Likely, lowest and highest seconds on all its GPUs of a step that takes so long on one.
+        """Likely, lowest and highest seconds on all its GPUs of a step that takes ``seconds`` on one.
 
         As :func:`~stoker.perf.communication.step_on_cluster.spread` has them, here from a profile of the layers.
         """
@@ -96,7 +96,7 @@ class Configuration:
         return likely + exchange.overlap.exposed_s, low + exchange.low_s, high + exchange.high_s
 
     def alone(self, step_s: float) -> float:
-        """Seconds on one GPU of a step that takes so long on all of them: what :meth:`spread` makes that of."""
+        """Seconds on one GPU of a step that takes this long on all of them: the reverse of :meth:`spread`."""
         low, high = 0.0, step_s
         for _ in range(_HALVINGS):
             half = (low + high) / 2
@@ -137,6 +137,6 @@ def decoders_on_one_server() -> list[DecoderRow]:
 
 
 def decoder_study(found: Sequence[DecoderRow]) -> Study:
-    """What single GPUs of them did, as a study."""
+    """The work of single GPUs in them, as a study."""
     at_spec = [np.array(each.work) @ unit_times(gpu(each.gpu), "bf16", Stack()) for each in found]
     return Study(TERMS, np.array(at_spec), np.array([each.own_s for each in found]))

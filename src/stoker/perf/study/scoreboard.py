@@ -1,4 +1,4 @@
-"""How far predictions are from published measurements: every figure is of rows that the calibration has not seen.
+"""How far predictions are from published measurements: all figures are for rows that the calibration has not seen.
 
 The terms of a model of the step were chosen by people who knew the whole table; only its coefficients are held out.
 """
@@ -51,7 +51,7 @@ class Score:
 
     @property
     def by_group(self) -> float:
-        """Mean of the groups' median errors: each counts alike, however many rows it has."""
+        """Mean of the groups' median errors: each counts the same for any number of rows."""
         return float(np.mean(list(self.groups.values())))
 
 
@@ -72,7 +72,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Scoreboard:
-    """All scores, and the rows that no predictor here speaks about."""
+    """All scores, and the rows that no predictor here covers."""
 
     scores: tuple[Score, ...]
     agreements: tuple[Agreement, ...]
@@ -87,7 +87,7 @@ class Scoreboard:
 
 @functools.cache
 def scoreboard() -> Scoreboard:
-    """Calibrates and predicts all that can be; takes half a minute, needs nothing but the package."""
+    """Calibrates and predicts all that is possible; takes half a minute, needs nothing but the package."""
     judge = Judge()
     scores = (*definition_scores(judge), *anchored_scores(judge), *mpt_scores())
     every = judge.rows()
@@ -122,10 +122,10 @@ def definition_scores(judge: Judge) -> tuple[Score, ...]:
 def anchored_scores(judge: Judge, *, nested: bool = False) -> tuple[Score, ...]:
     """Steps predicted from one measurement of the same program, its family left out.
 
-    From one on another card, and on one GPU from one on several of the same card.
+    Either from a step on another card, or for one GPU from a step on several of the same card.
 
     Args:
-        judge: whose pairs they are.
+        judge: the study whose pairs are predicted.
         nested: whether to make intervals, which takes a minute.
     """
     pairs, several, flops = judge.pairs(), judge.pairs_of_several(), Baseline(judge)

@@ -2,7 +2,7 @@
 # pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
 # pyright: reportIncompatibleMethodOverride=false
 # (torch's autograd functions are untyped)
-"""Kernels that CUDA has and this CPU has not: fused attention, norms, recurrent layers and cells, both ways."""
+"""Kernels that CUDA has and this CPU lacks: fused attention, norms, recurrent layers and cells, both passes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def attention_kernel(dtype: torch.dtype, head_dims: tuple[int, int], *, masked: 
     Args:
         dtype: of the queries.
         head_dims: of queries and of values.
-        masked: whether a mask tensor is given; a causal one by its flag is none.
+        masked: whether a mask tensor is given; the flag for a causal mask does not count.
 
     Source: the checks of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; flags that the program sets by
     `sdpa_kernel` are kept.
@@ -47,7 +47,7 @@ def _all(*tensors: Tensor | None) -> list[Touch]:
 
 
 class Attention(torch.autograd.Function):
-    """One kernel forward; backward computes the scores again: five products instead of two."""
+    """One kernel per pass; the backward pass recomputes the scores: five products instead of two."""
 
     @staticmethod
     def forward(
@@ -79,7 +79,7 @@ class Attention(torch.autograd.Function):
 
 
 class Recurrent(torch.autograd.Function):
-    """All layers, directions and time steps as one call, as cuDNN has it.
+    """All layers, directions and time steps as one call, as in cuDNN.
 
     Bytes: inputs, outputs and gates once. The recurrent matrix is read at each time step; kept on the chip (as cuDNN's
     persistent kernels do) it would be read once.
@@ -99,7 +99,7 @@ class Recurrent(torch.autograd.Function):
         reserve = x.new_empty((layers, tokens, (gates + (2 if name == "lstm" else 1)) * hidden))
         ctx.save_for_backward(x, h, c, out, reserve, *weights)
         width = sum(matrix.numel() for matrix in matrices)
-        # Matrices that multiply the state: one row a gate, as many columns as the state has.
+        # Matrices that multiply the state: one row per gate, as many columns as the state has.
         again = sum(m.numel() * m.element_size() for m in matrices[1::2]) * (steps - 1)
         flops = 2.0 * tokens * width + 10.0 * tokens * layers * hidden
         ctx.rest = name, flops, again, record
@@ -129,7 +129,7 @@ class Recurrent(torch.autograd.Function):
 
 
 class RmsNorm(torch.autograd.Function):
-    """One kernel each way, where this CPU would take eight."""
+    """One kernel per pass, where this CPU would take eight."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, width: int, record: Record) -> Tensor:
@@ -157,7 +157,7 @@ class RmsNorm(torch.autograd.Function):
 class Cell(torch.autograd.Function):
     """Gates of one step of an LSTM or GRU, given their products.
 
-    ``state`` is the cell's of an LSTM and the hidden one of a GRU; the workspace holds 4 or 5 numbers for each of its.
+    ``state`` is the cell's of an LSTM and the hidden one of a GRU; the workspace holds 4 or 5 numbers for each element.
     """
 
     @staticmethod

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportPrivateUsage=false, reportUnknownParameterType=false
-"""What ``torch.cuda`` answers to a program that is traced where there is no accelerator."""
+"""What ``torch.cuda`` answers to a program that is traced without an accelerator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MEMORY = 80 * 10**9
 
 
 class _Quiet:
-    """An event, a stream: ready at once."""
+    """An event or a stream that is always ready."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -104,4 +104,4 @@ def _asked(original: Callable[..., Any], answer: Callable[..., Any]) -> Callable
 
 
 _TRUTHS = frozenset(("is_available", "is_initialized", "device_count", "current_device", "init", "is_bf16_supported"))
-"""What torch asks to decide what it does itself."""
+"""Functions by which torch decides what it does itself."""

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Which memory tensors live in, and how much of it is alive at each moment of a step.
 
-A buffer is one allocation: a number for each storage that was seen, never used twice although addresses are.
+A buffer is one allocation: a number for each storage that was seen, never reused although addresses are.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Buffers:
 
     def __init__(self) -> None:
         self.roles: dict[int, Role] = {}
-        """What a buffer is used for, where it is known; all others are activations."""
+        """What a buffer is used for, if known; all others are activations."""
         self.sizes: list[int] = []
         self.module = 0
-        """Number of the module whose forward runs now."""
+        """Number of the module whose forward is running."""
         self.makers: list[int] = []
         """The module in whose forward a buffer was made."""
         self.marks: list[set[int]] = []
@@ -49,13 +49,13 @@ class Buffers:
         self.sizes.append(storage.nbytes())
         self.makers.append(self.module)
         self._numbers[address] = number
-        # The closure must not hold the storage; a dead address may be another's by now.
+        # The closure must not hold the storage; the address of a dead one may be reused.
         self._references[number] = weakref.ref(storage, lambda _: self._end(number, address))
         self._events.append(number)
         return number
 
     def alias(self, twin: Tensor, of: Tensor) -> None:
-        """Says that a tensor stands for the memory of another one."""
+        """Declares that a tensor stands for the memory of another one."""
         storage = twin.untyped_storage()
         address = identity_of(storage)
         if address not in self._numbers:
@@ -75,7 +75,7 @@ class Buffers:
         self._events.append(~number)
 
     def give_role(self, tensor: Tensor, role: Role) -> None:
-        """Says what a tensor's memory is used for."""
+        """Sets what a tensor's memory is used for."""
         if tensor.layout is torch.strided:
             self.roles.setdefault(self.number(tensor), role)
 
@@ -84,11 +84,11 @@ class Buffers:
         return set(self._references)
 
     def mark(self) -> None:
-        """Records live buffers at the begin of a backward pass."""
+        """Records live buffers at the start of a backward pass."""
         self.marks.append(self.alive())
 
     def saved(self) -> set[int]:
-        """Activations that were alive as a backward pass began; of several passes, those of the one with most."""
+        """Activations alive at the start of a backward pass; of several passes, those of the one with most."""
         kept = [{number for number in mark if number not in self.roles} for mark in self.marks]
         return max(kept, key=lambda numbers: sum(self.sizes[number] for number in numbers), default=set())
 

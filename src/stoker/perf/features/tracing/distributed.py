@@ -36,14 +36,14 @@ _INNER = ("module", INNER_OF_FSDP)
 
 
 def wrapped(module: nn.Module) -> nn.Module | None:
-    """What a wrapper of data parallelism holds; None for other modules."""
+    """The module inside a wrapper of data parallelism; None for other modules."""
     if type(module).__name__ not in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"):
         return None
     return next((children_of(module)[name] for name in _INNER if name in children_of(module)), None)
 
 
 def paths(root: nn.Module) -> Generator[tuple[str, nn.Module]]:
-    """Each module with its path, wrappers left out: under the names that it has without them."""
+    """Each module with the path that it has without wrappers."""
     seen: set[int] = set()
 
     def walk(module: nn.Module, path: str) -> Generator[tuple[str, nn.Module]]:
@@ -115,7 +115,7 @@ def _joined_by(note: Note) -> Callable[..., None]:
 
 
 def _mesh_of(original: Any) -> Callable[..., Any]:
-    """Device meshes of the CPU's side."""
+    """Device meshes on the CPU."""
     return lambda _, *args, **kwargs: original("cpu", *args, **kwargs)
 
 
@@ -164,7 +164,7 @@ def _fsdp(loaded: Any, note: Note) -> list[Change]:
 
 
 def _compute_in(module: nn.Module, dtype: torch.dtype | None) -> None:
-    """The module's forward with weights and inputs of a precision; the weights that are stepped keep theirs."""
+    """The module's forward with weights and inputs of a precision; the optimizer's weights keep theirs."""
     if dtype is None:
         return
     original, running = module.forward, False

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Whose parameters, gradients and activations are whose: sums over a step's weights, and shares of its modules."""
+"""Which parameters, gradients and activations belong to which module, and their sums over a step."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _add(sums: dict[str, int], name: str, value: int) -> None:
 
 
 def _gradient_bytes(parameter: Tensor, used: Uses | None) -> int:
-    """Fake sparse gradients hold no rows: they have those that were looked up."""
+    """Bytes of a gradient; a fake sparse one holds no rows, so the looked-up ones count."""
     gradient = parameter.grad if parameter.grad is not None else parameter if parameter.requires_grad else None
     if gradient is None:
         return 0

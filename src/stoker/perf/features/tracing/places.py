@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Where in the program something happened, and what its user says about sizes that only values would tell."""
+"""Where in the program something happened, and what its user says about sizes that depend on values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _frame() -> tuple[str, int] | None:
 
 
 def _methods() -> Generator[tuple[str, torch.nn.Module]]:
-    """Methods of modules that are running, the innermost first, and whose they are."""
+    """Methods of modules that are running, the innermost first, each with its module."""
     frame = sys._getframe(1)
     while frame is not None:
         names = frame.f_code.co_varnames
@@ -44,7 +44,7 @@ def _methods() -> Generator[tuple[str, torch.nn.Module]]:
 
 
 def in_constructor() -> bool:
-    """Whether a module is being made."""
+    """Whether a module is being constructed."""
     return any(name == "__init__" for name, _ in _methods())
 
 

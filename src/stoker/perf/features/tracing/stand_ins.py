@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportPrivateImportUsage=false
 # pyright: reportUnknownLambdaType=false, reportAttributeAccessIssue=false
-"""What torch's functions do on CUDA, where this CPU would take other kernels: one that is recorded instead of many."""
+"""Torch's functions as on CUDA, where this CPU would use other kernels: one recorded kernel instead of many."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RMS_NORM: Any = functional.rms_norm
 
 
 class StandIns:
-    """CUDA's kernels for attention, norms, dropout and recurrent layers.
+    """Stand-ins for CUDA's kernels of attention, norms, dropout and recurrent layers.
 
     Args:
         recorder: keeps their calls.
@@ -54,7 +54,7 @@ class StandIns:
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
         is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Scaled dot product attention by the kernel that CUDA would take."""
+        """Scaled dot product attention with the kernel that CUDA would use."""
         query, key, value = _cast(query, key, value)
         name = attention_kernel(query.dtype, (query.shape[-1], value.shape[-1]), masked=attn_mask is not None)
         if name == "math":
@@ -105,7 +105,7 @@ class StandIns:
 
 
 def _cast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensor in the precision of automatic mixed precision, where that is on."""
+    """The tensors in the precision of automatic mixed precision, if that is on."""
     if not torch.is_autocast_enabled("cpu"):
         return tensors
     dtype = torch.get_autocast_dtype("cpu")

@@ -21,7 +21,7 @@ def features_of(
     recorder: DispatchRecorder, watch: StepFollower, optimizers: Sequence[Optimizer], *, target: str,
     inputs: Sequence[Tensor], batch_size: int | None, name: str, input_bytes: int | None = None, batches: int = 1,
 ) -> StepFeatures:  # fmt: skip
-    """The features of the step that was recorded; called while its tensors are alive.
+    """The features of the recorded step; called while its tensors are alive.
 
     Args:
         recorder: of the step's calls.
@@ -77,7 +77,7 @@ def features_of(
 def _micro_batches(recorder: DispatchRecorder, is_divided: bool) -> int:
     """Backward passes over parts of the batch, each after a separate forward pass through the same modules.
 
-    Other steps have several backward passes too: a GAN's two networks, losses one by one, an optimizer that recomputes
+    Other steps have several backward passes too: a GAN's two networks, separate losses, an optimizer that recomputes
     the same batch (``is_divided`` is false then). They have one micro-batch.
     """
     forward: list[set[int]] = []

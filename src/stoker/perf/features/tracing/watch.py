@@ -41,13 +41,13 @@ class StepFollower:
         """Parameters of modules that ran or were stepped, by identity."""
         self.optimizers: dict[int, Optimizer] = {}
         self.outputs: dict[int, int] = {}
-        """Bytes that the first recorded call of a module gave back, by its number."""
+        """Bytes that the first recorded call of a module returned, by its number."""
         self.samples = 0
-        """What the root was called with in the recorded step, by the first size of its first tensor."""
+        """Samples that the root got in the recorded step: the first size of its first tensor."""
         self._unsized = False
 
     def clear(self) -> None:
-        """Takes fake gradients and states away from what the program keeps."""
+        """Removes fake gradients and states from what the program keeps."""
         for parameter in self.parameters.values():
             if isinstance(parameter.grad, FakeTensor):
                 parameter.grad = None
@@ -69,7 +69,7 @@ class StepFollower:
 
     @contextlib.contextmanager
     def recording(self) -> Generator[None]:
-        """Records what runs in the block."""
+        """Records the calls in the block."""
         with self.hooks():
             self._recorder.begin()
             try:
@@ -112,18 +112,18 @@ class StepFollower:
         if not self._stack:
             if fresh:
                 self._rooted(outermost(module))
-            # What computes without gradients, such as an evaluation, is not of the batch that is learnt from.
+            # A computation without gradients, such as an evaluation, is not on a training batch.
             learns = self._recorder.phase == "forward" and torch.is_grad_enabled()
             self._unsized = self._recorder.recording and learns and module is self.root
             self._add(module)
         if self._unsized and (size := first_size([leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)])):
-            # Of arguments given by name the hook sees nothing; the first module inside is given some of them.
+            # The hook does not see keyword arguments; the first module inside gets some of them.
             self.samples, self._unsized = self.samples + size, False
         self._stack.append(number)
         self._recorder.buffers.module = number
 
     def _rooted(self, module: nn.Module) -> None:
-        """Names modules from here on by their paths in the largest that was seen."""
+        """Names modules from here on by their paths in the largest module seen."""
         if self.root is None or sum(1 for _ in self.root.modules()) < sum(1 for _ in module.modules()):
             self.root = module
 

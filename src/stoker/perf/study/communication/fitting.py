@@ -1,9 +1,9 @@
-"""Fits what the boxes of published steps exchange at.
+"""Fits the bandwidths at which the boxes of published steps exchange.
 
 ``python -m stoker.perf.study.communication.fitting`` writes the table.
 
 A step on several GPUs takes what it took on one, times 1 + a share that is spent waiting, plus the exchange that the
-simulation of buckets leaves exposed. Fitted are the bandwidth of each box and count, and one waiting share for each
+simulation of buckets leaves exposed. It fits the bandwidth of each box and count, and one waiting share for each
 publisher; both by the least absolute error of the logarithm of the step, families of models counting alike.
 """
 
@@ -38,7 +38,7 @@ _FAMILIES = 2
 
 
 def fit(rows: Iterable[Scaling]) -> Fitted:
-    """The fit to rows that say something about links."""
+    """The fit to rows that show something about links."""
     useful = [each for each in rows if not peculiarity(each.family)]
     waiting: dict[str, float] = {}
     bandwidths: dict[Place, float] = {}
@@ -51,7 +51,7 @@ def fit(rows: Iterable[Scaling]) -> Fitted:
 
 @functools.cache
 def without(family: str) -> Fitted:
-    """The fit to all published rows but those of a family, for predictions of that family."""
+    """The fit to all published rows except those of a family, for predictions of that family."""
     return fit(each for each in scalings() if each.family != family)
 
 
@@ -111,7 +111,7 @@ def _exposed(scaling: Scaling) -> NDArray[np.float64]:
 
 @functools.cache
 def _usual(scaling: Scaling) -> float:
-    """Seconds of exposed exchange on what the GPU's specification says."""
+    """Seconds of exposed exchange on the fabric of the GPU's specification."""
     return exposed_s(scaling, fabric_of(gpu(scaling.gpu), gpus=scaling.gpus))
 
 
@@ -137,7 +137,7 @@ def _boxes(rows: Sequence[Scaling], waiting: float) -> tuple[float, float, dict[
 
 
 def packed(found: Fitted) -> bytes:
-    """A fit as the package's table has it."""
+    """A fit in the form of the package's table."""
     rows = [(*box, gpus, round(rate, -7)) for (box, gpus), rate in sorted(found.bandwidths.items())]
     return msgspec.json.format(msgspec.json.encode((rows, found.waiting))) + b"\n"
 

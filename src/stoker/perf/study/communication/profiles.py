@@ -1,6 +1,6 @@
-"""Published models as an exchange sees them: their gradients in the order in which they come, and when they do.
+"""Published models as an exchange sees them: their gradients, in order, and when each is ready.
 
-``profiles.json.gz`` is part of the package: what :func:`compiled` makes by tracing each model of the published rows.
+``profiles.json.gz`` is part of the package: :func:`compiled` makes it by tracing each model of the published rows.
 A layer's share of the step does not depend on the GPU here: it is by FLOPs and bytes, as in
 :meth:`~stoker.perf.communication.times.PassTimes.measured`. Compile again with ``python -m
 stoker.perf.study.communication.profiles``.
@@ -33,7 +33,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         weights: parameters.
         forward: share of the step on one GPU that all forward passes take.
-        backward: shares of the step of layers with gradients, in the order of the forward pass; what others take is
+        backward: shares of the step of layers with gradients, in the order of the forward pass; that of others is
             added to the layer whose gradients come next.
         gradient_bytes: of each of these layers.
     """
@@ -58,7 +58,7 @@ def key_of(workload: Workload) -> str:
 
 @functools.cache
 def profiles() -> dict[str, ModelProfile]:
-    """All that were compiled, by :func:`key_of` their workload."""
+    """All compiled profiles, by :func:`key_of` their workload."""
     packed = (files("stoker.perf.study.communication") / _FILE).read_bytes()
     return msgspec.json.decode(gzip.decompress(packed), type=dict[str, ModelProfile])
 

@@ -33,12 +33,12 @@ _PECULIAR = {
     "efficientnet": "loses up to a third with 21 MB of gradients: bound by something else on several GPUs",
     "bart": "two configurations of six lose a third, the others 1 to 4 %, with equal gradients",
 }
-"""Why rows of a family say nothing about links; found in the rows themselves."""
+"""Why rows of a family show nothing about links; found in the rows themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """One configuration on several GPUs, and what it took on one.
+    """One configuration on several GPUs, and its time on one.
 
     Attributes:
         family: architecture, across all sources.
@@ -64,7 +64,7 @@ class Scaling:
 
     @property
     def box(self) -> tuple[str, str, str]:
-        """What was measured on: publisher, GPU, host."""
+        """What it was measured on: publisher, GPU, host."""
         return self.source, self.gpu, self.host
 
     @property
@@ -78,13 +78,13 @@ class Scaling:
 
 
 def group_in(host: str, gpus: int, fabric: Fabric) -> Group:
-    """So many GPUs of a server as publishers call it, and of others like it where it has fewer."""
+    """So many GPUs of a server by the publisher's name, and of others like it if it has fewer."""
     local = min(gpus, _GPUS_OF_HOST.get(host, 8))
     return Group(fabric=fabric, size=gpus, local=local, network=_NETWORKS.get(host, 25e9))
 
 
 def peculiarity(family: str) -> str:
-    """Why rows of a family say nothing about links; empty for those that do."""
+    """Why rows of a family show nothing about links; empty for those that do."""
     return _PECULIAR.get(family, "")
 
 

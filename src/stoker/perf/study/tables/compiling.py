@@ -19,7 +19,7 @@ from stoker.perf.study.tables import rows as throughputs
 from stoker.perf.study.tables.rows import COLUMNS
 
 _GPUS = (
-    # what the publisher's words must contain -> name in the catalogue; the first match holds
+    # what the publisher's words must contain -> name in the catalogue; the first match counts
     ("H100 80GB SXM5", "H100-SXM"),
     ("H100 80GB PCIe", "H100-PCIe"),
     ("A100 80GB PCIe", "A100-80GB-PCIe"),
@@ -44,7 +44,7 @@ _GPUS = (
     ("A10", "A10"),
 )
 _BEFORE_TF32 = ("V100", "RTX-8000")
-"""GPUs on which fp32 means fp32; on later ones frameworks run it on tensor cores, as TF32, unless told otherwise."""
+"""GPUs on which fp32 means fp32; on later ones frameworks run it on tensor cores, as TF32, by default."""
 _FAMILIES = (
     ("resnext", "resnext"),
     ("resnet50", "resnet50"),
@@ -73,7 +73,7 @@ def gpu_of(words: str) -> str:
     """The catalogue's name for what a publisher calls its hardware.
 
     Raises:
-        ValueError: it names no GPU that is known here.
+        ValueError: it names no known GPU.
     """
     for part, name in _GPUS:
         if part in words:
@@ -94,7 +94,7 @@ def family_of(model: str) -> str:
 
 
 def precision_of(words: str, gpu: str) -> str:
-    """What ran, by what the publisher wrote and the GPU's generation."""
+    """The precision that ran, from what the publisher wrote and the GPU's generation."""
     if words in ("bf16", "amp_bf16"):
         return "bf16"
     if words in ("fp16", "mixed"):

@@ -23,7 +23,7 @@ from stoker.perf.study.tables.rows import Published, published
 VOCABULARY, HEADS = 51_200, 16
 _STATE_BYTES = 24
 _WIDTH, _TOKENS = 1024, 1024
-"""What narrow products, and those of few tokens, are measured in."""
+"""Units of width and tokens for narrow products, and those of few tokens."""
 _LAUNCHING_S = 100e-6
 """A unit for the host's work for a layer: the coefficient says how many of them it takes."""
 
@@ -48,7 +48,7 @@ TERMS = (
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """A model and how it is cut."""
+    """A model and how it is split."""
 
     layers: int
     width: int

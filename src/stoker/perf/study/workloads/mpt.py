@@ -20,7 +20,7 @@ from stoker.perf.study.tables.rows import Published, published
 
 VOCABULARY = 50_368
 _NARROW = 1024
-"""Width whose matrix products the term of that name is measured in: what they lose falls as 1 / width."""
+"""Width of the matrix products that the term of that name refers to: their loss falls as 1 / width."""
 _WIDE_HEAD = 128
 _STATE_BYTES = 24
 """Bytes per parameter that AdamW reads and writes in fp32 (weight, gradient, two moments; three written)."""

@@ -1,7 +1,7 @@
 """Traces the published workloads, and keeps the sums that a prediction needs of each as a table of the package.
 
-`python -m stoker.perf.study.workloads.tracing` makes ``tables/traced.json.gz`` and ``tables/decoders.json.gz``, and has
-to again after a change of a module, a formula or a sum. Needs torch; reading the tables does not.
+`python -m stoker.perf.study.workloads.tracing` makes ``tables/traced.json.gz`` and ``tables/decoders.json.gz``; run it
+again after a change of a module, a formula or a sum. Needs torch; reading the tables does not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stoker.perf.study.workloads.workload import Optimizer, Workload
 
 _HALVINGS = 40
 _SHORT, _LONGER = 20, 40
-"""Passes of a loop that are traced: all cost the same, so two lengths say what any costs."""
+"""Passes of a loop that are traced: all cost the same, so two lengths give the cost of any."""
 
 
 def features_of(workload: Workload) -> StepFeatures:
@@ -107,7 +107,7 @@ def compiled() -> dict[str, Traced]:
 def decoder(row: Published, features: StepFeatures) -> DecoderRow:
     """The step on one GPU of a row of ``llm-foundry``.
 
-    Its compute time is the one for which the step matches the measurement, divided among layers by FLOPs and bytes,
+    Its compute time is the one at which the step matches the measurement, divided among layers by FLOPs and bytes,
     with the exchange of FSDP in overlap. It uses no calibration.
     """
     own = {

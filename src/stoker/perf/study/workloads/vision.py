@@ -47,7 +47,7 @@ def _resnet50(row: Published) -> Workload:
     return _classifier(row, {"smoothing": smoothing}, int(row.batch_per_gpu), source)
 
 
-_MXNET = {  # (GPU, precision) -> images of a GPU: the commands beside each table
+_MXNET = {  # (GPU, precision) -> images of a GPU: the commands next to each table
     ("A100-80GB-SXM", "fp16"): 512,
     ("A100-80GB-SXM", "tf32"): 512,
     ("V100-16GB-SXM", "fp16"): 192,

@@ -1,4 +1,4 @@
-"""What was trained in a published row: the model, the shapes of a micro-batch, what its throughput counts.
+"""What a published row trained: the model, the shapes of a micro-batch, what its throughput counts.
 
 Plain data; torch is imported only when a model is built.
 """
@@ -75,7 +75,7 @@ class Workload:
 
     @property
     def program(self) -> tuple[object, ...]:
-        """What a trace depends on: one does for all rows that share it."""
+        """What a trace depends on: one serves all rows that share it."""
         return self.model, str(self.options), self.inputs, self.optimizer, self.precision
 
     @property
@@ -84,13 +84,13 @@ class Workload:
         return hashlib.sha256(repr(self.program).encode()).hexdigest()[:16]
 
     def build(self) -> nn.Module:
-        """The module; under a torch device or mode that allocates nothing, nothing is allocated."""
+        """Builds the module; allocates nothing under a torch device or mode that does not."""
         file, name = self.model.split(":")
         module = import_module(f"stoker.perf.study.workloads.modules.{file}")
         return getattr(module, name)(**self.options)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """A micro-batch: zeros, and whole numbers that walk over their range."""
+        """A micro-batch: zeros, and whole numbers that cycle through their range."""
         torch = import_module("torch")
         return tuple(
             (torch.arange(prod(wanted.shape)) * 7_919 % wanted.below).reshape(wanted.shape)
@@ -100,7 +100,7 @@ class Workload:
         )
 
     def shortened(self, loop: int) -> Workload:
-        """The same with fewer passes of its loop: two of them say, by a straight line, what it costs."""
+        """The same with fewer passes of its loop: two lengths give the cost of any by a straight line."""
         inputs = tuple(
             replace(wanted, shape=tuple(loop if size == self.loop else size for size in wanted.shape))
             for wanted in self.inputs

@@ -15,7 +15,7 @@ LAYERS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 
 
 class Squeeze(nn.Module):
-    """Scales channels by what their means say (squeeze and excitation, arXiv 1709.01507)."""
+    """Scales channels by a function of their means (squeeze and excitation, arXiv 1709.01507)."""
 
     def __init__(self, channels: int, hidden: int, activation: type[nn.Module] = nn.ReLU) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class VNet(nn.Module):
         self.down = nn.ModuleList(
             nn.Sequential(_volume(channels << n, channels << n + 1, 2, 2), Chain(channels << n + 1)) for n in range(3)
         )
-        wide = (8 * channels, 8 * channels, 4 * channels)  # what is joined doubles
+        wide = (8 * channels, 8 * channels, 4 * channels)  # joining doubles the channels
         self.up = nn.ModuleList(_upwards(inputs, channels << n) for inputs, n in zip(wide, (2, 1, 0), strict=True))
         self.joined = nn.ModuleList(Chain(channels << n + 1) for n in (2, 1))
         self.last = nn.Conv3d(channels, classes, 3, padding=1)

@@ -50,7 +50,7 @@ class Additive(nn.Module):
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-        """What x (tokens, batch, width) finds in memory (source tokens, batch, width)."""
+        """Attention of x (tokens, batch, width) to memory (source tokens, batch, width)."""
         queries, keys = self.query(x).transpose(0, 1), self.key(memory).transpose(0, 1)
         direction = self.weight / self.weight.norm() * self.scale
         scores = torch.tanh(queries.unsqueeze(2) + keys.unsqueeze(1) + self.bias) @ direction
@@ -79,7 +79,7 @@ class Tacotron2(nn.Module):
 
 
 class SpeechDecoder(nn.Module):
-    """Two LSTM cells and attention that knows where it looked before."""
+    """Two LSTM cells and location-sensitive attention."""
 
     def __init__(self, mels: int) -> None:
         super().__init__()

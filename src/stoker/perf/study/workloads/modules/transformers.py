@@ -23,7 +23,7 @@ class MultiHeadAttention(nn.Module):
         self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        """What x (batch, tokens, width) finds in memory; the mask is added to the scores."""
+        """Attention of x (batch, tokens, width) to memory; the mask is added to the scores."""
         query, key, value = self._split(self.query(x)), self._split(self.key(memory)), self._split(self.value(memory))
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         if mask is not None:
@@ -36,7 +36,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, attention to an encoder where there is one, and two dense layers; norms after or before each."""
+    """Attention, attention to an encoder if there is one, and two dense layers; norms after or before each."""
 
     def __init__(
         self, width: int, heads: int, inner: int, *, cross: bool = False, gelu: bool = True, before: bool = False
