@@ -1,4 +1,4 @@
-"""What a step runs on and how it is spread: the questions that a prediction answers."""
+"""What a step runs on and how it is spread: the input of a prediction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Machines:
 
     Attributes:
         gpus: all of them.
-        gpus_per_node: of a full server; a job takes whole servers, and part of one only where it fits into one.
+        gpus_per_node: of a full server; a job takes whole servers, and part of one only if it fits into it.
         network: bytes/s of a server's links to the others, one direction.
     """
 
@@ -45,11 +45,11 @@ class Strategy:
     """How one optimizer step is spread over the GPUs and over time.
 
     Attributes:
-        data: how replicas are kept alike; means nothing for one replica.
+        data: how replicas are kept alike; ignored for one replica.
         tensor: GPUs that share each product.
         pipeline: stages.
         accumulation: micro-batches of a step, on each replica.
-        checkpointing: whether activations are computed again in the backward pass.
+        checkpointing: whether activations are recomputed in the backward pass.
     """
 
     data: DataParallel = "ddp"
@@ -64,10 +64,10 @@ class Strategy:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
 
     def replicas(self, gpus: int) -> int:
-        """Copies of the model that so many GPUs hold.
+        """Copies of the model that ``gpus`` GPUs hold.
 
         Raises:
-            ValueError: the GPUs cannot be divided so.
+            ValueError: the GPUs cannot be divided this way.
         """
         if gpus % (self.tensor * self.pipeline):
             raise ValueError(f"`gpus` must be a multiple of {self.tensor} x {self.pipeline}, got {gpus}")

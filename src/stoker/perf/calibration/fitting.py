@@ -1,7 +1,7 @@
 """Coefficients of a step's terms.
 
 A step takes the sum over its terms (matrix products, attention, pointwise work, ...) of the time that each would take
-at the makers' rates, times a coefficient: the inverse of the efficiency that programs reach. Kernel launches on the
+at the vendors' rates, times a coefficient: the inverse of the efficiency that programs reach. Kernel launches on the
 host overlap with the device's computation. Together they take the root of the sum of their squares: the larger one
 if one is much larger, and more if they are similar, as they then wait for each other.
 
@@ -75,7 +75,7 @@ class Calibration:
         """Predicted step times.
 
         Args:
-            at_spec: shape (rows, terms), in seconds at the makers' rates.
+            at_spec: shape (rows, terms), in seconds at the vendors' rates.
 
         Returns:
             Shape (rows,), in seconds.
@@ -86,7 +86,7 @@ class Calibration:
         """Uncertainty of a step from its terms: large if it depends on a term that no measurement covers.
 
         Args:
-            at_spec: shape (rows, terms), in seconds at the makers' rates.
+            at_spec: shape (rows, terms), in seconds at the vendors' rates.
             beside: the same for measured steps of the same programs, whose errors are known.
 
         Returns:
@@ -109,7 +109,7 @@ def fit(terms: Sequence[Term], at_spec: Array, measured: Array, start: Calibrati
 
     Args:
         terms: what the columns mean.
-        at_spec: shape (rows, terms), in seconds at the makers' rates; each row has a positive one.
+        at_spec: shape (rows, terms), in seconds at the vendors' rates; each row has a positive one.
         measured: shape (rows,), in seconds.
         start: of the same terms and nearly the same rows, which shortens the search; the priors by default.
 
@@ -127,7 +127,7 @@ def with_covariance(calibration: Calibration, at_spec: Array) -> Calibration:
 
     Args:
         calibration: fitted to steps.
-        at_spec: of these, shape (rows, terms), in seconds at the makers' rates.
+        at_spec: of these, shape (rows, terms), in seconds at the vendors' rates.
     """
     shares = _shares(calibration, at_spec)
     certainty = np.array([term.spread for term in calibration.terms]) ** -2.0

@@ -8,7 +8,7 @@ from stoker.perf.communication.fabric import Fabric, fabric_of
 from stoker.perf.communication.step_on_cluster import Spread, refusal, spread
 from stoker.perf.communication.times import PassTimes, layers_of
 
-Cost, StepTimes = ExchangeCost, PassTimes  # as they were documented first
+Cost, StepTimes = ExchangeCost, PassTimes  # their first documented names
 
 __all__ = [
     "Cost",

@@ -1,6 +1,6 @@
-"""Cuts the layers of a model at its repeated blocks: what sharding gathers together, and what can be split.
+"""Splits the layers of a model at its repeated blocks: what sharding gathers together, and what can be split.
 
-A block is what a module's path holds up to its first number: ``encoder.layer.3`` of ``encoder.layer.3.attention``.
+A block is a module's path up to its first number: ``encoder.layer.3`` of ``encoder.layer.3.attention``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def units_of(layers: Sequence[Layer]) -> tuple[Unit, ...]:
 
 
 def output_bytes(layers: Sequence[Layer], unit: Unit) -> int:
-    """What a unit hands to the next: the block's own output, or that of its last layer which gives any."""
+    """Bytes that a unit passes to the next: the block's own output, or that of its last layer that has one."""
     own = [layers[place] for place in range(unit.start, unit.stop)]
     whole = [layer.output_bytes for layer in own if layer.module == unit.path and layer.output_bytes]
     return whole[0] if whole else next((layer.output_bytes for layer in reversed(own) if layer.output_bytes), 0)

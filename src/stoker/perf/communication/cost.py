@@ -1,4 +1,4 @@
-"""What an exchange takes: a time, an interval, and what it rests on."""
+"""The time of an exchange, its interval, and what these are based on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExchangeCost:
     Attributes:
         seconds: most likely.
         low, high: ends of the interval.
-        note: how it was found, as a sentence without its stop; empty for nothing.
+        note: how it was found, as a sentence without its full stop; may be empty.
     """
 
     seconds: float
@@ -35,7 +35,7 @@ class ExchangeCost:
             )
 
     def times(self, factor: float) -> ExchangeCost:
-        """The same exchange so many times, or that part of it."""
+        """The same exchange ``factor`` times, which may be a fraction."""
         return ExchangeCost(self.seconds * factor, self.low * factor, self.high * factor, self.basis, self.note)
 
 
@@ -44,7 +44,7 @@ NOTHING = ExchangeCost(0.0, 0.0, 0.0)
 
 
 def after(costs: Iterable[ExchangeCost]) -> ExchangeCost:
-    """One after another; as sure as the least sure of them."""
+    """Exchanges one after another, on the least certain basis among them."""
     found = [cost for cost in costs if cost.seconds > 0]
     if not found:
         return NOTHING

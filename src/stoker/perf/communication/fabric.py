@@ -43,7 +43,7 @@ class Fabric:
 
 
 _BRIDGED = "-PCIe"
-"""End of the name of cards whose NVLink is a bridge between two."""
+"""Suffix of the name of cards whose NVLink is a bridge between two."""
 
 
 @functools.cache
@@ -53,14 +53,14 @@ def fabrics() -> Mapping[str, dict[str, Any]]:
 
 
 def fabric_of(gpu: Gpu, kind: str = "", *, gpus: int = 2) -> Fabric:
-    """What joins GPUs of a model.
+    """What connects GPUs of a model.
 
     Args:
-        gpu: all of the server's are alike.
+        gpu: the model of all GPUs in the server.
         kind: ``nvlink``, ``pcie`` (peers) or ``host`` (through its memory: cards without peer access, and most virtual
-            machines); by default the GPU's NVLink, peers where NVLink is a bridge between two and there are more, and
-            the host where there is no NVLink.
-        gpus: that exchange with each other.
+            machines); by default the GPU's NVLink, peers if NVLink is a bridge between two and there are more, and
+            the host if there is no NVLink.
+        gpus: number that exchange with each other.
 
     Raises:
         ValueError: the kind is not known, or the GPU has no such link.

@@ -37,7 +37,7 @@ def split_layers(features: StepFeatures) -> frozenset[int]:
 def narrowed(features: StepFeatures, count: int) -> float:
     """Factor by which split products take longer than their share of the whole: narrower ones are less efficient.
 
-    Source: products of MPT on A100s take 1.27 + 0.3 x 1024 / width of their time at the maker's rate
+    Source: products of MPT on A100s take 1.27 + 0.3 x 1024 / width of their time at the vendor's rate
         (:mod:`stoker.perf.study.workloads.gpt` assumes the same, as calibrated on MPT); the width is that of the
         residual stream.
     """

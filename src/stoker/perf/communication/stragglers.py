@@ -6,7 +6,7 @@ from statistics import NormalDist
 from typing import Literal
 
 Cluster = Literal["dedicated", "shared"]
-"""Whose the servers are: the job's alone, or also those of other jobs, which slow some of its workers down."""
+"""Whether the servers are the job's alone, or shared with other jobs, which slow some of its workers down."""
 
 _DEDICATED = (0.025, 0.0, 0.15)
 """Likely, low and high share, of any count: what 174 published steps on servers with NVLink (NVIDIA's and the H100s of

@@ -1,11 +1,11 @@
-"""What an action would make of a step: bounds that follow from the measured parts, in time and money."""
+"""What an action would gain on a step: bounds from the measured parts, in time and money."""
 
 from __future__ import annotations
 
 from stoker.records.profile import Gain, LoaderFacts, Usage
 
 NOT_BOUND = 0.05
-"""Share of input wait below which a step does not count as bound by input; what data workers are scaled to."""
+"""Share of input wait below which a step does not count as input-bound; data workers are scaled to reach it."""
 SHARED_CORES = 0.65
 """Worst-case share of real CPU time in that of apparently full cores: two hardware threads of one core do about 1.3
 times the work of one, and virtual machines hide that their cores are such threads."""
@@ -23,14 +23,14 @@ def gain_of(
     price_per_hour: float | None,
     expected_s: float | None = None,
 ) -> Gain:
-    """A gain from the step now to one between two bounds.
+    """The gain from the current step to one between two bounds.
 
     Args:
         now_s: of a step.
         best_s: of a step after the action, at best.
         worst_s: at worst; no action makes a step longer here.
-        basis: what the bounds follow from, as a sentence.
-        price_per_hour: of all that the program runs on; None where it is not known.
+        basis: what the bounds are based on, as a sentence.
+        price_per_hour: of all that the program runs on; None if not known.
         expected_s: most likely; by default the middle.
     """
     best_s = min(max(best_s, 0.0), now_s)
@@ -63,13 +63,13 @@ def input_bounds(
 ) -> tuple[float, float]:
     """Seconds of a step whose batches are made by as many data workers as help: at best, and at worst.
 
-    At best nothing is waited for, so the gain is at most 1 / (1 - share of the wait). Cores bound it: training and
-    making batches take as much processor time as now. At worst waiting stays at the share that does not count, and full
-    cores are slower than cores with room.
+    At best there is no wait, so the gain is at most 1 / (1 - share of the wait). Cores bound it: training and making
+    batches take as much processor time as now. At worst the wait stays at the share that does not count, and full cores
+    are slower than cores with room.
 
-    What other processes hold of the cores is not there: at best data workers get half of the cores from them, as the
-    scheduler shares among those that want to run; at worst no more than the program has now, and everything waits for a
-    core as long as it does now.
+    Cores that other processes hold are not available: at best data workers get half of them, as the scheduler divides
+    cores among runnable processes; at worst the program gets no more than it has now, and everything waits for a core
+    as long as it does now.
 
     Args:
         now_s: of a step.
@@ -83,7 +83,7 @@ def input_bounds(
     in_process = loader is None or loader.workers == 0
     making_s = wait_cpu_s if in_process else usage.children_s
     rest_s = now_s - wait_s
-    # Threads of OpenMP spin for a while when there is nothing to compute: processor time, but nobody's need.
+    # OpenMP threads spin for a while when there is nothing to compute, which takes processor time that nothing needs.
     training_s = min(max(0.0, usage.process_s - (wait_cpu_s if in_process else 0.0)), rest_s * max(1, threads))
     used_s = usage.process_s + usage.children_s
     free = cores - cores_of_others(usage, now_s)
@@ -95,6 +95,6 @@ def input_bounds(
 
 
 def cores_of_others(usage: Usage, now_s: float) -> float:
-    """Cores that other processes hold, in the mean of a step; 0 where they are too few to count."""
+    """Cores that other processes hold, in the mean of a step; 0 if they are too few to count."""
     held = usage.others_s / now_s if now_s > 0 else 0.0
     return held if held >= _NOISE_CORES else 0.0

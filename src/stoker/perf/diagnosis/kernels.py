@@ -1,4 +1,4 @@
-"""What an operator or a device's kernel does, by its name: product, traffic of the memory, exchange, copy."""
+"""What an operator or a device's kernel does, by its name: product, memory traffic, exchange, copy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VIEWS = re.compile(
     )$""",
     re.VERBOSE,
 )
-"""Neither read nor write a tensor's memory by themselves; ``contiguous`` and ``to`` copy inside of another operator."""
+"""These do not touch a tensor's memory themselves; ``contiguous`` and ``to`` copy inside another operator."""
 _COMPILED = re.compile(r"## Call CompiledFxGraph|Call CompiledFxGraph|triton_|graph_\d+_cpp_fused")
 
 _KERNEL_COMPUTE = re.compile(
@@ -37,14 +37,14 @@ _KERNEL_COMMUNICATION = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?s
 
 
 def label_of_operator(name: str, *, is_wrapper: bool = False) -> str | None:
-    """What the time of an operator itself, without those that it calls, is spent on.
+    """What an operator's own time, without the operators that it calls, is spent on.
 
     Args:
         name: as torch's profiler has it.
         is_wrapper: whether torch implements it by other operators, so that its own time is dispatch.
 
     Returns:
-        A label; None for ranges that are no operators (annotations, nodes of the backward pass).
+        A label; None for ranges that are not operators (annotations, nodes of the backward pass).
     """
     if name.startswith(("c10d::", "gloo:", "nccl:", "mpi:", "ucc:", "c10d_functional::", "_c10d_functional::")):
         return "communication"
@@ -64,7 +64,7 @@ def label_of_kernel(name: str, operator: str = "") -> str:
 
     Args:
         name: of the kernel, or of a copy by the device's copy engine.
-        operator: that started it, where that is known: its word counts for more, since names of kernels vary.
+        operator: that started it, if known: it takes precedence, since names of kernels vary.
     """
     if _KERNEL_COMMUNICATION.search(name):
         return "communication"

@@ -1,4 +1,4 @@
-"""How unequal the ranks of a synchronous program are, and who keeps the others waiting."""
+"""How unequal the ranks of a synchronous program are, and which rank keeps the others waiting."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from stoker.records.profile import RankRecord, SampledStep, Stragglers
 
 
 def find_stragglers(records: Sequence[RankRecord]) -> Stragglers | None:
-    """Compares the ranks step by step; None where fewer than two have sampled a step in common.
+    """Compares the ranks step by step; None if fewer than two have sampled a step in common.
 
-    In a synchronous step all ranks take equally long: who is early waits for the others in their exchange. So a rank's
+    In a synchronous step all ranks take equally long: an early rank waits for the others in their exchange. So a rank's
     own time is its step without exchange and waiting for it; the slowest over the mean of that, per step, is the
     statistic that is published for Alibaba-PAI's jobs (median 1.09 to 1.12 in ordinary ones, 1.86 in a bad one).
     """
@@ -75,7 +75,7 @@ def _excess(by_number: Sequence[dict[int, SampledStep]], position: int, common: 
 
 
 def waited_s(records: Sequence[RankRecord]) -> float:
-    """Straggler wait in a step's exchange: the slowest rank's own exchange takes the shortest."""
+    """Straggler wait in a step's exchange: the slowest rank's own exchange is the shortest."""
     exchanges = [
         fmean(sample.seconds.get("communication", 0.0) for sample in record.samples)
         for record in records

@@ -1,4 +1,4 @@
-"""Characterises what a function of a user's module defines: runs it in a child process, which may die of it."""
+"""Characterises what a function of a user's module defines: runs it in a child process, which may crash."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from stoker.perf.features.records import StepFeatures
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """What was found of a definition.
+    """The features found for a definition.
 
     Attributes:
-        batch_size: its own.
+        batch_size: the definition's own.
         traced: features for one or two sizes of a batch, which need not be its own.
     """
 
@@ -42,7 +42,7 @@ def characterise_definition(target: str, *, hints: Mapping[str, float] | None = 
 
     Args:
         target: ``package.module:function`` or ``file.py:function``.
-        hints: elements or fractions by line or operation, as of ``characterise``.
+        hints: elements or fractions by line or operation, as for ``characterise``.
 
     Raises:
         TracingError: the function does not exist, fails, or returns something else; fields: status.

@@ -1,4 +1,4 @@
-"""Features of a program as a row of a table of jobs, such as `stoker perf fleet` reads."""
+"""Features of a program as a row of the table of jobs that `stoker perf fleet` reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stoker.perf.features.traffic import traffic_bytes
 from stoker.perf.fleet.jobs import ARCHITECTURE, JOB
 
 _SERVER = 8
-"""GPUs of a server, as in the study that the table is of."""
+"""GPUs of a server, as in the study behind the table."""
 
 
 def architecture_for(num_gpus: int) -> Architecture:
@@ -25,7 +25,7 @@ def fleet_row(found: StepFeatures, architecture: Architecture, num_gpus: int) ->
     """The columns of one job in which each GPU computes this step.
 
     Products, convolutions, attention and recurrent layers count by their FLOPs, all other operations by their bytes,
-    each operation as a separate kernel. Optimizer states belong to tables and the rest by their sizes.
+    each operation as a separate kernel. Optimizer states are divided between tables and the rest by size.
 
     Raises:
         ValueError: the architecture has another number of GPUs.
@@ -49,7 +49,7 @@ def fleet_row(found: StepFeatures, architecture: Architecture, num_gpus: int) ->
 
 
 def append_row(path: Path, row: dict[str, str | float]) -> int:
-    """Adds a row to a table of such rows, or begins one; returns how many it has now.
+    """Adds a row to a table of such rows, or starts one; returns its number of rows.
 
     Raises:
         ValueError: the file has other columns.

@@ -1,4 +1,4 @@
-"""Characterises a user's program: runs it in a child process, which may die of it."""
+"""Characterises a user's program: runs it in a child process, which may crash."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def characterise_program(
 ) -> StepFeatures:
     """What one training step of a program computes, touches and keeps.
 
-    It runs unmodified up to its second optimizer step; its data are loaded, its weights are not computed with.
+    It runs unmodified up to its second optimizer step; its data are loaded, but nothing is computed with its weights.
     What it prints goes to standard error.
 
     Args:
-        program: as python is given it: a script, or ``-m`` and a module, and its arguments.
+        program: as for python: a script, or ``-m`` and a module, and its arguments.
         target: whose kernels are counted, ``cuda`` or ``cpu``.
-        hints: elements or fractions by line or operation, as of ``characterise``.
+        hints: elements or fractions by line or operation, as for ``characterise``.
 
     Raises:
         TracingError: no step was found, or the program failed; fields: status.
@@ -39,7 +39,7 @@ def characterise_program(
     with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
         out = Path(folder, "features.json")
         command = [sys.executable, "-m", "stoker.perf.features.child", str(out), target, json.dumps(dict(hints or {}))]
-        # Warnings of the CPU's side (no accelerator found and the like) say nothing about the program.
+        # Warnings about the CPU (no accelerator found and the like) say nothing about the program.
         environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
         status = subprocess.run([*command, *program], check=False, stdout=2, env=environ).returncode
         content: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}

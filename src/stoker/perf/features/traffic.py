@@ -1,4 +1,4 @@
-"""What one step sends, per GPU and architecture."""
+"""Bytes that one step sends, per GPU and architecture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.perf.features.records import Weights
 def traffic_bytes(weights: Weights, architecture: Architecture, num_gpus: int) -> float:
     """Bytes of weights and gradients that a GPU moves in a step.
 
-    Servers and a host are sent gradients and asked for weights: the dense ones and the rows of embeddings that are
+    Servers and a host receive gradients and send weights: the dense ones and the rows of embeddings that are
     touched. Rings pass 2(n - 1)/n of the gradients. Partitioned embeddings exchange touched rows and their gradients.
     """
     if architecture is Architecture.ONE_GPU or (num_gpus == 1 and architecture is not Architecture.PS_WORKER):

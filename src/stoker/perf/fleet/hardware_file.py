@@ -1,4 +1,4 @@
-"""Hardware of the user's own, as a TOML file: only what differs from the study's testbed need be named."""
+"""The user's hardware as a TOML file, which only needs to name what differs from the study's testbed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_hardware(path: Path) -> Hardware:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"`{path}` must be a file that can be read: {error.strerror}") from None
-    except ValueError as error:  # of TOML and of its encoding
+    except ValueError as error:  # invalid TOML, or not UTF-8
         raise ConfigError(f"`{path}` must be TOML: {error}") from None
     source = Provenance(Basis.GIVEN, path.name)
     try:

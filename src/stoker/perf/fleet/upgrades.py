@@ -1,4 +1,4 @@
-"""What another rate of one resource does to a fleet, and which resource each class is most sensitive to."""
+"""The effect of another rate of one resource on a fleet, and the resource that each class is most sensitive to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TWICE = 2.0
 def upgrades_of(
     busy: Breakdown[FloatArray], hardware: Hardware, grid: Sequence[Variation], classes: Classes, overlap: Overlap
 ) -> list[Upgrade]:
-    """Each variation of the grid that differs from the present hardware."""
+    """The effect of each variation of the grid that differs from the present hardware."""
     before_s = step_s(busy, overlap)
     found: list[Upgrade] = []
     for variation, peak in _peaks(grid):

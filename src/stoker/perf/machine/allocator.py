@@ -20,16 +20,16 @@ _BLOCK = 32 << 20
 
 
 def keep_memory() -> bool:
-    """Makes this process keep freed memory from now on; returns whether its C library can."""
+    """Makes this process keep freed memory from now on; returns whether its C library supports that."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # no glibc
+    except (OSError, AttributeError):  # not glibc
         return False
     return bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1)) and bool(mallopt(_MMAP_MAX, 0))
 
 
 def fault_seconds_per_byte(rounds: int = 9) -> float:
-    """Seconds a byte of memory that is touched for the first time since the system gave it: median of some rounds."""
+    """Seconds per byte of memory that is touched for the first time after allocation: median of some rounds."""
     found: list[float] = []
     for _ in range(rounds):
         with mmap.mmap(-1, _BLOCK) as block:

@@ -16,14 +16,14 @@ from stoker.perf.machine.surface import Surface, fitted
 _CLOCK_S = 1e-6
 """Uncertainty of short times."""
 ANY = "add"
-"""The curve of operations that were not measured: what they read and write, as an addition would."""
+"""The curve of operations that were not measured: their bytes are charged as an addition's."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """What an operation takes at least, about: to be started, to compute, and to move its bytes.
+    """Approximate least time of an operation: to start, to compute, and to move its bytes.
 
-    The three are added up: nothing here depends on which is the largest, as surfaces carry what this misses.
+    The three are summed: it does not matter which is the largest, as surfaces correct for the rest.
     """
 
     start_s: float
@@ -36,7 +36,7 @@ class Roofline:
 
     @staticmethod
     def of(samples: tuple[Sample, ...]) -> Roofline:
-        """The quickest start, the most FLOPs and the most bytes in a second that were measured."""
+        """The quickest start, and the most FLOPs and bytes per second that were measured."""
         return Roofline(
             start_s=min(sample.warm_s for sample in samples),
             flops_per_s=max(sample.work.flops / sample.warm_s for sample in samples),
@@ -56,7 +56,7 @@ class CallTime:
 
 
 class Speed:
-    """Answers for one machine."""
+    """Times of operations on one machine."""
 
     def __init__(self, rates: Rates) -> None:
         self.rates = rates
@@ -68,7 +68,7 @@ class Speed:
         self.surfaces: Mapping[str, Surface] = {curve: self._fitted(found) for curve, found in by_curve.items()}
 
     def _row_seconds(self, samples: list[Sample]) -> float:
-        """What looking up a row takes on a curve, in the middle of its samples."""
+        """Median time of a row's lookup over a curve's samples."""
         looked_up = [s for s in samples if s.work.rows]
         rest = [max(0.0, s.warm_s - self.roofline.seconds(s.work)) / s.work.rows for s in looked_up]
         return statistics.median(rest) if rest else 0.0

@@ -1,7 +1,7 @@
 """Interpolates measured times of one curve: a roofline gives the scale, neighbours the correction.
 
 The logarithm of (measured / roofline) is interpolated by ordinary kriging in the logarithms of the sizes: at a measured
-size it equals the measurement, far from all it is their mean. Leave-one-out errors select the reach of a measurement,
+size it equals the measurement, far from all of them it is their mean. Leave-one-out errors select a measurement's reach
 and give the error of an interpolation.
 """
 
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 _REACHES = (0.7, 1.5, 3.0, 6.0, 12.0)
 """In units of the logarithm: 0.7 is a factor of two."""
 _NOISES = (0.02, 0.1, 0.3)
-"""Standard deviations of a measurement, in parts of the spread of all."""
+"""Standard deviations of a measurement, as shares of the spread of all."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Surface:
         weights: shape (samples, ratios).
         means: shape (ratios,).
         reach: of a measurement.
-        residuals: shape (samples, ratios): leave-one-out prediction less measurement (logarithms).
+        residuals: shape (samples, ratios): leave-one-out prediction minus measurement (logarithms).
     """
 
     points: Array

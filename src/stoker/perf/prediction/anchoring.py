@@ -9,12 +9,12 @@ import numpy as np
 from stoker.perf.calibration.fitting import Array, Calibration, fit
 
 _SPREAD = 0.3
-"""How far a coefficient of one program is believed to lie from that of all, as a standard deviation of its logarithm:
+"""How far a program's coefficient is expected to lie from that of all, as a standard deviation of its logarithm:
 that of published rows of one model, GPU and precision from different stacks (1.4 to 2.6 times between the extremes)."""
 
 
 CARRIED, CARRIED_UNTIMED = 0.7, 0.3
-"""What of a residual is the program's, so that it goes with it to another card, as a share of its logarithm; the rest
+"""Share of a residual's logarithm that is the program's, so that it applies on another card too; the rest
 is the card's with this program. Of 2,228 pairs of published steps on two cards, each family left out, the median error
 is 9.9 % without the first, 9.4 % with all of its residual and 8.4 to 8.6 % with 0.4 to 0.8 of it. The second: of a step
 on several GPUs whose exchange was not timed, where more makes it worse (n = 8: 13 % with all, 9.8 % with 0.3)."""
@@ -31,7 +31,7 @@ def anchored(calibration: Calibration, at_spec: Array, measured_s: float, carrie
 
     Args:
         calibration: of many programs.
-        at_spec: shape (terms,), of the measured step, in seconds at the makers' rates.
+        at_spec: shape (terms,), of the measured step, in seconds at the vendors' rates.
         measured_s: its measured time.
         carried: share of the residual's logarithm to apply; all of it on the card of the measurement.
     """

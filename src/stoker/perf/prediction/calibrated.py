@@ -1,7 +1,7 @@
-"""The calibration that predictions use: from every published step whose definition says what one GPU of it ran.
+"""The calibration that predictions use: from every published step whose definition tells what one GPU ran.
 
 ``calibration.json`` is part of the package, so that a prediction neither reads those steps nor fits to them:
-`python -m stoker.perf.study.compiling` makes it again, and has to after a change of a term or a table.
+`python -m stoker.perf.study.compiling` makes it; run it again after a change of a term or a table.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ FILE = "calibration.json"
 
 
 class CalibrationTable(msgspec.Struct, frozen=True):
-    """What ``calibration.json`` holds, every digit of it."""
+    """The content of ``calibration.json``, in full precision."""
 
     coefficients: dict[str, float]
     """Values by term, in the order of :data:`~stoker.perf.prediction.terms.TERMS`."""
     covariance: tuple[tuple[float, ...], ...]
-    """Covariance of their logarithms; of each row the part up to the diagonal."""
+    """Covariance of their logarithms; each row up to the diagonal."""
 
 
 def packed(found: Calibration) -> bytes:
-    """A calibration as the package's table has it; :func:`unpacked` undoes it.
+    """A calibration in the form of the package's table; :func:`unpacked` reverses it.
 
     Raises:
         ValueError: it has no covariance.
@@ -47,7 +47,7 @@ def unpacked(content: bytes) -> Calibration:
     """The calibration of such a table.
 
     Raises:
-        ValueError: it is of other terms than there are.
+        ValueError: its terms are not the current ones.
     """
     table = msgspec.json.decode(content, type=CalibrationTable)
     if tuple(table.coefficients) != tuple(term.name for term in TERMS):
@@ -68,16 +68,16 @@ def calibration() -> Calibration:
 
 
 def _part(name: str) -> str:
-    """The part of a step that a term belongs to; empty for a card's own term, which all share."""
+    """The part of a step that a term belongs to; empty for a card's own term, which belongs to all."""
     if name in CARD:
         return ""
     return "compute" if name in COMPUTE else "optimizer" if name in OPTIMIZER else "host" if name in HOST else "memory"
 
 
 PART_OF: Mapping[str, str] = MappingProxyType({term.name: _part(term.name) for term in TERMS})
-"""What each term is shown as, of :data:`~stoker.records.parts.PREDICTED`."""
+"""The part that each term is shown under, one of :data:`~stoker.records.parts.PREDICTED`."""
 
 
 def columns(part: str) -> Array:
-    """1 where a term belongs to a part, else 0."""
+    """For each term, 1 if it belongs to a part, else 0."""
     return np.array([float(PART_OF[term.name] == part) for term in TERMS])

@@ -18,7 +18,7 @@ class Prediction:
     """One optimizer step.
 
     Attributes:
-        seconds: most likely; NaN where refused.
+        seconds: most likely; NaN if refused.
         low, high: ends of the interval.
         share: of such predictions whose measurement lies in the interval.
         parts: seconds by name, of :data:`~stoker.records.parts.PREDICTED`; they sum to ``seconds``.

@@ -1,4 +1,4 @@
-"""The name under which :mod:`stoker.perf.strategy` was documented first."""
+"""The first documented name of :mod:`stoker.perf.strategy`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a step asks for, summed by what its time depends on; no machine in it yet.
+"""The work of a step, summed by what its time depends on; independent of any machine.
 
-A step is a vector: FLOPs of products by kind and width of their numbers, bytes by how they are touched, launches. All
+A step is a vector: FLOPs of products by kind and width of numbers, bytes by how they are touched, launches. All
 that a prediction needs of a program is in it, so that hundreds of traced programs are a small table.
 """
 
@@ -37,11 +37,11 @@ AMOUNTS: Final = (
     *(f"attention {width}" for width in WIDTHS),
     "compiled launches",
 )
-"""FLOPs of products, by width; fused attention is among matrix products, and once more by itself. ``narrow``: the same
-FLOPs times 64 / the smallest side of the product: what a product that fills a tile of the chip badly costs more.
+"""FLOPs of products, by width; fused attention is among matrix products, and also separate. ``narrow``: the same FLOPs
+times 64 / the smallest side of the product: the extra cost of a product that fills a tile of the chip badly.
 ``grouped``: times how far a group of channels is below 32. Bytes of products; of depthwise convolutions, which are all
-traffic. Steps of recurrent layers. Of all else the bytes that are left when chains are one kernel, and what eager
-execution moves on top. Kernels, and those that are left when chains are one kernel."""
+traffic. Steps of recurrent layers. For all else the bytes that are left when chains are one kernel, and what eager
+execution moves in addition. Kernels, and those that are left when chains are one kernel."""
 _AT: Final = {name: place for place, name in enumerate(AMOUNTS)}
 _TILE, _GROUP = 64, 32
 
@@ -78,7 +78,7 @@ def _amounts(op: Operation) -> dict[str, float]:
 
 
 def _conv(op: Operation, width: str) -> dict[str, float]:
-    """A convolution as the product that it is: positions x channels out x (channels in x elements of the kernel)."""
+    """A convolution as a matrix product: positions x channels out x (channels in x elements of the kernel)."""
     batch, channels, filters, groups, kernel, positions = op.dims
     if 1 < groups >= channels:
         return {"depthwise bytes": op.eager_bytes}

@@ -1,1 +1,1 @@
-"""What builds the tables that predictions stand on, and judges them: nothing of the product imports it."""
+"""Builds and judges the tables that predictions rest on; nothing in the product imports it."""

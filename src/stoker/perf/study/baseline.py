@@ -1,4 +1,4 @@
-"""What every predictor has to beat: FLOPs over the maker's rate, and one efficiency for all."""
+"""What every predictor has to beat: FLOPs over the vendor's rate, and one efficiency for all."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stoker.perf.study.published import Configuration
 
 
 class Baseline:
-    """The same steps, questions and left-out groups as a judge's, with FLOPs alone and an exchange that is free."""
+    """The same steps, questions and left-out groups as the study's, with FLOPs alone and a free exchange."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._at_spec = np.array([_seconds(each) for each in judge.all])
 
     def left_out(self, rows: Sequence[int], group: Grouping = family) -> HoldoutPrediction:
-        """Each group with the efficiency that is the median of the others'."""
+        """Each group predicted with the median efficiency of the others."""
         names = [group(self._judge.all[row]) for row in rows]
         others = {name: [other != name for other in names] for name in set(names)}
         measured, at_spec = self._judge.measured[list(rows)], self._at_spec[list(rows)]
@@ -43,7 +43,7 @@ def _predicted(names: Sequence[str], measured: Array, times: Array) -> HoldoutPr
 
 
 def _seconds(found: Configuration) -> float:
-    """Products at the maker's rate."""
+    """Time of products at the vendor's rate."""
     card, precision = gpu(found.gpu), found.workload.precision
     amounts = dict(zip(AMOUNTS, found.traced.work, strict=True))
     total = 0.0

@@ -20,7 +20,7 @@ def compiled(judge: Judge, distances: tuple[Distance, ...] = ("card", "generatio
     """The table: each family predicted without itself, and without the card or the generation in question.
 
     A generation without measurements is one draw among generations, however many rows each has: its interval reaches
-    as far as that of the generation which was furthest off, either way, when it was predicted from older ones.
+    as far as the largest error, either way, of a generation that was predicted from older ones.
     """
     table: Table = {}
     rows, pairs = judge.rows(alone=True), judge.pairs()
@@ -39,7 +39,7 @@ def compiled(judge: Judge, distances: tuple[Distance, ...] = ("card", "generatio
 
 
 def _wider(nearer: Interval, ratios: Array) -> Interval:
-    """Who knows less of a GPU is never surer: errors differ by chance."""
+    """An interval at least as wide as a nearer GPU's: it would only be narrower by chance."""
     below, above = quantiles(ratios, nearer.share)
     return Interval(nearer.share, min(nearer.below, round(below, 4)), max(nearer.above, round(above, 4)))
 

@@ -59,7 +59,7 @@ class Study:
     """Measured steps, and their terms.
 
     Attributes:
-        at_spec: shape (rows, terms), in seconds at the makers' rates.
+        at_spec: shape (rows, terms), in seconds at the vendors' rates.
         measured: shape (rows,), in seconds.
     """
 

@@ -78,7 +78,7 @@ class Configuration:
         return group_in(self.host, self.gpus, fabric_of(gpu(self.gpu), gpus=self.gpus))
 
     def at_spec(self) -> Array:
-        """Seconds of each term on one GPU, at the makers' rates: all micro-batches and one optimizer step."""
+        """Seconds of each term on one GPU, at the vendors' rates: all micro-batches and one optimizer step."""
         work = np.array(self.traced.work) * self.workload.accumulation
         work[_PER_STEP] = np.array(self.traced.work)[_PER_STEP]
         return work @ unit_times(gpu(self.gpu), self.workload.precision, self.stack)

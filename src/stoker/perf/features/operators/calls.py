@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""What torch's own descriptions say of its operations."""
+"""Facts about torch's operations from its own descriptions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_view(func: Any) -> bool:
 
 
 def is_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call makes a tensor of floating numbers, of 16 MB or more in float32, from its size alone."""
+    """Whether a call makes a floating-point tensor, of 16 MB or more in float32, from its size alone."""
     if base_name(func) not in _FACTORIES or not args or not isinstance(args[0], (list, tuple)):
         return False
     dtype = kwargs.get("dtype")

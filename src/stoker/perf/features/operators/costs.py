@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""What one call costs: its FLOPs, and how much of which tensors it reads and writes."""
+"""The cost of one call: its FLOPs, and how many bytes of which tensors it reads and writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Touch(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What one call costs."""
+    """The cost of one call."""
 
     kind: str
     flops: float
@@ -54,12 +54,12 @@ def _sparse(tensor: Tensor) -> Touch:
 
 
 def elements(tensors: Sequence[Tensor]) -> int:
-    """Elements of the largest; of sparse ones those of the rows that they have."""
+    """Elements of the largest tensor; sparse ones count by the rows that they have."""
     return max((t.numel() if t.layout is torch.strided else values_of(t).numel() for t in tensors), default=0)
 
 
 def simple(kind: str, flops_per_element: float = 0.0) -> Formula:
-    """Reads its inputs, writes its outputs."""
+    """The formula of a kernel that reads its inputs once and writes its outputs once."""
 
     def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
         largest = elements([*ins, *outs])

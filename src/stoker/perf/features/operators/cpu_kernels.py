@@ -1,4 +1,4 @@
-"""Kernels that torch has for this CPU alone: oneDNN's LSTM layer, and attention without its scores in memory."""
+"""Kernels that torch has only for the CPU: oneDNN's LSTM layer, and attention without its scores in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def flash(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
 
 
 def flash_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
-    """Scores are computed again: five products."""
+    """Scores are recomputed: five products."""
     query, key, value = args[1:4]
     heads, queries, keys, width, wide = dims = attention_dims(query, key, value)
     flops = 2.0 * heads * causal_pairs(queries, keys, bool(args[7])) * (3 * width + 2 * wide)
@@ -48,7 +48,7 @@ def lstm_layer_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Ten
 
 
 def _lstm(args: tuple[Any, ...]) -> tuple[float, tuple[int, ...], float]:
-    """FLOPs, sizes as of fused kernels (one layer), and bytes of reading the recurrent matrix again."""
+    """FLOPs, sizes as for fused kernels (one layer), and bytes of rereading the recurrent matrix."""
     x, inner, recurrent = args[:3]
     tokens, steps, hidden = math.prod(x.shape[:-1]), x.shape[0], recurrent.shape[1]
     flops = 2.0 * tokens * (inner.numel() + recurrent.numel()) + 10.0 * tokens * hidden
@@ -90,6 +90,6 @@ def _parts_with_states() -> int:
 
 
 def _padded(row: int) -> int:
-    """Rows are whole lines, and no multiple of 256 numbers, which would all meet in one set of the cache."""
+    """Rows are whole cache lines, and no multiple of 256 numbers, which would all map to one set of the cache."""
     whole = math.ceil(row / _LINE) * _LINE
     return whole + _LINE if whole % 256 == 0 else whole

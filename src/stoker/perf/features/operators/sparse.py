@@ -16,7 +16,7 @@ from stoker.perf.features.torch_private import num_stored
 
 
 def _made(like: Tensor, rows: int) -> Tensor:
-    """A sparse tensor of rows of ``like``, their values not known."""
+    """A sparse tensor with rows like those of ``like``, of unknown values."""
     indices = torch.empty((1, rows), dtype=torch.int64, device="cpu")
     values = torch.empty((rows, *like.shape[1:]), dtype=like.dtype, device="cpu")
     return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=False)
@@ -38,7 +38,7 @@ def _alike(args: tuple[Any, ...]) -> Tensor | None:
 
 
 def _masked(args: tuple[Any, ...]) -> Tensor | None:
-    """Rows of a dense tensor, those of the mask."""
+    """The rows of a dense tensor that the mask selects."""
     return _made(args[0], num_stored(args[1])) if args[1].layout is torch.sparse_coo else None
 
 
@@ -48,4 +48,4 @@ RESULTS: dict[str, Callable[[tuple[Any, ...]], Tensor | None]] = {
     "clone": _alike,
     "sparse_mask": _masked,
 }
-"""The result by operation; None if it is not sparse. Called under the fake mode."""
+"""Functions for the result of an operation; they return None if it is not sparse. Called under the fake mode."""

@@ -1,1 +1,1 @@
-"""Runs one training step on tensors without data, and notes its operators, layers and memory."""
+"""Runs one training step on tensors without data, and records its operators, layers and memory."""

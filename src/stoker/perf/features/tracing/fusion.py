@@ -26,12 +26,12 @@ class _Group:
 
 
 def fused(calls: Sequence[TracedCall], sizes: Sequence[int], kept: set[int]) -> list[tuple[float, int]]:
-    """Bytes that each call is left with, and whether it begins a kernel (1 or 0).
+    """Bytes of each call after fusion, and whether it begins a kernel (1 or 0).
 
     Args:
         calls: of one step, in order.
         sizes: bytes of each buffer.
-        kept: buffers that outlive the step, which are written in any case.
+        kept: buffers that outlive the step, which are always written.
     """
     groups, fresh = _grouped(calls)
     used_by: dict[int, set[int]] = {}
@@ -49,7 +49,7 @@ def fused(calls: Sequence[TracedCall], sizes: Sequence[int], kept: set[int]) -> 
             elif (id(group), buffer) not in written:
                 parts = group.reads.setdefault(buffer, {})
                 more = max(0.0, nbytes - parts.get(part, 0.0))
-                # Parts that overlap are read once: never more than the whole. Passes of their own stay.
+                # Parts that overlap are read once: never more than the whole. Separate passes stay.
                 more = min(more, max(nbytes, float(sizes[buffer])) - min(sum(parts.values()), float(sizes[buffer])))
                 parts[part] = parts.get(part, 0.0) + more
                 size += more

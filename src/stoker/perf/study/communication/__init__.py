@@ -1,1 +1,1 @@
-"""What published steps on several GPUs say of the links between them."""
+"""What published steps on several GPUs show about the links between them."""

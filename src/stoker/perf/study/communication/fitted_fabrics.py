@@ -1,4 +1,4 @@
-"""What the boxes of published steps exchange at.
+"""The bandwidths at which the boxes of published steps exchange.
 
 A box of virtual machines without peer access has no data sheet: its bandwidths are fitted to steps of models whose
 gradients pass through it (:mod:`stoker.perf.study.communication.fitting`); ``boxes.json``, part of the package, holds
@@ -22,7 +22,7 @@ from stoker.perf.study.communication.scaling import Scaling
 Box = tuple[str, str, str]
 """Publisher, GPU, and the host as the publisher calls it."""
 Table = tuple[list[tuple[str, str, str, int, float]], dict[str, float]]
-"""What ``boxes.json`` holds: box, GPUs and bandwidth; and the share of waiting by publisher."""
+"""The content of ``boxes.json``: box, GPUs and bandwidth; and the share of waiting by publisher."""
 FILE = "boxes.json"
 
 
@@ -39,7 +39,7 @@ class Fitted:
     waiting: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def fabric(self, box: Box, gpus: int) -> Fabric:
-        """What joins the GPUs of a box; what the GPU's specification says where nothing is fitted."""
+        """What connects the GPUs of a box; by the GPU's specification if nothing is fitted."""
         usual = fabric_of(gpu(box[1]), gpus=gpus)
         if (box, gpus) not in self.bandwidths:
             return usual
@@ -55,7 +55,7 @@ class Fitted:
 
 @functools.cache
 def fitted() -> Fitted:
-    """The fit to all rows, as the package has it."""
+    """The package's fit to all rows."""
     rows, waiting = msgspec.json.decode((files("stoker.perf.study.communication") / FILE).read_bytes(), type=Table)
     return Fitted({((source, name, host), gpus): rate for source, name, host, gpus, rate in rows}, waiting)
 

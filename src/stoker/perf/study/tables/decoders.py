@@ -1,4 +1,4 @@
-"""MPT's published steps under FSDP as what one of their GPUs did by itself, worked out beforehand."""
+"""MPT's published steps under FSDP as the work of one of their GPUs, computed in advance."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ class DecoderRow(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def decoders() -> tuple[DecoderRow, ...]:
-    """All of them, in the order of the published table."""
+    """All rows, in the order of the published table."""
     packed = (files("stoker.perf.study.tables") / FILE).read_bytes()
     return msgspec.json.decode(gzip.decompress(packed), type=tuple[DecoderRow, ...])

@@ -18,15 +18,15 @@ class Published:
         source: table it comes from: ``lambda-v1``, ``nvidia-dle``, ``llm-foundry`` or ``vtrain-single``.
         family: architecture, the same word across all sources.
         gpu: name in the catalogue.
-        host: what the publisher calls the server; empty where it does not say.
-        nodes: 0 where the publisher does not say.
-        batch_per_gpu: items of a micro-batch; 0 where it is missing.
-        accumulation: micro-batches a step.
-        seq_len: tokens; 0 where it is missing or means nothing.
+        host: what the publisher calls the server; empty if not stated.
+        nodes: 0 if not stated.
+        batch_per_gpu: items of a micro-batch; 0 if missing.
+        accumulation: micro-batches per step.
+        seq_len: tokens; 0 if missing or meaningless.
         precision: ``fp32``, ``tf32``, ``fp16`` or ``bf16``: what tensor cores run, not what the publisher wrote.
-        step_s: of one optimizer step; 0 where the unit of the throughput is not an item of the batch.
-        params: 0 where it is missing.
-        measured: False for arithmetic that looks like measurements (``vtrain-single``): never to judge accuracy by.
+        step_s: of one optimizer step; 0 if the unit of the throughput is not an item of the batch.
+        params: 0 if missing.
+        measured: False for arithmetic that looks like measurements (``vtrain-single``): never a measure of accuracy.
     """
 
     source: str
@@ -53,12 +53,12 @@ class Published:
 
     @property
     def measured(self) -> bool:
-        """Whether a clock was read for it."""
+        """Whether it is a measurement."""
         return self.source != "vtrain-single"
 
     @property
     def configuration(self) -> tuple[object, ...]:
-        """What was run, on what, without how fast it was: rows that share it are repetitions."""
+        """What ran on what hardware, without its speed: rows that share it are repetitions."""
         return (
             self.source,
             self.model,

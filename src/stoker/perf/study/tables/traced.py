@@ -1,4 +1,4 @@
-"""The published workloads as sums of what they ask for, traced beforehand: predicting them needs no torch."""
+"""The published workloads as sums of their work, traced in advance: predicting them needs no torch."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def traced_programs() -> dict[str, Traced]:
-    """All of them, by the key of their workload."""
+    """All traced programs, by the key of their workload."""
     packed = (files("stoker.perf.study.tables") / FILE).read_bytes()
     return msgspec.json.decode(gzip.decompress(packed), type=dict[str, Traced])

@@ -1,4 +1,4 @@
-"""What every published row trained: a workload that can be run, or the reason for which there is none."""
+"""What every published row trained: a workload that can be run, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCES = ("lambda-v1", "nvidia-dle")
 
 
 def defined_rows() -> Iterator[tuple[Published, Workload]]:
-    """The published rows that have a workload, with it, in the order of the table."""
+    """The published rows that have a workload, each with it, in the order of the table."""
     for row in published():
         if row.source in SOURCES and isinstance(found := workload_of(row), Workload):
             yield row, found

@@ -72,7 +72,7 @@ def plan_of(row: Published) -> ModelPlan:
 
 
 def at_spec(row: Published) -> list[float]:
-    """Seconds of each term of one iteration, at the makers' rates and as measured for all-reduces.
+    """Seconds of each term of one iteration, at the vendors' rates and as measured for all-reduces.
 
     A pipeline of p stages takes m + p - 1 passes for m micro-batches (GPipe, arXiv 1811.06965, section 2.3).
     """

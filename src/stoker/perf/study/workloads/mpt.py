@@ -67,7 +67,7 @@ TERMS = (
 
 
 def at_spec(row: Published) -> list[float]:
-    """Seconds of each term of one optimizer step, at the makers' rates.
+    """Seconds of each term of one optimizer step, at the vendors' rates.
 
     Args:
         row: of ``llm-foundry``.

@@ -12,7 +12,7 @@ from stoker.perf.study.workloads.mpt import VOCABULARY, Shape
 class _Block(nn.Module):
     """Attention and MLP, without biases.
 
-    The Triton kernel of attention that the published rows ran computes the whole square, also where a causal mask
+    The Triton kernel of attention that the published rows ran computes the whole square, even if a causal mask
     hides half of it.
     """
 
@@ -33,7 +33,7 @@ class _Block(nn.Module):
 
 
 class MPT(nn.Module):
-    """The language model; gives its loss.
+    """The language model; returns its loss.
 
     Args:
         shape: width, heads and layers.

@@ -51,7 +51,7 @@ class Normed(nn.Conv1d):
 
 
 class Coupling(nn.Module):
-    """What one half of the channels says of the other: gated dilated convolutions, as WaveNet's."""
+    """Computes a transform of one half of the channels from the other: gated dilated convolutions, as in WaveNet."""
 
     def __init__(self, inputs: int, conditions: int, layers: int, channels: int) -> None:
         super().__init__()

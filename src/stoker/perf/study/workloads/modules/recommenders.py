@@ -38,7 +38,7 @@ class WideAndDeep(nn.Module):
     """A linear model of all features next to an MLP of their embeddings (arXiv 1606.07792).
 
     Args:
-        tables: rows and columns of the embedding of each feature; for the wide part each has one column.
+        tables: rows and columns of each feature's embedding; in the wide part each has one column.
         numbers: features that are numbers.
         indicators: rows of the features after these, which enter the MLP as one-hot vectors.
     """
