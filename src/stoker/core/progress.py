@@ -1,7 +1,6 @@
 """Progress, rate and remaining time: the figures, and one line that shows them.
 
-The figures take the time as an argument. The line is redrawn in place on a terminal; elsewhere a new one is printed now
-and then.
+The figures take the time as an argument. The line is redrawn in place on a terminal; elsewhere one is printed at times.
 """
 
 from __future__ import annotations

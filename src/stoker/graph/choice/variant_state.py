@@ -57,7 +57,7 @@ class VariantState:
     in_a_row: int = 0
     """Consecutive steps, up to the last one, that deviated from the recording."""
     iterations: int = 0
-    """Iterations since nothing is moved."""
+    """Iterations since moving was given up."""
     missed: Counter[int] = field(default_factory=Counter[int])
     """Calls that did not come as recorded, each with its number of steps."""
     seen_realised: Counter[int] = field(default_factory=Counter[int])

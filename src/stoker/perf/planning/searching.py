@@ -2,9 +2,9 @@
 
 A candidate is priced unless a known plan beats it even if its exchange were free: a step takes at least what its
 computation takes on one GPU, divided by the GPUs that share it, idle stages of a pipeline included. Micro-batches are
-tried from the largest down, until smaller ones are worse. The benchmark ``plan_quality`` checks that this front
-is that of all candidates. Beaten means by more than a tie, so that a simpler plan can win the tie. Only calibrated
-plans beat candidates that may be calibrated, since these may replace extrapolated plans.
+tried from the largest down, until smaller ones are worse. The benchmark ``plan_quality`` checks that the plans found
+have the front of all candidates. Beaten means by more than a tie, so that a simpler plan can win the tie. Only
+calibrated plans beat candidates that may be calibrated, since these may replace extrapolated plans.
 """
 
 from __future__ import annotations
