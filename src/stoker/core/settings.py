@@ -125,7 +125,7 @@ class Key:
     """A setting as people write it."""
 
     path: tuple[str, ...]
-    """Attributes that lead to its value, from the settings passed to :func:`keys_of`."""
+    """Attributes that lead to its value, from settings of the kind passed to :func:`keys_of`."""
     field: str
     """Its name among all settings, ``cache_size_bytes``: as ``stoker.feeding`` takes it and records keep it."""
     option: Option

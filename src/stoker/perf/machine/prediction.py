@@ -71,7 +71,7 @@ def predict_step(features: StepFeatures, rates: Rates | Speed) -> Prediction:
 
 
 def fetched_seconds(features: StepFeatures, rates: Rates) -> float:
-    """What a step takes longer if all memory that it keeps for a while is returned to the system and fetched again."""
+    """How much longer a step takes if all that it keeps for a while is returned to the system and fetched again."""
     weights = features.weights
     lasting = weights.bytes + weights.optimizer_bytes + features.input_bytes
     return max(0, features.peak_bytes - lasting) * rates.fault_s_per_byte

@@ -93,7 +93,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What may be tried: the limits of a search.
+    """What may be tried: the space of a search.
 
     Attributes:
         offers: servers to choose from.
