@@ -101,7 +101,7 @@ class Explainer(Serving):
 
     def _choose(self, loader: DataLoader[Any]) -> Choice:
         program = LoaderFeed.program_of(loader)
-        choice = tiers.choose(program, index_sampler_of(loader), wish=self.config.tier)
+        choice = tiers.choose(program, index_sampler_of(loader), wish=self.config.feed.tier)
         if choice.tier not in (Tier.ELASTIC, Tier.PINNED):
             return choice
         try:
@@ -117,7 +117,7 @@ class Explainer(Serving):
             ordinal=0,
             base_seed=os.getpid(),
             tier=choice.tier,
-            seeds_generators=self.config.random == "sample" and choice.tier is Tier.ELASTIC,
+            seeds_generators=self.config.feed.random == "sample" and choice.tier is Tier.ELASTIC,
         )
         crew = Crew(self.backend, program, context, iteration)
         try:
@@ -125,14 +125,14 @@ class Explainer(Serving):
                 crew.complete()
                 return choice
             indices, others, exact = first_indices(loader)
-            found, trouble = _run_probe(crew, program, indices, others, self.config.stall_timeout_s)
+            found, trouble = _run_probe(crew, program, indices, others, self.config.faults.stall_timeout_s)
         finally:
             crew.close()
         if trouble and found is not None and not exact:
             note = f"not probed: {indices!r} are not indices of its dataset, and its sampler was not drawn from"
             return Choice(tier=choice.tier, reason=choice.reason, evidence=(*choice.evidence, note))
         finding = found or "the probe could not be finished"
-        judged = tiers.judge(choice, program, finding, random=self.config.random)
+        judged = tiers.judge(choice, program, finding, random=self.config.feed.random)
         notes = (trouble,) if trouble else ()
         if judged.tier is Tier.ELASTIC and program.declared_workers == 0:
             notes = (*notes, "`stoker run` also times a batch, and leaves it in the training process where it is quick")

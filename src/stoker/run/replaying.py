@@ -83,7 +83,7 @@ class Replayer(Serving):
             f"{type(loader.dataset).__name__}), seed {seed}, made in process {os.getpid()}"
         )
         faulthandler.enable()
-        faulthandler.dump_traceback_later(self.config.stall_timeout_s, repeat=True)
+        faulthandler.dump_traceback_later(self.config.faults.stall_timeout_s, repeat=True)
         begun = time.monotonic()
         try:
             made = make_sample(LoaderFeed.program_of(loader), index, seed)

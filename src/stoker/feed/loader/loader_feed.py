@@ -8,7 +8,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader
@@ -22,6 +22,7 @@ from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.purity import tiers
 from stoker.feed.purity.tiers import Choice
 from stoker.feed.scaling import Decision, ScalingPolicy
+from stoker.feed.settings import FaultSettings, FeedSettings
 from stoker.feed.shell.crew import Backend, Crew
 from stoker.feed.shell.engine import Engine
 from stoker.feed.shell.memory import MemoryWatch
@@ -35,16 +36,14 @@ from stoker.records.events import BASELINE_BATCHES
 
 @dataclass(frozen=True, kw_only=True)
 class FeedConfig:
-    """User settings for feeding loaders."""
+    """How one process feeds its loaders: the user's settings, and what follows from the machine and the launch."""
 
+    feed: FeedSettings
+    faults: FaultSettings
     workers: int | None
-    tier: Literal["auto", "pinned"]
-    random: Literal["keep", "sample"]
+    """Data workers of every loader; None lets the policy decide."""
     worker_memory_bytes: int
     slot_memory_bytes: int
-    stall_timeout_s: float
-    on_bad_sample: Literal["raise", "skip", "replace"]
-    bad_sample_cap: int
     program: tuple[str, ...]
     """The script or ``-m module`` and its arguments, for commands in messages."""
     versus_batches: int = 0
@@ -156,8 +155,8 @@ class LoaderFeed:
         self._quarantine = Quarantine(
             dataset=loader.dataset,
             loader=number,
-            policy=services.config.on_bad_sample,
-            cap=services.config.bad_sample_cap,
+            policy=services.config.faults.on_bad_sample,
+            cap=services.config.faults.bad_sample_cap,
             listener=self.listener,
             auto_collation=collates(loader),
             program=services.config.program,
@@ -207,7 +206,7 @@ class LoaderFeed:
 
     def _choose(self, loader: DataLoader[Any]) -> Choice:
         program = self.program_of(loader)
-        choice = tiers.choose(program, index_sampler_of(loader), wish=self.services.config.tier)
+        choice = tiers.choose(program, index_sampler_of(loader), wish=self.services.config.feed.tier)
         if not choice.candidate:
             self.listener.opened(choice)
         elif program.declared_workers == 0:
@@ -261,7 +260,7 @@ class LoaderFeed:
             base_seed=base_seed,
             tier=tier,
             worker_memory_bytes=config.worker_memory_bytes,
-            seeds_generators=config.random == "sample" and tier is Tier.ELASTIC,
+            seeds_generators=config.feed.random == "sample" and tier is Tier.ELASTIC,
         )
 
     def begin_iteration(self, cursor: Cursor | None = None) -> None:
@@ -354,7 +353,7 @@ class LoaderFeed:
         config = self.services.config
         return Limits(
             worker_memory_bytes=config.worker_memory_bytes,
-            stall_timeout_s=config.stall_timeout_s,
+            stall_timeout_s=config.faults.stall_timeout_s,
             timeout_s=loader.timeout,
         )
 
@@ -366,7 +365,7 @@ class LoaderFeed:
         if not self.choice.candidate:  # settled by another iterator over the same loader
             return self.choice.tier is Tier.ELASTIC
         evidence = engine.await_evidence()
-        random, candidate, program = self.services.config.random, self.choice, self.program_of(loader)
+        random, candidate, program = self.services.config.feed.random, self.choice, self.program_of(loader)
         judged = self.effort.attempt(
             "comparison of samples",
             lambda: tiers.judge(candidate, program, evidence, random=random),

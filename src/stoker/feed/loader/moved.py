@@ -63,7 +63,7 @@ class Undeclared:
         self._life = life
         self._pin = pin
         self._program = feed.program_of(loader)
-        self._looks = Looks(loader, self._program, keeps_random=feed.services.config.random == "keep")
+        self._looks = Looks(loader, self._program, keeps_random=feed.services.config.feed.random == "keep")
         self._watched: tuple[object, ...] = ()
         self._twin: bytes | None = None
         """Digest of the batch that is made in both places; None if making it here failed."""

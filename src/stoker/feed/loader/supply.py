@@ -73,7 +73,7 @@ class Supply:
             candidate=choice.candidate,
             # Only workers can leave out what they delivered out of order before a state was saved.
             wants_workers=config.workers != 0 or bool(order.taken),
-            keeps_random=config.random == "keep",
+            keeps_random=config.feed.random == "keep",
         )
         if self._pins and self._pinner is None:
             self._pinner = Pinner(self._pin_device)
@@ -161,7 +161,7 @@ class Supply:
 
     def _repeat(self, work: WorkItem, batch: Any) -> None:
         """Makes a batch again, in this process, and compares the two."""
-        if self._feed.services.config.random == "sample":
+        if self._feed.services.config.feed.random == "sample":
             here = InlineMaker(self._program, self._elastic()).make(self.seq, work)
         else:
             here = self._undeclared.fetch(work)

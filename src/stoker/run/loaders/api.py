@@ -224,7 +224,7 @@ def explain(loader: torch_data.DataLoader[Any]) -> LoaderExplanation:
     choice = feed.choice if feed is not None else None
     if choice is None:
         program = LoaderFeed.program_of(loader)
-        choice = tiers.choose(program, index_sampler_of(loader), wish=serving.config.tier)
+        choice = tiers.choose(program, index_sampler_of(loader), wish=serving.config.feed.tier)
     return LoaderExplanation(
         tier=choice.tier.value, reason=choice.reason, evidence=choice.evidence, settled=not choice.candidate
     )

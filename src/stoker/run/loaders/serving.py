@@ -123,15 +123,12 @@ class Serving:
         _, available = host.memory_bytes()
         self._memory_bytes = rank_bytes(available, ranks)
         self.config = FeedConfig(
+            feed=settings.feed,
+            faults=settings.faults,
             workers=settings.scale.workers,
-            tier=settings.feed.tier,
-            random=settings.feed.random,
             worker_memory_bytes=settings.feed.worker_memory_bytes
             or max(1 << 27, int(self._memory_bytes * _WORKER_SHARE / max(self.cores, 1))),
             slot_memory_bytes=settings.feed.slot_memory_bytes or int(self._memory_bytes * _SLOT_SHARE),
-            stall_timeout_s=settings.faults.stall_timeout_s,
-            on_bad_sample=settings.faults.on_bad_sample,
-            bad_sample_cap=settings.faults.bad_sample_cap,
             versus_batches=settings.report.versus_plain or 0,
             program=self._program,
             launcher=self._launcher,
