@@ -1,1 +1,1 @@
-"""Where data workers run. Each backend starts them; what they do is ``feed``'s."""
+"""Backends start data workers; ``feed`` defines what the workers do."""

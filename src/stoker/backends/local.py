@@ -4,10 +4,10 @@ The template holds the dataset as the program sees it when it asks for an iterat
 milliseconds at any later time and share its memory copy-on-write. It is started with the program's own start method
 (so nothing is forked where torch would not fork); what it forks afterwards descends from a process without threads.
 
-Where that method is fork, the training process forks the first worker itself, and the template while that one begins
-with the first batch: else the program would wait for two forks in a row. What the others learn from the template the
-training process then sees by itself, through a descriptor of the process (pidfd), which knows of its end whoever
-takes the exit status.
+Where that method is fork, the training process forks the first worker itself, and the template while that worker makes
+the first batch: otherwise the program would wait for two forks in a row. The template reports the exits of the workers
+that it forks. The training process detects the first worker's exit itself, through a pidfd, which becomes readable even
+if other code takes the exit status.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from stoker.feed.transport.messages import Channel, MessageKind
 from stoker.feed.transport.slots import create_memory
 
 _LEAST_DESCRIPTORS = 16
-"""For a template, one worker, the throwaway one, a ring, and what starting a process takes for a moment."""
+"""Enough for a template, one worker, a throwaway worker, a ring, and those that starting a process needs briefly."""
 _DESCRIPTORS_OF_A_CHILD = 6
-"""What a worker takes beyond those that is a child of the training process."""
+"""Additional descriptors for a worker that is a child of the training process."""
 _MOST_WAITING = 8
-"""Workers that may be asked of a template that is yet to start: its socket must take the requests."""
+"""Workers that may be requested before the template starts: its socket must hold the requests."""
 
 
 class _Context(Protocol):
-    """What is used of a ``multiprocessing`` context; the module ``torch.multiprocessing`` is one, too."""
+    """The part of a ``multiprocessing`` context that is used here; the module ``torch.multiprocessing`` has it too."""
 
     def get_start_method(self) -> str: ...
 
@@ -59,12 +59,12 @@ class LocalBackend:
     """Starts templates on this machine."""
 
     def start(self, program: Program, context: _Context, num_rows: int) -> Template:
-        """A template for ``program``, whose process may be started later, by ``complete``.
+        """Returns a template for ``program``; its process may be started later, by ``complete``.
 
         Args:
             program: what its workers will run.
             context: a ``multiprocessing`` context, the loader's own or the default.
-            num_rows: rows of the board (most workers at a time).
+            num_rows: rows of the board (maximum number of workers at a time).
 
         Raises:
             WorkerStartError: the process could not be started; the cause says why.
@@ -83,7 +83,7 @@ class LocalBackend:
                 undo.callback(board.close)
                 stacks = create_memory("stoker-stacks", 0)
                 undo.callback(os.close, stacks)
-                # All processes write to one open file.
+                # All processes append to one open file.
                 fcntl.fcntl(stacks, fcntl.F_SETFL, fcntl.fcntl(stacks, fcntl.F_GETFL) | os.O_APPEND)
                 channel = Channel(ours, blocking=False)
                 at_fork(channel.abandon)
@@ -97,20 +97,20 @@ class LocalBackend:
 
 
 def _may_fork_from_here(context: _Context) -> bool:
-    """Whether a worker may be a child of this thread: it dies with the thread, which so must be the main one."""
+    """Whether this thread may fork a worker: the worker dies with that thread, so it must be the main thread."""
     return threading.get_native_id() == os.getpid() and context.get_start_method() == "fork" and _has_pidfd()
 
 
 def _has_pidfd() -> bool:
     try:
-        os.close(os.pidfd_open(os.getpid()))  # Linux 5.3, where no sandbox forbids it
+        os.close(os.pidfd_open(os.getpid()))  # since Linux 5.3, unless a sandbox forbids it
     except OSError:
         return False
     return True
 
 
 class _Descriptor:
-    """A descriptor that a forked process inherits and a spawned one is sent."""
+    """A descriptor that a forked process inherits and a spawned one receives."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -138,7 +138,7 @@ class LocalChild:
     """A worker that the training process itself forked.
 
     Raises:
-        OSError: the kernel gives no descriptor of a process; the process is gone again.
+        OSError: the kernel provides no pidfd; the process was killed.
     """
 
     def __init__(self, process: BaseProcess) -> None:
@@ -164,13 +164,13 @@ class LocalChild:
             self._fd = -1
 
     def kill(self) -> None:
-        """Ends the process at once; does nothing when it has ended."""
+        """Kills the process; does nothing if it has ended."""
         if self._fd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._fd, signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """Waits for the end of the process; its wait status, or None where the program has taken that."""
+        """Waits for the process to end; returns its wait status, or None if the program has taken that."""
         if self._fd < 0:
             return None
         is_readable(self._fd, -1.0)
@@ -202,18 +202,18 @@ class LocalTemplate:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Process id; starts the process if it has not been started."""
         self.complete()
         assert self._process is not None
         return _pid_of(self._process)
 
     @property
     def is_started(self) -> bool:
-        """Whether the process was started."""
+        """Whether the process has been started."""
         return self._process is not None
 
     def complete(self) -> None:
-        """Starts the process, if it has not been; raises ``WorkerStartError``."""
+        """Starts the process if it has not been started; raises ``WorkerStartError``."""
         if self._process is None:
             with interrupts_deferred():
                 self._start()
@@ -236,7 +236,7 @@ class LocalTemplate:
     def spawn(self, identity: WorkerIdentity) -> tuple[Channel, LocalChild | None]:
         """Starts a worker; returns our end of its socket, on which leases can be sent at once, and its process.
 
-        The process is None where it is the template's to start and to wait for.
+        The process is None if the template starts it and waits for it.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -261,7 +261,7 @@ class LocalTemplate:
             process.start()
             return LocalChild(process)
         except OSError:
-            raise  # too many processes, too little memory: told as where the template finds it
+            raise  # too many processes, too little memory: reported as if the template's fork had failed
         except Exception as error:  # daemonic processes may not have children
             raise WorkerStartError(f"the first data worker could not be started: {error}") from error
 
@@ -270,7 +270,7 @@ class LocalTemplate:
             self._num_waiting += 1
             if self._num_waiting > _MOST_WAITING:
                 self.complete()
-        # Blocking, so that the descriptor is gone before it is closed here; the template only ever waits for us.
+        # Blocking, so that the descriptor is sent before it is closed here; no deadlock: the template waits for us.
         self.channel.sock.setblocking(True)
         try:
             self.channel.send(MessageKind.SPAWN, pickle.dumps(identity), (theirs.fileno(),))
@@ -278,15 +278,15 @@ class LocalTemplate:
             self.channel.sock.setblocking(False)
 
     def dump_stack(self, pid: int) -> str:
-        """Where a worker is, as a traceback; empty when it does not answer within half a second.
+        """Returns a worker's current traceback; empty if the worker does not answer within half a second.
 
-        The worker must be about to be killed: one that was stopped is continued for the answer.
+        Only for workers that are about to be killed: one that is stopped is continued so that it can answer.
         """
         os.kill(pid, DUMP_SIGNAL)
         os.kill(pid, signal.SIGCONT)
         deadline = time.monotonic() + 0.5
         while os.fstat(self._stacks).st_size == self._stacks_read and time.monotonic() < deadline:
-            time.sleep(0.01)  # nothing to wait on: the answer is written by the worker's signal handler
+            time.sleep(0.01)  # nothing to wait on: the worker's signal handler writes the answer
         text = os.pread(self._stacks, 1 << 16, self._stacks_read).decode(errors="replace")
         self._stacks_read += len(text.encode())
         return text.strip()
@@ -304,7 +304,7 @@ class LocalTemplate:
             if self._process.is_alive():
                 self._process.kill()
                 self._process.join()
-            with contextlib.suppress(ValueError):  # the program has taken its exit status
+            with contextlib.suppress(ValueError):  # the program took its exit status
                 self._process.close()
         self.board.close()
         os.close(self._stacks)
@@ -319,10 +319,10 @@ def _begin_child(
     stacks: int,
     foreign: tuple[socket.socket, ...],
 ) -> None:
-    """Entry of the worker that the training process forks itself."""
+    """Entry point of the worker that the training process forks itself."""
 
     def prepare() -> None:
-        for other in foreign:  # held open in here, they would hide the end of those that they belong to
+        for other in foreign:  # left open here, they would hide their owner's exit from its peers
             other.close()
         settle(b"stoker_worker", stacks)
         die_after(training_pid)

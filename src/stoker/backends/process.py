@@ -1,4 +1,4 @@
-"""How a process of stoker's begins: its signals, its name, whom it dies with, and the data worker that it becomes.
+"""Starts of stoker's processes: signals, name, death along with the parent, and becoming a data worker.
 
 Runs in the template, in the workers forked from it, and in a worker forked from the training process.
 """
@@ -24,23 +24,23 @@ from stoker.feed.transport.messages import Channel
 from stoker.feed.worker.loop import DataWorker
 
 DUMP_SIGNAL = signal.SIGRTMIN + 7
-"""Has a worker write where it is."""
+"""Makes a worker write its traceback."""
 FINISH_S = 1.0
-"""How long a worker may go on with its batch when nobody waits for it any more."""
+"""Time that a worker gets to finish its batch once nobody waits for the batch any more."""
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# Found before the fork: in each worker it would take a part of a millisecond before the first batch.
+# Looked up before the fork: in each worker it would delay the first batch by a fraction of a millisecond.
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
 _mallopt: Callable[[int, int], int] | None = getattr(_libc, "mallopt", None)  # glibc only
 
 
 def settle(name: bytes, stacks: int) -> None:
-    """What a process does first after it was forked from the training process (or started anew).
+    """Sets up a process that was just forked from the training process (or spawned).
 
     Args:
-        name: what the kernel calls it.
-        stacks: descriptor to which it writes where it is, when asked by ``DUMP_SIGNAL``.
+        name: the kernel's name for it.
+        stacks: descriptor to which it writes its traceback on ``DUMP_SIGNAL``.
     """
     quiet_signals()
     set_name(name)
@@ -52,13 +52,13 @@ def settle(name: bytes, stacks: int) -> None:
 
 
 def serve(program: Program, identity: WorkerIdentity, fd: int, board: Board, prepare: Callable[[], None]) -> NoReturn:
-    """Makes this process, which was just forked, a data worker on the socket ``fd``.
+    """Turns this process, which was just forked, into a data worker on the socket ``fd``.
 
     Args:
-        program: what it runs.
-        identity: who it is.
+        program: what the worker runs.
+        identity: the worker's numbers.
         fd: its end of a socket to the training process.
-        board: where it writes what it is at.
+        board: where it writes its current sample.
         prepare: called first.
     """
     status = 1
@@ -84,17 +84,17 @@ def serve(program: Program, identity: WorkerIdentity, fd: int, board: Board, pre
 
 
 def die_with(parent_pid: int) -> None:
-    """Has the kernel kill this process when its parent's thread that forked it ends; exits if it has ended."""
+    """Makes the kernel kill this process when the thread that forked it ends; exits if the parent is gone already."""
     _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(0)
 
 
 def die_after(parent_pid: int) -> None:
-    """As :func:`die_with`, but the batch in work may be finished within a second.
+    """Like :func:`die_with`, but the process gets a second to finish its batch.
 
-    The kernel's timer ends the process, whatever it does then. Only code that lets no Python run holds up the start of
-    the timer; the template, which has no such code, kills the worker as well.
+    A kernel timer then ends the process, whatever it is doing. Only code that lets no Python run delays the start of
+    the timer; the template, which runs no such code, kills the worker as well.
     """
     signal.signal(_ORPHANED_SIGNAL, _hurry)
     _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_ORPHANED_SIGNAL), 0, 0, 0)
@@ -111,8 +111,8 @@ def _hurry(*_: object) -> None:
 
 
 def is_readable(fd: int, timeout_s: float) -> bool:
-    """Whether there is something to read, or (of a process's descriptor) the process has ended, within that time."""
-    poll = select.poll()  # `select` takes no numbers above 1023
+    """Whether ``fd`` becomes readable (a pidfd: its process ends) within ``timeout_s``; waits for ever if negative."""
+    poll = select.poll()  # `select` takes no descriptors above 1023
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(1000.0 * timeout_s))
 
@@ -120,9 +120,9 @@ def is_readable(fd: int, timeout_s: float) -> bool:
 def quiet_signals() -> None:
     """Makes a helper process ignore Ctrl-C and the program's own handlers; SIGTERM ends it.
 
-    A terminal sends Ctrl-C to every process; what follows from it is the training process's to decide. Handlers that
-    the program installed (checkpoint on SIGUSR1, say) must not run a second time in here. A function that does
-    nothing is used instead of SIG_IGN, which children of the user's code would inherit.
+    A terminal sends Ctrl-C to every process; the training process decides what follows. Handlers that the program
+    installed (checkpoint on SIGUSR1, say) must not run a second time here. A function that does nothing is used
+    instead of SIG_IGN, which children of the user's code would inherit.
     """
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
@@ -133,24 +133,24 @@ def quiet_signals() -> None:
 
 
 def do_nothing(*_: object) -> None:
-    """Handler of a signal that is to have no effect here; children of the user's code do not inherit it."""
+    """Handles a signal by ignoring it; unlike SIG_IGN, children of the user's code do not inherit this."""
 
 
 def set_name(name: bytes) -> None:
-    """What the kernel calls this process."""
+    """Sets the kernel's name for this process."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0)
 
 
 def _go_first() -> None:
-    """Where memory runs out the kernel shall kill a data worker, which costs a batch, and not the program."""
+    """Makes the kernel kill a data worker, which costs a batch, and not the program when memory runs out."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("500")
 
 
 def _keep_freed_memory() -> None:
-    """Lets malloc keep what is freed: giving pages back after every sample costs a fifth of the decode time.
+    """Makes malloc keep freed memory: returning pages after every sample costs a fifth of the decode time.
 
-    No more than it keeps by itself once it has seen blocks of the largest size that it adapts to: workers need no
+    It keeps no more than it does by default once it has adapted to blocks of its largest size, so workers need no
     more memory than torch's.
     """
     if _mallopt is not None:

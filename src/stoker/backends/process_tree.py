@@ -1,4 +1,4 @@
-"""The processes below one: which they are, and ending all of them together with it."""
+"""Lists the descendants of a process, and kills them together with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes below one, nearest first."""
+    """Process ids of the descendants of ``pid``, each after its parent."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*"):
         with contextlib.suppress(OSError):  # the thread has ended
@@ -19,13 +19,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and all that descend from it, at once: a parent that saw its rank end would go on.
+    """Kills a process and all its descendants at once: a parent that saw its rank end would carry on.
 
-    Python's resource trackers are spared: they end with the last process that they serve, and clean up after it.
+    Python's resource trackers are spared: they exit after the last process that they serve, and clean up after it.
     """
     if process.poll() is not None:
         return
-    os.kill(process.pid, signal.SIGSTOP)  # it starts no others while they are counted
+    os.kill(process.pid, signal.SIGSTOP)  # it starts no others while they are listed
     for pid in [process.pid, *descendants(process.pid)]:
         if not _is_tracker(pid):
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The template process: forks workers on request, reports their ends, dies with the training process."""
+"""The template process: forks workers on request, reports their exits, dies with the training process."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from stoker.feed.transport.messages import Channel, MessageKind
 
 
 class TemplateProcess:
-    """The template's own side.
+    """Answers the training process's requests, in the template process.
 
     Args:
-        sock: to the training process.
-        board: where workers write what they are at.
-        program: what they run.
+        sock: connected to the training process.
+        board: where workers write their current sample.
+        program: what the workers run.
         eldest: pidfd of the worker that the training process forked itself; -1 for none. The template is not its
-            parent, but outlives the training process for long enough to end both.
+            parent, but outlives the training process for long enough to end it.
     """
 
     def __init__(self, sock: socket.socket, board: Board, program: Program, eldest: int) -> None:
@@ -62,17 +62,17 @@ class TemplateProcess:
                     self._give_birth(pickle.loads(frame.body), frame.fds[0])
 
     def _fingerprint(self) -> bytes:
-        """Of the program as it is here; empty where there is none: then these workers are not used again."""
+        """Fingerprint of this process's copy of the program; empty if there is none, so its workers are not reused."""
         try:
             return reuse_fingerprint(self._program) or b""
-        except Exception:  # whoever asked fingerprints the same, and tells
+        except Exception:  # the training process's own fingerprint fails too, and is reported
             return b""
 
     def _give_birth(self, identity: WorkerIdentity, fd: int) -> None:
         own_pid = os.getpid()
         try:
             pid = os.fork()
-        except OSError as error:  # too many processes, too little memory: the others go on
+        except OSError as error:  # too many processes, too little memory: the other workers continue
             os.close(fd)
             self._channel.send(MessageKind.EXITED, pickle.dumps((identity.number, str(error))))
             return
@@ -83,7 +83,7 @@ class TemplateProcess:
         self._channel.send(MessageKind.SPAWNED, pickle.dumps((identity.number, pid)))
 
     def _leave_behind(self, parent_pid: int) -> None:
-        """In a forked worker: what is the template's alone."""
+        """Ties a forked worker's life to the template's, and closes the descriptors that only the template uses."""
         # The template forks from its only thread, so this kills exactly when the template dies.
         die_with(parent_pid)
         self._channel.sock.close()
@@ -104,9 +104,9 @@ class TemplateProcess:
                 self._channel.send(MessageKind.EXITED, pickle.dumps((number, status)))
 
     def end(self) -> None:
-        """Ends the workers; their sockets are closed, and one that is at a batch may finish it within a second.
+        """Ends the workers, whose sockets are closed; one that is making a batch gets a second to finish it.
 
-        The user's code may be in the middle of writing a file of a cache, and torch's loader waits for it as well.
+        The user's code may be in the middle of writing a cache file, and torch's loader waits for it as well.
         """
         children, deadline = self._children, time.monotonic() + FINISH_S
         with contextlib.suppress(ChildProcessError):
@@ -122,19 +122,19 @@ class TemplateProcess:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         if self._eldest >= 0:
-            is_readable(self._eldest, max(0.0, deadline - time.monotonic()))  # it has ended then
+            is_readable(self._eldest, max(0.0, deadline - time.monotonic()))  # usually ends in time
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._eldest, signal.SIGKILL)
 
 
 def template_main(sock: socket.socket, board_fd: int, stacks: int, program: Program, eldest: int) -> None:
-    """Entry of the template process; does not return."""
+    """Entry point of the template process; does not return."""
     settle(b"stoker_template", stacks)
     template = TemplateProcess(sock, Board.inherit(board_fd), program, eldest)
     try:
         template.run()
     except (OSError, WireError):
-        pass  # the training process is gone, or there are no descriptors left
+        pass  # the training process is gone, or no descriptors are left
     finally:
         template.end()
         os._exit(0)
