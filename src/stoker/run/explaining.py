@@ -74,7 +74,7 @@ class Explainer(Serving):
         target = Path(self._active.explain_to)
         part = target.with_name(f"{target.name}.{os.getpid()}")
         part.write_bytes(to_json(explanation))
-        part.replace(target)  # whoever waits for it sees all of it or none
+        part.replace(target)  # a reader sees all of it or none
 
     def _alive(self, iterated: DataLoader[Any]) -> list[DataLoader[Any]]:
         """The loaders of this process: those whose making was seen, in that order, then copies of loaders."""
@@ -166,13 +166,13 @@ def _run_probe(
 ) -> tuple[tuple[Evidence, Evidence] | None, str]:
     """The evidence of both sides of the probe (None if one never answered), and the obstacle, if any."""
     beside = crew.spawn(0)
-    # Another worker id than the first one's, so that a dependence on it shows.
+    # Another worker id than the first worker's, so that a dependence on it shows.
     apart = crew.spawn(min(1, max(0, program.declared_workers - 1)))
     if beside is None or apart is None:
         return None, "no data worker could be started"
     item = WorkItem(indices=indices, start=0)
     other = WorkItem(indices=others, start=NUM_SAMPLES) if others else None
-    # Repeated: the batch itself is of no use to anybody and stays where it is.
+    # Repeated: the batch itself is of no use and stays where it is.
     crew.lease(do.Lease(beside.identity.number, 0, 0, -1, -1, item, digest=True, repeat=True))
     crew.probe(apart, "apart", item, other)
     found: dict[str, Evidence] = {}
@@ -183,7 +183,7 @@ def _run_probe(
             if isinstance(arrival, Departure):
                 return None, f"a data worker that made its first samples was lost: {arrival.cause}"
             if isinstance(arrival, Severance):
-                continue  # how it ended comes next
+                continue  # its departure, with the cause, comes next
             frame = arrival.frame
             if frame.kind is MessageKind.PROBED:
                 role, evidence = pickle.loads(frame.body)

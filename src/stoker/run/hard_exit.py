@@ -19,7 +19,7 @@ _WAIT_S = 30
 def await_end() -> NoReturn:
     """Waits to be killed together with the program's other processes: a parent that saw this one end would continue."""
     _flush()
-    ctypes.PyDLL(None).sleep(_WAIT_S)  # keeps the interpreter's lock, so that no other thread goes on either
+    ctypes.PyDLL(None).sleep(_WAIT_S)  # keeps the interpreter's lock, so that no other thread runs either
     os._exit(0)
 
 

@@ -45,7 +45,7 @@ def arm() -> None:
     _finder = ImportWatch(_TARGETS, _fire_if_complete)
     _finder.insert()
     if "multiprocessing.forkserver" in command:
-        # Imported here: others do without its `threading`, which costs an interpreter a millisecond.
+        # Imported here: its `threading` costs 1 ms, which other interpreters save.
         from stoker.core.forking import at_fork
 
         # It may preload torch, but only its forks run the program's code.
@@ -79,7 +79,7 @@ def _fire() -> None:
         from stoker.run.run_context import Active
 
         modes.install(Active.from_environment())
-    except Exception as error:  # the program runs on without us, whatever went wrong
+    except Exception as error:  # the program continues without us, whatever went wrong
         _complain(error)
 
 

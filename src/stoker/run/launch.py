@@ -66,7 +66,7 @@ def command_of(
         active = Active(
             settings=settings,
             run_dir=run_folder(settings.report.run_dir, run_id),
-            # Ranks that were started one by one have nothing in common but the folder that they were given.
+            # Ranks that were started one by one have only the given folder in common.
             run_id=run_id if environ.get("WORLD_SIZE", "") in ("", "1") else "",
             program=tuple(program),
             launcher=launcher_of(environ),
@@ -130,8 +130,8 @@ def plain_environment(environ: Mapping[str, str]) -> dict[str, str]:
         plain.pop(name, None)
     _set_path(plain, _other_path(plain))
     if "LC_CTYPE" in plain and _coerced_locale():
-        # Python adds it in the C locale, and a program started with it would no longer see the C locale (PEP 538):
-        # another `sys.flags.utf8_mode` than under plain python.
+        # Python adds it in the C locale, and a program started with it would no longer see the C locale (PEP 538), so
+        # `sys.flags.utf8_mode` would differ from plain python's.
         del plain["LC_CTYPE"]
     return plain
 
@@ -170,7 +170,7 @@ def _coerced_locale() -> bool:
     try:
         at_start = Path("/proc/self/environ").read_bytes()
     except OSError:
-        return False  # no such file system: keep what is there
+        return False  # no such file system: keep the value
     return not any(entry.startswith(b"LC_CTYPE=") for entry in at_start.split(b"\0"))
 
 

@@ -59,7 +59,7 @@ def _is_this_host(address: str) -> bool:
 
 
 def _can_bind(family: int, address: tuple[object, ...]) -> bool:
-    # Only an address of this host can be bound to; a datagram socket on a free port disturbs nobody.
+    # Only an address of this host can be bound; a datagram socket on a free port disturbs no other program.
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind(address)

@@ -69,7 +69,7 @@ class Replayer(Serving):
         patch.remove()
         self.close()
         if not self._count and "torch.distributed.launcher" in sys.modules:
-            return  # torchrun itself: its ranks come to the loaders
+            return  # torchrun itself: its ranks create the loaders
         _say(
             f"stoker: `--replay` names loader {self._replay.loader}, but the program used {self._count} (from 0); "
             "nothing made"
@@ -87,7 +87,7 @@ class Replayer(Serving):
         begun = time.monotonic()
         try:
             made = make_sample(LoaderFeed.program_of(loader), index, seed)
-        except BaseException:  # Ctrl-C in a sample that hangs shows where
+        except BaseException:  # Ctrl-C in a sample that hangs shows where it hangs
             traceback.print_exc()
             end_program(1)
         _say(f"  made in {format_seconds(time.monotonic() - begun)}, and this process is still alive")
@@ -115,7 +115,7 @@ def describe(sample: Any) -> list[str]:
         lines = [*lines[:_MAX_LINES], f"and {len(lines) - _MAX_LINES} more values"]
     try:
         lines.append(f"digest {digest(sample).hex()}")
-    except Exception as error:  # whatever its class does when it is pickled
+    except Exception as error:  # pickling runs the code of its class, which may raise anything
         lines.append(f"no digest: it can't be pickled ({type(error).__name__}: {error})")
     return lines
 

@@ -40,7 +40,7 @@ class Session:
 
     def __init__(self, active: Active, clock: StepClock | None = None) -> None:
         self._active = active
-        # The rank may not be known before the program makes its process group; that of a launcher is known now.
+        # The rank may be unknown until the program makes its process group; a launcher's is known now.
         self._live = LiveLine.on(sys.stderr, os.environ, quiet=active.settings.report.quiet, rank=find_place().rank)
         self._log = RunLog(active.run_dir, self._header)
         self._memory = EventBuffer()
@@ -92,7 +92,7 @@ class Session:
             return
         try:
             self._finish()
-        except Exception as error:  # how the program ends is not ours to change
+        except Exception as error:  # must not change how the program ends
             say(line_of("end of a run", error, "its report is missing"))
 
     def _finish(self) -> None:
@@ -125,7 +125,7 @@ class Session:
     def _report_cache(self) -> None:
         """Records the run's use of the data cache; without records, prints a line."""
         if CACHE_ENV in os.environ:
-            # Imported here: most runs do without.
+            # Imported here: most runs do not need it.
             from stoker.run.caching import report
 
             record = report.used(self.serving.now_s())

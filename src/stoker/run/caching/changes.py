@@ -57,7 +57,7 @@ class Teller:
         try:
             os.close(os.open(f"{self._ledger}.changed-{name}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except OSError:
-            return False  # another one was; or the run has ended, or the disk is full
+            return False  # another process was first; or the run has ended, or the disk is full
         return True
 
 

@@ -50,13 +50,13 @@ def _fire(just_executed: str) -> None:
             from stoker.cache.filesystem import routing
 
             routing.install_from_environment()
-    except Exception as error:  # the program runs on without the cache, whatever went wrong
+    except Exception as error:  # the program continues without the cache, whatever went wrong
         _complain("route reads through the cache", error)
 
 
 def _report() -> None:
     """Prints the result if no report of the run does, in the process that `stoker run` became."""
-    # Most processes cannot be that one, and need not read the text to know: its number is nowhere in it.
+    # Fast path: in most processes, the text does not contain the process id, so it need not be parsed.
     if str(os.getpid()) in os.environ.get(CACHE_ENV, ""):
         try:
             from stoker.run.caching import report

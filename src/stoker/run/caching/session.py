@@ -76,13 +76,13 @@ def usable(settings: CacheSettings) -> tuple[CacheSettings, bool]:
         ConfigError: the cluster's name is invalid, or its workers refuse this secret or certificate.
     """
     wanted = settled(settings)
-    # Opened and closed: what a program would fail on at its first read shows here.
+    # Opened and closed: errors that a program would hit at its first read show here.
     PageStore(Path(wanted.directory), StoreSettings(limit_bytes=wanted.limit_bytes)).close()
     if not wanted.cluster.join:
         return wanted, True
     from stoker.cache.peer_clients import peer_client
 
-    # The processes find the ring beside the pages then.
+    # This also puts the ring next to the pages, where the processes find it.
     client = peer_client(wanted)
     client.check()
     return wanted, client.record is not None
@@ -96,10 +96,10 @@ def install(text: str) -> None:
     """
     told = CacheRun.from_json(text)
     ledger = RunCounts(Path(told.ledger))
-    # Readers of this process count where the whole run does.
+    # Readers of this process count in the run's shared ledger.
     watch.counts = lambda: ledger
     teller = Teller(Path(told.ledger), quiet=told.quiet)
     watch.tell_changed, watch.tell_around = teller.tell, teller.tell_around
-    # Before anything is routed: what fails here leaves the program's reads as they are.
+    # Before anything is routed: a failure here leaves the program's reads unchanged.
     page_store(told.cache)
     routing.install(told.cache)

@@ -258,5 +258,5 @@ def wrap(loader: _Loader) -> _Loader:
             "way; wrap a plain DataLoader over the same dataset instead"
         )
     patch.serve_one(loader, serving_of_process)
-    forget_iterator(loader)  # workers that persist from earlier iterations are torch's
+    forget_iterator(loader)  # workers that persist from earlier iterations belong to torch
     return loader

@@ -87,7 +87,7 @@ def _new(kind: Any, *args: Any, **kwargs: Any) -> Any:
     serving, loader = _serving, args[0] if args else kwargs.get("loader")
     if is_torchs_own() or serving is None or serving.settings.report.off or kind not in _ITERATORS or loader is None:
         return object.__new__(kind)
-    # Python calls the constructor of torch's, and not that of ours, which is of another class.
+    # Python calls the constructor of torch's class, and not that of ours, which is another class.
     return serving.iterate(loader, lambda: object.__new__(kind))
 
 

@@ -108,7 +108,7 @@ class Serving:
                 always=settings.cut.cut == "always",
                 sample=settings.feed.random == "sample",
             )
-        except Exception as error:  # told with the first loader, when there is somebody to tell
+        except Exception as error:  # reported with the first loader
             self._blind = error
             return None
 
@@ -147,7 +147,7 @@ class Serving:
     def _drop_sink(self, sink: Sink, error: Exception) -> None:
         if sink in self._sinks:
             self._sinks.remove(sink)
-            say(line_of(_RECORD, error, _IN_PART))  # it may have been the one that shows such lines
+            say(line_of(_RECORD, error, _IN_PART))  # the failed part may be the one that shows such lines
             self.mishap(_RECORD, error, _IN_PART)
 
     def mishap(self, part: str, error: Exception, consequence: str, loader: int = -1) -> None:
@@ -298,10 +298,10 @@ class LoaderEvents:
         self._serving = serving
         self._feed = feed
         self._next_s = 0.0
-        self._site = serving.sites.get(loader) or call_site(2)  # a loader made before: where it is used
+        self._site = serving.sites.get(loader) or call_site(2)  # a loader made earlier: the site of its use
         self._dataset = type(loader.dataset).__name__
         self._length = length_of(loader)
-        self._batch_size = getattr(loader, "batch_size", None)  # a stand-in of another library has none
+        self._batch_size = getattr(loader, "batch_size", None)  # another library's stand-in has none
         self._declared = loader.num_workers
 
     def opened(self, choice: Choice) -> None:
@@ -397,7 +397,7 @@ class LoaderEvents:
 def length_of(loader: DataLoader[Any]) -> int | None:
     """Batches of an epoch, where the loader knows; the program sees no trace of the question."""
     if is_iterable(loader):
-        return None  # asking would change what torch warns about
+        return None  # looking would change what torch warns about
     try:
         return len(loader)
     except Exception:

@@ -103,7 +103,7 @@ class LoaderClock:
                 counters.starved_steps,
                 counters.starved_s,
                 counters.input_wait_s,
-                0.0,  # h2d_s: where the host waits for a copy, that is part of the step
+                0.0,  # h2d_s: if the host waits for a copy, the wait is part of the step
                 self.compute_s,
                 self.other_s,
                 self.paused_s,
@@ -152,7 +152,7 @@ class LoaderClock:
         since_s = self._since_s
         if since_s is None:
             return
-        _ = self.last  # as it was, before the counters go on
+        _ = self.last  # computed before the counters advance
         length_s = now_s - since_s
         if not self._working:
             self.paused_s += length_s
@@ -232,7 +232,7 @@ class StepClock:
         """The program gets a batch."""
         thread = self._thread()
         self._current = clock = self.of(feed)
-        now_s = self._now_s()  # as late as can be
+        now_s = self._now_s()  # as late as possible
         thread.leave(now_s)
         clock.delivered(now_s, thread.inside_s)
 

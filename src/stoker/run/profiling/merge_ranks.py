@@ -125,7 +125,7 @@ def gpu_named(name: str, known: Iterable[str]) -> str:
     All words of the catalogue's name must be in the GPU's own, the form of the board only where that tells one.
     """
     words = set(re.split(r"[^A-Z0-9]+", name.upper()))
-    # The board for servers of H100 calls itself by its memory.
+    # The H100's server board (SXM) is named by its memory type.
     own = {form for form, marks in _FORMS.items() if any(word.startswith(marks) for word in words)}
     fitting: list[tuple[bool, int, str]] = []
     for each in known:

@@ -43,7 +43,7 @@ class Sampler:
             return
         self.active = True
         if not has_compiled():
-            # Compiled code is guarded by the hooks that were there: new ones would have it compiled again.
+            # Compiled code is guarded by the hooks at its compilation: new hooks would cause a recompilation.
             self._ranges.install()
 
     def stop(self) -> None:
@@ -114,8 +114,8 @@ class ModuleRanges:
         self._open.append((module, opened))
 
     def _leave(self, module: nn.Module, _: Any, __: Any) -> None:
-        # Only the innermost can be left: a module whose forward pass was cut short by an exception that the program
-        # caught has been left by ``always_call``.
+        # Only the innermost module can end here: one whose forward pass was cut short by an exception that the program
+        # caught was ended by ``always_call``.
         if self._open and self._open[-1][0] is module:
             self._open.pop()[1].__exit__(None, None, None)
 

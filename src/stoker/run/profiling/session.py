@@ -66,7 +66,7 @@ class ProfileSession:
         if self._finished:
             return
         if self._schedule is None or by_optimizer != self._by_optimizer:
-            # Batches counted until an optimizer stepped after all: begin anew.
+            # Batches counted until an optimizer stepped after all: start over.
             self._sampler.drop()
             self._watch.sampling = False
             self._by_optimizer, self._usage = by_optimizer, None
@@ -111,14 +111,14 @@ class ProfileSession:
         if self._serving is None:
             self._watch.remove()
         else:
-            self._watch.end()  # served loaders go on with the clock
+            self._watch.end()  # served loaders keep using the clock
         if not self._watch.marks:
             return  # a launcher, or another process that does not train
         if self._serving is not None and complete and self._options.then == "stop":
             self._serving.finish()  # before the record, whose reader ends all processes
         try:
             self._write(self._record(complete=complete, outcome=outcome, usage=usage))
-        except Exception as error:  # a full disk must not change how the program goes on
+        except Exception as error:  # a full disk must not change how the program continues
             say(f"what was measured could not be written: {type(error).__name__}: {error}")
 
     def _used(self) -> Usage:
@@ -165,7 +165,7 @@ class ProfileSession:
             modules=sampled.modules,
             operators=sampled.operators,
             loader=loader,
-            # Other ranks of this machine have cores of their own.
+            # Other ranks of this machine have separate cores.
             usage=usage if place.local_world_size == 1 else msgspec.structs.replace(usage, others_s=0.0),
             optimizers=len(watch.optimizers),
             notes=notes,

@@ -219,7 +219,7 @@ class StepRecorder(StepClock):
 
     def stepped(self, optimizer: Any) -> None:
         """It has made the step."""
-        if self._clocks:  # else nothing is served, and nobody asks when it was
+        if self._clocks:  # otherwise no loader is served, and the time is not needed
             super().stepped(optimizer)
         if not self._recording:
             return

@@ -31,7 +31,7 @@ def read_trace(events: list[Any]) -> ProfilerTrace:
             continue
         thread = event.start_thread_id()
         if event.is_async() or thread != event.end_thread_id():
-            # An exchange that threads of the process group carry out; other asynchronous ranges overlap as they like.
+            # An exchange that the process group's threads carry out; other asynchronous ranges may overlap arbitrarily.
             if label_of_operator(name) == "communication":
                 exchanges.append((start, end))
             continue

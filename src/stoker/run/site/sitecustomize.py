@@ -17,7 +17,7 @@ if os.environ.get("STOKER_ACTIVE"):
         from stoker.run import hook
 
         hook.arm()
-    except Exception:  # another interpreter, without stoker or too old for it: not ours to serve
+    except Exception:  # another interpreter, without stoker or too old for it: not served
         pass
 
 if os.environ.get("STOKER_CACHE_RUN") or os.environ.get("STOKER_CACHE_INSTALL"):
