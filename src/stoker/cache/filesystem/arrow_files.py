@@ -55,7 +55,7 @@ class ParquetFile(CachedFile):
         """Fetches the chunks of this read, and those that the next reads most likely need."""
         if self._chunks is None:
             if start + size + _FOOTER_BYTES >= self._snapshot.size:
-                return  # it reads the footer, and so shall we once it goes on
+                return  # this read covers the footer; we read that at the next one
             self._chunks = self._read_chunks()
         now = touched(self._chunks, start, start + size)
         if not now:
@@ -75,7 +75,7 @@ class ParquetFile(CachedFile):
             try:
                 return chunks_of(pq.read_metadata(file))
             except (pa.ArrowException, OSError):
-                return []  # encrypted, or not Parquet after all: read as it comes
+                return []  # encrypted, or not Parquet after all: read on demand
 
 
 def open_file(filesystem: StokerFileSystem, path: str) -> Any:

@@ -17,7 +17,7 @@ from stoker.cache.filesystem.unrouted import note_made
 CLASSES: dict[str, Any] = {
     name: vars(pafs)[name]
     for name in ("S3FileSystem", "GcsFileSystem", "AzureFileSystem", "HadoopFileSystem")
-    if name in vars(pafs)  # pyarrow is built without some
+    if name in vars(pafs)  # some builds of pyarrow lack some
 }
 """pyarrow's own, by name."""
 
@@ -78,7 +78,7 @@ def front(name: str, route: Callable[[dict[str, Any]], Any], from_uri: Any) -> A
 
     class Front(own_type):
         def __call__(self, *args: Any, **options: Any) -> Any:
-            # Only S3 has a first argument that it takes by place.
+            # Only S3 takes its first argument by position.
             given = {**dict(zip(("access_key",), args, strict=False)), **options}
             routed = route(given) if self is made_class and len(args) < 2 else None
             if routed is not None:

@@ -116,7 +116,7 @@ def copy_out(filesystem: Any, path: str, local: Any, callback: Any, outfile: Any
     """
     callback = callback or DEFAULT_CALLBACK
     outfile = local if outfile is None and bool(isfilelike(local)) else outfile
-    # The description is that with which the file is opened: the store is asked once.
+    # Opening the file uses the same metadata: the store gets one request.
     if outfile is None and filesystem.info(path)["type"] == "directory":
         os.makedirs(local, exist_ok=True)
         return
@@ -154,5 +154,5 @@ def _tried(call: Callable[[], Any], raises: bool) -> Any:
 
 @per_process
 def _pool() -> ThreadPoolExecutor:
-    # Its own: these threads wait for those that fetch, and must not take their places.
+    # A separate pool: these threads wait for those that fetch, and must not take their places.
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="stoker-cat")

@@ -87,12 +87,12 @@ class _PageReader(io.RawIOBase):
         view = buffer if buffer.__class__ is memoryview and buffer.format == "B" else memoryview(buffer).cast("B")
         start, fill_bytes = self.position, self._fill_bytes
         if start != self._behind:
-            # A jump: no more than is wanted now, up to the end of its last piece, whose checksum is compared anyway.
+            # A jump: only the wanted bytes, up to the end of their last piece, whose checksum is compared anyway.
             wanted = self.wanted
             fill_bytes = wanted + -(start + wanted) % PIECE_BYTES if wanted is not None and wanted > 0 else BUFFER_BYTES
         if fill_bytes < len(view) <= BUFFER_BYTES:
             view = view[:fill_bytes]
-            fill_bytes *= 4  # what goes on is read in order again
+            fill_bytes *= 4  # reads that continue here are in order again
         self._fill_bytes = fill_bytes
         if self._whole is not None and self._whole.read_known(start, view):
             counts, done = self.reader.counts, len(view)
@@ -157,7 +157,7 @@ class _PageReader(io.RawIOBase):
         if length < len(view):
             view = view[:length]
         large = self._large
-        # What is here as a whole is not read ahead.
+        # No read-ahead for an object that is cached as a whole.
         if not (self._is_steered or (large is not None and large.is_complete)):
             moved = self._window.read(start // PAGE_BYTES, (start + length - 1) // PAGE_BYTES)
             if moved is not self._window:
@@ -170,14 +170,14 @@ class _PageReader(io.RawIOBase):
             counts.asked_bytes += done
             counts.hit_bytes += done
         if done < length:
-            self._large = None  # its file may have been given up; the next move looks for it
+            self._large = None  # its file may have been evicted; the next move looks for it
             self._read_pages(start + done, view[done:])
         self.position = start + length
         return length
 
     def _read_pages(self, start: int, part: memoryview) -> None:
         first, last = start // PAGE_BYTES, (start + len(part) - 1) // PAGE_BYTES
-        # Most reads are of one page, and it is cached.
+        # Fast path: most reads are of one page that is cached.
         if (
             first < last or self._pending or self._held
             or not self.reader.read_one(self.snapshot, first, start - first * PAGE_BYTES, part)
@@ -218,7 +218,7 @@ class _PageReader(io.RawIOBase):
         self._held = {index: self._held[index] for index in kept}
         self._pending = {index: future for index, future in self._pending.items() if not future.done()}
         wanted = [index for index in pages if index not in self._pending and index not in self._held]
-        # What is left out is fetched when it is read.
+        # Pages beyond the share are fetched when they are read.
         self._ask(wanted[: max(0, self._share() - self.num_ahead)], PARALLEL)
 
     def _share(self) -> int:
@@ -232,7 +232,7 @@ class _PageReader(io.RawIOBase):
     def num_ahead(self) -> int:
         """Pages ahead of the reader, in flight or in memory."""
         if not self._asking.is_here:
-            return 0  # the parent's: a forked child has none of its threads, and shares its memory
+            return 0  # the parent's: a forked child has none of the parent's threads, and shares its memory
         return len(self._held) + sum(not future.done() for future in list(self._pending.values()))
 
     def _ask(self, pages: Sequence[int], parallel: int) -> None:
@@ -248,9 +248,9 @@ class _PageReader(io.RawIOBase):
     def _ahead(self, index: int) -> memoryview | None:
         """A page that was read ahead and that the page store did not take."""
         future = self._pending.pop(index, None) if self._pending else None
-        # A forked child has the parent's futures and none of its threads.
+        # A forked child has the parent's futures, but none of its threads.
         if future is not None and self._asking.is_here and not future.cancelled():
-            future.exception()  # a failure shows when the page is read for now
+            future.exception()  # a failure shows when the page itself is read
         return self._held.get(index)
 
     def _hold_ahead(self, index: int, data: memoryview) -> None:

@@ -43,7 +43,7 @@ class Routed(AbstractFileSystem):
         options = {name: value for name, value in options.items() if name not in _NOT_OF_THE_STORE}
         cached = StokerFileSystem(self.routed_protocol, options, cache_settings=routing.cache if routing else None)
         if unnamed(options, cached.target_class) and (connect := getattr(cached.target, "connect", None)) is not None:
-            connect()  # what it hands on to a library shows there, and not where nothing is asked of the store
+            connect()  # options that the class passes to a library are checked only when it connects
         return cached
 
     def info(self, path: str, **kwargs: Any) -> Any:
@@ -129,7 +129,7 @@ def _written(name: str) -> Any:
         try:
             return getattr(self.stoker, name)(*args, **kwargs)
         finally:
-            # Of the store's own class, which the program may have listed with.
+            # The listing cache of the store's own class, with which the program may have listed.
             super(Routed, self).invalidate_cache()
 
     return functools.update_wrapper(method, getattr(StokerFileSystem, name))

@@ -88,7 +88,7 @@ def _is_for(rule: Rule, protocol: str) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    # `routed_s3` and its like: where fsspec imports the classes from, and where pickles of their instances find them.
+    # `routed_s3` and the like: fsspec imports the classes from here, and pickles of their instances find them here.
     if name.startswith("routed_"):
         return routed_class(name.removeprefix("routed_"))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

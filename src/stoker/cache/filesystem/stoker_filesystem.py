@@ -78,7 +78,7 @@ class StokerFileSystem(ChainedFileSystem):
         self.pages = page_store(settings)
         peers = None
         if settings.cluster.join:
-            # Imported here: it takes a quarter of what importing the cache takes, and most programs join nothing.
+            # Imported here: it takes a quarter of the cache's import time, and most programs join no cluster.
             from stoker.cache.peer_clients import peer_client
 
             peers = peer_client(settings)
@@ -133,7 +133,7 @@ class StokerFileSystem(ChainedFileSystem):
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """Bytes of a file; negative positions count from its end."""
-        if kwargs:  # a version, say: only the store's own filesystem knows what they mean
+        if kwargs:  # a version, say: only the store's own filesystem knows their meaning
             return self.target.cat_file(self._strip(path), start=start, end=end, **kwargs)
         return self.reader.read(self._strip(path), start, end)
 
@@ -248,7 +248,7 @@ class StokerFileSystem(ChainedFileSystem):
         wrote()
         options.pop("cache_type", None)
         if self.spec.protocol == "memory" and "w" in mode:
-            # Its files are in place as soon as they are opened.
+            # Its files are visible as soon as they are opened.
             spooled = SpooledWrite(lambda data: self.target.pipe_file(path, data), autocommit=autocommit)
             return WritingFile(spooled, path, mode, wrote)
         is_local = self.spec.protocol in ("file", "local")
@@ -307,7 +307,7 @@ class StokerFileSystem(ChainedFileSystem):
         super().invalidate_cache(path)
         self.reader.wrote_below("" if path is None else self._strip(path))
 
-    # Writing: passed through; nothing is cached of written bytes
+    # Writing: passed through; written bytes are not cached
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         """Writes an object."""

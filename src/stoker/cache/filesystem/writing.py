@@ -200,7 +200,7 @@ class WritingCompressed(io.BufferedIOBase):
         try:
             self.compressor.close()
         except (ValueError, OSError):
-            pass  # its last bytes have nowhere to go
+            pass  # its last bytes cannot be written
 
 
 class SpooledWrite(io.BufferedIOBase):
@@ -261,7 +261,7 @@ class SpooledWrite(io.BufferedIOBase):
 
 def _give_up(file: Any) -> None:
     if isinstance(file, AbstractBufferedFile):
-        # Closed first: whoever closes the file later, the garbage collector for one, must not complete the upload.
+        # Closed first: a later close, for instance by the garbage collector, must not complete the upload.
         file.closed = True
     if hasattr(file, "discard"):
         file.discard()

@@ -31,7 +31,7 @@ THREADS = 2 * PARALLEL
 class FoundPage(Protocol):
     """What a lookup in the page store says of a page."""
 
-    # ruff: noqa: D102 - as the page store says it
+    # ruff: noqa: D102 - documented in the page store
     @property
     def version(self) -> int: ...
     @property
@@ -45,7 +45,7 @@ class FoundPage(Protocol):
 class Told(Protocol):
     """Another node's metadata of an object: a part of :class:`~stoker.cache.object_metadata.Description`."""
 
-    # ruff: noqa: D102 - as the node says it
+    # ruff: noqa: D102 - documented in the node
     @property
     def version(self) -> Version: ...
     @property
@@ -153,7 +153,7 @@ class PageFetcher:
         elif self.peers is None:
             self._fill(snapshot, run, deliver)
         else:
-            # Not the lock of filling: a worker that keeps its pages in this very directory takes that one.
+            # Not the lock for filling: a worker that keeps its pages in this very directory takes that one.
             with self._locked(snapshot, run, lambda key: key[::-1]):
                 missing = self._without_kept(snapshot, run, deliver)
                 self._fill(snapshot, self._fetch_from_peers(self.peers, snapshot, missing, deliver), deliver)
@@ -167,7 +167,7 @@ class PageFetcher:
     @contextlib.contextmanager
     def _locked(self, snapshot: Snapshot, pages: Sequence[int], lock_of: Callable[[bytes], bytes]) -> Generator[None]:
         with contextlib.ExitStack() as stack:
-            # Ascending, as every process does it: nobody waits for one who waits for him.
+            # Every process locks in ascending order, so none deadlock.
             for index in pages:
                 stack.enter_context(self.pages.filling(lock_of(snapshot.name.key(index))))
             yield
@@ -208,7 +208,7 @@ class PageFetcher:
         for index, buffer, has_come in zip(pages, buffers, came, strict=True):
             if has_come:
                 self.counts.peer_bytes += len(buffer)
-                if not self._is_kept(snapshot, index):  # else by a worker of this directory
+                if not self._is_kept(snapshot, index):  # kept already if a worker shares this directory
                     self.keep(snapshot, index, buffer)
                 deliver(index, buffer)
         return [index for index, has_come in zip(pages, came, strict=True) if not has_come]

@@ -59,7 +59,7 @@ class ReadaheadState(NamedTuple):
         ahead = min(self.ahead, most)
         end = min(size_pages, self.page + 1 + ahead)
         start = max(self.asked, self.page + 1)
-        # By halves, so that a window that moves by one page does not make requests of one page each.
+        # In halves, so that a window that moves by one page does not cause requests of one page each.
         if end - start < ahead // 2 and end < size_pages:
             return range(start, start)
         return range(start, max(start, end))

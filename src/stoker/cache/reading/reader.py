@@ -126,7 +126,7 @@ class Reader:
             return self._ask(name, number, rule, singly=True)
         if (known := self._known(name, number, rule)) is not None:
             return known
-        # Of many processes that open an object at once, one asks and is connected; the others read its answer.
+        # If many processes open an object at once, one connects and asks the store; the others read its answer.
         with self.pages.filling(name.key(DESCRIPTION)):
             return self._known(name, number, rule) or self._ask(name, number, rule, singly=False)
 
@@ -252,10 +252,10 @@ class Reader:
         try:
             self.pages.drop(key, *map(name.key, pages_of(0, max([*known, 1]))))
         except CacheBusyError:
-            pass  # what stays is used no longer than the path's rule lets it be
+            pass  # pages that stay are used no longer than the path's rule allows
 
     def _in_child(self) -> None:
-        self._namespace = ""  # what a process has in memory is its own
+        self._namespace = ""  # objects in a process's memory are private to it
 
     def name(self, path: str) -> ObjectName:
         """Name of the object at a path of this store."""
@@ -293,7 +293,7 @@ class Reader:
             snapshot, given = self._first_snapshot(name, number, rule, start, end)
             return self._slice(snapshot, start, end, given)
         except SourceChangedError:
-            # Nothing was returned yet, so the call may as well be one for the new version.
+            # Nothing has been returned yet, so the call may as well return the new version.
             return self._slice(self.snapshot(name.path, ask=True), start, end)
 
     def _slice(self, snapshot: Snapshot, start: int | None, end: int | None, given: Given | None = None) -> bytes:
@@ -303,7 +303,7 @@ class Reader:
         if last <= first:
             return b""
         if given and (page := given.get(0)) is not None and last <= len(page):
-            # It was kept a moment ago, with the time of the same answer.
+            # No confirmation: the page was stored a moment ago, with the time of the same answer.
             self.counts.asked_bytes += last - first
             return bytes(page[first:last])
         data = filled(last - first, lambda buffer: self.read_into(snapshot, first, buffer, given))

@@ -53,7 +53,7 @@ class Writes:
         with self._lock:
             self._any = True
             if path not in times and len(times) >= most:
-                # Rather asking the store once more than growing for ever.
+                # Better to ask the store once more than to grow for ever.
                 self._all = self._clock()
                 self._paths.clear()
                 self._trees.clear()

@@ -82,7 +82,7 @@ class Listings:
                 listed_at = self._clock()
                 try:
                     folder.versions = source.versions(name, MOST_OBJECTS)
-                except Exception:  # who may read objects is often not allowed to list them
+                except Exception:  # permission to read objects often comes without permission to list them
                     folder.asked = -ASKED_UNLISTED
                     return None
                 folder.asked, folder.listed_at = 0, listed_at

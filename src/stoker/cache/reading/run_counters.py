@@ -81,7 +81,7 @@ def _claim_row(path: Path) -> Any:
     try:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
     except OSError:
-        return [0] * len(FIELDS)  # the run has reported already: what follows is counted for nobody
+        return [0] * len(FIELDS)  # the run has reported already: later reads count nowhere
     try:
         os.write(fd, bytes(_ROW_BYTES))
         end = os.lseek(fd, 0, os.SEEK_CUR)
@@ -109,9 +109,9 @@ def create_ledger(directory: Path, name: str) -> Path:
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.lstat().st_uid != os.geteuid():
-            return path  # whoever made it could take the file for another one
+            return path  # its owner could replace the file
         for old in folder.iterdir():
-            with contextlib.suppress(OSError):  # another launcher did it
+            with contextlib.suppress(OSError):  # another launcher deleted it
                 if time.time() - old.stat().st_mtime > _OLD_S:
                     old.unlink()
         path.touch(mode=0o600)

@@ -107,7 +107,7 @@ class WholeObject:
             return
         with self._pages.filling(self.snapshot.name.key(WHOLE)):
             self.ahead(end)
-            # By then all of its requests are under way, and found to be so by the others.
+            # The lock is held until all requests are under way, so that other processes find them.
             self.wait(0, min(self.size, 1))
 
     def wait(self, start: int, end: int) -> memoryview:
@@ -156,7 +156,7 @@ class WholeObject:
             try:
                 fd = os.open(self.large.path, os.O_RDONLY | os.O_CLOEXEC) if self._has_room(self.large) else -1
             except OSError:
-                fd = -1  # it went between the two calls
+                fd = -1  # evicted between the two calls
             if fd < 0:
                 self.large = None
             else:
@@ -173,7 +173,7 @@ class WholeObject:
             return
         missing = [index for index in run if not self._is_here(index)]
         if self.large is not None:
-            # The file says that it has them, and what it has cannot be used.
+            # The file claims to have them, but its bytes are unusable.
             self._damaged.update(filter(self.large.has, missing))
         self._tell([index for index in run if index not in missing], False)
         if missing and not self.snapshot.rule.cached:

@@ -27,7 +27,7 @@ class TokenBucket:
     _at: float | None = None
 
     def _refill(self, now: float) -> None:
-        # A clock that was set back adds nothing.
+        # A clock that was set back adds no tokens.
         passed_s = 0.0 if self._at is None else max(0.0, now - self._at)
         self.tokens = min(self.burst, self.tokens + passed_s * self.rate_per_s)
         self._at = now
@@ -82,7 +82,7 @@ class StoreBudget:
     def spend(self, requests: int, now: float) -> float:
         """Takes ``requests`` and says how long to wait before sending them (seconds, at most ``deadline_s``)."""
         wait_s = self._bucket.wait_s(requests, now)
-        # Taken in any case: who comes later waits for what was spent ahead, as far back as one deadline.
+        # Always taken: later requests wait for tokens spent in advance, at most those of one deadline.
         floor = -self._bucket.rate_per_s * self.deadline_s
         self._bucket.tokens = max(floor, self._bucket.tokens - requests)
         if wait_s == 0.0:

@@ -175,7 +175,7 @@ class PeerClient:
             return None  # another thread was faster
         except (ClusterError, WireError):
             if channel is not None:
-                channel.close()  # kept for too long: the long way tries again, and judges
+                channel.close()  # idle for too long: the slow path retries, and judges the worker
             return None
         self._hedging.count()
         self.counts.ranges += 1
@@ -398,7 +398,7 @@ class PeerClient:
 
     def _note_hot(self, name: ObjectName, agreed: Agreed) -> None:
         if not agreed.hot or self._ring is None or len(self._ring.members) < 2:
-            return  # nobody else has copies
+            return  # no other worker has copies
         self._lanes = Lanes()
         for page, copies in agreed.hot:
             self._announced.tell((name, page // CHUNK_PAGES), copies, time.monotonic())
@@ -509,7 +509,7 @@ class PeerClient:
                 self._membership.learn(decode_record(frame.body, f"ring of {member.id}"))
             self._pool.give(member, channel)
         except (ClusterError, WireError):
-            channel.close()  # the next answer tells of the epoch again
+            channel.close()  # the next answer repeats the epoch
 
     def _question(self, member: Member, question: Message) -> Message | None:
         """A worker's answer to a short question; None if it is lost."""

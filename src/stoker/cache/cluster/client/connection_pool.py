@@ -283,7 +283,7 @@ class ConnectionPool:
                 self._try(member)
             with self._lock:
                 waits = [wait_s for one in self._breakers.values() if (wait_s := one.next_probe_s(now)) is not None]
-                if not waits:  # all answer
+                if not waits:  # all members answer
                     self._prober = None
                     return
             self._wake.wait(min(REFRESH_S, max(0.02, min(waits))))

@@ -62,7 +62,7 @@ class Gathering:
     def hedge(self, slow: RangeRequest, replica: Member) -> None:
         """Requests the same parts from a replica into separate buffers, racing the slow worker."""
         copies = [Part(number, part.start, memoryview(bytearray(len(part.target)))) for number, part in _open(slow)]
-        # A version that the caller did not name may not be settled by a replica that knows an older one.
+        # If the caller named no version, a replica that knows an older one must not decide it.
         if slow.agreed.digest is None or not copies:
             return
         self._slow = slow
@@ -135,7 +135,7 @@ class Gathering:
             return
         if winner is hedge:
             if any(part.state is not PartState.DONE for part in hedge.parts):
-                self._hedge = None  # the replica does not have it: the slow worker is waited for
+                self._hedge = None  # the replica does not have it: wait for the slow worker
                 return
             for copy in hedge.parts:
                 part = slow.parts[copy.number]

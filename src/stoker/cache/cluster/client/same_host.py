@@ -80,7 +80,7 @@ class SameHost:
                 if entry is not None and entry.version == digest and store.read_into(key, entry, start, into):
                     return True
             except OSError:
-                continue  # a broken disk is the worker's to tell of
+                continue  # the worker reports a broken disk
         return False
 
     def close(self) -> None:
@@ -99,4 +99,4 @@ def _open(root: str) -> PageStore | None:
             return None
         return PageStore(path)
     except (OSError, ValueError, CacheError):
-        return None  # asked for through the socket, as others are
+        return None  # requested through the socket, like others

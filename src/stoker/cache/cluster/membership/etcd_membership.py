@@ -199,7 +199,7 @@ class EtcdMembership:
             if self._etcd.swap(self._prefix + "ring", item.revision if item else 0, following.encode()):
                 self._known.learn(following)
                 return
-            self._ended.wait(random.uniform(0.0, 0.05))  # others are at it: let them
+            self._ended.wait(random.uniform(0.0, 0.05))  # other processes are writing: let them finish
         raise MembershipError(f"`ring` in etcd kept changing over {_ATTEMPTS} attempts to update it")
 
     def _put_back(self) -> None:
@@ -217,6 +217,6 @@ class EtcdMembership:
             try:
                 member = decode_member(item.value)
             except msgspec.MsgspecError:
-                continue  # somebody else's key: it is no worker
+                continue  # a foreign key: not a worker
             members[member.id] = member
         return tuple(members[name] for name in sorted(members))

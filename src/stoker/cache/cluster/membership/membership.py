@@ -79,7 +79,7 @@ class KnownRecord:
         try:
             return decode_record(self._path.read_bytes(), str(self._path))
         except (OSError, MembershipError):
-            return None  # none yet, or of another release: the source has a better one
+            return None  # none yet, or another release's: the source has a better one
 
     def learn(self, record: RingRecord, *, authority: bool = False) -> None:
         """Keeps a record if it is newer, or if it comes from the authority and differs."""

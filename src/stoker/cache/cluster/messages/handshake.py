@@ -165,5 +165,5 @@ def _refuse(channel: NodeChannel, text: str, reason: Reason = Reason.NOT_AUTHENT
     try:
         channel.send(Refused(reason, text))
     except PeerLostError:
-        pass  # it did not wait for the answer
+        pass  # the peer did not wait for the answer
     return PeerRefusedError(f"`client` refused: {text}")

@@ -151,7 +151,7 @@ class Fills:
                 error = NotServed(Reason.NOT_FOUND)
             except SourceChangedError:
                 error = NotServed(Reason.CHANGED)
-            # A task boundary: whatever the store's library raises, the client is told, and reads by itself.
+            # A task boundary: whatever the store's library raises, the client gets an answer and reads by itself.
             except Exception:
                 self.failures += 1
                 error = NotServed(Reason.STORE_FAILED)
@@ -202,7 +202,7 @@ class Fills:
             raise NotServed(Reason.MALFORMED)
         key = name.key(index)
         life = PageLife.PINNED if pin else rule.life if self._owns(name, index) else PageLife.COPY
-        with self._pages.filling(key):  # another process on the same directory may be at it
+        with self._pages.filling(key):  # another process on the same directory may be filling it
             entry = self._pages.lookup(key)
             if entry is not None and entry.version == version.digest:
                 data = bytearray(entry.length)

@@ -143,6 +143,6 @@ class Hits:
                 return None
             if len(recent.pages) >= _KEPT:
                 recent.pages.clear()
-            # May be kept: the store compares what it finds at a place with key and version.
+            # Safe to keep: when reading, the store checks the entry's place against key and version.
             found = recent.pages[page] = key, entry
         return found

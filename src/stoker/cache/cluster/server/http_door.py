@@ -93,7 +93,7 @@ class Door:
         tls = None if settings.certificate is None else worker_context(settings.certificate)
         self._server = _Server((settings.host, settings.port), self)
         if tls is not None:
-            # The handshake is the answering thread's, with its time-out.
+            # The answering thread makes the handshake, with its own time-out.
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_STOP_POLL_S,), name="stoker-http", daemon=True

@@ -81,7 +81,7 @@ def door_process(plan: DoorPlan) -> Generator[str]:
 
 
 def _serve(plan: DoorPlan, pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the worker's: while it drains, the door says so
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker handles Ctrl-C: while it drains, the door reports that
     client = PeerClient(plan.client)
     try:
         door = Door(plan.settings(), client, lambda: client.status(plan.node))
@@ -91,6 +91,6 @@ def _serve(plan: DoorPlan, pipe: Connection) -> None:
     door.start()
     pipe.send((door.address, ""))
     with contextlib.suppress(EOFError, OSError):
-        pipe.recv()  # ends with the worker, also when that is killed
+        pipe.recv()  # returns when the worker ends, even if it is killed
     door.close()
     client.close()

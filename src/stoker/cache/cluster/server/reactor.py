@@ -213,8 +213,8 @@ class Reactor:
                     return False
             connection.used_at = time.monotonic()
         except (PeerLostError, WireError):
-            return False  # a thread finds it as well, and says so
-        except Exception:  # a connection's boundary: the others go on
+            return False  # a thread runs into it as well, and reports it
+        except Exception:  # a connection's boundary: the others continue
             self.faults += 1
             channel.shut()
             return False
@@ -249,8 +249,8 @@ class Reactor:
             self._complain(connection.channel, str(error))
             stays = False
         except (PeerLostError, PeerRefusedError):
-            stays = False  # it left, or has been told
-        except Exception:  # a connection's boundary: counted, and the others go on
+            stays = False  # the client left, or was refused
+        except Exception:  # a connection's boundary: counted, and the others continue
             self.faults += 1
             stays = False
         if stays:
@@ -283,7 +283,7 @@ class Reactor:
         try:
             channel.send(Refused(Reason.MALFORMED, text))
         except PeerLostError:
-            pass  # it did not wait for the answer
+            pass  # the client did not wait for the answer
 
     def _answer(self, connection: Connection) -> bool:
         """Answers requests as long as they are large or come quickly; False when the client has left."""

@@ -313,7 +313,7 @@ class Server:
             except OSError:
                 if not self._listeners or listener.fileno() < 0 or self.draining:
                     return  # closed
-                time.sleep(0.05)  # out of descriptors: what is open goes on
+                time.sleep(0.05)  # out of descriptors: open connections continue
                 continue
             if len(self._connections) >= self.settings.max_connections:
                 sock.close()

@@ -219,7 +219,7 @@ class PageServing:
             for piece in pieces_of(number, asked) if asked.start + asked.length <= version.size else (None,):
                 if piece is None or not self._hit(out, name, version.size, digest, piece):
                     out.clear()
-                    recent.told.clear()  # what was to be told was not sent
+                    recent.told.clear()  # the announcement was not sent
                     return False
         for asked in request.ranges:
             counts.hit(asked.length)
@@ -356,7 +356,7 @@ class PageServing:
         while missing or waiting:
             while missing and len(waiting) < _AHEAD:
                 piece = missing.popleft()
-                # An earlier piece of the same page may have brought it.
+                # An earlier piece of the same page may have filled it.
                 if piece.number in failed or (not pin and self._hit(out, name, version.size, digest, piece)):
                     continue
                 waiting.append((piece, self._fills.page(mount, name, piece.page, version, copy=copy, pin=pin)))

@@ -100,7 +100,7 @@ def run_worker(
         ending.set()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    # A signal may interrupt any thread, and this one, which is to act on it, would sleep on.
+    # A signal may interrupt any thread, and this one, which has to act on it, would keep sleeping.
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     wakeup = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
@@ -110,7 +110,7 @@ def run_worker(
         with _Opened(settings, pages, mounts, directories) as server:
             server.start()
             gc.collect()
-            gc.freeze()  # what was imported stays; looking through it (68,000 objects: tens of ms) would hold up hits
+            gc.freeze()  # imported objects stay; collecting among them (68,000 objects: tens of ms) would delay hits
             if ready is not None:
                 ready(server)
             while not ending.is_set():
