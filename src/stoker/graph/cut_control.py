@@ -360,7 +360,7 @@ class Cutter:
         """Chooses a cut from enough recorded steps."""
         earlier, doubted = variant.recording, variant.doubted
         recording = merge(variant.traces)
-        if earlier is not None and doubted is not None and earlier.paths == recording.paths:  # the call is another
+        if earlier is not None and doubted is not None and earlier.paths == recording.paths:  # the call changed
             self._know(variant, earlier)
             self._doubt(variant, doubted)
             return
@@ -375,7 +375,7 @@ class Cutter:
         self._choose(variant)
 
     def _doubt(self, variant: _Variant, number: int) -> None:
-        """Later steps do not make a call as recorded."""
+        """Marks a call that later steps do not make as recorded."""
         assert variant.recording is not None
         graph = variant.recording.graph
         graph.nodes[number].state = "later steps compute it differently, or not at all"
@@ -383,7 +383,7 @@ class Cutter:
         self._revise(variant)
 
     def _record_again(self, variant: _Variant, doubted: int) -> None:
-        """The program is in another phase, or a call of it is another from now on."""
+        """Records again: the program is in another phase, or one of its calls has changed."""
         variant.doubted, variant.phase, variant.plan = doubted, VariantPhase.RECORDING, None
         variant.traces.clear()
         self._send()
@@ -437,7 +437,7 @@ class Cutter:
         leaves = leaves_of(prepared.batch)
         signature = signature_of(leaves)
         if variant is None or variant.substitution is None or signature != variant.substitution.recording.signature:
-            known = self._variants.get(signature)  # of a plan that is not used any more
+            known = self._variants.get(signature)  # prepared for a plan that is no longer used
             if known is not None:
                 self._follow(known, prepared.batch, leaves)
             return
@@ -553,9 +553,9 @@ def _leaves_of(step: PlannedCall) -> Iterator[Argument]:
 
 def measure_bandwidth() -> float:
     """Bytes a second that one core copies from and to memory that no cache holds, as batches go through slots."""
-    source = np.ones(_PROBE_BYTES, np.uint8)  # not torch's copy: it takes all cores, and hangs in a child of a fork
+    source = np.ones(_PROBE_BYTES, np.uint8)  # not torch's copy, which takes all cores and hangs in a forked child
     target = np.empty_like(source)
-    np.copyto(target, source)  # gets the target's memory
+    np.copyto(target, source)  # makes the kernel allocate the target's pages
     begun = time.perf_counter()
     np.copyto(target, source)
     return source.nbytes / (time.perf_counter() - begun)

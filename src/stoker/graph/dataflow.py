@@ -33,7 +33,7 @@ class Form(enum.Enum):
     """``payload`` is three arguments: start, stop, step."""
 
 
-class Argument(NamedTuple):  # as Value: made for every recorded call, while the program waits
+class Argument(NamedTuple):  # a tuple like Value: made for every recorded call, while the program waits
     """One argument of a call; a tree where lists, tuples or slices are nested."""
 
     form: Form

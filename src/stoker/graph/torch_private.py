@@ -104,7 +104,7 @@ def versions_of(tensors: list[torch.Tensor]) -> list[int]:
     """Versions of several tensors, as :func:`version_of` gives one."""
     try:
         return [tensor._version for tensor in tensors]
-    except RuntimeError:  # one of inference mode
+    except RuntimeError:  # an inference tensor
         return [version_of(tensor) for tensor in tensors]
 
 

@@ -154,7 +154,7 @@ def _take(folder: Path, header: RunHeader) -> tuple[Path, int | None]:
         fd = _open_alone(folder / events_name(header.rank))
         if fd is None or not had_records:
             return folder, fd
-        os.close(fd)  # of an earlier process of this run, which has ended
+        os.close(fd)  # the records are of an earlier process of this run, which has ended
         folder = first.with_name(f"{first.name}-{number}")
     raise AssertionError  # there is always a next number
 
@@ -169,7 +169,7 @@ def _open_alone(path: Path) -> int | None:
         os.close(fd)
         return None
     except OSError:
-        # A file system without locks: nothing says that there is another writer.
+        # A file system without locks: another writer cannot be detected.
         return fd
     return fd
 
@@ -272,7 +272,7 @@ def find_run(name: str | None, root: Path | str = RUNS_FOLDER) -> Path:
         if folder.is_file() and _HEADER_NAME.fullmatch(folder.name):
             return folder.parent
         if folder.is_dir():
-            # A folder of runs, such as `stoker-runs` itself, stands for the latest one in it.
+            # A folder of runs, such as `stoker-runs` itself, stands for its latest run.
             return folder if any(_header_files(folder)) else latest_run(folder)
     raise RunFolderError(f"`{name}` is not a run folder, nor the name of one under `{root}`", folder=name)
 

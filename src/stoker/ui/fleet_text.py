@@ -113,7 +113,7 @@ def _share_row(shares: Shares, at_gpu: bool, parts: Sequence[str]) -> list[str]:
 def _bottlenecks(report: FleetReport, style: Style) -> list[str]:
     names = list(report.bottlenecks[0].at_job) if report.bottlenecks else []
     if names == report.parts:
-        # Of stages that overlap the longest is all of the step: the table above says it.
+        # If stages overlap, the longest one is the whole step: the table above shows it.
         return []
     rows = [[each.group, *_cells(each.at_job, names)] for each in report.bottlenecks]
     rows[-1][0] = ALL

@@ -156,7 +156,7 @@ def _only_source(boxes: list[Box], users: dict[int, list[int]], number: int) -> 
 def _join(boxes: list[Box], kind_of: Callable[[int, Box], Hashable]) -> list[Box]:
     """Joins boxes of one kind between which no path leaves the kind."""
     kinds = [kind_of(number, box) for number, box in enumerate(boxes)]
-    # How often the kind changes on the way to a box: no path leads from one kind and level back into them.
+    # Number of changes of kind on the way to a box: no path leaves a kind and level and comes back to both.
     levels: list[int] = []
     for number, box in enumerate(boxes):
         levels.append(max((levels[at] + (kinds[at] != kinds[number]) for at in box.sources), default=0))

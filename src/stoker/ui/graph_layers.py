@@ -38,7 +38,7 @@ def sorted_by_dependence(sources: Mapping[int, Sequence[int]]) -> list[int]:
     order: list[int] = []
     waiting = {item: {source for source in found if source != item} for item, found in sources.items()}
     while waiting:
-        # Records read from a file may hold anything: of a cycle, the first item goes first.
+        # Records read from a file may hold anything: a cycle is broken at its first item.
         free = [item for item, found in waiting.items() if not found] or [next(iter(waiting))]
         order += free
         for item in free:
@@ -149,7 +149,7 @@ def _mean(places: Sequence[float], otherwise: float) -> float:
 def _place(grid: _Grid, widths: Mapping[int, float], gap: float) -> dict[int, float]:
     centre: dict[int, float] = {}
     for row in grid.rows:
-        # Rows begin centred over each other.
+        # Rows start centred above each other.
         total = sum(widths[item] + gap for item in row)
         edge = -total / 2
         for item in row:
@@ -160,7 +160,7 @@ def _place(grid: _Grid, widths: Mapping[int, float], gap: float) -> dict[int, fl
         for row in grid.rows if sweep % 2 == 0 else grid.rows[::-1]:
             wanted = [_wish(item, neighbours, centre) for item in row]
             spaces = [(widths[left] + widths[right]) / 2 + gap for left, right in pairwise(row)]
-            # Stand-ins hold on: a long edge is read most easily where it is straight.
+            # Stand-ins weigh more: a long edge is easiest to read where it is straight.
             weights = [4.0 if item < 0 else 1.0 for item in row]
             centre.update(zip(row, keep_apart(wanted, spaces, weights), strict=True))
     return centre

@@ -66,7 +66,7 @@ def build_scene(cut: CutChosen) -> Scene:
         item_of[number] = scene.add(_box_item(box, cut, longest_s, note_of), row)
     for number, box in enumerate(boxes):
         for source in box.sources:
-            # What crosses goes by way of the boundary.
+            # Edges that cross the boundary go through its tensors.
             if (boxes[source].place == "moved") == (box.place == "moved"):
                 scene.edges[item_of[source], item_of[number]] = None
     _add_values(scene, cut, boxes, item_of)

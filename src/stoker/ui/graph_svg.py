@@ -152,7 +152,7 @@ def _place(scene: Scene, drawing: Drawing, top: float, width: float) -> _Places:
     lower: dict[int, float] = {}
     boundary = 0.0
     for number, row in enumerate(drawing.rows):
-        # Air around the boundary: it is what the picture is about.
+        # Extra space around the boundary, the subject of the picture.
         top += 14 if number in (scene.boundary_row, scene.boundary_row + 1) else 0
         heights = {item: _height(scene.items[item]) for item in row if item >= 0}
         tallest = max(heights.values(), default=0.0)
@@ -241,7 +241,7 @@ def _shape(item: SceneItem, centre: float, top: float) -> str:
     if item.right:
         parts.append(_text(left + width - 10, top + 51, "soft", item.right, "end"))
     if item.share > 0:
-        # How much of the time it is, as a bar at the foot.
+        # The item's share of the time, as a bar at its bottom.
         parts.append(
             f'<rect x="{left + 3:.1f}" y="{top + height - 4:.1f}" width="{(width - 6) * min(1.0, item.share):.1f}" '
             f'height="3" rx="1.5" fill="{_BORDERS[item.kind]}"/>'

@@ -96,7 +96,7 @@ def _table(cut: CutChosen, style: Style) -> list[str]:
         line = _row(marks.get(node.place, "?"), cells, columns, style)
         lines.append(style.paint(line, _COLOURS.get(node.place, 0)))
         why = _why(node, values)
-        # A reason that holds for many calls in a row is said once.
+        # A reason shared by many calls in a row is shown once.
         if why != said:
             lines += [style.paint(" " * _INDENT + line, 90) for line in _wrapped(why, style, _INDENT)]
         said = why
@@ -107,7 +107,7 @@ def _columns(cells: list[Cells], style: Style) -> _Columns:
     result = min(_WIDEST_RESULT, max((len(row[1]) for row in cells), default=6))
     site = min(_WIDEST_SITE, max((len(row[4]) for row in cells), default=2))
     left = style.width - _GAPS - _TIME - _SENT
-    # Where the terminal is narrow, the site gives way first, then the result.
+    # On a narrow terminal, the site shrinks first, then the result.
     site = min(site, max(_LEAST_SITE, left - result - _LEAST_CALL))
     result = min(result, left - site - _LEAST_CALL)
     return _Columns(call=left - result - site, result=result, site=site)

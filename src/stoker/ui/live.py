@@ -88,7 +88,7 @@ class LiveLine:
     def _refresh(self) -> None:
         now_s = self._clock()
         if self._mode == "line" and now_s - self._drawn_s >= REDRAW_S:
-            # Less one column: a terminal that is written full may have wrapped already.
+            # One column less: a terminal may wrap as soon as the last column is written.
             text = self._state.render(replace(self._style, width=terminal_width(self._stream) - 1))
             if text and self._status is not None and self._status.draw(text):
                 self._drawn_s = self._said_s = now_s
@@ -106,7 +106,7 @@ class LiveLine:
             self._stream.write(text + "\n")
             self._stream.flush()
         except (OSError, ValueError):
-            # Nobody can read it any more.
+            # The stream is gone: no reader is left.
             self._mode = "off"
 
 
@@ -115,7 +115,7 @@ def _say_beside_bars(text: str, stream: TextIO) -> bool:
 
     They are used only if the program has imported them; stoker never does.
     """
-    if type(sys.stderr).__module__ == "rich.file_proxy":  # a live display has put it in place of the stream
+    if type(sys.stderr).__module__ == "rich.file_proxy":  # a live display has replaced the stream
         return _wrote(lambda: sys.stderr.write(f"{text}\n"))
     bar: Any = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
     if bar is None or not getattr(bar, "_instances", None):
@@ -126,6 +126,6 @@ def _say_beside_bars(text: str, stream: TextIO) -> bool:
 def _wrote(write: Callable[[], object]) -> bool:
     try:
         write()
-    except Exception:  # a foreign library's trouble with its bars must not become the program's
+    except Exception:  # an error in a foreign library's bars must not reach the program
         return False
     return True

@@ -47,7 +47,7 @@ class LiveState:
         if self._current is None:
             return ""
         recent = self._recent[self._current]
-        # Two records at the same batch leave nothing to divide by: then the whole course so far is shown.
+        # Two records at the same batch give no rate: the whole course so far is shown instead.
         window = between(recent[0] if len(recent) > 1 else None, recent[-1], until_now=True)
         window = window or between(None, recent[-1], until_now=True)
         if window is None:

@@ -183,7 +183,7 @@ def _change_times(run: Run, opened: LoaderOpened, records: list[Progress]) -> li
             times.append(event.t_s)
         workers, depth = event.workers, event.depth
     times += [cut.t_s for cut in records_of(run, CutChosen, opened.loader) if cut.outcome == "moved"]
-    if not opened.declared_workers:  # what moves a loader to data workers is no decision of the policy
+    if not opened.declared_workers:  # the policy does not decide a loader's move to data workers
         times += [record.t_s for record in records if record.workers][:1]
     return times
 

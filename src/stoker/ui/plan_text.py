@@ -109,7 +109,7 @@ def _front(report: PlanReport, style: Style) -> list[str]:
         return []
     head = ["time", "from … to", "cost", "machines", "memory", "batch", "", "strategy"]
     right = {0, 1, 2, 4}
-    # Intervals, memory and batches give way on a narrow terminal: the picked plans above have them.
+    # Intervals, memory and batches are dropped on a narrow terminal: the picked plans above show them.
     kept = range(len(head)) if style.width >= _WIDE else (0, 2, 3, 6, 7)
     lines = render_table(
         [head[place] for place in kept], [[row[place] for place in kept] for row in rows], style,

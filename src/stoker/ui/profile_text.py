@@ -149,7 +149,7 @@ def _next(profile: Profile, style: Style) -> list[str]:
         return []
     action = profile.verdict.action
     lines = _labelled("Next", action.text, style)
-    # A command is for copying: it is never cut.
+    # A command is meant for copying: it is never cut.
     lines.append(" " * LABEL_WIDTH + style.paint(style.clean(action.command), 36))
     if action.gain is not None:
         for number, text in enumerate(_gain(profile.seconds, action.gain)):

@@ -25,7 +25,7 @@ def draw_loader(run: Run, loader: LoaderSummary, end_s: float) -> list[Figure]:
         return []
     figures = [_throughput(stretches, end_s), _split(stretches, end_s)]
     if loader.workers_max:
-        # In the training process there is neither a worker nor a queue.
+        # A loader in the training process has neither workers nor a queue.
         figures += [_workers(run, loader, stretches, end_s), _queue(stretches, end_s)]
     return figures
 
@@ -98,7 +98,7 @@ def _workers(run: Run, loader: LoaderSummary, stretches: list[list[Point]], end_
             text = f"{write_clock(step.t_s)}: {format_count(step.workers, 'worker')}, because {step.reason}"
             plot.mark(step.t_s, "change", text)
     lost = [event for event in run.events if isinstance(event, WorkerLost) and event.loader == loader.loader]
-    # A storm of losses would paint the plot over; the table below counts them all.
+    # A burst of losses would cover the plot; the table below counts them all.
     for event in lost[:50]:
         plot.mark(event.t_s, "lost", f"{write_clock(event.t_s)}: worker {event.worker} lost, {event.cause}")
     legend = [("m-change", "decision of the policy")] if any(step.reason for step in steps) else []

@@ -77,7 +77,7 @@ def render_text(summary: Summary, style: Style | None = None) -> str:
     blocks += [_ranks(summary, style), _cache(summary, style), _incidents(summary, style), _verdict(summary, style)]
     used = sum(len(block) for block in blocks)
     cuts = _cuts(summary, style)
-    # It gives way where incidents fill the screen: `stoker graph` has it.
+    # Dropped where incidents fill the screen: `stoker graph` shows it.
     if used + len(cuts) + _LOADERS_LEAST <= MAX_LINES:
         blocks.insert(-4, cuts)
         used += len(cuts)
@@ -136,7 +136,7 @@ def _throughput(loader: LoaderSummary, style: Style) -> list[str]:
         return [*lines, _row("  steady", f"{_pace(end)}   {write_steady(loader)}", style)]
     if start:
         batches = f"batches {start.first_batch + 1}-{start.first_batch + start.batches}"
-        # Said so because it is no measurement of torch's own loader: the batches came through our slots already.
+        # "our transport", because this does not measure torch's own loader: the batches came through our slots.
         declared = f"{format_count(loader.declared_workers, 'declared worker')}, {batches}, our transport"
         place = declared if loader.declared_workers else f"in process, {batches}"
         lines.append(_row("  at start", f"{_pace(start)}   {place}", style))
@@ -218,7 +218,7 @@ def _apportion(parts: tuple[float, ...], width: int) -> list[int]:
 
 
 def _legend(style: Style) -> str:
-    # The first word of a part's name stands for it where the line is narrow.
+    # Narrow lines show only the first word of each part's name.
     parts = [*REPORTED] if style.width >= 80 else [part.split()[0] for part in REPORTED]
     names = zip(_BAR[style.unicode], parts, SPLIT_COLOURS, strict=True)
     return "   ".join(f"{style.paint(glyph * 2, code)} {name}" for glyph, name, code in names)
@@ -249,7 +249,7 @@ def _cuts(summary: Summary, style: Style) -> list[str]:
     if shown is None or shown.cut is None:
         return []
     others = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-    # The reason gives way to the command, which reads the run's folder.
+    # The reason is shortened in favour of the command, which reads the run's folder.
     text = style.cut(write_cut(shown.cut), 120 - len(others))
     command = f"; see `stoker graph {shlex.quote(as_typed(summary.folder))}`" if summary.folder else ""
     return _rows("Cut", f"{text}{command}{others}", style)
@@ -348,7 +348,7 @@ def _verdict(summary: Summary, style: Style) -> list[str]:
     command = style.clean(summary.advice.command)
     return [
         *_rows("Limit now", summary.limit.text, style, 3),
-        # A command is for copying: it is never cut.
+        # A command is meant for copying: it is never cut.
         style.paint(f"{'Next':<{LABEL_WIDTH}}", 1) + style.paint(command, 36),
         _row("", f"  {summary.advice.why}", style, 90),
     ]

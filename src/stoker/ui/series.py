@@ -53,7 +53,7 @@ def pieces(run: Run, loader: int) -> list[list[Point]]:
         window = between(first, last)
         if window is None:
             continue
-        # Where the loader paused within the span, its steps are those at the end of it.
+        # If the loader paused within the span, its steps are drawn at the end of the span.
         from_s = max(window.from_s, window.to_s - 1.05 * window.active_s)
         if first is not None and from_s - window.from_s > _GAP_S:
             stretches.append([])
@@ -77,7 +77,7 @@ def worker_steps(run: Run, loader: int) -> list[WorkerStep]:
         if not isinstance(event, IterationStarted | WorkersChanged | Progress) or event.loader != loader:
             continue
         if isinstance(event, Progress) and event.workers == 0 and steps:
-            # The last record of an iteration may see the workers gone; that is no decision.
+            # The last record of an iteration may be taken after the workers have gone; that is no decision.
             continue
         reason = event.reason if isinstance(event, WorkersChanged) else ""
         if not steps or steps[-1].workers != event.workers:

@@ -87,7 +87,7 @@ class StatusLine:
             stream: the terminal to draw on.
         """
         self._stream = stream
-        # The program may put another method in its place.
+        # Kept here, because the program may replace the stream's method.
         self._write = stream.write
         self._size: os.terminal_size | None = None
         self._keeper: Keeper | None = None

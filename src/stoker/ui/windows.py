@@ -94,7 +94,7 @@ def between(first: Progress | None, last: Progress, *, until_now: bool = False) 
     """
     batches = last.batches - (first.batches if first else 0)
     parts = [max(0.0, new - old) for new, old in zip(_times(last), _times(first) if first else (0.0,) * 4, strict=True)]
-    parts[3] += max(0.0, _wall_s(first, last) - sum(parts))  # what no part has is no time won
+    parts[3] += max(0.0, _wall_s(first, last) - sum(parts))  # time outside all parts is time spent, too
     if until_now:
         parts[0] += last.waiting_s
     active_s = sum(parts)

@@ -128,7 +128,7 @@ class FrameDecoder(Generic[K]):
             self._bytes += data
             frames, used = self._parse(self._bytes)
             del self._bytes[:used]
-        else:  # as a rule whole frames arrive: they are not collected first
+        else:  # usually whole frames arrive: they are not collected first
             frames, used = self._parse(data)
             self._bytes += data[used:]
         return frames

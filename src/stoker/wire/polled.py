@@ -41,7 +41,7 @@ class PolledChannel(Generic[K]):
         self.sock.setblocking(blocking)
         self._framing = framing
         self._pending: Callable[[], int] | None = getattr(sock, "pending", None)
-        # A plain socket knows by itself whether it waits; one that decrypts is told with each call.
+        # A plain socket obeys its blocking mode; one that decrypts gets a flag with each call.
         self._flags = 0 if blocking or self._pending is None else _NOW
         self._decoder = FrameDecoder(framing, placing)
         self._in = memoryview(bytearray(_RECEIVE_BYTES))
@@ -105,7 +105,7 @@ class PolledChannel(Generic[K]):
                 return self._into(decoder.target, flags)
             if self._pending is None:
                 size, ancillary, _, _ = self.sock.recvmsg_into([self._in], _FDS_BYTES, flags | _CLOEXEC)
-            else:  # there is room for all that is decrypted at once: nothing is left that a poll does not show
+            else:  # the buffer holds all that is decrypted at once: nothing is left that a poll does not show
                 size, ancillary = self.sock.recv_into(self._in, 0, flags), []
         except (BlockingIOError, InterruptedError):
             return []
@@ -120,7 +120,7 @@ class PolledChannel(Generic[K]):
         if not size:
             return None
         frames = self._decoder.filled(size)
-        if self._pending is not None and self._pending():  # the end of what was decrypted, which a poll does not show
+        if self._pending is not None and self._pending():  # the rest of the decrypted bytes, which a poll does not show
             frames += self.receive(wait=False) or []
         return frames
 

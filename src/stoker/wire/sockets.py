@@ -49,7 +49,7 @@ def listen(address: str) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=False)
     path = Path(host)
-    # Bound under another name and renamed: nobody connects before the mode is right, and a dead worker's is replaced.
+    # Bound under another name, then renamed: no client connects before the mode is set; a dead worker's is replaced.
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -85,7 +85,7 @@ def shut(sock: socket.socket) -> None:
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # it is closed already
+        pass  # already closed
 
 
 def user_of(sock: socket.socket) -> int:

@@ -80,9 +80,9 @@ def merge(traces: Sequence[Trace]) -> Recording:
             place[k] = len(graph.nodes)
             calls[len(graph.nodes)] = call
             seconds = median(trace.calls[k].seconds for trace in traces)
-            comparing_s = _comparing_s(call, base.constants)  # is not saved
+            comparing_s = _comparing_s(call, base.constants)  # moving the call would not save this
             graph.nodes.append(_node(len(graph.nodes), call, max(_LEAST_S, seconds - comparing_s), states[k]))
-    for call in base.calls[length:]:  # these differ from step to step; what they take is needed here
+    for call in base.calls[length:]:  # these differ between steps; the training process needs their inputs
         inputs = tuple(n for n in _inputs(call) if n < num_values)
         if inputs:
             why = "the calls differ from step to step from here on"

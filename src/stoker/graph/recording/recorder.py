@@ -169,7 +169,7 @@ class Recorder:
                 self._objects[id(leaf)] = self._describe(leaf, None, position)
             elif is_plain(leaf) and not leaf.requires_grad:
                 self._track(leaf, None, position)
-            else:  # a subclass or a tensor on a device: what is made from it stays
+            else:  # a subclass or a tensor on a device: calls that use it stay in the training process
                 self._describe(leaf, None, position)
         self._marks = [mark(leaf) for leaf in leaves]
         self._tensors_of_batch: list[torch.Tensor] = []
@@ -193,7 +193,7 @@ class Recorder:
         if kind is Effect.METADATA:
             return run(function, args, kwargs)
         if kind is Effect.ESCAPES and self.began and simple_name(function) == "backward":
-            self.done = True  # what follows is no longer the beginning of a step
+            self.done = True  # the calls that follow are not the beginning of a step
         tensors = tensors_in(args, kwargs) if kwargs else tensors_in(args)
         numbers = [self._number(tensor) for tensor in tensors]
         inputs = tuple([n for n in numbers if n is not None and not self._is_written(n)])

@@ -111,7 +111,7 @@ class Verifier:
             current = self._current or self._begin_with(expected, args, kwargs)
             if current is not None and expected.matches(args, kwargs, current):
                 inputs = expected.inputs if self._has_settled else expected.present
-                # A mode of the program that sees operations may have come since the step began.
+                # The program may have entered a mode that sees operations since the step began.
                 if not (inputs and self._changed(inputs)) and not count_dispatch_modes():
                     return self._advance(expected, current, function, args, kwargs, run)
                 self._stop()
@@ -129,7 +129,7 @@ class Verifier:
                     return function(*args, **kwargs)
             return run(function, args, kwargs)
         args, kwargs = self._real((args, kwargs))
-        if self.began and simple_name(function) == "backward":  # what follows is not the beginning of a step any more
+        if self.began and simple_name(function) == "backward":  # later calls are not the beginning of a step
             self._stop()
         if kind is not Effect.UNINITIALISED:
             resizes = kwargs.get("out") is not None or simple_name(function).startswith("resize")
@@ -310,7 +310,7 @@ class Verifier:
             self.realised.add(deferred._number)
             try:
                 become_real(deferred)
-            except BatchWrittenError as error:  # nobody may need it
+            except BatchWrittenError as error:  # its value may never be needed
                 deferred._maker = _Lost(error)
 
     def _detach_from_slot(self, tensors: Iterable[torch.Tensor]) -> None:

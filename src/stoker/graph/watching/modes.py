@@ -108,7 +108,7 @@ class CallWatch(TorchFunctionMode):
         frame = sys._getframe(1)
         try:
             self._place = calling_as(frame if frame.f_code is not _HANDED_OVER else _above(frame))
-        except Exception:  # a warning names our own line then
+        except Exception:  # warnings then name our own line
             self._place = call
         if step is None:
             result = self._chain(iter(self._steps), types, func, args, kwargs or {})
@@ -141,7 +141,7 @@ class CallWatch(TorchFunctionMode):
             self._num_made += 1
             return result
         except Exception as error:
-            self._raised = id(error)  # not the exception: its frames would live on
+            self._raised = id(error)  # not the exception, which would keep its frames alive
             raise
         finally:
             self._inside -= 1
@@ -150,7 +150,7 @@ class CallWatch(TorchFunctionMode):
         self, step: Step, error: Exception, made: bool, func: Function, args: tuple[Any, ...], kwargs: Any, run: Run
     ) -> Any:
         """An error inside stoker must not reach the program: the original call runs, and the step is dropped."""
-        if isinstance(error, BatchWrittenError):  # the program's own doing
+        if isinstance(error, BatchWrittenError):  # the program wrote to its batch
             raise error
         step.error, step.done = error, True
         return self._result if made else run(func, realise(args), realise(kwargs))
@@ -174,7 +174,7 @@ class CallWatch(TorchFunctionMode):
                 raise
             return self._save(step, error, self._num_made > num_made, func, args, kwargs, run)
 
-    # -- coming and going --------------------------------------------------------------------------------------------
+    # -- entering and leaving ----------------------------------------------------------------------------------------
 
     def _attach(self) -> None:
         guard_capsules()
@@ -200,7 +200,7 @@ class CallWatch(TorchFunctionMode):
         if self in above:
             self._thread = 0
             _active.remove(self)
-        else:  # inside a call (an iterator is collected, say): torch has taken it off, and puts it back after the call
+        else:  # inside a call (an iterator is collected, say): torch took the mode off, and puts it back after the call
             self._use_safe_points()
 
     def _arm(self) -> None:

@@ -120,7 +120,7 @@ class Conductor(threading.local):
 
     def _end(self, over: list[_Live], *, compiled: bool) -> None:
         self._live = [live for live in self._live if live not in over]
-        with unseen():  # what ends a step looks at tensors too
+        with unseen():  # code that ends a step looks at tensors too
             for live in over:
                 if live.learns and live.step.began:
                     self._learn(live)
