@@ -1,4 +1,4 @@
-"""From a step's operations to its work, and from work to time at the makers' rates: worked out by hand."""
+"""From a step's operations to its work, and from work to time at the vendors' rates: worked out by hand."""
 
 from __future__ import annotations
 
