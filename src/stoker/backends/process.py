@@ -1,4 +1,4 @@
-"""Starts of stoker's processes: signals, name, death along with the parent, and becoming a data worker.
+"""Sets up stoker's processes (signals, name, death along with the parent) and turns them into data workers.
 
 Runs in the template, in the workers forked from it, and in a worker forked from the training process.
 """
