@@ -31,7 +31,7 @@ HEADLESS = re.compile("Of ")
 """A docstring that begins so has no subject."""
 
 STRING_OR_COMMENT = re.compile(
-    r'''(?s:"{3}(?:[^\\]|\\.)*?"{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|#(?P<comment>.*)'''
+    r"""(?s:"{3}(?:[^\\]|\\.)*?"{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|#(?P<comment>.*)"""
 )
 """Strings are matched so that a ``#`` in them begins no comment; ``tokenize`` finds the same, in ten times as long."""
 DIRECTIVE = re.compile(r" ?(noqa|type:|pyright:)")
