@@ -96,12 +96,21 @@ def _seed_adopted(value: int) -> None:
             generator.seed(own)
 
 
+def torch_state(generator: torch.Generator) -> torch.Tensor:
+    """The state of a torch generator.
+
+    Of a copy: ``get_state`` makes its tensor while it holds the generator's lock. If Python collects garbage there, and
+    that frees a tensor, the interpreter goes on in another thread, which waits for the lock for ever when it asks too.
+    """
+    return generator.clone_state().get_state()
+
+
 def _state_of(generator: Any) -> Any:
     if isinstance(generator, numpy_random.Generator):
         return generator.bit_generator.state
     if isinstance(generator, numpy_random.RandomState):
         return generator.get_state(legacy=False)
-    return generator.get_state().numpy() if isinstance(generator, torch.Generator) else generator.getstate()
+    return torch_state(generator).numpy() if isinstance(generator, torch.Generator) else generator.getstate()
 
 
 def _set_state(generator: Any, state: Any) -> None:
@@ -131,7 +140,7 @@ def seed(value: int) -> None:
 def save() -> tuple[Any, ...]:
     """The states of all streams, for :func:`restore`."""
     own = [(generator, _state_of(generator)) for generator in _adopted]
-    return torch.default_generator.get_state(), random.getstate(), numpy_random.get_state(legacy=False), own
+    return torch_state(torch.default_generator), random.getstate(), numpy_random.get_state(legacy=False), own
 
 
 def restore(states: tuple[Any, ...]) -> None:
@@ -151,7 +160,7 @@ def mark() -> tuple[object, ...]:
     else:
         numpy_state = repr(generator.state)
     own = tuple(pickle.dumps(_state_of(generator)) for generator in _adopted)
-    return torch.default_generator.get_state().numpy().tobytes(), _python_picture(), numpy_state, own, _reads
+    return torch_state(torch.default_generator).numpy().tobytes(), _python_picture(), numpy_state, own, _reads
 
 
 def drawn_since(picture: tuple[object, ...]) -> bool:

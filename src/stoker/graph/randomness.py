@@ -14,11 +14,20 @@ import torch
 from stoker.core import seeds
 
 
+def state_of(generator: torch.Generator) -> torch.Tensor:
+    """The state of a torch generator.
+
+    Of a copy: ``get_state`` makes its tensor while it holds the generator's lock. If Python collects garbage there, and
+    that frees a tensor, the interpreter goes on in another thread, which waits for the lock for ever when it asks too.
+    """
+    return generator.clone_state().get_state()
+
+
 @contextlib.contextmanager
 def seeded(seed: int, order: int) -> Generator[None]:
     """Has torch draw from the stream of the ``order``-th random call on the work item with this seed."""
     generator = torch.default_generator
-    state = generator.get_state()
+    state = state_of(generator)
     generator.manual_seed(seeds.batch_seed(seed, 0, order))
     try:
         yield

@@ -31,6 +31,7 @@ from stoker.feed.order.sampling import Bookmark, Order
 from stoker.feed.program import item_seed
 from stoker.feed.shell.outcome import IterationEnd
 from stoker.feed.state.life import Phase
+from stoker.feed.streams import torch_state
 from stoker.feed.torch_private import (
     BaseIterator,
     InProcessIterator,
@@ -54,7 +55,7 @@ class FedIterator(BaseIterator):
     def __init__(self, loader: DataLoader[Any], feed: LoaderFeed, pace: Pace, cursor: Cursor | None = None) -> None:
         begun = time.monotonic()
         generators = [g for g in (loader.generator, torch.default_generator) if g is not None]
-        before = [generator.get_state() for generator in generators] if cursor is not None else []
+        before = [torch_state(generator) for generator in generators] if cursor is not None else []
         stock = WorkersIterator if loader.num_workers > 0 else InProcessIterator
         _constructing(stock)(super().__init__, loader)
         self._profile_name = f"enumerate(DataLoader)#{stock.__name__}.__next__"  # profiling tools look for it

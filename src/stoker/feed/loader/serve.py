@@ -59,7 +59,7 @@ def _serve(
     if loader.num_workers > 0 and DataLoader in type(loader).__mro__:  # not for a library's stand-in
         _check()(loader.check_worker_number_rationality)
     generators = [g for g in (loader.generator, torch.default_generator) if g is not None]
-    states = [generator.get_state() for generator in generators]
+    states = [streams.torch_state(generator) for generator in generators]
     main = streams.save()
     try:
         return FedIterator(loader, feed, pace, cursor)

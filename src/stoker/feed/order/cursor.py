@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
 from stoker.core.errors import ResumeError
+from stoker.feed.streams import torch_state
 
 STATE_FORMAT = 1
 DRAWS_NOTHING = (SequentialSampler, DistributedSampler, list, tuple, range)
@@ -193,7 +194,7 @@ class _GeneratorOf:
         self._state = cursor.generator
 
     def __enter__(self) -> None:
-        self._before = self._generator.get_state()
+        self._before = torch_state(self._generator)
         if self._state is not None:
             set_state(self._generator, self._state)
 
@@ -204,7 +205,7 @@ class _GeneratorOf:
 
 def get_state(generator: torch.Generator) -> bytes:
     """The state of a generator as bytes."""
-    return generator.get_state().numpy().tobytes()
+    return torch_state(generator).numpy().tobytes()
 
 
 def set_state(generator: torch.Generator, state: bytes) -> None:

@@ -38,6 +38,7 @@ from stoker.feed.order.cursor import (
     own_generator,
 )
 from stoker.feed.program import WorkItem
+from stoker.feed.streams import torch_state
 
 _EAGER = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler, list, tuple, range)
 """Types that draw all they need at the first index, or nothing; RandomSampler draws from a private generator."""
@@ -186,7 +187,7 @@ class Order:
         if type(sampler) is RandomSampler and generator is None:
             # RandomSampler draws one number from the main stream for its private generator: draw the same from a copy.
             copy = torch.Generator()
-            copy.set_state(torch.default_generator.get_state())
+            copy.set_state(torch_state(torch.default_generator))
             self._seed = int(torch.empty((), dtype=torch.int64).random_(generator=copy).item())
         elif type(sampler) not in DRAWS_NOTHING and type(sampler).__name__ != "_InfiniteConstantSampler":
             self._generator = get_state(generator or torch.default_generator)

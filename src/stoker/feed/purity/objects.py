@@ -35,6 +35,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from stoker.feed.streams import torch_state
+
 
 class _OneField(typing.NamedTuple):
     field: int
@@ -276,7 +278,7 @@ def _generator_state(obj: Any) -> Any:
         return repr(obj.getstate())
     if isinstance(obj, np.random.Generator):
         return repr(obj.bit_generator.state)
-    return repr(obj.get_state()) if isinstance(obj, np.random.RandomState) else obj.get_state().numpy().tobytes()
+    return repr(obj.get_state()) if isinstance(obj, np.random.RandomState) else torch_state(obj).numpy().tobytes()
 
 
 def _hash_bytes(walk: _Walk, data: npt.NDArray[np.uint8], size_bytes: int, path: str) -> None:

@@ -42,7 +42,7 @@ from stoker.graph.functions import (
     writes_by_keyword,
 )
 from stoker.graph.leaves import is_changed, mark
-from stoker.graph.randomness import seeded
+from stoker.graph.randomness import seeded, state_of
 from stoker.graph.recording.call_parts import results_of, tensors_in, why_unmovable
 from stoker.graph.torch_private import (
     count_dispatch_modes,
@@ -525,7 +525,7 @@ def _describe_object(number: int, leaf: Any, position: int) -> Value:
 
 def _random_state() -> bytes:
     """The state of torch's generator; as bytes, which compare faster than tensors."""
-    return torch.default_generator.get_state().numpy().tobytes()
+    return state_of(torch.default_generator).numpy().tobytes()
 
 
 @functools.cache
