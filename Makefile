@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup etcd demo test test-all lint types layers unit integration exhaustive torch-matrix bench docs lock clean
+.PHONY: setup etcd demo test test-all checks lint types layers unit integration exhaustive torch-matrix bench docs lock clean
 
 setup: $(STAMP)
 
@@ -27,10 +27,13 @@ demo: setup
 	@$(BIN)/stoker demo
 
 # What people run, at most 10 minutes on 2 cores. Cheap checks first; the last line is pytest's.
-test: lint types layers unit integration
+test: checks unit integration
 
 # Everything, at most 45 minutes on 2 cores: what CI runs.
 test-all: test exhaustive
+
+checks: setup
+	$(MAKE) --no-print-directory -j 2 --output-sync lint types layers
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -18,7 +18,7 @@ memory of its parent: a process that has run the cache's tests before takes five
 
 EXHAUSTIVE: dict[str, str] = {
     # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on; `*` is any text.
-    "tests/benchmarks/test_benchmarks.py::test_the_last_line_of_a_tiny_run_is_json": "stays: three of 31 bars",
+    "tests/benchmarks/test_benchmarks.py::test_the_last_line_of_a_tiny_run_is_json": "stays: two of 31 bars",
     "tests/cache/cluster/test_partitions.py": "stays: a black hole",
     "tests/cache/filesystem/test_abstract.py::TestLocal": "stays: the same of fsspec's suites over memory",
     "tests/cache/filesystem/test_abstract.py::TestS3": "stays: the same of fsspec's suites over memory",
@@ -27,6 +27,12 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/cache/filesystem/test_model.py": "stays: any interleaving under the rule that is asked each time",
     "tests/cache/store/test_crashes.py": "stays: crashes in the middle of calls, in a store that is used",
     "tests/cache/store/test_flips.py": "stays: any bit of the table of an open store; of records, in test_damage",
+    "tests/contract/test_contract.py::test_equal_to_torch[change-": "stays: one of a group; of order, values, all",
+    "tests/contract/test_contract.py::test_equal_to_torch[context-context_forkserver": "stays: spawn",
+    "tests/contract/test_contract.py::test_equal_to_torch[frameworks-": "stays: as above; real ones, in ecosystem",
+    "tests/contract/test_contract.py::test_equal_to_torch[lazy-": "stays: one of a group",
+    "tests/contract/test_contract.py::test_equal_to_torch[lifetime-": "stays: as above",
+    "tests/contract/test_contract.py::test_equal_to_torch[random-": "stays: as above",
     "tests/cut/test_programs.py::test_same_and_moved[lightning_steps]": "stays: served, in ecosystem; cuts of others",
     "tests/cut/test_programs.py::test_same_and_moved[trainer_steps]": "stays: as above",
     "tests/cut/test_programs.py::test_same_and_moved[accelerate_steps]": "stays: as above",
@@ -39,12 +45,14 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/examples/test_examples_stoker.py::test_plain_losses_do_not_depend_on_workers[text": "stays: as above",
     "tests/cut/test_programs.py::test_same_and_moved[features]": "stays: torch_features, in ecosystem; cuts of others",
     "tests/cut/test_programs.py::test_same_and_moved[compiled]": "stays: as above",
+    "tests/cut/test_programs.py::test_same_and_moved[mnist]": "stays: changes",
     "tests/cut/test_programs.py::test_nothing_is_compiled_again": "stays: as above",
     "tests/cut/test_ways.py::test_data_parallel_and_sharded_ranks": "stays: ranks, in ecosystem",
     "tests/docs/test_code_blocks.py::test_blocks_run[docs/": "stays: README",
     "tests/ecosystem/test_distributed.py::test_data_parallel_ranks[behind": "stays: before torchrun; behind, in launch",
     "tests/ecosystem/test_distributed.py::test_ranks_that_the_program_starts": "stays: ranks that torchrun starts",
     "tests/faults/test_bad_samples.py::TestLeaveOut::test_holds_in_a_moved_loader": "stays: drawn, skip",
+    "tests/faults/test_deaths.py::test_a_program_that_restarts_on_torchs_error[s": "stays: an exit",
     "tests/faults/test_deaths.py::*[elastic, drawn lazily": "stays: at random; elastic, which draws ahead",
     "tests/faults/test_deaths.py::*[persistent": "stays: at random; elastic",
     "tests/faults/test_deaths.py::*[pinned, random": "stays: at random; pinned",
@@ -53,8 +61,10 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/faults/test_memory.py": "stays: a worker that is killed for memory",
     "tests/faults/test_planted.py": "stays: mistakes planted under one program",
     "tests/feed/test_moved.py::test_moved_batches_are_those_of_torch[False": "stays: shuffled",
+    "tests/perf/features/test_program_libraries.py::test_trainer_with_accumulation": "stays: lightning",
     "tests/perf/machine/test_calibrating.py::test_this_machine": "stays: which probes come when; an exchange, measured",
     "tests/perf/machine/test_calibrating.py::test_a_machine_too_slow": "stays: as above",
+    "tests/perf/study/test_published.py::test_traces_are_what_tracing_makes[waveglow": "stays: three others",
     "tests/perf/study/test_scoreboard.py": "stays: what the scoreboard is made of, table by table",
     "tests/perf/study/workloads/test_modules.py::test_r": "stays: names and numbers of parameters",
     "tests/profiling/test_ranks.py::test_the_slow_rank_is_named[inside": "stays: around torchrun",
@@ -62,21 +72,35 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/run/test_library.py::test_a_resumed_iteration_goes_on_as_the_uninterrupted_one[edges": "stays: from inside",
     "tests/run/test_library.py::test_batches_stay_what_they_are_when_iterations_are_left_at_any_point[many": "a few",
     "tests/run/test_replay.py::test_a_rank_of_torchrun": "stays: the sample of one process; torchrun, in launch",
+    "tests/scale/test_job.py::test_items_that_vary_do_not_make_it_flap[": "stays: one seed of four",
+    "tests/scale/test_job.py::test_others_on_the_machine_are_no_reason_for_more_workers[False": "stays: with stalls",
     "tests/warm/test_programs.py::test_the_same_end[served, raises": "stays: raised, plain; interrupted, served",
     "tests/warm/test_programs.py::test_the_same_end[served, at exit": "stays: at exit, plain; as above",
-    "tests/warm/test_programs.py::test_the_same_facts[module": "stays: a script, and a served one",
+    "tests/warm/test_programs.py::test_the_same_facts[module": "stays: a served one",
+    "tests/warm/test_programs.py::test_the_same_facts[script": "stays: a served one",
     "tests/warm/test_programs.py::test_the_same_facts[text": "stays: as above",
 }
 """Tests that `make test` leaves to `make test-all`, and what of their kind stays."""
 STAYS = (
     "tests/benchmarks/test_benchmarks.py::test_the_last_line_of_a_tiny_run_is_json[feed_images]",
     "tests/benchmarks/test_benchmarks.py::test_the_last_line_of_a_tiny_run_is_json[cache_hit_local]",
-    "tests/benchmarks/test_benchmarks.py::test_the_last_line_of_a_tiny_run_is_json[cut_overhead]",
     "tests/cache/filesystem/test_memory.py::test_memory_is_bounded_whatever_is_read[open",
     "tests/cache/cluster/test_partitions.py::test_a_black_hole",
     "tests/cache/filesystem/test_model.py::test_any_interleaving[always",
     "tests/cache/store/test_flips.py::test_any_file[table-True]",
     "tests/cache/store/test_crashes.py::test_every_call[used-middle]",
+    *(
+        f"tests/contract/test_contract.py::test_equal_to_torch[{case}"
+        for case in (
+            "change-list_grows_between_epochs",
+            "frameworks-infinite_loader",
+            "frameworks-subclasses",
+            "lazy-lazy_sampler_torch",
+            "lifetime-break_then_new_epoch",
+            "lifetime-kept_and_changed_batches",
+            "random-counting_with_workers",
+        )
+    ),
     "tests/faults/test_bad_samples.py::TestLeaveOut::test_holds_in_a_moved_loader_that_comes_back[drawn-skip]",
     "tests/faults/test_deaths.py::TestWorkers::test_at_random",
     "tests/faults/test_leaks.py::test_iterators_left_half_way[elastic]",
@@ -86,6 +110,7 @@ STAYS = (
         f"tests/run/test_library.py::test_a_resumed_iteration_goes_on_as_the_uninterrupted_one[edges-{loader}]"
         for loader in ("shuffled", "pinned", "stream")
     ),
+    "tests/scale/test_job.py::test_items_that_vary_do_not_make_it_flap[0]",
 )
 """Representatives that lie among those."""
 

@@ -27,7 +27,7 @@ gc.freeze()
 gc.set_threshold(3, 1, 1)
 
 def loop():
-    until_s = time.monotonic() + 0.7
+    until_s = time.monotonic() + 0.4
     while time.monotonic() < until_s:
         for _ in range(20):
             garbage = [torch.ones(1000)]
