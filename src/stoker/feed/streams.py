@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
 # (torch's and NumPy's generator internals are untyped)
 """The random streams of user code: seeding, saving, and noticing a draw.
 

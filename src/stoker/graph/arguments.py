@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 # (arguments of calls are whatever the program passes)
 """Arguments of recorded calls: parsed while recording, filled in when a call is repeated."""
 

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (batches are whatever the loader makes)
 """The cut of one loader's steps, from the first recorded step to the verdict of the trial.
 

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch's functions are untyped)
 """Torch's functions: their names, by which another process finds them, and their side effects.
 

@@ -1,4 +1,4 @@
-# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # (batches are whatever the loader makes)
 """The leaves of a batch, in an order that is the same in the worker that made it and in the training process.
 

@@ -1,5 +1,4 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportIncompatibleMethodOverride=false
 """Sends pyarrow's reads through the cache: URLs that it would read with its own C++ clients, and fsspec filesystems.
 
 Replaces names of pyarrow, each by a subclass or wrapper that passes on everything that is not routed.

@@ -1,5 +1,4 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """Files that pyarrow reads: mapped if the cache has all of one, else with columns of Parquet prefetched."""
 
 from __future__ import annotations

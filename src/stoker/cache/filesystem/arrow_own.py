@@ -1,5 +1,4 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportAttributeAccessIssue=false
 """Filesystems of pyarrow that a program makes itself: S3 through the cache where its options allow it, others named.
 
 Options are those of pyarrow's constructors, which this module puts into the words of fsspec.

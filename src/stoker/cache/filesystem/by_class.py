@@ -1,5 +1,5 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 """Filesystems that a program makes by their class (``s3fs.S3FileSystem(…)``), routed as those that it asks fsspec for.
 
 All of fsspec's classes are called by one metaclass, or by one that inherits from it; their calls are replaced. Classes

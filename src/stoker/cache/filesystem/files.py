@@ -1,4 +1,4 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false
 """Files open for reading: one version of an object from open to close, read ahead where it is read in order."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Finds options of a cached filesystem that nothing accepts: a typing error must not look like a valid setting."""
 
 from __future__ import annotations

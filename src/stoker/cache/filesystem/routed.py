@@ -1,6 +1,5 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportAttributeAccessIssue=false, reportUnknownParameterType=false
-# pyright: reportIncompatibleMethodOverride=false
+# pyright: reportAttributeAccessIssue=false, reportMissingTypeStubs=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """A store's own filesystem class with reads and writes that go through the cache; the rest is the store's own.
 
 ``isinstance``, options, listings, and methods that only this class has (tags, signed URLs) are as before.

@@ -1,5 +1,3 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """Sends programs' reads of ``s3://`` and other URLs through the cache, by the classes of fsspec's registry and pyarrow.
 
 Owns the routed protocols and their settings. ``unrouted`` names what cannot be routed.

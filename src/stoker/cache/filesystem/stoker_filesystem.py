@@ -1,6 +1,5 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportIncompatibleMethodOverride=false
-# pyright: reportIncompatibleVariableOverride=false, reportUnknownLambdaType=false
+# pyright: reportIncompatibleMethodOverride=false, reportMissingTypeStubs=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """The cache as an fsspec filesystem: ``stoker://s3/bucket/key``, ``stoker::s3://bucket/key``, or with a target.
 
 Reads go through the cache; listings and writes go to the store, and a write evicts the cached pages of its path. It is

@@ -1,5 +1,4 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportIncompatibleMethodOverride=false
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 """Files open for writing: bytes pass through to the store, and an exception inside ``with`` aborts the upload.
 
 ``s3fs`` completes the upload when a file is closed, even by an exception, so a program that fails while it writes

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
 """Models from a remote store: safetensors files as tensors, in parallel, and once for all processes of a host.
 
 Tensors on the CPU are views of the cache's own file: loading them copies nothing, and processes that load the same

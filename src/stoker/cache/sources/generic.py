@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Any fsspec filesystem as a source: equal metadata before and after a read proves the bytes."""
 
 from __future__ import annotations

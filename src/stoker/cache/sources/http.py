@@ -1,5 +1,4 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 """Web servers as a source: status, range, length and ETag of every answer are checked.
 
 ``HTTPFileSystem.cat_file`` takes a whole file for the range that it asked for when a server knows no ranges, so the

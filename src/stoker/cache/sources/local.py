@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Local files as a source: ``fstat`` before and after on one descriptor proves the bytes read in between."""
 
 from __future__ import annotations

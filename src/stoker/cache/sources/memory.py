@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """fsspec's memory filesystem as a source; it is one per process, and so is its namespace."""
 
 from __future__ import annotations

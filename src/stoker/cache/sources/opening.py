@@ -1,4 +1,4 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
 """Descriptions of sources, and the sources themselves, built once in each process that reads.
 
 A filesystem that was inherited over a fork raises (s3fs) or hangs (obstore), and one that is shared with the program

@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 """S3 and compatible stores as a source: every GET names the wanted ETag, and every answer is checked.
 
 ``s3fs.cat_file`` sends no ``If-Match`` and drops the ETag of the answer, so requests go one step below it, through the

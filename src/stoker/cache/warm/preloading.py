@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Carries out a warming: lists what URLs mean, and reads every page that is missing, many side by side.
 
 Each page is fetched once, also where several processes warm the same objects, and proven of one version as any read is.

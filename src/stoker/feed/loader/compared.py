@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # (loaders and their batches are the program's)
 """Alternates torch's own workers with ours, so that a run measures what the program gains from stoker.
 

@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # (torch's DataLoader is typed in part)
 """Stoker's state for one DataLoader, kept across iterations: its tier, its slots and its reusable workers."""
 

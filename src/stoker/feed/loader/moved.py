@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch's fetchers are untyped)
 """Loaders that declare no workers: served in the training process, and moved to data workers where that is provable.
 

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (loaders and their batches are the program's)
 """Gets an iteration's batches from data workers or the training process, as its :class:`Life` decides."""
 

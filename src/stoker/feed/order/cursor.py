@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
 # (samplers are the user's or torch's untyped ones)
 """The cursor: where a program is in an iteration, as a small plain value; and the indices that follow it.
 

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (samplers are the user's or torch's untyped ones)
 """The order: which work items there are, drawn from the program's own sampler as torch draws them.
 

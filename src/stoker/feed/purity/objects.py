@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # (walks arbitrary user objects)
 """A bounded walk over what a dataset and its functions refer to: a fingerprint, and obstacles to moving them.
 

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (the user's dataset is untyped)
 """The differential probe: are a loader's items pure, that is, independent of order, process and history?
 

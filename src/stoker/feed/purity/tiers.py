@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false
 # (loaders and datasets are the user's)
 """Which tier serves a loader, and why, in words.
 

@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (torch's storage API is untyped)
 """Splits batches into a skeleton and buffers: one pickle pass that leaves out the bytes of tensors and arrays.
 

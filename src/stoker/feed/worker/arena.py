@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (torch's collate table and the user's samples are untyped)
 """Builds batches directly in a slot, instead of copying them there afterwards.
 

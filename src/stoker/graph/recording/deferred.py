@@ -1,5 +1,5 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
+# pyright: reportPrivateUsage=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 # (a tensor subclass: torch's hooks for it are untyped)
 """A deferred tensor: a placeholder for a value inside the cut until something reads it.
 

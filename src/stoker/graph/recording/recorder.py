@@ -1,5 +1,5 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
+# pyright: reportPrivateUsage=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 # (torch's functions are untyped)
 """Records one step: which calls touch the batch or anything made from it, and why a call is not stateless.
 

@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 # (torch's functions are untyped)
 """A prepared cut in the training process: each moved call as a cheap comparison, with its deferred tensors."""
 

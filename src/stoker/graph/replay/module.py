@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false
 # (torch.fx is untyped)
 """A recording as a ``torch.fx.GraphModule``: for people who want to print, run or transform it, and for tools."""
 

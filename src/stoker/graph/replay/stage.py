@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false
 # (torch's pinning is private and untyped)
 """Runs the moved calls outside the program: in a data worker after collation, or for a deferred tensor.
 

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 # (torch offers no public way to put a mode below others)
 """Observes the program's torch calls for part of a step, without affecting them.
 
@@ -105,7 +103,7 @@ class CallWatch(TorchFunctionMode):
     ) -> Any:
         """A call of the program."""
         step = self._only
-        frame = sys._getframe(1)
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         try:
             self._place = calling_as(frame if frame.f_code is not _HANDED_OVER else _above(frame))
         except Exception:  # warnings then name our own line
@@ -287,7 +285,7 @@ def watch_compiled() -> None:
 
     def announced(self: Any, *args: Any, **kwargs: Any) -> Any:
         _announce()  # before torch looks for global hooks, and warns
-        return calling_as(sys._getframe(1))(stock, self, *args, **kwargs)
+        return calling_as(sys._getframe(1))(stock, self, *args, **kwargs)  # pyright: ignore[reportPrivateUsage]
 
     PATCHES.set(optimized, "__call__", announced)
 

@@ -1,6 +1,5 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
-# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 """Runs a user's program up to its second optimizer step, in a separate process, and writes the features of that step.
 
 Its parameters are fake from their creation; its data are real. The first step is skipped, since optimizers create their

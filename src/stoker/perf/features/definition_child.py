@@ -1,4 +1,4 @@
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 """Calls a user's function for the arguments of ``characterise``, in a separate process, and writes the features."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """Characterises one training step of a module, or of a function that makes a whole step, without computing it."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """Measures this machine once: kernels, the host's overhead, cold tensors, and sums over two processes."""
 
 from __future__ import annotations

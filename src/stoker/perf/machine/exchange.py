@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
 """How long two processes of this machine take to sum tensors by gloo."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 """Probes of compute-bound operations: products, convolutions, attention, recurrent layers, forward and backward.
 
 Sizes are spread over what training steps on CPUs have; none is taken from a model.

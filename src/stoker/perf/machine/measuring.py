@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """Times probes on this machine in rotation, so that a temporary slowdown affects a little of each.
 
 Only samples during which the system ran nothing else on the cores count (unless there are none).

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """Tensors for probes: slices of one block of numbers, so that making them costs nothing."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
 """Steps of small test programs, which show what single operations do not: the host's overhead, and cold tensors.
 
 Each program repeats one kind of operation; its step is timed by phase, and the time of the kernels alone is subtracted.

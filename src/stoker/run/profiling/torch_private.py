@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportAttributeAccessIssue=false
+# pyright: reportPrivateUsage=false
 # (the one module that uses names which torch keeps to itself for profiles)
 """Torch's private names that profiles need, each once; those of loaders are the feed's.
 

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The cost of one call: its FLOPs, and how many bytes of which tensors it reads and writes."""
 
 from __future__ import annotations

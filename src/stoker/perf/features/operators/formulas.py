@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false
 """FLOPs and bytes of single operations, by explicit formulas for the target's kernels, not for this CPU.
 
 A multiplication and its addition are two FLOPs. Bytes are what a kernel must read and write once when nothing stays on

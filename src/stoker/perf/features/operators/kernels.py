@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
 # pyright: reportIncompatibleMethodOverride=false
 # (torch's autograd functions are untyped)
 """Kernels that CUDA has and this CPU lacks: fused attention, norms, recurrent layers and cells, both passes."""

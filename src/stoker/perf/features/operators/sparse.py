@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
 """Sparse results with rows, where torch's shape functions return none.
 
 The number of rows after merging equal ones depends on values; all looked-up rows count as distinct.

@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false, reportUnknownParameterType=false
+# pyright: reportPrivateUsage=false, reportUnknownLambdaType=false
 """What ``torch.cuda`` answers to a program that is traced without an accelerator."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Which memory tensors live in, and how much of it is alive at each moment of a step.
 
 A buffer is one allocation: a number for each storage that was seen, never reused although addresses are.
@@ -90,7 +89,7 @@ class Buffers:
     def saved(self) -> set[int]:
         """Activations alive at the start of a backward pass; of several passes, those of the one with most."""
         kept = [{number for number in mark if number not in self.roles} for mark in self.marks]
-        return max(kept, key=lambda numbers: sum(self.sizes[number] for number in numbers), default=set())
+        return max(kept, key=lambda numbers: sum(self.sizes[number] for number in numbers), default=set[int]())
 
     def begin(self) -> None:
         """Starts the step: live buffers belong to it, freed ones do not."""

@@ -1,6 +1,5 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 """Distributed programs in one process: a process group that sends nothing, and transparent wrappers.
 
 Features are those of one GPU with the whole model; the cost of spreading it is computed from them. So the wrappers of

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Which parameters, gradients and activations belong to which module, and their sums over a step."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Where in the program something happened, and what its user says about sizes that depend on values."""
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def place() -> str:
 
 
 def _frame() -> tuple[str, int] | None:
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith((_OWN, _TORCH, "<")):
@@ -34,7 +33,7 @@ def _frame() -> tuple[str, int] | None:
 
 def _methods() -> Generator[tuple[str, torch.nn.Module]]:
     """Methods of modules that are running, the innermost first, each with its module."""
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         names = frame.f_code.co_varnames
         owner = frame.f_locals.get(names[0]) if names else None

@@ -1,7 +1,5 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
-# pyright: reportUnnecessaryIsInstance=false, reportPrivateImportUsage=false, reportUnknownLambdaType=false
-# pyright: reportAttributeAccessIssue=false
+# pyright: reportPrivateUsage=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnnecessaryIsInstance=false
 """Torch functions that are changed before they reach dispatch: devices, and kernels that this CPU lacks.
 
 A CPU build of torch aborts the process when a cuda tensor, fake or not, reaches its autograd, so no such tensor is ever

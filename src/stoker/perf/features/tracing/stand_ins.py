@@ -1,6 +1,5 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportPrivateImportUsage=false
-# pyright: reportUnknownLambdaType=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 """Torch's functions as on CUDA, where this CPU would use other kernels: one recorded kernel instead of many."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Sums the recorded calls of a step into its features."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Follows a step as it runs: its modules, its optimizers, its phases."""
 
 from __future__ import annotations

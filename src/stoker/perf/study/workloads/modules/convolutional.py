@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch leaves parts of its signatures untyped)
 """Networks of convolutions: classifiers, the single-shot detector, segmentation of volumes."""
 

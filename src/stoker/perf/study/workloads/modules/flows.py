@@ -1,5 +1,5 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (torch leaves parts of its signatures untyped; the kernel behind weight_norm has no public name)
 """WaveGlow: audio from mel frames by invertible steps."""
 

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch leaves parts of its signatures untyped)
 """Networks that look up rows of large tables: NCF, Wide & Deep."""
 

@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (torch leaves parts of its signatures untyped)
 """Networks with a state that moves along the sequence: GNMT and Tacotron 2."""
 

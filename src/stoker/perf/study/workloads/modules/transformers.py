@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (torch leaves parts of its signatures untyped)
 """Stacks of attention: BERT, encoder-decoders for translation and text, Transformer-XL.
 
