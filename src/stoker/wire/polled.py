@@ -47,6 +47,8 @@ class PolledChannel(Generic[K]):
         self._in = memoryview(bytearray(_RECEIVE_BYTES))
         self._out: deque[tuple[bytes | memoryview, tuple[int, ...]]] = deque()
         self._held = b""
+        self.num_received = 0
+        """Bytes received so far: a peer that is in the middle of a long frame is not silent."""
         self.unsent = False
         """Whether bytes wait for the peer to read, or for the frame that they go with."""
 
@@ -113,13 +115,23 @@ class PolledChannel(Generic[K]):
             return None
         if not size:
             return None
+        self.num_received += size
         return decoder.feed(self._in[:size], _descriptors_in(ancillary) if ancillary else ())
 
     def _into(self, target: memoryview, flags: int) -> list[Frame[K]] | None:
-        size = self.sock.recv_into(target, 0, flags)
+        size = filled = self.sock.recv_into(target, 0, flags)
         if not size:
             return None
-        frames = self._decoder.filled(size)
+        while filled < len(target):  # what is decrypted at once is 16 KiB: as many of it as have come
+            try:
+                size = self.sock.recv_into(target[filled:], 0, _NOW)
+            except (BlockingIOError, InterruptedError):
+                break
+            if not size:
+                break  # the peer is gone, as the next call finds
+            filled += size
+        self.num_received += filled
+        frames = self._decoder.filled(filled)
         if self._pending is not None and self._pending():  # the rest of the decrypted bytes, which a poll does not show
             frames += self.receive(wait=False) or []
         return frames

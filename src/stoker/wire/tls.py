@@ -133,7 +133,7 @@ def dialled(sock: socket.socket, address: str, host: str, context: ssl.SSLContex
         PeerLostError: it went away.
     """
     try:
-        return _shaken(sock, context, timeout_s, server_hostname=host)
+        return _shaken(sock, context, timeout_s, server_side=False, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         raise PeerRefusedError(
             f"`{address}` has a certificate that `tls-ca` does not verify: {error.verify_message}", address=address
@@ -159,18 +159,61 @@ def accepted(sock: socket.socket, context: ssl.SSLContext, timeout_s: float) -> 
         PeerLostError: there was no handshake that we understand.
     """
     try:
-        return _shaken(sock, context, timeout_s)
+        return _shaken(sock, context, timeout_s, server_side=True)
     except OSError as error:
         raise PeerLostError(f"`client` does not complete its handshake: {_words(error)}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class OwnCertificate:
+    """A certificate that a process has made for itself.
+
+    Attributes:
+        fd: descriptor of a file with certificate and key, in PEM.
+        der: the certificate alone, as it is handed over.
+    """
+
+    fd: int
+    der: bytes
+
+
+def between(
+    sock: socket.socket, own: OwnCertificate, other_der: bytes, *, server_side: bool, timeout_s: float
+) -> TlsSocket:
+    """An encrypted socket between two that know each other's certificates, and take no others.
+
+    Raises:
+        PeerRefusedError: the other side has another certificate, or speaks no TLS.
+        PeerLostError: it went away.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # the certificate itself is known
+    context.verify_mode = ssl.CERT_REQUIRED
+    if server_side:
+        context.num_tickets = 0
+    try:
+        context.load_cert_chain(f"/proc/self/fd/{own.fd}")
+        context.load_verify_locations(cadata=other_der)
+        return _shaken(sock, context, timeout_s, server_side=server_side)
+    except ssl.SSLError as error:
+        raise PeerRefusedError(f"`peer` must show the certificate that it has announced: {_words(error)}") from None
+    except OSError as error:
+        raise PeerLostError(f"`peer` aborts the handshake: {_words(error)}") from None
+
+
 def _shaken(
-    sock: socket.socket, context: ssl.SSLContext, timeout_s: float, server_hostname: str | None = None
+    sock: socket.socket,
+    context: ssl.SSLContext,
+    timeout_s: float,
+    *,
+    server_side: bool,
+    server_hostname: str | None = None,
 ) -> TlsSocket:
     context.sslsocket_class = TlsSocket
     with sock:  # it is empty once it is wrapped
         wrapped = context.wrap_socket(
-            sock, server_side=server_hostname is None, do_handshake_on_connect=False, server_hostname=server_hostname
+            sock, server_side=server_side, do_handshake_on_connect=False, server_hostname=server_hostname
         )
     try:
         _shake(wrapped, time.monotonic() + timeout_s)
