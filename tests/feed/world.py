@@ -109,11 +109,11 @@ class World:
 
     def spawn(self, spawn: do.Spawn) -> None:
         if self.refuses:
-            self.send(ev.Refused(self.refuses, spawn.purpose))
+            self.send(ev.Refused(self.refuses, spawn.purpose, spawn.away))
             return
         number, self.num_born = self.num_born, self.num_born + 1
         self.hands[number] = Hand(number, told_to_leave=spawn.purpose is not ev.Purpose.WORK)
-        self.send(ev.Born(number, spawn.worker_id, spawn.purpose))
+        self.send(ev.Born(number, spawn.worker_id, spawn.purpose, spawn.away))
 
     def lease(self, lease: do.Lease) -> None:
         if lease.slot >= 0:

@@ -31,7 +31,8 @@ from stoker.core.errors import WorkerStartError
 from stoker.core.forking import at_fork
 from stoker.core.interrupts import interrupts_deferred
 from stoker.feed.program import Program, WorkerIdentity
-from stoker.feed.shell.crew import Template
+from stoker.feed.shell.backend import Template
+from stoker.feed.shell.gateway import Gateway
 from stoker.feed.transport.board import Board
 from stoker.feed.transport.descriptors import spare_descriptors
 from stoker.feed.transport.messages import Channel, MessageKind
@@ -94,6 +95,10 @@ class LocalBackend:
                 template.complete()
             undo.pop_all()
         return template
+
+    def reach(self, program: Program) -> Gateway | None:
+        """Nothing: all workers are on this machine."""
+        return None
 
 
 def _may_fork_from_here(context: _Context) -> bool:
@@ -270,12 +275,20 @@ class LocalTemplate:
             self._num_waiting += 1
             if self._num_waiting > _MOST_WAITING:
                 self.complete()
+        self._ask(MessageKind.SPAWN, pickle.dumps(identity), theirs.fileno())
+
+    def _ask(self, kind: MessageKind, body: bytes, fd: int) -> None:
         # Blocking, so that the descriptor is sent before it is closed here; no deadlock: the template waits for us.
         self.channel.sock.setblocking(True)
         try:
-            self.channel.send(MessageKind.SPAWN, pickle.dumps(identity), (theirs.fileno(),))
+            self.channel.send(kind, body, (fd,))
         finally:
             self.channel.sock.setblocking(False)
+
+    def ship(self, fd: int, sample: bytes) -> None:
+        """Has the process send its copy of the program through ``fd``, with what it makes of a pickled sample item."""
+        self.complete()
+        self._ask(MessageKind.SHIP, sample, fd)
 
     def dump_stack(self, pid: int) -> str:
         """Returns a worker's current traceback; empty if the worker does not answer within half a second.

@@ -9,6 +9,8 @@ import select
 import signal
 import socket
 import time
+import traceback
+from typing import NoReturn
 
 from stoker.backends.process import FINISH_S, die_with, do_nothing, is_readable, serve, settle
 from stoker.core.errors import WireError
@@ -16,6 +18,9 @@ from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.purity.tiers import reuse_fingerprint
 from stoker.feed.transport.board import Board
 from stoker.feed.transport.messages import Channel, MessageKind
+
+_NOBODY = -1
+"""Number of a child that is no data worker."""
 
 
 class TemplateProcess:
@@ -58,6 +63,8 @@ class TemplateProcess:
             for frame in frames:
                 if frame.kind is MessageKind.SURVEY:
                     self._channel.send(MessageKind.SURVEYED, self._fingerprint())
+                elif frame.kind is MessageKind.SHIP:
+                    self._ship(frame.body, frame.fds[0])
                 else:
                     self._give_birth(pickle.loads(frame.body), frame.fds[0])
 
@@ -82,6 +89,28 @@ class TemplateProcess:
         self._children[pid] = identity.number
         self._channel.send(MessageKind.SPAWNED, pickle.dumps((identity.number, pid)))
 
+    def _ship(self, sample: bytes, fd: int) -> None:
+        """Sends the program from a child: what pickling does to the user's objects is done to its copy of them."""
+        own_pid = os.getpid()
+        with contextlib.suppress(OSError):  # too many processes: the socket closes, and the loader stays here
+            pid = os.fork()
+            if not pid:
+                self._be_shipper(sample, fd, own_pid)
+            self._children[pid] = _NOBODY
+        os.close(fd)
+
+    def _be_shipper(self, sample: bytes, fd: int, own_pid: int) -> NoReturn:
+        try:
+            signal.set_wakeup_fd(-1)
+            self._leave_behind(own_pid)
+            from stoker.backends.shipping import ship  # needs the extra `cluster`
+
+            ship(self._program, sample, fd)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
     def _leave_behind(self, parent_pid: int) -> None:
         """Ties a forked worker's life to the template's, and closes the descriptors that only the template uses."""
         # The template forks from its only thread, so this kills exactly when the template dies.
@@ -100,7 +129,7 @@ class TemplateProcess:
             if pid == 0:
                 return
             number = self._children.pop(pid, None)
-            if number is not None:
+            if number not in (None, _NOBODY):
                 self._channel.send(MessageKind.EXITED, pickle.dumps((number, status)))
 
     def end(self) -> None:

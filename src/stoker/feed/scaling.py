@@ -55,6 +55,10 @@ class Observation:
     """Time since the last window that no window counts: torch served the loader, or a compared round was not steady."""
     item_stall_s: float = -1.0
     """Mean time per work item for which its worker was runnable but had no core (Linux: run delay); -1.0: unknown."""
+    away: int = 0
+    """Data workers among ``workers`` that are on other machines."""
+    away_room: int = 0
+    """Data workers that other machines would take in all; 0 without any, and while this loader must stay here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,13 @@ class Decision:
     depth: int
     reason: str
     """One line for people: why this number, and why not more."""
+    away: int = 0
+    """How many of ``workers`` are to be on other machines."""
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """What is decided, apart from the words."""
+        return self.workers, self.away, self.depth
 
 
 class ScalingPolicy(Protocol):

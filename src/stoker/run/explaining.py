@@ -27,7 +27,7 @@ from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.purity import tiers
 from stoker.feed.purity.probe import NUM_SAMPLES, Evidence
 from stoker.feed.purity.tiers import Choice
-from stoker.feed.shell.crew import Crew, Severance
+from stoker.feed.shell.crew import Crew, Message
 from stoker.feed.state import instructions as do
 from stoker.feed.torch_private import collates, index_sampler_of
 from stoker.feed.transport.board import Departure
@@ -182,8 +182,8 @@ def _run_probe(
         for arrival in crew.poll(0.1):
             if isinstance(arrival, Departure):
                 return None, f"a data worker that made its first samples was lost: {arrival.cause}"
-            if isinstance(arrival, Severance):
-                continue  # its departure, with the cause, comes next
+            if not isinstance(arrival, Message):
+                continue  # a departure, with the cause, comes next
             frame = arrival.frame
             if frame.kind is MessageKind.PROBED:
                 role, evidence = pickle.loads(frame.body)

@@ -23,7 +23,8 @@ from stoker.feed.purity import tiers
 from stoker.feed.purity.tiers import Choice
 from stoker.feed.scaling import Decision, ScalingPolicy
 from stoker.feed.settings import FaultSettings, FeedSettings
-from stoker.feed.shell.crew import Backend, Crew
+from stoker.feed.shell.backend import Backend
+from stoker.feed.shell.crew import Crew
 from stoker.feed.shell.engine import Engine
 from stoker.feed.shell.memory import MemoryWatch
 from stoker.feed.shell.oversight import Limits

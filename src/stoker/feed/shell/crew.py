@@ -15,7 +15,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -23,9 +23,11 @@ from stoker.core.errors import WireError, WorkerStartError
 from stoker.core.forking import at_fork
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.purity.probe import Role
+from stoker.feed.shell.backend import Backend, Child
+from stoker.feed.shell.gateway import Gone, HostLoss, Said
 from stoker.feed.state import instructions as do
 from stoker.feed.state.ledger import Ledger
-from stoker.feed.transport.board import Board, Departure, Whereabouts
+from stoker.feed.transport.board import Departure, Whereabouts
 from stoker.feed.transport.messages import Channel, Frame, LeaseFlag, MessageKind, pack_lease
 from stoker.feed.transport.slots import Ring
 
@@ -36,65 +38,6 @@ LEFT = "exited with status 0"
 _WITH_TEMPLATE = "its template process died"
 MAX_WORKERS = 256
 """Rows of a crew's board; an upper bound for any policy."""
-
-
-class Child(Protocol):
-    """A data worker forked by this process, which therefore learns of its end and reaps it."""
-
-    pid: int
-
-    def fileno(self) -> int:
-        """Descriptor that is readable once the process has ended."""
-        ...
-
-    def kill(self) -> None:
-        """Ends the process at once; does nothing when it has ended."""
-        ...
-
-    def reap(self) -> int | None:
-        """Waits for the end; returns the wait status, or None if the program has taken it."""
-        ...
-
-
-class Template(Protocol):
-    """A process that forks data workers on request, perhaps all but the first."""
-
-    channel: Channel
-    board: Board
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        ...
-
-    @property
-    def is_started(self) -> bool:
-        """Whether the process was started."""
-        ...
-
-    def complete(self) -> None:
-        """Starts the process, if that was deferred; raises ``WorkerStartError``."""
-        ...
-
-    def spawn(self, identity: WorkerIdentity) -> tuple[Channel, Child | None]:
-        """Starts a worker; returns our end of its socket, and its process if that is a child of ours."""
-        ...
-
-    def dump_stack(self, pid: int) -> str:
-        """The stack of a worker about to be killed; empty if it does not answer."""
-        ...
-
-    def close(self) -> None:
-        """Ends the template and all its workers; returns when they are gone."""
-        ...
-
-
-class Backend(Protocol):
-    """Starts templates."""
-
-    def start(self, program: Program, context: Any, num_rows: int) -> Template:
-        """A template for ``program``; raises ``WorkerStartError``."""
-        ...
 
 
 @dataclass(slots=True)
@@ -113,6 +56,8 @@ class WorkerHandle:
     killed_for: str = ""
     """Why we killed it; empty if we did not."""
     stack: str = ""
+    away: bool = False
+    """It is on another machine: its process id is not one of this machine, and stays 0 here."""
 
 
 class Message(msgspec.Struct, gc=False):
@@ -129,7 +74,7 @@ class Severance:
     worker: int
 
 
-Arrival = Message | Severance | Departure
+Arrival = Message | Severance | Departure | HostLoss | Said
 
 
 class Crew:
@@ -163,6 +108,9 @@ class Crew:
             self._template.close()
             raise WorkerStartError(f"data workers can't be waited for: {error}") from error
         self._poller.register(self._template.channel.fileno(), select.EPOLLIN)
+        self._gateway = backend.reach(program)
+        self._gateway_fd = -1
+        self._sample: tuple[int, WorkItem] | None = None
         at_fork(self.abandon)
         self._by_fd: dict[int, int] = {}
         self._by_child_fd: dict[int, int] = {}
@@ -188,6 +136,10 @@ class Crew:
         """Closes the poller in a forked child."""
         self._poller.close()
 
+    def fileno(self) -> int:
+        """Descriptor that is readable when :meth:`poll` has something."""
+        return self._poller.fileno()
+
     @property
     def template_pid(self) -> int:
         """Process id of the template."""
@@ -197,7 +149,8 @@ class Crew:
     def awaits_template(self) -> bool:
         """Whether the template has yet to report a birth or a death."""
         members = self.members.values()
-        waited_for = any(m.child is None and (m.gone or m.killed_for or not m.pid) for m in members)
+        here = [m for m in members if not (m.away or m.child)]
+        waited_for = any(m.gone or m.killed_for or not m.pid for m in here)
         return waited_for and not self.template_lost
 
     def active(self) -> list[WorkerHandle]:
@@ -213,7 +166,7 @@ class Crew:
             return None
         if self.refusal and time.monotonic() - self._refused_s < _REFUSED_S:
             return None
-        identity = WorkerIdentity(number=self._next_number, worker_id=worker_id, board_slot=self._free_rows[-1])
+        identity = self._next_identity(worker_id)
         try:
             channel, child = self._template.spawn(identity)
         except ConnectionError:
@@ -223,10 +176,45 @@ class Crew:
             self._refuse(str(error))
             return None
         self.refusal = ""
+        return self._welcome(WorkerHandle(identity, channel, child, draining=apart))
+
+    @property
+    def away_room(self) -> int:
+        """Workers that other machines would take; none where items also run what was moved out of the program's steps.
+
+        A program's own calls stay on this machine: another processor may round them in another way.
+        """
+        return self._gateway.room if self._gateway is not None and not self._stage else 0
+
+    def spawn_away(self, worker_id: int) -> WorkerHandle | None:
+        """Starts a worker on another machine; None if there can't be one now."""
+        if self._gateway is None or not self.away_room or not self._free_rows:
+            return None
+        identity = self._next_identity(worker_id)
+        try:
+            channel = self._gateway.spawn(identity)
+        except OSError:
+            return None
+        return self._welcome(WorkerHandle(identity, channel, away=True))
+
+    def prepare_away(self) -> None:
+        """Has other machines load the program, if there are any: workers of this one are not enough."""
+        if self._gateway is not None and self._sample is not None and not (self._stage or self.template_lost):
+            self._gateway.prepare(self._ship)
+
+    def _ship(self, fd: int) -> None:
+        self._template.ship(fd, pickle.dumps((self._iteration, self._sample), 5))
+
+    def _next_identity(self, worker_id: int) -> WorkerIdentity:
+        return WorkerIdentity(number=self._next_number, worker_id=worker_id, board_slot=self._free_rows[-1])
+
+    def _welcome(self, member: WorkerHandle) -> WorkerHandle:
+        """Adds a new worker and tells it what all know."""
+        identity, channel, child = member.identity, member.channel, member.child
         self._free_rows.pop()
         self._next_number += 1
+        self._template.board.reset(identity.board_slot)
         at_fork(channel.abandon)
-        member = WorkerHandle(identity, channel, child, draining=apart)
         self.members[identity.number] = member
         if child is not None:
             member.pid = child.pid
@@ -293,7 +281,10 @@ class Crew:
         """Sets what workers do with each batch after collation, from the next item that they begin."""
         self._stage = body
         for member in self.active():
-            self._send(member, MessageKind.STAGE, body)
+            if not member.away:
+                self._send(member, MessageKind.STAGE, body)
+            elif body:
+                self.stop(member)
 
     def lease(self, lease: do.Lease) -> None:
         """Sends a lease."""
@@ -307,6 +298,8 @@ class Crew:
             flags = LeaseFlag.INLINE
         if lease.digest:
             flags |= LeaseFlag.DIGEST
+        if self._sample is None:
+            self._sample = lease.seq, lease.work
         head = pack_lease(lease.seq, lease.generation, lease.ring, lease.slot, flags)
         try:
             member.channel.send(MessageKind.LEASE, head + pickle.dumps(lease.work, 5))
@@ -345,12 +338,22 @@ class Crew:
     def kill(self, member: WorkerHandle, reason: str, *, with_stack: bool = False) -> None:
         """Ends a worker at once; a :class:`Departure` follows when it is certainly dead."""
         member.killed_for = reason
-        if not member.pid:
+        if not (member.pid or member.away):
             self._drain_template()
         if with_stack and member.pid:
             with contextlib.suppress(ProcessLookupError):
                 member.stack = self._template.dump_stack(member.pid)
-        _end(member)
+        self._end(member)
+
+    def _end(self, member: WorkerHandle) -> None:
+        """Kills a worker's process, if it is known and alive."""
+        if member.away and self._gateway is not None:
+            self._gateway.end(member.identity.number)
+        elif member.child is not None:
+            member.child.kill()
+        elif member.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGKILL)
 
     def _send(self, member: WorkerHandle, kind: MessageKind, body: bytes = b"", fds: tuple[int, ...] = ()) -> None:
         try:
@@ -365,12 +368,18 @@ class Crew:
                 self._flush(member)
         if not (self._is_complete or self.template_lost):
             self.complete()
+        if self._gateway is not None and (fd := self._gateway.fileno()) != self._gateway_fd:
+            self._gateway_fd = fd
+            if fd >= 0:
+                self._poller.register(fd, select.EPOLLIN)
         out, self._arrived = self._arrived, []  # kept while a fingerprint was waited for
         for fd, _ in self._poller.poll(timeout_s):
             if (number := self._by_fd.get(fd)) is not None:
                 self._read(number, out)
             elif (number := self._by_child_fd.get(fd)) is not None:
                 self._reap(self.members[number])
+            elif fd == self._gateway_fd:
+                self._hear()
             else:
                 self._drain_template()
         out += self._arrived
@@ -405,8 +414,8 @@ class Crew:
         del self._by_fd[fd]
         member.channel.close()
         if not member.killed_for and not member.draining:
-            _end(member)  # it may have closed the socket and live on
-        if self.template_lost and member.child is None:
+            self._end(member)  # it may have closed the socket and live on
+        if self.template_lost and member.child is None and not member.away:
             self._depart(member, _WITH_TEMPLATE)
 
     def _reap(self, member: WorkerHandle) -> None:
@@ -444,26 +453,56 @@ class Crew:
             self._refuse(status)
             member.killed_for = f"not started: {status}"
             status = 0
-        while not member.gone:  # what it sent before it died still counts
+        self._read_last(member)
+        if number in self.members:
+            was_killed = not member.killed_for and status is not None and _ended_by(status, signal.SIGKILL)
+            self._depart(member, member.killed_for or describe_exit(status), was_killed=was_killed)
+
+    def _read_last(self, member: WorkerHandle) -> None:
+        """What a worker sent before it died still counts."""
+        while not member.gone:
             try:
                 frames = member.channel.receive()
             except WireError:
                 frames = None
             if not frames:
                 self._lose_channel(member)
-                break
-            self._arrived += [Message(number, frame) for frame in frames]
-        if number in self.members:
-            was_killed = not member.killed_for and status is not None and _ended_by(status, signal.SIGKILL)
-            self._depart(member, member.killed_for or describe_exit(status), was_killed=was_killed)
+                return
+            self._arrived += [Message(member.identity.number, frame) for frame in frames]
 
     def _depart(self, member: WorkerHandle, cause: str, *, was_killed: bool = False) -> None:
-        row = member.identity.board_slot
-        del self.members[member.identity.number]
-        self._free_rows.append(row)
-        where = self._template.board.read(row)
-        number, pid = member.identity.number, member.pid
+        where = self._template.board.read(member.identity.board_slot)
+        number, pid = self._remove(member), member.pid
         self._arrived.append(Departure(number, pid, member.draining, cause, where, member.stack, was_killed))
+
+    def _remove(self, member: WorkerHandle) -> int:
+        number = member.identity.number
+        del self.members[number]
+        self._free_rows.append(member.identity.board_slot)
+        return number
+
+    def _hear(self) -> None:
+        """Takes what the gateway says of workers on other machines."""
+        assert self._gateway is not None
+        heard = self._gateway.hear()
+        if heard is None:  # its descriptor is closed, and has left the poller with that
+            self._gateway_fd = -1
+            away = [number for number, member in self.members.items() if member.away]
+            heard = [tuple(Gone(number, 0, "", "its gateway process died") for number in away)] if away else []
+        for one in heard:
+            self._arrived += [one] if isinstance(one, Said) else self._gone(one)
+
+    def _gone(self, all_gone: tuple[Gone, ...]) -> list[Arrival]:
+        """Removes workers that ended for one cause."""
+        departures: list[Departure] = []
+        for gone in all_gone:
+            member = self.members.get(gone.number)
+            if member is not None:
+                self._read_last(member)
+                self._remove(member)
+                cause = member.killed_for or gone.cause
+                departures.append(gone._replace(cause=cause).departure(expected=member.draining))
+        return [HostLoss(tuple(departures))] if departures else []
 
     def _lose_template(self) -> None:
         """The template died; the kernel kills its workers with it, and we kill the one that we forked."""
@@ -472,9 +511,9 @@ class Crew:
         self.template_lost = True
         self._poller.unregister(self._template.channel.fileno())
         for member in list(self.members.values()):
-            if member.child is not None:
+            if member.child is not None or member.away:  # without a template no other would follow them
                 member.killed_for = member.killed_for or _WITH_TEMPLATE
-                _end(member)
+                self._end(member)
             elif member.gone:
                 self._depart(member, _WITH_TEMPLATE)
 
@@ -513,21 +552,14 @@ class Crew:
         for member in self.members.values():
             if not member.gone:
                 member.channel.close()
+        if self._gateway is not None:
+            self._gateway.close()
         self._template.close()
         self._poller.close()
         self.members.clear()
         for ring, slot in self.ledger.clear():
             if self._give_back is not None:
                 self._give_back(ring, slot)
-
-
-def _end(member: WorkerHandle) -> None:
-    """Kills a worker's process, if it is known and alive."""
-    if member.child is not None:
-        member.child.kill()
-    elif member.pid:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(member.pid, signal.SIGKILL)
 
 
 def _ended_by(status: int, signal_number: int) -> bool:

@@ -24,6 +24,7 @@ from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.purity.probe import Evidence
 from stoker.feed.scaling import Decision, ScalingPolicy
 from stoker.feed.shell.crew import LEFT, Crew, Message
+from stoker.feed.shell.gateway import HostLoss, Said
 from stoker.feed.shell.memory import MemoryWatch
 from stoker.feed.shell.outcome import FailedItem, IterationEnd
 from stoker.feed.shell.oversight import COUNTING, Limits, Oversight
@@ -177,11 +178,12 @@ class Engine:
                 return
 
     def _spawn(self, spawn: do.Spawn) -> None:
-        member = self.crew.spawn(spawn.worker_id, apart=spawn.purpose is not ev.Purpose.WORK)
+        apart, worker_id = spawn.purpose is not ev.Purpose.WORK, spawn.worker_id
+        member = self.crew.spawn_away(worker_id) if spawn.away else self.crew.spawn(worker_id, apart=apart)
         if member is None:
-            event: ev.Event = ev.Refused(self.crew.refusal, spawn.purpose)
+            event: ev.Event = ev.Refused(self.crew.refusal, spawn.purpose, spawn.away)
         else:
-            event = ev.Born(member.identity.number, member.identity.worker_id, spawn.purpose)
+            event = ev.Born(member.identity.number, member.identity.worker_id, spawn.purpose, spawn.away)
         self._tell(event)
 
     def _stop(self, stop: do.Stop) -> None:
@@ -236,7 +238,7 @@ class Engine:
             departure.cause,
             departure.whereabouts.seq,
             for_memory=bool(cause),
-            blames="SIGSTOP" not in departure.cause,
+            blames=departure.blames and "SIGSTOP" not in departure.cause,
         )
         for instruction in self.state.on(diagnosed, time.monotonic()):
             if isinstance(instruction, do.Blame):
@@ -283,7 +285,11 @@ class Engine:
                 elif handler := _MESSAGES.get(frame.kind):
                     getattr(self, handler)(arrival.worker, frame)
             elif type(arrival) is Departure:
-                self._on_departure(arrival)
+                self._on_departures((arrival,))
+            elif isinstance(arrival, HostLoss):
+                self._on_departures(arrival.departures)
+            elif isinstance(arrival, Said):
+                self._listener.notice(arrival.text)
             else:
                 self._tell(ev.Severed(arrival.worker))
         if self._fitted != (self._keeper.largest_bytes, state.capacity) or self._keeper.current is not self._ring:
@@ -343,6 +349,10 @@ class Engine:
     def _on_ready(self, worker: int, frame: Frame, header: ReadyHeader, rest: memoryview) -> None:
         counters = self._counters
         counters.items += 1
+        maker = self.state.ledger.workers.get(worker)
+        counters.items_away += maker is not None and maker.away
+        maker = self.state.ledger.workers.get(worker)
+        counters.items_away += maker is not None and maker.away
         counters.worker_busy_s += header.wall_s
         counters.worker_cpu_s += header.cpu_s
         if header.stall_s < 0.0:
@@ -409,14 +419,14 @@ class Engine:
     def _on_pinned(self, worker: int, frame: Frame) -> None:
         self._tell(ev.Pinned(worker, agreed=pickle.loads(frame.body)))
 
-    def _on_departure(self, departure: Departure) -> None:
-        self._departures[departure.worker] = departure
+    def _on_departures(self, departures: tuple[Departure, ...]) -> None:
+        self._departures.update((departure.worker, departure) for departure in departures)
         now = time.monotonic()
         if self.crew.template_lost:
             self._perform(self.state.on(ev.TemplateLost(), now))
-        loss = ev.Loss(departure.worker, departure.expected, departure.cause == LEFT)
-        self._perform(self.state.on(ev.Departed((loss,)), now))
-        del self._departures[departure.worker]
+        losses = tuple(ev.Loss(gone.worker, gone.expected, gone.cause == LEFT) for gone in departures)
+        self._perform(self.state.on(ev.Departed(losses), now))
+        self._departures.clear()
 
     def _attempt_probe(self, act: Callable[[], _T], otherwise: _T) -> _T:
         """Runs a step of the comparison of samples; a failure ends the comparison."""
@@ -533,9 +543,8 @@ class Engine:
         if not self._oversight.is_due(now):
             self._due_s = self._oversight.due_s(now)
             return
-        seen = self._oversight.observe(
-            now, len(self.crew.active()), self.state.decision.depth, self._keeper.largest_bytes, waiting=waiting
-        )
+        depth, largest, may_leave = self.state.decision.depth, self._keeper.largest_bytes, self.state.may_leave
+        seen = self._oversight.observe(now, self.crew, depth, largest, waiting=waiting, may_leave=may_leave)
         decision = None if self.state.pinned or seen is None else self._oversight.decide(seen)
         self._due_s = self._oversight.due_s(now)
         if decision is not None:
@@ -544,7 +553,7 @@ class Engine:
 
     def _obey(self, decision: Decision) -> None:
         before, now = self.state.decision, time.monotonic()
-        changed = (decision.workers, decision.depth) != (before.workers, before.depth)
+        changed = decision.numbers != before.numbers
         if changed or (decision.reason != before.reason and now - self._said_s > _SAY_AGAIN_S):
             self._said_s = now
             self._listener.snapshot()

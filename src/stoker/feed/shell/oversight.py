@@ -16,6 +16,8 @@ from stoker.feed.transport.board import Departure
 
 WINDOW_S = 0.25
 """Interval between decisions of the policy."""
+_MUCH_WAIT = 0.02
+"""Input wait from which other machines are asked to load the program, if there are any."""
 COUNTING = "count of what happens", "the number of data workers stays"
 """A part of stoker that may fail, and the consequence."""
 
@@ -88,13 +90,17 @@ class Oversight:
         """Counts idle time up to the end of the iteration."""
         self._effort.attempt(COUNTING[0], lambda: self._window.settle(now_s), None, then=COUNTING[1])
 
-    def observe(self, now_s: float, workers: int, depth: int, batch_bytes: int, *, waiting: bool) -> Observation | None:
+    def observe(
+        self, now_s: float, crew: Crew, depth: int, batch_bytes: int, *, waiting: bool, may_leave: bool
+    ) -> Observation | None:
         """The observation since the last call, free memory included; None if counting has failed."""
         memory, counters = self._memory, self._counters
+        active = crew.active()
+        workers, away = len(active), sum(member.away for member in active)
         self._effort.attempt(
             _MEMORY, lambda: memory.look(now_s, workers, counters.private_bytes), None, then=_MEMORY_THEN
         )
-        return self._effort.attempt(
+        seen = self._effort.attempt(
             COUNTING[0],
             lambda: self._window.close(
                 now_s,
@@ -103,10 +109,15 @@ class Oversight:
                 batch_bytes=batch_bytes,
                 waiting=waiting,
                 free_bytes=memory.free_bytes,
+                away=away,
+                away_room=crew.away_room if may_leave else 0,
             ),
             None,
             then=COUNTING[1],
         )
+        if may_leave and seen is not None and seen.input_wait_frac > _MUCH_WAIT:
+            self._effort.attempt("call for other machines", crew.prepare_away, None, then="workers stay on this one")
+        return seen
 
     def cause_of(self, departure: Departure, busy: int) -> str:
         """The cause of a worker's end if it was killed for lack of memory; else empty."""

@@ -102,6 +102,7 @@ class Born(Event):
     worker: int
     worker_id: int
     purpose: Purpose = Purpose.WORK
+    away: bool = False
 
 
 class Refused(Event):
@@ -109,6 +110,7 @@ class Refused(Event):
 
     why: str = ""
     purpose: Purpose = Purpose.WORK
+    away: bool = False
 
 
 class Severed(Event):

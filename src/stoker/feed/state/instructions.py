@@ -26,6 +26,8 @@ class Spawn(Instruction):
 
     worker_id: int
     purpose: Purpose = Purpose.WORK
+    away: bool = False
+    """On another machine."""
 
 
 class Lease(Instruction):

@@ -73,6 +73,8 @@ class Worker(msgspec.Struct, eq=False):
     """How many of them are of an earlier iteration."""
     may_lease: bool = True
     """It was neither asked to leave, nor lost, nor started for something else."""
+    away: bool = False
+    """It is on another machine."""
 
     @property
     def num_held(self) -> int:
@@ -167,9 +169,9 @@ class Ledger:
         self.workers: dict[int, Worker] = {}
         self._generation = self._stale_to = 0
 
-    def born(self, number: int, worker_id: int, *, may_lease: bool = True) -> Worker:
+    def born(self, number: int, worker_id: int, *, may_lease: bool = True, away: bool = False) -> Worker:
         """Adds a new worker."""
-        worker = self.workers[number] = Worker(number, worker_id, may_lease=may_lease)
+        worker = self.workers[number] = Worker(number, worker_id, may_lease=may_lease, away=away)
         return worker
 
     def lease(self, worker: Worker, item: Item | None, ring: int = -1, slot: int = -1, repeats: int = -1) -> Lease:

@@ -1,8 +1,8 @@
 """The life of one iteration of one loader, from its first worker to its last batch: events in, instructions out.
 
 Draws items, leases them, survives the loss of workers and delivers in order, without a clock, a process or a byte of a
-batch: each event brings the time, and a shell carries the instructions out (:mod:`stoker.feed.shell` on processes of
-this machine, :mod:`stoker.sim` on a virtual clock).
+batch: each event brings the time, and a shell carries the instructions out (:mod:`stoker.feed.shell`, or on a virtual
+clock :mod:`stoker.sim`).
 """
 
 from __future__ import annotations
@@ -145,12 +145,17 @@ class Machine:
 
     def _on_decided(self, event: ev.Decided, now_s: float) -> list[Instruction]:
         before, self.decision = self.decision, event.decision
-        if (before.workers, before.depth) == (event.decision.workers, event.decision.depth):
+        if before.numbers == event.decision.numbers:
             return []
         self._fit()
         return self._staff(now_s)
 
     # -- workers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether items may be made on other machines."""
+        return self.phase is Phase.FEEDING and not (self.pinned or self._is_stream)
 
     def _on_opened(self, event: ev.Opened, now_s: float) -> list[Instruction]:
         self.ledger.make_stale()
@@ -169,13 +174,16 @@ class Machine:
         if self.pinned:
             missing = next((worker_id for worker_id in range(declared) if worker_id not in present), None)
             return [do.Spawn(missing)] if missing is not None else []
-        wanted = self.decision.workers
-        if self._most_busy is not None:
-            wanted = min(wanted, self._most_busy)
-        if len(active) < wanted:
-            return [do.Spawn(min(range(declared), key=present.count))]
-        surplus = sorted(active, key=lambda worker: worker.num_held)[: len(active) - wanted]
-        return [self._dismiss(worker, now_s) for worker in surplus]
+        most = self.decision.workers if self._most_busy is None else self._most_busy
+        near = min(self.decision.workers - self.decision.away, most)
+        far = min(self.decision.away, most - near)
+        out: list[Instruction] = []
+        for away, wanted in ((False, near), (True, far)):
+            there = [worker for worker in active if worker.away is away]
+            if len(there) < wanted:
+                return [*out, do.Spawn(min(range(declared), key=present.count), away=away)]
+            out += [self._dismiss(w, now_s) for w in sorted(there, key=lambda w: w.num_held)[: len(there) - wanted]]
+        return out
 
     def _dismiss(self, worker: Worker, now_s: float) -> Instruction:
         """Makes a worker finish its leases and leave."""
@@ -185,7 +193,7 @@ class Machine:
 
     def _on_born(self, event: ev.Born, now_s: float) -> list[Instruction]:
         purpose = event.purpose
-        worker = self.ledger.born(event.worker, event.worker_id, may_lease=purpose is ev.Purpose.WORK)
+        worker = self.ledger.born(event.worker, event.worker_id, may_lease=purpose is ev.Purpose.WORK, away=event.away)
         if purpose is not ev.Purpose.WORK:
             out = self._attempt(lambda: self.probing.born(event.worker, purpose), [])
             return out if purpose is ev.Purpose.REPEAT else [*out, *self._staff(now_s)]
@@ -199,7 +207,7 @@ class Machine:
         if event.purpose is not ev.Purpose.WORK:
             self._attempt(self.probing.not_born, None)
             return self._staff(now_s) if event.purpose is ev.Purpose.PROBE else []
-        if not event.why:
+        if not event.why or event.away:
             return []
         if self.pinned or not num_active:
             return [do.Raise(WorkerStartError(f"no data worker could be started: {event.why}"))]

@@ -28,6 +28,8 @@ class Counters:
     worker_stall_s: float = 0.0
     """Time for which data workers were runnable but had no core."""
     items: int = 0
+    items_away: int = 0
+    """Those of them that other machines made."""
     step_s: float = 0.0
     """Time the program spent between batches."""
     private_bytes: int = 0
@@ -102,7 +104,16 @@ class Window:
             self._counters.worker_idle_s += self._idleness.settle(now_s)
 
     def close(
-        self, now_s: float, *, workers: int, depth: int, batch_bytes: int, waiting: bool, free_bytes: int = -1
+        self,
+        now_s: float,
+        *,
+        workers: int,
+        depth: int,
+        batch_bytes: int,
+        waiting: bool,
+        free_bytes: int = -1,
+        away: int = 0,
+        away_room: int = 0,
     ) -> Observation:
         """Returns what happened in the window and begins the next one."""
         self.settle(now_s)
@@ -131,6 +142,8 @@ class Window:
             window_s=span_s,
             free_bytes=free_bytes,
             paused_s=self._paused_s,
+            away=away,
+            away_room=away_room,
         )
         self._before, self._begun_s, self._waited_s, self._paused_s = now.copy(), now_s, waited_s, 0.0
         return seen

@@ -45,6 +45,10 @@ class Departure:
     stack: str = ""
     was_killed: bool = False
     """Whether it died of a SIGKILL that stoker did not send."""
+    place: str = ""
+    """The machine that it was on; empty for this one."""
+    blames: bool = True
+    """Whether the sample that it was at may be the cause: not where its whole machine was lost."""
 
 
 class Board:

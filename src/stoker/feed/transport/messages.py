@@ -76,6 +76,16 @@ class MessageKind(enum.IntEnum):
     """To a template: send the fingerprint of your copy of the program."""
     SURVEYED = 36
     """From a template: the fingerprint, empty when there is none."""
+    SHIP = 37
+    """To a template: send your copy of the program through a socket (one descriptor, a pickled sample item)."""
+    WANTED = 48
+    """To a gateway: serve this crew (two descriptors: requests, and the socket that the program comes through)."""
+    END = 49
+    """To a gateway: end a worker at once (pickled number)."""
+    ROOM = 50
+    """From a gateway: the workers that hosts take, and what there is to say about them (pickled)."""
+    LEFT = 51
+    """From a gateway: workers are certainly gone, all for one cause (pickled)."""
 
 
 class Place(enum.IntEnum):
@@ -175,13 +185,18 @@ def unpack_lease(body: bytes) -> tuple[LeaseHeader, memoryview]:
         raise WireError(f"`LEASE` frame of {len(body)} bytes is malformed: {error}") from None
 
 
-def unpack_ready(body: bytes) -> tuple[ReadyHeader, memoryview]:
-    """Header and the rest (skeleton, inline payload) of a READY body; raises :class:`WireError` when inconsistent."""
+def unpack_ready_header(body: bytes, offset: int = 0) -> ReadyHeader:
+    """The header of a READY, of which no more need be there; raises :class:`WireError` for anything else."""
     try:
-        seq, generation, ring, slot, place, *rest_of = _READY.unpack_from(body)
-        header = ReadyHeader(seq, generation, ring, slot, Place(place), *rest_of)
+        seq, generation, ring, slot, place, *rest_of = _READY.unpack_from(body, offset)
+        return ReadyHeader(seq, generation, ring, slot, Place(place), *rest_of)
     except (struct.error, ValueError) as error:
         raise WireError(f"`READY` frame of {len(body)} bytes is malformed: {error}") from None
+
+
+def unpack_ready(body: bytes) -> tuple[ReadyHeader, memoryview]:
+    """Header and the rest (skeleton, inline payload) of a READY body; raises :class:`WireError` when inconsistent."""
+    header = unpack_ready_header(body)
     rest = memoryview(body)[READY_BYTES:]
     inline = header.payload_bytes if header.place is Place.INLINE else 0
     if len(rest) != header.skeleton_bytes + inline:
