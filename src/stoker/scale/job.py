@@ -65,6 +65,10 @@ CPU_BUSY = 0.75
 """Share of cores in use at which more workers than cores may slow each other down; the program uses some too."""
 
 
+RECEIVE_S_PER_BYTE = 1.1e-9
+"""CPU time that this host spends on a byte from another machine: TLS 1.3 received by Python, 1.02 to 1.09 s a GB."""
+
+
 class CoreShare(Protocol):
     """A loader's share of the process's CPU budget (``stoker.scale.budget.CpuShare``)."""
 
@@ -105,6 +109,10 @@ class JobAutoscaler:
         self._footprint = Footprint()
         self._free: Limit | None = None
         self._workers = 0
+        self._away = 0
+        self._away_before = 0
+        self._room = 0
+        self._most_near = config.max_workers
         self._depth = 1
         self._reason = ""
         self._iteration = 0
@@ -148,6 +156,7 @@ class JobAutoscaler:
         self._free = free_limit(observation.workers, observation.free_bytes, self._footprint)
         self._history.observe(observation)
         self._cores = self._allowed_cores(observation)
+        self._look_away(observation)
         if not self._hold(observation):
             view = self._history.view()
             if self.config.fixed_workers is not None:
@@ -159,6 +168,33 @@ class JobAutoscaler:
                 self._act(view, observation.now_s)
         self._fit(observation.now_s)
         return self._decision()
+
+    # Other machines
+
+    @property
+    def _near(self) -> int:
+        """Workers on this host."""
+        return self._workers - self._away
+
+    def _look_away(self, observation: Observation) -> None:
+        """Follows the room on other machines: what is lost there is no failure of a trial, and comes back."""
+        room = observation.away_room
+        if 0.0 < observation.item_cpu_s < RECEIVE_S_PER_BYTE * observation.batch_bytes:
+            room = 0  # to receive a batch costs this host more than to make it
+        wanted = min(self._away, room) if self.config.fixed_away is None else min(self.config.fixed_away, room)
+        if room < self._away:
+            self._away_before = max(self._away_before, self._away)
+        elif room and self._away < self._away_before:
+            wanted, self._away_before = min(self._away_before, room), 0
+        self._room = room if self.config.fixed_away is None and self.config.fixed_workers is None else 0
+        if wanted != self._away:
+            there = f"{format_count(wanted, 'worker')} on other machines" if wanted else "none on other machines"
+            self._trial = self._search = None
+            self._go(self._near + wanted, self._depth, there, observation.now_s, away=wanted)
+
+    def _cores_here(self, view: View) -> float:
+        """Cores of this host that its data workers use."""
+        return view.cores * self._near / self._workers
 
     # What is known
 
@@ -194,12 +230,12 @@ class JobAutoscaler:
 
     def _remember(self, view: View, now_s: float) -> None:
         """Records the rate of this number of workers; new conditions void earlier trials."""
-        if self._memory.refresh(view, self._workers, self._cores, now_s):
+        if self._memory.refresh(view, self._workers, self._cores + self._room, now_s):
             self._trial = self._search = None
             self._reversals = 0
 
     def _set_ceiling(self, workers: int, reason: str, now_s: float) -> None:
-        self._memory.set_ceiling(Limit(workers, reason), self._cores, now_s)
+        self._memory.set_ceiling(Limit(workers, reason), self._cores + self._room, now_s)
 
     def _needed(self, view: View) -> tuple[float, float]:
         """Workers that the program needs, and the relative error of that number."""
@@ -229,17 +265,20 @@ class JobAutoscaler:
         One for items that only compute, up to twice as many for items that mostly wait: those collide at random.
         """
         workers = cpu_limit(self._cores, view)
-        used = view.cores
+        used = self._cores_here(view)
         reason = f"all {self._cores:.1f} cores of the CPU budget are in use"
         if used < CPU_FULL * self._cores:
             reason = f"{used:.1f} of {self._cores:.1f} cores of the CPU budget are in use"
-            workers = max(workers, self._workers + 1)
+            workers = max(workers, self._near + 1)
             ratio = min(self._memory.wall_per_cpu, 1.0 / max(view.cpu_frac, 1e-6))
             if used >= (0.5 if ratio >= 2.0 else 0.25) * self._cores:
                 uncontended = max(1, math.floor(self._cores * CPU_MARGIN * ratio))
                 beyond = max(1, math.ceil(uncontended * (1.0 - 1.0 / ratio) - 0.25)) if ratio > 1.0 else 1
                 workers = min(workers, uncontended + beyond)
-        return Limit(workers, reason)
+        self._most_near = workers
+        if self._room:
+            reason += f", and other machines take no more than {self._room}"
+        return Limit(workers + self._room, reason)
 
     # What is done about it: the first rule that applies wins
 
@@ -253,13 +292,15 @@ class JobAutoscaler:
 
     def _over_cpu(self, view: View, now_s: float) -> bool:
         """Removes workers if another loader got a share of the budget, or if too many were declared."""
-        if view.cores <= 1.1 * self._cores or not _enough(view, span_s=1.0, items=8):
+        used = self._cores_here(view)
+        if used <= 1.1 * self._cores or not _enough(view, span_s=1.0, items=8):
             return False
-        workers = max(self.config.min_workers, min(cpu_limit(self._cores, view), self._workers - 1))
-        if workers >= self._workers:
+        near = max(self.config.min_workers, min(cpu_limit(self._cores, view), self._near - 1))
+        if near >= self._near:
             return False
-        self._set_ceiling(workers, f"{self._workers} would use {view.cores:.1f} cores of {self._cores:.1f}", now_s)
-        self._change(workers, now_s, f"the CPU budget is {self._cores:.1f} cores")
+        workers = near + self._away
+        self._set_ceiling(workers, f"{self._near} would use {used:.1f} cores of {self._cores:.1f}", now_s)
+        self._change(workers, now_s, f"the CPU budget is {self._cores:.1f} cores", away=self._away)
         return True
 
     def _judge(self, view: View, now_s: float) -> bool:
@@ -343,7 +384,7 @@ class JobAutoscaler:
     def _too_many(self, view: View, now_s: float) -> bool:
         """Starts a search when more workers than there are cores keep the CPU busy and fewer were never tried."""
         fewer = max(self.config.min_workers, math.floor(self._cores * CPU_MARGIN))
-        busy = view.cores >= CPU_BUSY * self._cores and fewer + 1 < self._workers
+        busy = not self._away and view.cores >= CPU_BUSY * self._cores and fewer + 1 < self._workers
         if not busy or self._memory.ceiling is not None or any(n < self._workers for n in self._memory.rates):
             return False
         if not _enough(view, span_s=1.5, items=2 * self._workers):
@@ -416,7 +457,7 @@ class JobAutoscaler:
         On a machine that others use, items take longer and look as if they waited for something else. Before a jump
         to more workers than cores, a small one must raise the rate nearly in proportion.
         """
-        cores = max(1, math.floor(self._cores * CPU_MARGIN))
+        cores = max(1, math.floor(self._cores * CPU_MARGIN)) + self._room
         unclear = view.stall_s is None and view.cpu_frac >= LITTLE_CPU and not self._memory.waits
         if not unclear or workers <= cores:
             return workers, False
@@ -471,12 +512,12 @@ class JobAutoscaler:
 
     # Acting
 
-    def _change(self, workers: int, now_s: float, why: str) -> None:
+    def _change(self, workers: int, now_s: float, why: str, away: int | None = None) -> None:
         direction = 1 if workers > self._workers else -1
         self._reversals += direction == -self._direction
         self._direction = direction
         self._trial = self._search = None
-        self._go(workers, self._depth, _count(workers, why), now_s)
+        self._go(workers, self._depth, _count(workers, why), now_s, away)
 
     def _fit(self, now_s: float) -> None:
         """Keeps the hard bounds at all times, also when sizes become known late."""
@@ -487,17 +528,22 @@ class JobAutoscaler:
         elif depth < self._depth:
             self._go(self._workers, depth, self._reason, now_s)
 
-    def _go(self, workers: int, depth: int, reason: str, now_s: float | None) -> None:
+    def _go(self, workers: int, depth: int, reason: str, now_s: float | None, away: int | None = None) -> None:
         if self.config.fixed_workers is None:
             limit = hard_limit(self.config, self._footprint, depth).workers
             workers = min(max(workers, self.config.min_workers), limit)
+        if away is None:  # the first to come are near, the first to go are away
+            away = max(0, self._away + workers - self._workers)
+            if workers > self._workers:
+                away = min(max(self._away, workers - max(self._near, self._most_near)), max(self._room, self._away))
+        self._away = max(0, min(away, workers - 1))
         self._workers = workers
         self._depth = fitting_depth(self.config, self._footprint, workers, depth)
         self._reason = reason
         self._history.expect(workers, now_s)
 
     def _decision(self) -> Decision:
-        return Decision(workers=self._workers, depth=self._depth, reason=self._reason)
+        return Decision(workers=self._workers, depth=self._depth, reason=self._reason, away=self._away)
 
     def _hold_reason(self, declared: int, wanted: int) -> str:
         if self.config.fixed_workers is not None:

@@ -28,6 +28,8 @@ class JobScalingConfig:
     max_workers: int = 64
     fixed_workers: int | None = None
     """The number that the user asked for; it is never changed."""
+    fixed_away: int | None = None
+    """The number on other machines that the user asked for, as far as these take it; None: found like the others."""
     max_depth: int = 8
     """Most work items that a data worker may hold."""
     max_in_flight: int = 0
@@ -49,6 +51,8 @@ class JobScalingConfig:
             )
         if self.fixed_workers is not None and self.fixed_workers < 1:
             raise ValueError(f"`fixed_workers` must be at least 1, got {self.fixed_workers}")
+        if self.fixed_away is not None and self.fixed_away < 0:
+            raise ValueError(f"`fixed_away` must not be negative, got {self.fixed_away}")
         if self.max_depth < 1:
             raise ValueError(f"`max_depth` must be at least 1, got {self.max_depth}")
         for name in ("memory_budget_bytes", "max_in_flight", "hold_steps", "hold_s"):

@@ -53,6 +53,10 @@ class Job:
     costs: tuple[Costs, ...]
     """Ordered by ``from_s``; the first starts at 0."""
     cores: float = 2.0
+    away_cores: int = 0
+    """Cores of other machines, each with room for a worker, from ``away_from_s`` to ``away_until_s``."""
+    away_from_s: float = 0.0
+    away_until_s: float = math.inf
     store_streams: float = math.inf
     """Items that can wait for the store at full speed at once."""
     declared_workers: int = 1
@@ -147,8 +151,9 @@ class FixedWorkers:
 class _Worker:
     """A data worker and its leases, which it serves in order."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, away: bool = False) -> None:
         self.number = number
+        self.away = away
         self.leases: deque[do.Lease] = deque()
         self.is_started = self.is_running = self.is_leaving = False
 
@@ -179,6 +184,7 @@ class _Shell:
         self._policy = policy
         self._clock = Clock()
         self._cpu = SharedCapacity(self._clock, job.cores)
+        self._cpu_away = SharedCapacity(self._clock, max(1.0, float(job.away_cores)))
         self._store = SharedCapacity(self._clock, job.store_streams)
         self._random = random.Random(job.seed)
         self._pauses = deque(job.pauses)
@@ -244,13 +250,13 @@ class _Shell:
     # Data workers
 
     def _spawn(self, spawn: do.Spawn) -> None:
-        worker = _Worker(self._num_started)
+        worker = _Worker(self._num_started, away=spawn.away)
         self._num_started += 1
         self._workers[worker.number] = worker
         self._clock.after(self._job.worker_start_s, lambda: self._started(worker))
         num_active = 1 + len(self._machine.ledger.active())
         self._timeline.peak_workers = max(self._timeline.peak_workers, num_active)
-        self._tell(ev.Born(worker.number, spawn.worker_id))
+        self._tell(ev.Born(worker.number, spawn.worker_id, away=spawn.away))
 
     def _started(self, worker: _Worker) -> None:
         worker.is_started = True
@@ -286,7 +292,8 @@ class _Shell:
 
     def _compute(self, worker: _Worker, begin_s: float, cpu_s: float) -> None:
         ready_s = self._clock.now_s
-        self._cpu.work(cpu_s, lambda: self._produced(worker, begin_s, cpu_s, ready_s))
+        cpu = self._cpu_away if worker.away else self._cpu
+        cpu.work(cpu_s, lambda: self._produced(worker, begin_s, cpu_s, ready_s))
 
     def _produced(self, worker: _Worker, begin_s: float, cpu_s: float, ready_s: float) -> None:
         worker.is_running = False
@@ -382,6 +389,8 @@ class _Shell:
         observation = self._window.close(
             self._now_s,
             workers=len(self._machine.ledger.active()),
+            away=sum(worker.away for worker in self._machine.ledger.active()),
+            away_room=job.away_cores if job.away_from_s <= self._clock.now_s < job.away_until_s else 0,
             depth=self._machine.decision.depth,
             batch_bytes=job.batch_bytes if self._timeline.produced else 0,
             waiting=self._starved_from_s is not None,
