@@ -12,13 +12,16 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.backends.remote import messages as hosts
 from stoker.cache.cluster.messages import frames as nodes
 from stoker.core.errors import PeerLostError, WireError
 from stoker.feed.transport import messages as workers
+from stoker.wire import greeting
 from stoker.wire.blocking import BlockingChannel
 from stoker.wire.framing import Frame, FrameDecoder, FrameHeader, Framing, Placing
 from stoker.wire.polled import PolledChannel
@@ -59,7 +62,57 @@ def _worker_samples() -> Iterator[bytes]:
         yield workers.FRAMING.pack(kind, len(body), 0) + body
 
 
+def _host_message(kind: hosts.RemoteKind, body: bytes) -> object:
+    kinds = hosts.RemoteKind
+    structs: dict[hosts.RemoteKind, Any] = {
+        kinds.HERE: hosts.Caller, kinds.PROGRAM: hosts.ProgramAhead, kinds.OFFER: hosts.HostOffer,
+        kinds.ADMITTED: hosts.Admission, kinds.FAULT: hosts.Fault, kinds.GONE: hosts.AwayEnd,
+    }  # fmt: skip
+    if kind in structs:
+        return hosts.read(body, structs[kind])
+    match kind:
+        case kinds.SPAWN:
+            return hosts.unpack_spawn(body)
+        case kinds.END:
+            return hosts.unpack_number(body)
+        case kinds.TELL | kinds.SAID:
+            return hosts.open_envelope(body)
+        case kinds.BATCH:
+            return hosts.unpack_batch(body)
+        case _:
+            return body
+
+
+def _host_samples() -> Iterator[bytes]:
+    ready = workers.ReadyHeader(3, 4, -1, -1, workers.Place.SLOT, 4, 3, 0.1, 0.2, 0.3, 9.0, 0, 0)
+    for kind, body in (
+        (hosts.RemoteKind.HERE, msgspec.msgpack.encode(hosts.Caller("1", "cpython 3.11", "x86_64"))),
+        (hosts.RemoteKind.BATCH, hosts.pack_batch(7, ready, b"ske") + b"load"),
+        (hosts.RemoteKind.SPAWN, hosts.pack_spawn(7, 1)),
+        (hosts.RemoteKind.TELL, hosts.envelope(7, workers.MessageKind.LEASE, b"work")),
+        (hosts.RemoteKind.GONE, msgspec.msgpack.encode(hosts.AwayEnd(7, 4711, "killed by signal: SIGKILL", 3, 1))),
+        (hosts.RemoteKind.PROGRAM, msgspec.msgpack.encode(hosts.ProgramAhead(100, b"sample", 60.0))),
+    ):
+        yield hosts.FRAMING.pack(kind, len(body), 0) + body
+
+
+def _greeting(kind: greeting.GreetingKind, body: bytes) -> object:
+    opens = kind in (greeting.GreetingKind.HELLO, greeting.GreetingKind.CHALLENGE)
+    return greeting.read_opening(body) if opens else body
+
+
+def _greeting_samples() -> Iterator[bytes]:
+    opening = msgspec.msgpack.encode(greeting.Opening("default", bytes(32), b"certificate"))
+    for kind, body in (
+        (greeting.GreetingKind.HELLO, opening), (greeting.GreetingKind.CHALLENGE, opening),
+        (greeting.GreetingKind.PROOF, bytes(32)), (greeting.GreetingKind.REFUSED, b"the secret differs"),
+    ):  # fmt: skip
+        yield greeting.FRAMING.pack(kind, len(body), 0) + body
+
+
 SPOKEN = {
+    "hosts": Spoken(hosts.FRAMING, tuple(_host_samples()), _host_message),
+    "greetings": Spoken(greeting.FRAMING, tuple(_greeting_samples()), _greeting),
     "nodes": Spoken(nodes.FRAMING, tuple(bytes.fromhex(text) for text, _ in RECORDED), nodes.decode_body),
     "workers": Spoken(workers.FRAMING, tuple(_worker_samples()), _worker_message),
 }

@@ -40,6 +40,7 @@ COMMANDS = (
     Command("report", "stoker.cli.report", "show where the time of a run went"),
     Command("graph", "stoker.cli.graph", "show what was moved out of a run's steps, as text or as a picture"),
     Command("cache", "stoker.cli.cache.main", "fill, inspect and serve the data cache"),
+    Command("cluster", "stoker.cli.cluster.main", "lend this machine's processors to programs elsewhere"),
     Command("plan", "stoker.cli.plan", "recommend GPUs, their number and a strategy for a budget and a deadline"),
     Command("perf", "stoker.cli.perf.main", "predict where time goes: of a program's step, of a fleet of jobs"),
     Command("config", "stoker.cli.config_show", "show the settings and where each comes from"),

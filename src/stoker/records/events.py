@@ -129,6 +129,10 @@ class Progress(Event, tag="progress"):
     """Time between the end of an iteration and the next ``iter``: a pause of the loader, and part of no rate."""
     starved_s: float | None = None
     """Part of ``input_wait_s``: the next batch was not made yet. The rest is stoker's own time. None: not known."""
+    away: int = 0
+    """Data workers among ``workers`` that are on other machines."""
+    items_away: int = 0
+    """Work items that other machines have made."""
     waiting_s: float = 0.0
     """How long the program has been waiting for the next batch, as of ``t_s``: not part of ``input_wait_s`` yet."""
 
@@ -140,6 +144,8 @@ class WorkersChanged(Event, tag="workers_changed"):
     workers: int
     depth: int
     reason: str
+    away: int = 0
+    """How many of these are to be on other machines."""
 
 
 class WorkerLost(Event, tag="worker_lost"):
@@ -153,6 +159,8 @@ class WorkerLost(Event, tag="worker_lost"):
     """Work items issued again; none is lost."""
     stack: str = ""
     """Where the worker was, when it hung or was stopped."""
+    place: str = ""
+    """The machine that it was on; empty for the program's own."""
 
 
 class SampleQuarantined(Event, tag="sample_quarantined"):

@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from stoker.backends.remote.settings import RemoteSettings
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
 from stoker.feed.replay import launcher_of
 from stoker.run.environment import ACTIVE_ENV, CACHE_ENV
 from stoker.run.run_context import Active
 from stoker.run.settings import RunSettings
+from stoker.wire.secrets import load_secrets
 
 SITE_DIR = str(Path(__file__).resolve().parent / "site")
 """Holds the ``sitecustomize`` that arms the hook; goes to the front of ``PYTHONPATH``."""
@@ -75,6 +77,8 @@ def command_of(
             profile=profile,
         )
         environ = served_environment(environ, active)
+        if settings.remote.addresses:
+            check_remote(settings.remote)
         if settings.cache.directory != "off":
             require_cache()
             from stoker.run.caching import session
@@ -93,6 +97,23 @@ def require_cache() -> None:
     """
     for package in ("fsspec", "xxhash"):
         require(package, extra="cache")
+
+
+def check_remote(remote: RemoteSettings) -> None:
+    """Requires what data workers on other machines need, before the program starts.
+
+    Raises:
+        MissingExtraError: A package of the extra is not installed.
+        ConfigError: The secret is missing or can't be used.
+    """
+    for package in ("cloudpickle", "cryptography"):
+        require(package, extra="cluster")
+    if remote.secret_file is None:
+        raise ConfigError(
+            f"`--remote-secret-file` must be given with `--backend {remote.backend}`, got nothing; "
+            "`stoker cache secret FILE` writes one, of which each host needs a copy"
+        )
+    load_secrets(remote.secret_file)
 
 
 def interpreter_flags(orig_argv: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
+from stoker.backends.remote.settings import RemoteSettings
 from stoker.cache.settings import CacheSettings
 from stoker.core import settings_sources
 from stoker.core.settings import Settings, count, keys_of, path, switch
@@ -50,6 +51,7 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     cache: CacheSettings = CacheSettings()
     report: ReportSettings = ReportSettings()
     faults: FaultSettings = FaultSettings()
+    remote: RemoteSettings = RemoteSettings()
 
 
 KEYS = keys_of(RunSettings)

@@ -61,7 +61,8 @@ def _fullest(window: RecordedWindow, last: Progress, site: str, style: Style, *,
     name, rate = _plain("stoker", _BOLD), _plain(write_throughput(window))
     shares = _shares(window.split)
     wait = _plain(f"input wait {_whole(window.split.input_wait_frac)} %")
-    workers = _plain(format_count(last.workers, "worker") if last.workers else "in process")
+    away = f", {last.away} away" if last.away else ""
+    workers = _plain(format_count(last.workers, "worker") + away if last.workers else "in process")
     queue = _plain(f"queue {last.ready}/{last.capacity}" if last.capacity else "")
     place = _plain(site, _DIM)
     graph = [(_BAR, 0)] if bar else []
@@ -120,5 +121,6 @@ def announce(event: Event, lost_before: int) -> str:
     if isinstance(event, WorkerLost) and lost_before < _LOST_SHOWN:
         items = format_count(event.released, "item")
         more = "; further losses only in the report" if lost_before == _LOST_SHOWN - 1 else ""
-        return f"worker {event.worker} (pid {event.pid}) lost: {event.cause}; {items} issued again{more}"
+        where = f" on {event.place}" if event.place else ""
+        return f"worker {event.worker} (pid {event.pid}{where}) lost: {event.cause}; {items} issued again{more}"
     return ""

@@ -75,6 +75,10 @@ class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Rate at the end over rate at the start, where something was changed in between and both lasted long enough."""
     workers_last: int
     workers_max: int
+    away_max: int
+    """Most data workers on other machines at a time."""
+    items_away: int
+    """Work items that other machines have made."""
     changes: list[WorkerChange]
     settled_reason: str
     """The policy's last reason for the number of workers."""
@@ -142,6 +146,8 @@ def summarise_loader(run: Run, opened: LoaderOpened) -> LoaderSummary:
         speedup=_speedup(start, end) if changed else None,
         workers_last=next((number for number in reversed(seen[: len(records)]) if number), 0),
         workers_max=max(seen, default=0),
+        away_max=max((record.away for record in records), default=0),
+        items_away=last.items_away if last else 0,
         changes=changes,
         settled_reason=next((event.reason for event in reversed(records_of(run, WorkersChanged, opened.loader))), ""),
         lost=len(lost),

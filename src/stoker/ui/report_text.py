@@ -229,14 +229,22 @@ def _workers(loader: LoaderSummary, style: Style) -> list[str]:
         return [_row("Workers", "none: batches are made in the training process", style)]
     steps = [loader.declared_workers, *(change.workers for change in loader.changes)]
     if len(steps) == 1:
-        return [_row("Workers", f"{loader.workers_last} throughout", style)]
+        return _rows("Workers", f"{loader.workers_last} throughout{_elsewhere(loader)}", style)
     shown = steps if len(steps) <= 12 else [*steps[:6], *steps[-5:]]
     words = [str(number) for number in shown]
     if len(steps) > 12:
         words.insert(6, "…")
     last = loader.changes[-1]
-    text = f"{' → '.join(words)} (since {write_clock(last.t_s)}): {loader.settled_reason}"
+    text = f"{' → '.join(words)} (since {write_clock(last.t_s)}): {loader.settled_reason}{_elsewhere(loader)}"
     return _rows("Workers", text, style)
+
+
+def _elsewhere(loader: LoaderSummary) -> str:
+    """What other machines did, as the end of a sentence."""
+    if not loader.away_max:
+        return ""
+    made = f"{write_count(loader.items_away)} of {write_count(max(loader.batches, loader.items_away))} batches"
+    return f"; up to {loader.away_max} of them on other machines, which made {made}"
 
 
 def _cuts(summary: Summary, style: Style) -> list[str]:

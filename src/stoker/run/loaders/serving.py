@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from stoker.backends.local import LocalBackend
+from stoker.backends.remote.reach import RemoteBackend
 from stoker.core import host
 from stoker.core.errors import ResumeError
 from stoker.core.forking import Owner
@@ -28,11 +29,12 @@ from stoker.feed.purity.objects import is_library
 from stoker.feed.purity.tiers import Choice
 from stoker.feed.replay import launcher_of
 from stoker.feed.scaling import Decision
-from stoker.feed.shell.crew import Backend
+from stoker.feed.shell.backend import Backend
 from stoker.feed.torch_private import BaseIterator, is_iterable
 from stoker.feed.transport.board import Departure
 from stoker.records import events
 from stoker.records.versus import Pair
+from stoker.run.environment import ACTIVE_ENV
 from stoker.run.loaders.steps import NOTHING_DELIVERED, LoaderTotals, StepClock
 from stoker.run.rank import RankPlace, find_place
 from stoker.run.settings import RunSettings
@@ -73,7 +75,12 @@ class Serving:
         clock: StepClock | None = None,
     ) -> None:
         self.settings = settings
+        remote = settings.remote
         self.backend: Backend = LocalBackend()
+        self._remote: RemoteBackend | None = None
+        if remote.addresses and remote.secret_file is not None:
+            stall_s = settings.faults.stall_timeout_s
+            self.backend = self._remote = RemoteBackend(remote.addresses, remote.secret_file, stall_s, (ACTIVE_ENV,))
         self._program = program or own_program()
         self._launcher = launcher if program else launcher_of(os.environ)
         self._take_place(find_place())
@@ -168,6 +175,7 @@ class Serving:
             memory_budget_bytes=int(self._memory_bytes * (_SLOT_SHARE + _WORKER_SHARE)),
             max_workers=most,
             fixed_workers=None if fixed is None else max(1, fixed),
+            fixed_away=self.settings.remote.workers,
             max_in_flight=max_in_flight,
         )
         return JobAutoscaler(config, self._ledger.join())
@@ -208,6 +216,7 @@ class Serving:
         """A loader's counters as of a delivery (None: none yet), with the state of its queue now."""
         counters, engine, now_s = feed.counters, feed.engine, time.monotonic()
         done = at or NOTHING_DELIVERED
+        active = engine.crew.active() if engine is not None else []
         return events.Progress(
             t_s=now_s - self._started_s,
             loader=feed.number,
@@ -224,7 +233,9 @@ class Serving:
             starved_s=done.starved_s,
             delivered_s=at.at_s - self._started_s if at is not None else 0.0,
             waiting_s=now_s - counters.asked_s if counters.asked_s is not None else 0.0,
-            workers=len(engine.crew.active()) if engine is not None else 0,
+            workers=len(active),
+            away=sum(member.away for member in active),
+            items_away=counters.items_away,
             ready=engine.num_ready if engine is not None else 0,
             capacity=engine.capacity if engine is not None else 0,
             worker_busy_s=counters.worker_busy_s,
@@ -289,6 +300,8 @@ class Serving:
             feed.listener.snapshot()
             feed.close()
         self._feeds.clear()
+        if self._remote is not None:
+            self._remote.close()
 
 
 class LoaderEvents:
@@ -351,6 +364,7 @@ class LoaderEvents:
                 workers=decision.workers,
                 depth=decision.depth,
                 reason=decision.reason,
+                away=decision.away,
             )
         )
 
@@ -365,6 +379,7 @@ class LoaderEvents:
                 cause=departure.cause,
                 released=released,
                 stack=departure.stack,
+                place=departure.place,
             )
         )
 

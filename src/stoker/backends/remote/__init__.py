@@ -1,0 +1,1 @@
+"""Data workers on other machines: a gateway for each training process, and a host on each machine."""

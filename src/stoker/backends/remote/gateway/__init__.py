@@ -1,0 +1,1 @@
+"""The gateway: the process that holds a training process's connections to hosts."""

@@ -1,0 +1,1 @@
+"""`stoker cluster`: machines that lend their processors to programs elsewhere."""
