@@ -134,6 +134,11 @@ class RemoteGateway:
         self._served_by = 0
         self.room = 0
 
+    @property
+    def pid(self) -> int:
+        """The process that has this crew; 0 while it has not been asked."""
+        return self._served_by if self._channel is not None else 0
+
     def fileno(self) -> int:
         """Descriptor of what it says; -1 while it was not asked."""
         return self._channel.fileno() if self._channel is not None else -1

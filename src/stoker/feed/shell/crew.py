@@ -145,13 +145,14 @@ class Crew:
         """Process id of the template."""
         return self._template.pid
 
-    @property
-    def awaits_template(self) -> bool:
-        """Whether the template has yet to report a birth or a death."""
-        members = self.members.values()
-        here = [m for m in members if not (m.away or m.child)]
-        waited_for = any(m.gone or m.killed_for or not m.pid for m in here)
-        return waited_for and not self.template_lost
+    def awaited_helpers(self) -> list[int]:
+        """The template's process id if it has yet to report a birth or a death, and that of a gateway with workers."""
+        here = [member for member in self.members.values() if not (member.away or member.child)]
+        awaited = not self.template_lost and any(m.gone or m.killed_for or not m.pid for m in here)
+        helpers = [self._template.pid] if awaited else []
+        if self._gateway is not None and self._gateway.pid and any(m.away for m in self.members.values()):
+            helpers.append(self._gateway.pid)
+        return helpers
 
     def active(self) -> list[WorkerHandle]:
         """Workers that may get leases."""

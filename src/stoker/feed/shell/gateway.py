@@ -56,6 +56,11 @@ class Gateway(Protocol):
         """Workers that the machines which have loaded the program take in all."""
         ...
 
+    @property
+    def pid(self) -> int:
+        """Its process here; 0 while there is none."""
+        ...
+
     def fileno(self) -> int:
         """Descriptor that is readable when :meth:`hear` has something; -1 for none. Another one after a new start."""
         ...

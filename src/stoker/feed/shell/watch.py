@@ -52,16 +52,17 @@ class Watch:
         self._pulses: dict[int, _Pulse] = {}
         self.next_s = first_s
         """Time of the next look."""
-        self._template_stopped_s: float | None = None
+        self._stopped_s: dict[int, float] = {}
+        """Since when helpers have been stopped, by process id."""
 
     def look(self, crew: Crew, now_s: float, holding: set[int]) -> list[Suspect]:
-        """Workers among ``holding`` (numbers) that must be replaced; kills a stopped template that is in the way."""
+        """Workers among ``holding`` (numbers) that must be replaced; kills stopped helpers that are in the way."""
         if now_s < self.next_s:
             return []
         if now_s > self.next_s + _UNSEEN_S:
             self._pulses.clear()  # nobody looked: all processes may have been stopped together (Ctrl-Z) and continued
         self.next_s = now_s + INTERVAL_S
-        self._check_template(crew, now_s)
+        self._check_helpers(crew, now_s)
         suspects: list[Suspect] = []
         for number, member in crew.members.items():
             if member.gone or member.killed_for or not member.pid or number not in holding:
@@ -74,15 +75,14 @@ class Watch:
             del self._pulses[number]
         return suspects
 
-    def _check_template(self, crew: Crew, now_s: float) -> None:
-        """Kills a stopped template that has yet to report a birth or a death; its end is then handled as any other."""
-        if not crew.awaits_template or process_state(crew.template_pid) not in ("T", "t"):
-            self._template_stopped_s = None
-            return
-        self._template_stopped_s = self._template_stopped_s or now_s
-        if now_s - self._template_stopped_s >= STOPPED_GRACE_S:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(crew.template_pid, signal.SIGKILL)
+    def _check_helpers(self, crew: Crew, now_s: float) -> None:
+        """Kills a stopped process that others wait for; its end is then handled as any other."""
+        stopped = [pid for pid in crew.awaited_helpers() if process_state(pid) in ("T", "t")]
+        self._stopped_s = {pid: self._stopped_s.get(pid, now_s) for pid in stopped}
+        for pid, since_s in self._stopped_s.items():
+            if now_s - since_s >= STOPPED_GRACE_S:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _check(self, crew: Crew, member: WorkerHandle, now_s: float) -> Suspect | None:
         number = member.identity.number
