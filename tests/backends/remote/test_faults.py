@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.backends.remote.hosts import Host, Slow, Taking, gateways, opened
+from tests.faults.harness import below, is_alive, named
 from tests.faults.serve import Record, loader_of, served
 from tests.waiting import await_that
 
@@ -67,6 +73,7 @@ def test_one_that_stops_there(host: Host) -> None:
     assert all("silent" in lost.cause for lost in harm(host, stop).lost())
 
 
+@pytest.mark.slow("another gateway starts, calls and has the program loaded")
 def test_the_gateway(host: Host) -> None:
     def kill(taking: Taking, record: Record) -> None:
         (gateway,) = gateways()
@@ -89,3 +96,111 @@ def test_the_host_itself(tmp_path: Path) -> None:
 
         record = harm(host, kill)
     assert any("called again" in text for text in record.notices())
+
+
+PROGRAM = """
+import torch
+from torch.utils.data import DataLoader
+from tests.backends.remote.hosts import Slow, Taking
+import stoker, sys
+
+with stoker.feeding(backend=sys.argv[1], remote_secret_file=sys.argv[2], workers=1, remote_workers=2):
+    taking = Taking(DataLoader(Slow(), batch_size=4, num_workers=1))
+    taking.until_away()
+    print("away", flush=True)
+    taking.take(100_000)
+"""
+
+
+def test_the_training_process(host: Host, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, str(program), host.settings["backend"], str(host.secret)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as training:
+        assert training.stdout is not None
+        assert training.stdout.readline() == b"away\n"
+        (gateway,) = named("stoker_gateway", below(training.pid))
+        everybody = below(training.pid)
+        assert gateway in everybody
+        training.kill()
+    await_that("nothing is left on the host", host.is_empty)
+    for pid in everybody:
+        await_that("nothing is left here", lambda pid=pid: not is_alive(pid))
+
+
+def test_a_stopped_gateway_ends_with_its_training_process(host: Host, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, str(program), host.settings["backend"], str(host.secret)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as training:
+        assert training.stdout is not None
+        training.stdout.readline()
+        (gateway,) = named("stoker_gateway", below(training.pid))
+        os.kill(gateway, signal.SIGSTOP)
+        training.kill()
+    await_that("it dies with its parent, though it was stopped", lambda: not is_alive(gateway))
+    await_that("nothing is left on the host", host.is_empty)
+
+
+@pytest.mark.slow("another gateway starts, calls and has the program loaded")
+def test_a_gateway_that_stops(host: Host) -> None:
+    def stop(taking: Taking, record: Record) -> None:
+        (gateway,) = gateways()
+        os.kill(gateway, signal.SIGSTOP)
+        taking.until_away(20)
+        assert gateways() != [gateway]
+
+    assert all("gateway" in lost.cause for lost in harm(host, stop).lost())
+
+
+class Link:
+    """A link to a host, which can be cut without a word to either side."""
+
+    def __init__(self, address: str) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self._to = address.rpartition(":")
+        self.is_cut = threading.Event()
+        self._socks: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.create_connection((self._to[0], int(self._to[2])))
+                self._socks += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                if self.is_cut.is_set():
+                    return
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._server.close()
+        for sock in self._socks:
+            sock.close()
+
+
+@pytest.mark.slow("a host ends what it has for a silent gateway after ten seconds")
+def test_a_link_that_is_cut_without_a_word(host: Host) -> None:
+    link = Link(host.address)
+    with served(**{**host.settings, "backend": f"static:{link.address}"}) as record:
+        taking = Taking(loader_of(Slow(), num_workers=1))
+        taking.until_away()
+        link.is_cut.set()
+        while not record.lost():
+            taking.take(1)
+        taking.take(60)
+        assert all("silent" in lost.cause for lost in record.lost())
+        await_that("the host ends its workers", lambda: not host.workers())
+        del taking.iterator
+    link.close()
+    await_that("nothing is left on the host", host.is_empty)
