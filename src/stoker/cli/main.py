@@ -43,6 +43,7 @@ COMMANDS = (
     Command("cluster", "stoker.cli.cluster.main", "lend this machine's processors to programs elsewhere"),
     Command("plan", "stoker.cli.plan", "recommend GPUs, their number and a strategy for a budget and a deadline"),
     Command("perf", "stoker.cli.perf.main", "predict where time goes: of a program's step, of a fleet of jobs"),
+    Command("sim", "stoker.cli.sim", "simulate a cluster's jobs, with and without the allocator of CPUs"),
     Command("config", "stoker.cli.config_show", "show the settings and where each comes from"),
     Command("doctor", "stoker.cli.doctor.main", "check this machine: memory, descriptors, cores, torch"),
 )

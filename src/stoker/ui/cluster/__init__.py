@@ -1,0 +1,1 @@
+"""A simulated cluster, as text and as a page."""
