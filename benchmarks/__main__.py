@@ -55,6 +55,10 @@ BARS = (
     "perf_cpu",
     "perf_hooks",
     "plan_quality",
+    "sim_64gpu",
+    "sim_bound",
+    "sim_speed",
+    "allocator_scale",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")

@@ -81,6 +81,7 @@ def test_the_schema_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["jobs.csv", "--policy", "best"], "`--policy` must be one of none, static, greedy"),
         (["jobs.csv", "--demand", "much"], "`--demand` must be goldminer, synergy, trace or a positive number"),
         (["jobs.csv", "--nodes", "1x1x1", "--jobs", "0"], "`--jobs` must be a whole number of at least 1"),
+        (["jobs.csv", "--quota", "ann"], "`--quota` must be a user and a whole number of CPUs such as ann=128"),
         (["jobs.csv", "--load", "0"], "`--load` must be trace or a number from 0.01 to 100, got '0'"),
     ],
 )

@@ -55,7 +55,8 @@ def main(argv: list[str]) -> int:
     traced = read_trace(find_trace(arguments.trace, arguments.traces))
     scenario = _scenario(arguments, "trace" if traced.need_per_gpu is not None else "goldminer")
     gangs = GangConfig(discipline=arguments.gangs, patience_s=arguments.patience)
-    policies = standard_policies(gangs, floor_frac=arguments.floor)
+    quotas = dict(arguments.quota)
+    policies = standard_policies(gangs, floor_frac=arguments.floor, quotas=quotas)
     chosen = _chosen(arguments.policy, policies)
     focus = next((name for name in ("jct", *arguments.policy) if name in {each.name for each in chosen}), BASELINE)
     progress = _progress()
@@ -104,6 +105,8 @@ def _parser() -> Parser:
         help="no job starts before one that has waited so long for its GPUs (default: always backfill)")  # fmt: skip
     add("--floor", type=amount(0, 1), default=0.0, metavar="FRAC",
         help="part of its node's share that a job keeps under the allocator (default: 0)")  # fmt: skip
+    add("--quota", type=_quota, action="append", default=[], metavar="USER=CPUS",
+        help="CPUs that a user's jobs get first under the allocator; the rest is lent; may be repeated")  # fmt: skip
     add("--demand", type=_demand, metavar="NAME|CPUS",
         help="CPUs for each GPU at full speed: goldminer, synergy, trace, or a number (default: the trace's, else "
         "goldminer)")  # fmt: skip
@@ -149,6 +152,13 @@ def _time(text: str) -> float:
         return parse_seconds(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"must be a time such as 30min: {error}") from None
+
+
+def _quota(text: str) -> tuple[str, float]:
+    user, equals, cpus = text.rpartition("=")
+    if not equals or not cpus.isdigit():
+        raise argparse.ArgumentTypeError(f"must be a user and a whole number of CPUs such as ann=128, got {text!r}")
+    return user, float(cpus)
 
 
 def _demand(text: str) -> str:

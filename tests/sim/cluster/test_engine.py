@@ -179,3 +179,12 @@ def test_no_jobs_are_refused() -> None:
         simulate_cluster(table_of([], [], [], []), MACHINES, POLICIES["none"])
     with pytest.raises(ValueError, match="must fit the empty cluster: 9 GPUs"):
         simulate_cluster(table_of([0.0], [9], [1.0], [1.0]), MACHINES, POLICIES["none"])
+
+
+def test_a_quota_comes_first_and_is_lent() -> None:
+    table = table_of([0.0, 0.0], [1, 1], [100.0, 200.0], [4.0, 4.0])
+    table = replace(table, user=np.array([0, 1]), users=("ann", "bob"))
+    machines = ClusterMachines(nodes=1, gpus=2, cpus=4)
+    for quotas, expected in (({}, [100.0, 300.0]), ({"bob": 4.0}, [300.0, 200.0]), ({"bob": 2.0}, [200.0, 300.0])):
+        policy = standard_policies(quotas=quotas)["jct-known"]
+        assert simulate_cluster(table, machines, policy, FREE).finish_s.tolist() == pytest.approx(expected)

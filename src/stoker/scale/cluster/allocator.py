@@ -13,8 +13,8 @@ import numpy as np
 
 from stoker.scale.cluster.division import DivisionConfig, divide
 from stoker.scale.cluster.objectives import worth_of_rates
-from stoker.scale.cluster.placement import HeldCpus, place
-from stoker.scale.cluster.state import Claims, ClusterState, CpuGrant, FloatArray, IntArray, claims_of
+from stoker.scale.cluster.placement import place
+from stoker.scale.cluster.state import Claims, ClusterState, CpuGrant, FloatArray, HeldCpus, IntArray
 
 
 @dataclass(frozen=True)
@@ -109,19 +109,14 @@ def plan(state: ClusterState, now_s: float, config: DivisionConfig | None = None
     config = config or DivisionConfig()
     if state.quotas:
         config = replace(config, quotas=[float(state.quotas.get(user, 0)) for user in state.users()])
-    held = _held(state)
-    holding = np.zeros(len(state.jobs))
-    np.add.at(holding, held.job, held.cpus.astype(np.float64))
-    claims = claims_of(state, holding)
-    _bound_stationary(state, claims)
+    held, claims = state.held, state.claims
     room = np.array([0 if node.draining else node.cpus for node in state.nodes], dtype=np.int64)
     amounts = _whole(divide(claims, float(room.sum()), now_s, config), claims, int(room.sum()))
     stationary = np.array([n for n, job in enumerate(state.jobs) if not job.movable], dtype=np.int64)
     worth = worth_of_rates(claims, now_s, config.objective, config.prior_s)
     order = np.argsort(-worth, kind="stable")
-    rows = place(amounts, held, _homes(state), room, order, stationary)
-    cpus = np.zeros(len(state.jobs))
-    np.add.at(cpus, rows.job, rows.cpus.astype(np.float64))
+    rows = place(amounts, held, state.homes, room, order, stationary)
+    cpus = np.bincount(rows.job, rows.cpus, len(state.jobs)).astype(np.float64)
     return GrantPlan(state, cpus, claims, rows, config, now_s)
 
 
@@ -134,32 +129,6 @@ def _whole(amounts: FloatArray, claims: Claims, capacity: int) -> IntArray:
     chosen = np.argsort(-lost, kind="stable")[: max(0, spare)]
     whole[chosen[lost[chosen] > 1e-9]] += 1.0
     return whole.astype(np.int64)
-
-
-def _bound_stationary(state: ClusterState, claims: Claims) -> None:
-    """A job whose data workers cannot move can use its share of its own nodes and no more."""
-    for number, job in enumerate(state.jobs):
-        if not job.movable:
-            before = np.cumsum(claims.widths[number]) - claims.widths[number]
-            claims.widths[number] = np.minimum(np.maximum(job.share_cpus - before, 0.0), claims.widths[number])
-
-
-def _held(state: ClusterState) -> HeldCpus:
-    grants = _merged(state.grants)
-    jobs = [state.job_numbers[grant.job] for grant in grants]
-    nodes = [state.node_numbers[grant.node] for grant in grants]
-    return _columns(jobs, nodes, [grant.cpus for grant in grants])
-
-
-def _homes(state: ClusterState) -> HeldCpus:
-    pairs = [
-        (number, state.node_numbers[home]) for number, job in enumerate(state.jobs) for home in dict.fromkeys(job.homes)
-    ]
-    return _columns([job for job, _ in pairs], [node for _, node in pairs], [0] * len(pairs))
-
-
-def _columns(jobs: list[int], nodes: list[int], cpus: list[int]) -> HeldCpus:
-    return HeldCpus(np.array(jobs, dtype=np.int64), np.array(nodes, dtype=np.int64), np.array(cpus, dtype=np.int64))
 
 
 def _merged(grants: tuple[CpuGrant, ...]) -> list[CpuGrant]:

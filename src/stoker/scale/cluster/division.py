@@ -47,10 +47,11 @@ def divide(claims: Claims, capacity: float, now_s: float, config: DivisionConfig
     need = widths.sum(axis=1) if widths.shape[1] > 1 else widths[:, 0]
     if need.sum() <= capacity:
         return need.copy()
-    floors = np.minimum(config.floor_frac * claims.share_cpus, need)
-    if (total := float(floors.sum())) > capacity:
-        floors = floors * (capacity / total)
-        total = capacity
+    floors, total = np.zeros(len(need)), 0.0
+    if config.floor_frac:
+        floors = np.minimum(config.floor_frac * claims.share_cpus, need)
+        if (total := float(floors.sum())) > capacity:
+            floors, total = floors * (capacity / total), capacity
     if config.objective == "max-min":
         return _level(need, floors, capacity, claims.weight)
     rest = _beyond(widths, floors) if config.floor_frac else widths
@@ -81,7 +82,8 @@ def _order(claims: Claims, now_s: float, config: DivisionConfig) -> IntArray:
     else:
         before = np.cumsum(claims.widths, axis=1) - claims.widths if segments > 1 else 0.0
         held = claims.held_cpus[:, None] > before
-        keys = (claims.slopes * worth[:, None] * _held_factor(held, config.hysteresis)).ravel()
+        keys = (claims.slopes * worth[:, None]).ravel()
+        keys[held.ravel()] *= config.hysteresis
     if claims.priority.any():
         return np.lexsort((-keys, -np.repeat(claims.priority, segments)))
     return np.argsort(-keys, kind="stable")

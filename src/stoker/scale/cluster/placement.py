@@ -5,20 +5,9 @@ Pure and on columns. Amounts are whole CPUs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from stoker.scale.cluster.state import IntArray
-
-
-@dataclass(frozen=True)
-class HeldCpus:
-    """Grants as columns: job, node, CPUs; at most one row for each pair."""
-
-    job: IntArray
-    node: IntArray
-    cpus: IntArray
+from stoker.scale.cluster.state import HeldCpus, IntArray
 
 
 def place(

@@ -36,6 +36,10 @@ class Seat:
     cpus: float
 
 
+_MANY = 1 << 40
+"""More GPUs than any node has."""
+
+
 class Rooms:
     """The nodes' free GPUs and CPUs.
 
@@ -115,7 +119,7 @@ class Rooms:
         fits = self.gpus >= need.gpus
         if need.cpus:
             fits &= self.cpus >= need.cpus - 1e-9
-        left = np.where(fits, self.gpus, np.iinfo(np.int64).max)
+        left = np.where(fits, self.gpus, _MANY)
         node = int(left.argmin())
         return [Seat(node, need.gpus, need.cpus)] if fits[node] else None
 

@@ -7,8 +7,10 @@ simulated. Pure values; nothing is decided here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,9 +113,18 @@ class Claims:
         return (used * self.slopes).sum(axis=1)
 
 
+@dataclass(frozen=True)
+class HeldCpus:
+    """Grants as columns: numbers of jobs and nodes, CPUs."""
+
+    job: IntArray
+    node: IntArray
+    cpus: IntArray
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterState:
-    """All that a plan depends on besides the time.
+    """All that a plan depends on besides the time; its columns are made with it.
 
     Raises:
         ValueError: a name is there twice, or a grant or a home names what is not there.
@@ -126,6 +137,12 @@ class ClusterState:
     """CPUs by user; who has none may borrow only. Without any quota all is common."""
     node_numbers: Mapping[str, int] = field(init=False, repr=False, compare=False)
     job_numbers: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    held: HeldCpus = field(init=False, repr=False, compare=False)
+    """The grants."""
+    homes: HeldCpus = field(init=False, repr=False, compare=False)
+    """Jobs and the nodes of their training workers; no CPUs."""
+    claims: Claims = field(init=False, repr=False, compare=False)
+    """What each job wants and has; not to be changed."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "node_numbers", _numbers("nodes", [node.name for node in self.nodes]))
@@ -136,10 +153,20 @@ class ClusterState:
         homes = {home for job in self.jobs for home in job.homes}
         if lost := sorted(homes - self.node_numbers.keys()):
             raise ValueError(f"`homes` must be nodes of the state, got `{lost[0]}`")
+        held = _columns(
+            (self.job_numbers[grant.job] for grant in self.grants),
+            (self.node_numbers[grant.node] for grant in self.grants),
+            (grant.cpus for grant in self.grants),
+        )
+        object.__setattr__(self, "held", held)
+        pairs = [(number, home) for number, job in enumerate(self.jobs) for home in job.homes]
+        own = _columns((job for job, _ in pairs), (self.node_numbers[home] for _, home in pairs), (0 for _ in pairs))
+        object.__setattr__(self, "homes", own)
+        object.__setattr__(self, "claims", _claims_of(self))
 
     def users(self) -> list[str]:
         """Users of jobs, in the order of their numbers."""
-        return list(dict.fromkeys(job.user for job in self.jobs))
+        return list(dict.fromkeys(map(_USER, self.jobs)))
 
 
 def _numbers(what: str, names: Sequence[str]) -> dict[str, int]:
@@ -150,34 +177,50 @@ def _numbers(what: str, names: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def claims_of(state: ClusterState, held_cpus: FloatArray) -> Claims:
+def _columns(jobs: Iterable[int], nodes: Iterable[int], cpus: Iterable[int]) -> HeldCpus:
+    return HeldCpus(*(np.fromiter(column, np.int64) for column in (jobs, nodes, cpus)))
+
+
+def _claims_of(state: ClusterState) -> Claims:
     """The columns of a state's jobs."""
     jobs = state.jobs
-    segments = max((len(job.curve.points) for job in jobs), default=1)
+    held_cpus = np.bincount(state.held.job, state.held.cpus, len(jobs)).astype(np.float64)
+    curves = list(map(_POINTS, jobs))
+    segments = max(map(len, curves), default=1)
+    # Shorter curves repeat their last breakpoint: segments of no width.
+    padded = (own if len(own) == segments else own + own[-1:] * (segments - len(own)) for own in curves)
     points = np.zeros((len(jobs), segments + 1, 2))
-    for number, job in enumerate(jobs):
-        own = job.curve.points
-        points[number, 1 : len(own) + 1] = own
-        points[number, len(own) + 1 :] = own[-1]
+    flat = chain.from_iterable(chain.from_iterable(padded))
+    points[:, 1:] = np.fromiter(flat, np.float64, len(jobs) * segments * 2).reshape(-1, segments, 2)
     widths = np.diff(points[:, :, 0], axis=1)
     gains = np.diff(points[:, :, 1], axis=1)
     slopes = np.divide(gains, widths, out=np.zeros_like(gains), where=widths > 0.0)
+    for number, job in enumerate(jobs):
+        if not job.movable:
+            # Its data workers can use its share of its own nodes and no more.
+            before = np.cumsum(widths[number]) - widths[number]
+            widths[number] = np.minimum(np.maximum(job.share_cpus - before, 0.0), widths[number])
     users = {name: number for number, name in enumerate(state.users())}
 
-    def column(values: list[float]) -> FloatArray:
-        return np.array(values, dtype=np.float64)
+    def column(name: str) -> FloatArray:
+        # Without objects that the garbage collector would look at: ten thousand of them cost more than the plan.
+        return np.fromiter(map(attrgetter(name), jobs), np.float64, len(jobs))
 
     return Claims(
         widths=widths,
         slopes=slopes,
-        gpus=column([job.gpus for job in jobs]),
-        share_cpus=column([job.share_cpus for job in jobs]),
+        gpus=column("gpus"),
+        share_cpus=column("share_cpus"),
         held_cpus=held_cpus,
-        arrived_s=column([job.arrived_s for job in jobs]),
-        started_s=column([job.started_s for job in jobs]),
-        progress_s=column([job.progress_s for job in jobs]),
-        left_s=column([math.nan if job.left_s is None else job.left_s for job in jobs]),
-        weight=column([job.weight for job in jobs]),
-        priority=np.array([job.priority for job in jobs], dtype=np.int64),
-        user=np.array([users[job.user] for job in jobs], dtype=np.int64),
+        arrived_s=column("arrived_s"),
+        started_s=column("started_s"),
+        progress_s=column("progress_s"),
+        left_s=np.fromiter((math.nan if left is None else left for left in map(_LEFT, jobs)), np.float64, len(jobs)),
+        weight=column("weight"),
+        priority=np.fromiter(map(_PRIORITY, jobs), np.int64, len(jobs)),
+        user=np.fromiter((users[name] for name in map(_USER, jobs)), np.int64, len(jobs)),
     )
+
+
+_POINTS, _LEFT = attrgetter("curve.points"), attrgetter("left_s")
+_PRIORITY, _USER = attrgetter("priority"), attrgetter("user")

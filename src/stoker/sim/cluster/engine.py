@@ -34,7 +34,7 @@ class MoveCosts:
     """Until a CPU taken from a job is free: its item is finished first. Paid by who gains it."""
     restart_s: float = 60.0
     """Price of a preemption: the new start, and the steps since its checkpoint."""
-    review_s: float = 60.0
+    review_s: float = 300.0
     """A division that depends on time is made again so often, where nothing happens in between."""
     link_cpus: float = math.inf
     """Remote CPUs whose batches the link of a node carries."""
@@ -75,6 +75,10 @@ class _Engine:
         self, table: JobTable, machines: ClusterMachines, policy: SimPolicy, costs: MoveCosts, spread: bool
     ) -> None:
         self._table, self._machines, self._policy, self._costs = table, machines, policy, costs
+        self._division = policy.division
+        if policy.division is not None and policy.quotas:
+            quotas = [policy.quotas.get(user, 0.0) for user in table.users]
+            self._division = replace(policy.division, quotas=quotas)
         self._clock = Clock()
         rooms = Rooms([machines.gpus] * machines.nodes, [machines.cpus] * machines.nodes, spread=spread)
         self._queue = GangQueue(rooms, policy.gangs)
@@ -279,7 +283,7 @@ class _Engine:
 
     def _divide(self) -> None:
         claims, now_s, policy = self._claims, self._clock.now_s, self._policy
-        division = policy.division
+        division = self._division
         full = self._granted >= self._machines.total_cpus - 1e-6
         if division is None:
             cpus = claims.widths.sum(axis=1)
@@ -297,14 +301,14 @@ class _Engine:
             self._left += debts
             self._whole += debts
             self._debt_s += float(debts.sum())
-        self._moves += int(np.count_nonzero(np.abs(cpus - claims.held_cpus) > 1e-9))
+        self._moves += int(np.count_nonzero(cpus != claims.held_cpus))
         claims.held_cpus = cpus
         self._rate = rate
+        self._eta.fill(math.inf)
         np.divide(self._left, rate, out=self._eta, where=rate > 0.0)
-        self._eta[rate <= 0.0] = math.inf
         self._eta += now_s
         self._busy = float(rate @ claims.gpus)
-        self._held = float(claims.gpus.sum())
+        self._held = float(self._machines.total_gpus - self._queue.rooms.free_gpus)
         self._granted = float(cpus.sum())
         self._record()
 

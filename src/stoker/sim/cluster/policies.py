@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stoker.scale.cluster.division import DivisionConfig
@@ -26,14 +27,19 @@ class SimPolicy:
     reviews: bool = False
     """Whether the division changes with time alone."""
     gangs: GangConfig = field(default_factory=GangConfig)
+    quotas: Mapping[str, float] = field(default_factory=dict[str, float])
+    """CPUs by user; without any, all is common. The first claim on them is the user's, what is left is lent."""
 
 
-def standard_policies(gangs: GangConfig | None = None, *, floor_frac: float = 0.0) -> dict[str, SimPolicy]:
+def standard_policies(
+    gangs: GangConfig | None = None, *, floor_frac: float = 0.0, quotas: Mapping[str, float] | None = None
+) -> dict[str, SimPolicy]:
     """The policies by name.
 
     Args:
         gangs: how GPUs are admitted, the same for all.
         floor_frac: of the allocator's own policies.
+        quotas: CPUs by user, of the allocator's own policies.
     """
     gangs = gangs or GangConfig()
     found = (
@@ -68,4 +74,5 @@ def standard_policies(gangs: GangConfig | None = None, *, floor_frac: float = 0.
         SimPolicy(name="unlimited", about="CPUs without limit: the most any policy can gain", cpus="unlimited",
                   gangs=gangs),
     )  # fmt: skip
-    return {policy.name: policy for policy in found}
+    own = ("throughput", "fair", "jct", "jct-known")
+    return {policy.name: replace(policy, quotas=quotas or {}) if policy.name in own else policy for policy in found}

@@ -33,8 +33,8 @@ def draw_jct_curves(report: SimReport) -> Figure:
         end_s=last,
         ticks=[0, 0.25, 0.5, 0.75, 1.0],
         write_value=lambda value: f"{100 * value:.0f}",
-        write_time=lambda power: format_hours(10**power / 3600),
-        places=[math.log10(each) for each in _PLACES_S if low <= each <= high],
+        write_time=lambda power: _PLACES[round(10**power)],
+        places=[math.log10(each) for each in _PLACES if low <= each <= high],
     )
     for curve in curves:
         points = [(math.log10(max(seconds, low)), percent / 100) for percent, seconds in enumerate(curve.jct_s)]
@@ -50,7 +50,11 @@ def draw_jct_curves(report: SimReport) -> Figure:
     )
 
 
-_PLACES_S = (10, 60, 600, 3600, 36000, 86400, 864000, 8640000)
+_PLACES = {
+    1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 36_000: "10 h", 86_400: "1 day", 864_000: "10 days",
+    8_640_000: "100 days",
+}  # fmt: skip
+"""Labelled times, in seconds, and their labels."""
 
 
 def _reached(jct_s: Sequence[float], within_s: float) -> float:
