@@ -19,8 +19,8 @@ from stoker.scale.cluster.gangs import DISCIPLINES, GangConfig
 from stoker.sim.cluster.engine import MoveCosts
 from stoker.sim.cluster.policies import SimPolicy, standard_policies
 from stoker.sim.cluster.report import compare, gain_map
-from stoker.sim.cluster.scenario import Scenario, demand_number
-from stoker.sim.cluster.traces import SCHEMA, find_trace, read_trace
+from stoker.sim.cluster.scenario import DAY_S, Scenario, demand_number
+from stoker.sim.cluster.traces import SCHEMA, TRACE_FILES, find_trace, read_trace
 from stoker.sim.cluster.workload import ClusterMachines
 from stoker.ui.cluster.sim_html import render_sim_page
 from stoker.ui.cluster.sim_text import render_sim
@@ -116,9 +116,12 @@ def _parser() -> Parser:
         help="jobs with several GPUs take so many times as long (default: 1)")  # fmt: skip
     add("--link-cpus", type=amount(0, 1e9), default=math.inf, metavar="N",
         help="remote CPUs whose batches a node's link carries (default: any)")  # fmt: skip
-    add("--load", type=_load, default=0.9, metavar="F|trace",
-        help="share of the GPUs that would be busy at full speed; trace: arrivals as in it (default: 0.9)")  # fmt: skip
-    add("--jobs", type=_jobs, default=500, metavar="N|all", help="jobs of a sample (default: 500)")
+    add("--load", type=_load, metavar="F|trace",
+        help="share of the GPUs that would be busy at full speed; trace: arrivals as they are (default: 0.9, for a "
+        "table of jobs trace)")  # fmt: skip
+    add("--jobs", type=_jobs, metavar="N|all", help="jobs of a sample (default: 500, for a table of jobs all)")
+    add("--cut", type=_cut, metavar="TIME|none",
+        help="longer durations are cut to this (default: 2d, for a table of jobs none)")  # fmt: skip
     add("--samples", type=whole(1, 1000), default=5, metavar="N", help="samples to take medians over (default: 5)")
     add("--seed", type=whole(0), default=0, metavar="N", help="of the first sample (default: 0)")
     add("--draw", choices=("window", "random"), default="window",
@@ -172,25 +175,38 @@ def _demand(text: str) -> str:
     return text
 
 
-def _load(text: str) -> float | None:
-    return None if text == "trace" else amount(0.01, 100, "trace or a number")(text)
+def _load(text: str) -> float:
+    """The load; NaN for that of the trace."""
+    return math.nan if text == "trace" else amount(0.01, 100, "trace or a number")(text)
 
 
-def _jobs(text: str) -> int | None:
-    return None if text == "all" else whole(1)(text)
+def _jobs(text: str) -> float:
+    """The number of jobs; infinite for all."""
+    return math.inf if text == "all" else whole(1)(text)
+
+
+def _cut(text: str) -> float:
+    return math.inf if text == "none" else _time(text)
 
 
 def _scenario(arguments: argparse.Namespace, demand: str) -> Scenario:
     nodes, gpus, cpus = arguments.nodes
     cpu_nodes, cpu_node_cpus = arguments.cpu_nodes
+    # A table of the user's own is taken as it is; a published trace is far too long and too large for most clusters.
+    published = arguments.trace in TRACE_FILES
+    load, jobs, cut_s = (0.9, 500, 2 * DAY_S) if published else (math.nan, math.inf, math.inf)
+    load = load if arguments.load is None else arguments.load
+    jobs = jobs if arguments.jobs is None else arguments.jobs
+    cut_s = cut_s if arguments.cut is None else arguments.cut
     return Scenario(
         machines=ClusterMachines(nodes=nodes, gpus=gpus, cpus=cpus, cpu_nodes=cpu_nodes, cpu_node_cpus=cpu_node_cpus),
         demand=arguments.demand or demand,
         cpu_scale=arguments.cpu_scale,
         speedup=arguments.speedup,
         stragglers=arguments.stragglers,
-        load=arguments.load,
-        jobs=arguments.jobs,
+        load=None if math.isnan(load) else load,
+        jobs=None if math.isinf(jobs) else int(jobs),
+        cut_s=None if math.isinf(cut_s) else cut_s,
         draw=arguments.draw,
         costs=MoveCosts(link_cpus=arguments.link_cpus),
     )
