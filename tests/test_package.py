@@ -53,8 +53,7 @@ def test_the_core_needs_numpy_and_msgspec_only() -> None:
 def test_extras() -> None:
     extras = PROJECT["optional-dependencies"]
     assert extras.keys() == {"torch", "s3", "cache", "cluster", "plan", "bench", "all", "dev"}
-    source = "
-".join(path.read_text() for path in (ROOT / "src/stoker").rglob("*.py"))
+    source = "\n".join(path.read_text() for path in (ROOT / "src/stoker").rglob("*.py"))
     installed = {name for extra in ("torch", "s3", "cache", "cluster", "plan") for name in names(extras[extra])}
     assert {name for name in installed if not re.search(rf"\b{name}\b", source)} == set(), "installed for nobody"
 
