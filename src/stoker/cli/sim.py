@@ -20,7 +20,7 @@ from stoker.sim.cluster.engine import MoveCosts
 from stoker.sim.cluster.policies import SimPolicy, standard_policies
 from stoker.sim.cluster.report import compare, gain_map
 from stoker.sim.cluster.scenario import DAY_S, Scenario, demand_number
-from stoker.sim.cluster.traces import SCHEMA, TRACE_FILES, find_trace, read_trace
+from stoker.sim.cluster.traces import SCHEMA, TRACE_FILES, find_trace, read_stragglers, read_trace
 from stoker.sim.cluster.workload import ClusterMachines
 from stoker.ui.cluster.sim_html import render_sim_page
 from stoker.ui.cluster.sim_text import render_sim
@@ -112,8 +112,9 @@ def _parser() -> Parser:
         "goldminer)")  # fmt: skip
     add("--cpu-scale", type=positive, default=1.0, metavar="F", help="factor on all demands (default: 1)")
     add("--speedup", type=positive, default=1.0, metavar="F", help="GPUs so many times as fast (default: 1)")
-    add("--stragglers", type=amount(1, 100), default=1.0, metavar="F",
-        help="jobs with several GPUs take so many times as long (default: 1)")  # fmt: skip
+    add("--stragglers", type=_stragglers, default=1.0, metavar="F|pai",
+        help="jobs with several GPUs take so many times as long; pai: as four jobs of Alibaba-PAI did, whose files "
+        "--traces holds (default: 1)")  # fmt: skip
     add("--link-cpus", type=amount(0, 1e9), default=math.inf, metavar="N",
         help="remote CPUs whose batches a node's link carries (default: any)")  # fmt: skip
     add("--load", type=_load, metavar="F|trace",
@@ -157,6 +158,11 @@ def _time(text: str) -> float:
         raise argparse.ArgumentTypeError(f"must be a time such as 30min: {error}") from None
 
 
+def _stragglers(text: str) -> float:
+    """The factor; NaN for those of PAI."""
+    return math.nan if text == "pai" else amount(1, 100, "pai or a number")(text)
+
+
 def _quota(text: str) -> tuple[str, float]:
     user, equals, cpus = text.rpartition("=")
     if not equals or not cpus.isdigit():
@@ -198,12 +204,13 @@ def _scenario(arguments: argparse.Namespace, demand: str) -> Scenario:
     load = load if arguments.load is None else arguments.load
     jobs = jobs if arguments.jobs is None else arguments.jobs
     cut_s = cut_s if arguments.cut is None else arguments.cut
+    late = read_stragglers(arguments.traces) if math.isnan(arguments.stragglers) else (arguments.stragglers,)
     return Scenario(
         machines=ClusterMachines(nodes=nodes, gpus=gpus, cpus=cpus, cpu_nodes=cpu_nodes, cpu_node_cpus=cpu_node_cpus),
         demand=arguments.demand or demand,
         cpu_scale=arguments.cpu_scale,
         speedup=arguments.speedup,
-        stragglers=arguments.stragglers,
+        stragglers=late,
         load=None if math.isnan(load) else load,
         jobs=None if math.isinf(jobs) else int(jobs),
         cut_s=None if math.isinf(cut_s) else cut_s,

@@ -10,7 +10,7 @@ import pytest
 from stoker.core.errors import ConfigError, JobTableError
 from stoker.sim.cluster.demand import synergy_curve
 from stoker.sim.cluster.scenario import Scenario
-from stoker.sim.cluster.traces import find_trace, read_trace
+from stoker.sim.cluster.traces import PAI_FILES, find_trace, read_stragglers, read_trace
 from stoker.sim.cluster.workload import ClusterMachines
 
 TRACES = Path(__file__).parents[4] / "shared" / "data" / "traces"
@@ -102,6 +102,18 @@ def test_load_is_gpu_time_at_full_speed(tmp_path: Path) -> None:
     found = read_trace(written(tmp_path, "arrival_s,gpus,duration_s,cpus_per_gpu\n" + rows))
     table = Scenario(machines=MACHINES, load=0.5, jobs=None).table(found, 0)
     assert float((table.gpus * table.duration_s).sum()) / (64 * table.span_s) == pytest.approx(0.5)
+
+
+def test_stragglers_are_the_slowest_over_the_mean(tmp_path: Path) -> None:
+    rows = ",worker,gpu,time,batch_time_norm\n0,0,25,1,100\n1,1,25,1,300\n2,0,25,2,100\n"
+    for name in PAI_FILES:
+        (tmp_path / name).write_text(rows, encoding="utf-8")
+    assert read_stragglers(tmp_path) == (1.5,) * 4
+    found = read_trace(written(tmp_path, "arrival_s,gpus,duration_s,cpus_per_gpu\n0,2,100,4\n1,1,100,4\n"))
+    table = Scenario(machines=MACHINES, load=None, jobs=None, cut_s=None, stragglers=(1.5,) * 4).table(found, 0)
+    assert table.duration_s.tolist() == [150.0, 100.0]
+    with pytest.raises(ConfigError, match="must name a folder that holds pai_minibatch_job_1"):
+        read_stragglers(None)
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the traces are not beside the repository")

@@ -53,15 +53,17 @@ def divide(claims: Claims, capacity: float, now_s: float, config: DivisionConfig
         if (total := float(floors.sum())) > capacity:
             floors, total = floors * (capacity / total), capacity
     if config.objective == "max-min":
-        return _level(need, floors, capacity, claims.weight)
+        if config.floor_frac:
+            return _level_above(floors, need, capacity, claims.weight)
+        return _level(need, capacity, claims.weight)
     rest = _beyond(widths, floors) if config.floor_frac else widths
     order = _order(claims, now_s, config)
     taken = _fill(rest.ravel()[order], order, capacity - total, claims, config.quotas, floors)
     amounts = np.empty(widths.size)
     amounts[order] = taken
     if widths.shape[1] > 1:
-        return floors + amounts.reshape(widths.shape).sum(axis=1)
-    return floors + amounts
+        amounts = amounts.reshape(widths.shape).sum(axis=1)
+    return floors + amounts if config.floor_frac else amounts
 
 
 def _beyond(widths: FloatArray, floors: FloatArray) -> FloatArray:
@@ -78,19 +80,20 @@ def _order(claims: Claims, now_s: float, config: DivisionConfig) -> IntArray:
         keys = np.repeat(worth, segments)
     elif config.objective == "fair":
         # Whom it is owed most goes first, whatever its CPUs bring; its own segments are in order by a stable sort.
-        keys = np.repeat(worth * _held_factor(claims.held_cpus > 0.0, config.hysteresis), segments)
+        np.multiply(worth, config.hysteresis, out=worth, where=claims.held_cpus > 0.0)
+        keys = np.repeat(worth, segments)
+    elif segments == 1:
+        keys = claims.slopes[:, 0] * worth
+        np.multiply(keys, config.hysteresis, out=keys, where=claims.held_cpus > 0.0)
     else:
-        before = np.cumsum(claims.widths, axis=1) - claims.widths if segments > 1 else 0.0
-        held = claims.held_cpus[:, None] > before
-        keys = (claims.slopes * worth[:, None]).ravel()
-        keys[held.ravel()] *= config.hysteresis
-    if claims.priority.any():
-        return np.lexsort((-keys, -np.repeat(claims.priority, segments)))
-    return np.argsort(-keys, kind="stable")
-
-
-def _held_factor(held: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], hysteresis: float) -> FloatArray:
-    return np.where(held, hysteresis, 1.0)
+        keys = claims.slopes * worth[:, None]
+        held = claims.held_cpus[:, None] > np.cumsum(claims.widths, axis=1) - claims.widths
+        np.multiply(keys, config.hysteresis, out=keys, where=held)
+        keys = keys.ravel()
+    np.negative(keys, out=keys)
+    if np.count_nonzero(claims.priority):
+        return np.lexsort((keys, -np.repeat(claims.priority, segments)))
+    return np.argsort(keys, kind="stable")
 
 
 def _fill(
@@ -128,8 +131,18 @@ def _within(widths: FloatArray, users: IntArray, quotas: FloatArray) -> FloatArr
     return found
 
 
-def _level(need: FloatArray, floors: FloatArray, capacity: float, weight: FloatArray) -> FloatArray:
-    """Max-min fair amounts: all at one level for each unit of weight, below their floors at these."""
+def _level(need: FloatArray, capacity: float, weight: FloatArray) -> FloatArray:
+    """Max-min fair amounts, of a capacity that is less than the need: all at one level for each unit of weight."""
+    order = np.argsort(need / weight, kind="stable")
+    needs, weights = need[order], weight[order]
+    # The level if all before a claim were satisfied, and it and all behind it shared the rest.
+    levels = (capacity - (np.cumsum(needs) - needs)) / np.cumsum(weights[::-1])[::-1]
+    level = levels[int((needs > levels * weights).argmax())]
+    return np.minimum(need, level * weight)
+
+
+def _level_above(floors: FloatArray, need: FloatArray, capacity: float, weight: FloatArray) -> FloatArray:
+    """The same above floors: claims whose floor is above the level have that."""
     # The level is between two of the points at which a claim leaves its floor or is satisfied.
     points = np.unique(np.concatenate([floors / weight, need / weight]))
     low, high = 0, len(points) - 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -147,9 +147,9 @@ class GangQueue:
                 return
             yield started
 
-    def waiting(self) -> Mapping[Need, int]:
-        """How many gangs wait, by need."""
-        return {need: len(heap) for need, heap in self._waiting.items()}
+    def waiting(self) -> list[tuple[Need, int]]:
+        """How many gangs wait, for each need that some do."""
+        return [(need, len(heap)) for need, heap in self._waiting.items()]
 
     def cause(self, need: Need) -> Cause:
         """Why gangs of a need wait now."""
@@ -160,6 +160,8 @@ class GangQueue:
         return "CPUs short" if self.rooms.cpus_bind(need) else "behind another"
 
     def _next(self, now_s: float) -> Started | None:
+        if not self.rooms.free_gpus:
+            return None
         heads = sorted((heap[0], need) for need, heap in self._waiting.items() if need.gpus <= self.rooms.free_gpus)
         first = min((heap[0] for heap in self._waiting.values()), default=None)
         for head, need in heads:

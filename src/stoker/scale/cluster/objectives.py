@@ -36,9 +36,9 @@ def worth_of_rates(claims: Claims, now_s: float, objective: Objective, prior_s: 
     place of GPU time; finish-time fairness after Themis (NSDI 2020), greedily and without its auctions.
     """
     if objective == "jct":
-        unknown = claims.progress_s + prior_s
-        left = np.where(np.isnan(claims.left_s), unknown, claims.left_s)
-        return claims.weight / np.maximum(left, 1e-3)
+        left = claims.progress_s + prior_s
+        np.copyto(left, claims.left_s, where=~np.isnan(claims.left_s))
+        return claims.weight / np.maximum(left, 1e-3, out=left)
     if objective == "throughput":
         return claims.weight * claims.gpus
     if objective == "fair":
@@ -47,4 +47,4 @@ def worth_of_rates(claims: Claims, now_s: float, objective: Objective, prior_s: 
         return claims.weight * (elapsed + left + prior_s) / (claims.progress_s + left + prior_s)
     if objective == "first-come":
         return -claims.started_s
-    return claims.weight
+    return claims.weight.copy()

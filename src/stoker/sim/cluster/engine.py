@@ -295,8 +295,9 @@ class _Engine:
         rate = claims.rates(cpus)
         if policy.cpus != "unlimited":
             # The CPUs that are gained make nothing while their workers start.
-            debts = np.maximum(rate - self._rate, 0.0)
             wait_s = self._costs.start_s + (self._costs.drain_s if full and division is not None else 0.0)
+            debts = rate - self._rate
+            np.maximum(debts, 0.0, out=debts)
             debts *= wait_s
             self._left += debts
             self._whole += debts
@@ -320,7 +321,7 @@ class _Engine:
         dt = now_s - self._watched_s
         self._watched_s = now_s
         if dt > 0.0:
-            for need, count in self._queue.waiting().items():
+            for need, count in self._queue.waiting():
                 self._waited[self._queue.cause(need)] += count * dt
 
     def _record(self) -> None:

@@ -29,8 +29,9 @@ class Scenario:
     """Factor on all demands."""
     speedup: float = 1.0
     """How many times as fast the accelerators are as those of the trace."""
-    stragglers: float = 1.0
-    """How much longer the slowest of several workers takes than their mean: the others wait for it."""
+    stragglers: tuple[float, ...] = (1.0,)
+    """How much longer the slowest of several workers takes than their mean, since the others wait for it: of each job
+    with several GPUs one of these."""
     load: float | None = 0.9
     """GPU time at full speed, of all there is until the last arrival; None: arrivals as in the trace."""
     jobs: int | None = 500
@@ -48,8 +49,8 @@ class Scenario:
         for name in ("cpu_scale", "speedup"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"`{name}` must be positive, got {getattr(self, name)}")
-        if not self.stragglers >= 1.0:
-            raise ValueError(f"`stragglers` must be at least 1, got {self.stragglers}")
+        if not self.stragglers or not min(self.stragglers) >= 1.0:
+            raise ValueError(f"`stragglers` must be at least 1 each, got {self.stragglers}")
         if self.load is not None and not self.load > 0.0:
             raise ValueError(f"`load` must be positive, got {self.load}")
         if self.draw not in ("window", "random"):
@@ -80,13 +81,14 @@ class Scenario:
         widths, slopes = widths * self.cpu_scale, slopes / self.cpu_scale
         widths, slopes = faster_gpus(widths, slopes, self.speedup)
         count = len(rows)
+        late = random.choice(np.array(self.stragglers), count) if max(self.stragglers) > 1.0 else 1.0
         users = traced.users or ("",) * len(traced.gpus)
         chosen: list[int] = rows.tolist()
         numbers = {name: number for number, name in enumerate(dict.fromkeys(users[row] for row in chosen))}
         table = JobTable(
             arrival_s=traced.arrival_s[rows] - traced.arrival_s[rows[0]],
             gpus=gpus,
-            duration_s=duration_s / self.speedup * np.where(gpus > 1, self.stragglers, 1.0),
+            duration_s=duration_s / self.speedup * np.where(gpus > 1, late, 1.0),
             widths=widths,
             slopes=slopes,
             movable=np.ones(count, dtype=np.bool_) if traced.movable is None else traced.movable[rows],
@@ -126,8 +128,9 @@ class Scenario:
             found.append(f"arrivals are scaled so that at full speed {self.load:.0%} of the GPUs would be busy")
         if self.speedup != 1.0:
             found.append(f"GPUs are {self.speedup:g} times as fast as those of the trace: as many more CPUs feed them")
-        if self.stragglers != 1.0:
-            found.append(f"jobs with several GPUs take {self.stragglers:g} times as long: they wait for the slowest")
+        if max(self.stragglers) > 1.0:
+            times = " or ".join(f"{each:.3g}" for each in self.stragglers)
+            found.append(f"jobs with several GPUs take {times} times as long: they wait for their slowest worker")
         found.append(
             "a gang's GPUs may be on any nodes" if self.spread else
             "a gang that fits one node gets one; a larger one takes whole nodes"

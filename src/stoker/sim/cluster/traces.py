@@ -119,6 +119,33 @@ def find_trace(name: str, folder: Path | None) -> Path:
     return path
 
 
+PAI_FILES = tuple(f"pai_minibatch_job_{number}.csv" for number in (1, 2, 3, 4))
+
+
+def read_stragglers(folder: Path | None) -> tuple[float, ...]:
+    """How much longer the slowest worker of a step takes than their mean: the median over steps, of each PAI job.
+
+    Raises:
+        ConfigError: the folder of the traces is not given or lacks a file.
+        JobTableError: a value breaks its rule.
+    """
+    if folder is None or not all((folder / name).is_file() for name in PAI_FILES):
+        given = "nothing" if folder is None else f"`{folder}`"
+        raise ConfigError(f"`--traces` must name a folder that holds {', '.join(PAI_FILES)}, got {given}")
+    return tuple(_straggler(folder / name) for name in PAI_FILES)
+
+
+def _straggler(path: Path) -> float:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        steps: dict[float, list[float]] = {}
+        for cells in _rows(path, reader):
+            steps.setdefault(cells.at_least_0("time"), []).append(cells.at_least_0("batch_time_norm"))
+    whole = max(map(len, steps.values()))
+    ratios = [max(times) * len(times) / sum(times) for times in steps.values() if len(times) == whole and sum(times)]
+    return float(np.median(ratios))
+
+
 def read_trace(path: Path) -> TracedJobs:
     """The jobs of a file: a known trace by its header, else a table of jobs.
 

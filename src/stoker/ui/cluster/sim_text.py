@@ -87,8 +87,10 @@ def _waiting(report: SimReport, style: Style) -> list[str]:
         [row.name, _short(row.queueing_s), *(f"{row.waiting.get(cause, 0.0):.0%}" for cause in causes)]
         for row in report.policies
     ]
-    head = ["policy", "mean wait", *(CAUSE_WORDS[cause] for cause in causes)]
-    return titled("Why jobs wait for their GPUs", render_table(head, rows, style, right=range(1, len(head))), style)
+    head = ["policy", "mean wait", *causes]
+    words = [line for cause in causes for line in wrap(f"{cause}: {CAUSE_WORDS[cause]}", style, 90)]
+    table = render_table(head, rows, style, right=range(1, len(head)))
+    return titled("Why jobs wait for their GPUs", [*table, *words], style)
 
 
 def _bounds(report: SimReport, style: Style) -> list[str]:
