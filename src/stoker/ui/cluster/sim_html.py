@@ -11,6 +11,7 @@ from stoker.ui.cluster.sim_words import (
     CAUSE_WORDS,
     find_policy,
     write_gain_factor,
+    write_short_time,
     write_sim_facts,
     write_sim_findings,
     write_sim_headline,
@@ -76,21 +77,23 @@ def _tiles(report: SimReport) -> str:
 
 
 def _policies(report: SimReport) -> str:
-    head = ["policy", "mean", "p50", "p99", "gain", "makespan", "computing", "held", "moves a job", "what it does"]
+    head = ["policy", "mean", "p50", "p99", "gain", "makespan", "computing", "held", "moves a job"]
     rows = [
         [
-            row.name, *(format_seconds(each) for each in (row.mean_jct_s, row.p50_jct_s, row.p99_jct_s)),
-            write_gain_factor(row.jct_gain), format_seconds(row.makespan_s), f"{row.utilisation_frac:.0%}",
-            f"{row.allocation_frac:.0%}", f"{row.moves:.1f}", row.about,
+            row.name, *map(write_short_time, (row.mean_jct_s, row.p50_jct_s, row.p99_jct_s)),
+            write_gain_factor(row.jct_gain), write_short_time(row.makespan_s), f"{row.utilisation_frac:.0%}",
+            f"{row.allocation_frac:.0%}", f"{row.moves:.1f}",
         ]
         for row in report.policies
     ]  # fmt: skip
+    words = draw_facts((row.name, row.about) for row in report.policies)
     about = (
         f"Completion time is from arrival to end; the gain is over {report.baseline}. Computing and held: shares of "
         "the GPU time until the last arrival. All are medians over samples."
     )
     table = draw_table(head, rows, numbers=range(1, 9))
-    return draw_section("Policies side by side", f'<div class="card scroll">{table}</div>', about)
+    body = f'<div class="card scroll">{table}</div><div class="card foot">{words}</div>'
+    return draw_section("Policies side by side", body, about)
 
 
 def _curves(report: SimReport) -> str:

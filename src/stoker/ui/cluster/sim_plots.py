@@ -51,7 +51,7 @@ def draw_jct_curves(report: SimReport) -> Figure:
 
 
 _PLACES = {
-    1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 36_000: "10 h", 86_400: "1 day", 864_000: "10 days",
+    1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 86_400: "1 day", 864_000: "10 days",
     8_640_000: "100 days",
 }  # fmt: skip
 """Labelled times, in seconds, and their labels."""

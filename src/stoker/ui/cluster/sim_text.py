@@ -8,6 +8,7 @@ from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.cluster.sim_words import (
     CAUSE_WORDS,
     write_gain_factor,
+    write_short_time,
     write_sim_facts,
     write_sim_findings,
     write_sim_headline,
@@ -60,23 +61,14 @@ def _policies(report: SimReport, style: Style) -> list[str]:
 def _row(row: PolicyRow) -> list[str]:
     return [
         row.name,
-        _short(row.mean_jct_s),
-        _short(row.p50_jct_s),
-        _short(row.p99_jct_s),
+        write_short_time(row.mean_jct_s),
+        write_short_time(row.p50_jct_s),
+        write_short_time(row.p99_jct_s),
         write_gain_factor(row.jct_gain),
-        _short(row.makespan_s),
+        write_short_time(row.makespan_s),
         f"{row.utilisation_frac:.0%}",
         f"{row.allocation_frac:.0%}",
     ]
-
-
-def _short(seconds: float) -> str:
-    """A duration in one unit, so that columns compare."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} d"
 
 
 def _waiting(report: SimReport, style: Style) -> list[str]:
@@ -84,7 +76,7 @@ def _waiting(report: SimReport, style: Style) -> list[str]:
     if not causes:
         return []
     rows = [
-        [row.name, _short(row.queueing_s), *(f"{row.waiting.get(cause, 0.0):.0%}" for cause in causes)]
+        [row.name, write_short_time(row.queueing_s), *(f"{row.waiting.get(cause, 0.0):.0%}" for cause in causes)]
         for row in report.policies
     ]
     head = ["policy", "mean wait", *causes]

@@ -19,6 +19,15 @@ def write_gain_factor(gain: float) -> str:
     return f"{gain:.0f}×" if gain >= 9.95 else f"{gain:.2f}×"
 
 
+def write_short_time(seconds: float) -> str:
+    """A duration in one unit, so that columns compare: ``42 s``, ``90 min``, ``13.9 h``, ``5.2 d``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} d"
+
+
 def find_policy(report: SimReport, name: str) -> PolicyRow | None:
     """A policy's row; None if it was not simulated."""
     return next((row for row in report.policies if row.name == name), None)
