@@ -34,7 +34,7 @@ def draw_jct_curves(report: SimReport) -> Figure:
         ticks=[0, 0.25, 0.5, 0.75, 1.0],
         write_value=lambda value: f"{100 * value:.0f}",
         write_time=lambda power: _PLACES[round(10**power)],
-        places=[math.log10(each) for each in _PLACES if low <= each <= high],
+        places=_ticks(first, last),
     )
     for curve in curves:
         points = [(math.log10(max(seconds, low)), percent / 100) for percent, seconds in enumerate(curve.jct_s)]
@@ -51,10 +51,21 @@ def draw_jct_curves(report: SimReport) -> Figure:
 
 
 _PLACES = {
-    1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 86_400: "1 day", 864_000: "10 days",
-    8_640_000: "100 days",
+    1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 10_800: "3 h", 36_000: "10 h", 86_400: "1 day",
+    259_200: "3 days", 864_000: "10 days", 2_592_000: "30 days", 8_640_000: "100 days",
 }  # fmt: skip
 """Labelled times, in seconds, and their labels."""
+_LEAST_TICK_FRAC = 0.1
+"""Labels stand at least so far apart."""
+
+
+def _ticks(first: float, last: float) -> list[float]:
+    """Powers of ten of labelled times, none too close to the one before."""
+    kept: list[float] = []
+    for place in map(math.log10, _PLACES):
+        if first <= place <= last and (not kept or place - kept[-1] >= _LEAST_TICK_FRAC * (last - first)):
+            kept.append(place)
+    return kept
 
 
 def _reached(jct_s: Sequence[float], within_s: float) -> float:
