@@ -45,7 +45,8 @@ def divide(claims: Claims, capacity: float, now_s: float, config: DivisionConfig
     """
     widths = claims.widths
     need = widths.sum(axis=1) if widths.shape[1] > 1 else widths[:, 0]
-    if need.sum() <= capacity:
+    # A method's own sum takes twice as long for a few hundred jobs.
+    if np.add.reduce(need) <= capacity:
         return need.copy()
     floors, total = np.zeros(len(need)), 0.0
     if config.floor_frac:
