@@ -168,6 +168,16 @@ def test_a_little_more_worth_moves_nothing() -> None:
     assert shares(held, hysteresis=1.0) == (0, 8)
 
 
+def test_what_a_stationary_job_holds_pushes_nobody_out() -> None:
+    """Found by a search: its CPU was counted twice, as its own and as held."""
+    nodes = (ClusterNode(name="a", cpus=6, gpus=4), ClusterNode(name="b", cpus=2, gpus=4))
+    wide = ClusterJob(name="wide", curve=linear(5), homes=("b",), weight=0.5)
+    still = ClusterJob(name="still", curve=linear(1), homes=("a",), share_cpus=1, movable=False)
+    grants = (CpuGrant("wide", "a", 5), CpuGrant("still", "a", 1))
+    found = plan(ClusterState(nodes=nodes, jobs=(wide, still), grants=grants), NOW_S)
+    assert found.grants == grants
+
+
 def test_near_cpus_first_and_each_grant_says_why() -> None:
     state = replace(two(), nodes=(ClusterNode(name="b", cpus=30), ClusterNode(name="a", cpus=8, gpus=2)))
     found = {(each.grant.job, each.grant.node): each for each in plan(state, NOW_S).explained()}

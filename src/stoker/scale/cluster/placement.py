@@ -50,7 +50,9 @@ def place(
         # Where a job holds more than it keeps, its own nodes' CPUs stay: they are near.
         away = ~_in_pairs(held, homes, len(room))
         rows = np.lexsort((away, rank[held.job]))
-        book(held.job[rows], held.node[rows], held.cpus[rows])
+        # What a job gives up must not count against its node: it would push out others that keep theirs.
+        kept = _within(held.cpus[rows], held.job[rows], left)
+        book(held.job[rows], held.node[rows], kept)
     rows = np.argsort(rank[homes.job], kind="stable")
     rows = rows[left[homes.job[rows]] > 0]
     book(homes.job[rows], homes.node[rows], left[homes.job[rows]])
