@@ -33,6 +33,8 @@ BARS = (
     "resume",
     "measuring_overhead",
     "honest_report",
+    "remote_transfer",
+    "remote_start",
     "cut_size",
     "cut_recommender",
     "cut_never_slower",

@@ -348,7 +348,10 @@ class JobAutoscaler:
 
     def _take_back(self, view: View, trial: WatchedChange, gain: float, now_s: float) -> None:
         """Shrinks to the number of workers that would give the reached rate without contention."""
-        reason = f"{self._workers} brought {100 * (gain - 1):+.0f} %; {_bottleneck(view, self._cores)}"
+        limits = _bottleneck(view, self._cores)
+        if self._away:
+            limits = "other machines, or the link to them, give no more"
+        reason = f"{self._workers} brought {100 * (gain - 1):+.0f} %; {limits}"
         enough = trial.workers if gain <= 1.0 + WORTH_IT else self._workers
         back = trial.workers
         if self._workers > trial.workers + 1:

@@ -6,6 +6,7 @@ it holds; hosts end what they have for it when its connections close.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -219,7 +220,7 @@ class GatewayLoop:
         self._read_records(party)
         if is_over:
             self._end_ship(party)
-            if not party.program and not party.failure:
+            if not (party.digest or party.failure):
                 self._fail(party, "the process that sends it died")
 
     def _read_records(self, party: Party) -> None:
@@ -240,7 +241,8 @@ class GatewayLoop:
             if all(link.is_admitted for link in party.links.values()):
                 self._end_ship(party)  # they have made an item of this program before
             elif party.ship is not None:
-                party.ship.send(MAKE)
+                with contextlib.suppress(OSError):  # its end is read next
+                    party.ship.send(MAKE)
         elif kind == DIGEST:
             party.digest = body
         elif kind == FAILED:
@@ -253,6 +255,8 @@ class GatewayLoop:
 
     def _fail(self, party: Party, why: str) -> None:
         party.failure = why
+        for link in [link for link in party.links.values() if not link.is_admitted]:
+            self._part(party, link, keep=False)
         party.say(f"this loader's workers stay on this machine: {why}")
 
     def _call_hosts(self, party: Party) -> None:
