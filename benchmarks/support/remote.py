@@ -9,6 +9,7 @@ import signal
 import socket
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from stoker.backends.ship_records import PROGRAM, RECORD, SAMPLE
 from stoker.feed.program import Iteration, Tier, WorkerIdentity, WorkItem
 from stoker.feed.transport.messages import (
     Channel,
+    Frame,
     LeaseFlag,
     MessageKind,
     Place,
@@ -111,6 +113,7 @@ class Receiver:
         self.channel = self.gateway.spawn(WorkerIdentity(number=0, worker_id=0, board_slot=0))
         self.ring = Ring(0, size_bytes, num_slots)
         self.seq = 0
+        self._came: deque[Frame] = deque()
         self.channel.send(MessageKind.ITERATION, pickle.dumps(ITERATION))
         about = pickle.dumps((0, self.ring.slot_bytes, num_slots))
         self.channel.send(MessageKind.RING, about, (self.ring.fd,))
@@ -138,14 +141,14 @@ class Receiver:
     def take(self, channel: Channel | None = None) -> np.ndarray[Any, Any]:
         """The next batch, in its slot, which is given back."""
         channel = channel or self.channel
-        while True:
-            for frame in channel.receive() or ():
-                header, _ = unpack_ready(frame.body)
-                assert header.place is Place.SLOT
-                view = self.ring.view(header.slot, header.payload_bytes)
-                self.ring.give_back(header.slot)
-                return view
+        while not self._came:
             channel.await_frames(10.0)
+            self._came.extend(channel.receive() or ())
+        header, _ = unpack_ready(self._came.popleft().body)
+        assert header.place is Place.SLOT
+        view = self.ring.view(header.slot, header.payload_bytes)
+        self.ring.give_back(header.slot)
+        return view
 
     def close(self) -> None:
         """Ends the gateway."""
