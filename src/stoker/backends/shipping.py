@@ -109,6 +109,9 @@ def _own_modules() -> list[Module]:
         path = _source_of(module)
         if path and not name.startswith(("__", "stoker.")) and name not in ("stoker", "sitecustomize"):
             _add(found, name, path, is_package=hasattr(module, "__path__"))
+    for name in list(found):  # folders without an `__init__.py` are packages too, and have no file
+        while (name := name.rpartition(".")[0]) and name not in found:
+            found[name] = Module(name, "", True, b"")
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if script and not is_library(script):
         for path in sorted(Path(script).resolve().parent.glob("*.py"))[:_MOST_BESIDE]:
