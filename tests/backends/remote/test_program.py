@@ -21,7 +21,7 @@ import torch
 
 class Images(torch.utils.data.Dataset):
     def __len__(self):
-        return 1600
+        return 800
 
     def __getitem__(self, index):
         end = time.thread_time() + 0.002
