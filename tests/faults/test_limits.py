@@ -82,7 +82,7 @@ def test_descriptors(spare: int) -> None:
 
     failure, notices = in_child(check)
     assert len(notices) <= 3, notices
-    assert notices or spare > 16
+    assert notices or spare > 5  # with some more, one worker may have made all before others are missed
     assert not failure or spare < 16
 
 
