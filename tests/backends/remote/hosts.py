@@ -112,13 +112,18 @@ class Taking:
             self.taken += 1
 
     @property
-    def away(self) -> int:
-        """Items that other machines have made."""
+    def counters(self) -> Any:
+        """What the loader's feed has counted."""
         serving = patch.current()
         assert serving is not None
         feed = serving.known_feed(self.loader)
         assert feed is not None
-        return feed.counters.items_away
+        return feed.counters
+
+    @property
+    def away(self) -> int:
+        """Items that other machines have made."""
+        return self.counters.items_away
 
     def until_away(self, more: int = 5, timeout_s: float = 40.0) -> None:
         """Takes until other machines have made so many items more."""

@@ -73,6 +73,16 @@ def test_one_that_stops_there(host: Host) -> None:
     assert all("silent" in lost.cause for lost in harm(host, stop).lost())
 
 
+def test_each_item_counts_once_where_it_was_made(host: Host) -> None:
+    def count(taking: Taking, record: Record) -> None:
+        items, away = taking.counters.items, taking.away
+        taking.take(60)
+        made, made_there = taking.counters.items - items, taking.away - away
+        assert 0 < made_there < made, "the worker here makes some of them as well"
+
+    harm(host, count)
+
+
 @pytest.mark.slow("another gateway starts, calls and has the program loaded")
 def test_the_gateway(host: Host) -> None:
     def kill(taking: Taking, record: Record) -> None:
@@ -112,14 +122,21 @@ with stoker.feeding(backend=sys.argv[1], remote_secret_file=sys.argv[2], workers
 """
 
 
-def test_the_training_process(host: Host, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
+@contextlib.contextmanager
+def training_with(host: Host, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in a process of its own, once other machines have made items for it."""
+    program = folder / "program.py"
     program.write_text(PROGRAM)
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, str(program), host.settings["backend"], str(host.secret)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as training:
         assert training.stdout is not None
         assert training.stdout.readline() == b"away\n"
+        yield training
+
+
+def test_the_training_process(host: Host, tmp_path: Path) -> None:
+    with training_with(host, tmp_path) as training:
         (gateway,) = named("stoker_gateway", below(training.pid))
         everybody = below(training.pid)
         assert gateway in everybody
@@ -130,13 +147,7 @@ def test_the_training_process(host: Host, tmp_path: Path) -> None:
 
 
 def test_a_stopped_gateway_ends_with_its_training_process(host: Host, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    command = [sys.executable, str(program), host.settings["backend"], str(host.secret)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as training:
-        assert training.stdout is not None
-        training.stdout.readline()
+    with training_with(host, tmp_path) as training:
         (gateway,) = named("stoker_gateway", below(training.pid))
         os.kill(gateway, signal.SIGSTOP)
         training.kill()

@@ -181,10 +181,9 @@ class Engine:
         apart, worker_id = spawn.purpose is not ev.Purpose.WORK, spawn.worker_id
         member = self.crew.spawn_away(worker_id) if spawn.away else self.crew.spawn(worker_id, apart=apart)
         if member is None:
-            event: ev.Event = ev.Refused(self.crew.refusal, spawn.purpose, spawn.away)
+            self._tell(ev.Refused(self.crew.refusal, spawn.purpose, spawn.away))
         else:
-            event = ev.Born(member.identity.number, member.identity.worker_id, spawn.purpose, spawn.away)
-        self._tell(event)
+            self._tell(ev.Born(member.identity.number, member.identity.worker_id, spawn.purpose, spawn.away))
 
     def _stop(self, stop: do.Stop) -> None:
         member = self.crew.members.get(stop.worker)
@@ -351,8 +350,6 @@ class Engine:
         counters.items += 1
         maker = self.state.ledger.workers.get(worker)
         counters.items_away += maker is not None and maker.away
-        maker = self.state.ledger.workers.get(worker)
-        counters.items_away += maker is not None and maker.away
         counters.worker_busy_s += header.wall_s
         counters.worker_cpu_s += header.cpu_s
         if header.stall_s < 0.0:
@@ -420,13 +417,13 @@ class Engine:
         self._tell(ev.Pinned(worker, agreed=pickle.loads(frame.body)))
 
     def _on_departures(self, departures: tuple[Departure, ...]) -> None:
-        self._departures.update((departure.worker, departure) for departure in departures)
-        now = time.monotonic()
+        self._departures |= {departure.worker: departure for departure in departures}
         if self.crew.template_lost:
-            self._perform(self.state.on(ev.TemplateLost(), now))
+            self._perform(self.state.on(ev.TemplateLost(), time.monotonic()))
         losses = tuple(ev.Loss(gone.worker, gone.expected, gone.cause == LEFT) for gone in departures)
-        self._perform(self.state.on(ev.Departed(losses), now))
-        self._departures.clear()
+        self._perform(self.state.on(ev.Departed(losses), time.monotonic()))
+        for departure in departures:
+            del self._departures[departure.worker]
 
     def _attempt_probe(self, act: Callable[[], _T], otherwise: _T) -> _T:
         """Runs a step of the comparison of samples; a failure ends the comparison."""
