@@ -16,7 +16,8 @@ from torch.utils.data import default_collate
 from stoker.backends.local import LocalBackend
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.purity.tiers import reuse_fingerprint
-from stoker.feed.shell.crew import Crew, Message, WorkerHandle, process_state
+from stoker.feed.shell.crew import Crew, Message, WorkerHandle
+from stoker.feed.shell.processes import process_state
 from stoker.feed.shell.watch import Watch
 from stoker.feed.state import instructions as do
 from stoker.feed.transport.board import Departure

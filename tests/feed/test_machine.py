@@ -492,7 +492,7 @@ class TestEnds:
     def test_the_items_are_returned_in_their_order(self) -> None:
         world = filled()
         world.answer(1)
-        assert world.machine.open_works() == [work(number) for number in range(4)]
+        assert world.machine.items.works() == [work(number) for number in range(4)]
 
     def test_items_that_somebody_else_delivered_are_skipped(self) -> None:
         world = World()

@@ -133,6 +133,7 @@ class LivesOfTwoLeases(Lives):
     """The same lives, with second leases among all else that happens."""
 
     make = Hedging
+    most_leases = 4  # as many as there may be workers: its rule asks again for the same item
 
     @precondition(lambda self: any(item.state is State.LEASED for item in self.world.machine.items))
     @rule(data=st.data())

@@ -11,8 +11,9 @@ import stoker.feed.state
 
 FOLDER = Path(stoker.feed.state.__file__).parent
 ALLOWED = {
-    "__future__", "collections", "collections.abc", "dataclasses", "enum", "heapq", "typing", "msgspec",
-    "msgspec.structs", "numpy", "stoker.core.errors", "stoker.core.units", "stoker.feed.program", "stoker.feed.scaling",
+    "__future__", "bisect", "collections", "collections.abc", "dataclasses", "enum", "heapq", "math", "typing",
+    "msgspec", "msgspec.structs", "numpy", "stoker.core.errors", "stoker.core.units", "stoker.feed.program",
+    "stoker.feed.scaling",
 }  # fmt: skip
 """``numpy`` for indices: what pinned workers have made is kept small."""
 

@@ -18,9 +18,9 @@ def work(number: int) -> WorkItem:
     return WorkItem(indices=[number], start=number)
 
 
-def decision(workers: int, depth: int = 2) -> Decision:
+def decision(workers: int, depth: int = 2, away: int = 0) -> Decision:
     """So many workers."""
-    return Decision(workers=workers, depth=depth, reason="")
+    return Decision(workers=workers, depth=depth, reason="", away=away)
 
 
 class Hand:

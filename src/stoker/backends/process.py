@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+from stoker.backends.parents import set_name, signal_when_orphaned
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.transport.board import Board
 from stoker.feed.transport.messages import Channel
@@ -27,11 +28,9 @@ DUMP_SIGNAL = signal.SIGRTMIN + 7
 """Makes a worker write its traceback."""
 FINISH_S = 1.0
 """Time that a worker gets to finish its batch once nobody waits for the batch any more."""
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # Looked up before the fork: in each worker it would delay the first batch by a fraction of a millisecond.
 _libc = ctypes.CDLL(None, use_errno=True)
-_prctl = _libc.prctl
 _mallopt: Callable[[int, int], int] | None = getattr(_libc, "mallopt", None)  # glibc only
 
 
@@ -83,23 +82,14 @@ def serve(program: Program, identity: WorkerIdentity, fd: int, board: Board, pre
         os._exit(status)
 
 
-def die_with(parent_pid: int) -> None:
-    """Makes the kernel kill this process when the thread that forked it ends; exits if the parent is gone already."""
-    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent_pid:
-        os._exit(0)
-
-
 def die_after(parent_pid: int) -> None:
-    """Like :func:`die_with`, but the process gets a second to finish its batch.
+    """Like :func:`stoker.backends.parents.die_with`, but the process gets a second to finish its batch.
 
     A kernel timer then ends the process, whatever it is doing. Only code that lets no Python run delays the start of
     the timer; the template, which runs no such code, kills the worker as well.
     """
     signal.signal(_ORPHANED_SIGNAL, _hurry)
-    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_ORPHANED_SIGNAL), 0, 0, 0)
-    if os.getppid() != parent_pid:
-        os._exit(0)
+    signal_when_orphaned(_ORPHANED_SIGNAL, parent_pid)
 
 
 _ORPHANED_SIGNAL = signal.SIGRTMIN + 6
@@ -134,11 +124,6 @@ def quiet_signals() -> None:
 
 def do_nothing(*_: object) -> None:
     """Handles a signal by ignoring it; unlike SIG_IGN, children of the user's code do not inherit this."""
-
-
-def set_name(name: bytes) -> None:
-    """Sets the kernel's name for this process."""
-    _prctl(_PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0)
 
 
 def _go_first() -> None:

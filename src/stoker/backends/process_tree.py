@@ -9,12 +9,18 @@ import subprocess
 from pathlib import Path
 
 
-def descendants(pid: int) -> list[int]:
-    """Process ids of the descendants of ``pid``, each after its parent."""
+def children(pid: int) -> list[int]:
+    """Process ids of the children of ``pid``."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*"):
         with contextlib.suppress(OSError):  # the thread has ended
             found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids of the descendants of ``pid``, each after its parent."""
+    found = children(pid)
     return [*found, *(below for child in found for below in descendants(child))]
 
 

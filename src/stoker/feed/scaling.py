@@ -59,6 +59,8 @@ class Observation:
     """Data workers among ``workers`` that are on other machines."""
     away_room: int = 0
     """Data workers that other machines would take in all; 0 without any, and while this loader must stay here."""
+    away_limit: str = ""
+    """What the links to other machines carry that carry no more, for people; empty while none is full."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""Ends the program early when the user asked for one thing only (an explanation, one sample).
+"""Ends the program early when the user asked for one thing only (an explanation, one sample), or as a child ended.
 
-It exits at once and not by ``SystemExit``: a ``finally`` of the program could save the untrained model over a good one.
+Early, it exits at once and not by ``SystemExit``: a ``finally`` of the program could save the untrained model over a
+good one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -36,3 +38,14 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # closed or replaced by the program
             stream.flush()
+
+
+def end_like(status: int) -> int:
+    """The exit status for how the program ended; does not return if a signal ended it."""
+    if status >= 0:
+        return status
+    number = -status
+    with contextlib.suppress(OSError, ValueError):
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    return 128 + number

@@ -111,7 +111,7 @@ class JobAutoscaler:
         self._workers = 0
         self._away = 0
         self._away_before = 0
-        self._room = 0
+        self._room, self._link = 0, ""
         self._most_near = config.max_workers
         self._depth = 1
         self._reason = ""
@@ -159,7 +159,7 @@ class JobAutoscaler:
         self._look_away(observation)
         if not self._hold(observation):
             view = self._history.view()
-            if self.config.fixed_workers is not None:
+            if self.config.fixed_workers is not None and not self._room:
                 self._fixed(view, observation.now_s)
             elif view is None or not view.items:
                 self._blind(observation)
@@ -179,14 +179,16 @@ class JobAutoscaler:
     def _look_away(self, observation: Observation) -> None:
         """Follows the room on other machines: what is lost there is no failure of a trial, and comes back."""
         room = observation.away_room
-        if 0.0 < observation.item_cpu_s < RECEIVE_S_PER_BYTE * observation.batch_bytes:
+        self._link = f"{observation.away_limit}: more workers there bring nothing" if observation.away_limit else ""
+        is_auto = self.config.fixed_workers is None
+        if is_auto and 0.0 < observation.item_cpu_s < RECEIVE_S_PER_BYTE * observation.batch_bytes:
             room = 0  # to receive a batch costs this host more than to make it
         wanted = min(self._away, room) if self.config.fixed_away is None else min(self.config.fixed_away, room)
         if room < self._away:
             self._away_before = max(self._away_before, self._away)
         elif room and self._away < self._away_before:
             wanted, self._away_before = min(self._away_before, room), 0
-        self._room = room if self.config.fixed_away is None and self.config.fixed_workers is None else 0
+        self._room = room if self.config.fixed_away is None else 0
         if wanted != self._away:
             there = f"{format_count(wanted, 'worker')} on other machines" if wanted else "none on other machines"
             self._trial = self._search = None
@@ -264,6 +266,10 @@ class JobAutoscaler:
 
         One for items that only compute, up to twice as many for items that mostly wait: those collide at random.
         """
+        if (fixed := self.config.fixed_workers) is not None:
+            self._most_near = fixed
+            there = self._link or f"{fixed} here as asked for, and other machines take {self._room}"
+            return Limit(fixed + self._room, there)
         workers = cpu_limit(self._cores, view)
         used = self._cores_here(view)
         reason = f"all {self._cores:.1f} cores of the CPU budget are in use"
@@ -277,7 +283,7 @@ class JobAutoscaler:
                 workers = min(workers, uncontended + beyond)
         self._most_near = workers
         if self._room:
-            reason += f", and other machines take no more than {self._room}"
+            reason = self._link or f"{reason}, and other machines take no more than {self._room}"
         return Limit(workers + self._room, reason)
 
     # What is done about it: the first rule that applies wins
@@ -293,7 +299,8 @@ class JobAutoscaler:
     def _over_cpu(self, view: View, now_s: float) -> bool:
         """Removes workers if another loader got a share of the budget, or if too many were declared."""
         used = self._cores_here(view)
-        if used <= 1.1 * self._cores or not _enough(view, span_s=1.0, items=8):
+        over = self.config.fixed_workers is None and used > 1.1 * self._cores
+        if not over or not _enough(view, span_s=1.0, items=8):
             return False
         near = max(self.config.min_workers, min(cpu_limit(self._cores, view), self._near - 1))
         if near >= self._near:
@@ -350,7 +357,7 @@ class JobAutoscaler:
         """Shrinks to the number of workers that would give the reached rate without contention."""
         limits = _bottleneck(view, self._cores)
         if self._away:
-            limits = "other machines, or the link to them, give no more"
+            limits = self._link or "other machines, or the link to them, give no more"
         reason = f"{self._workers} brought {100 * (gain - 1):+.0f} %; {limits}"
         enough = trial.workers if gain <= 1.0 + WORTH_IT else self._workers
         back = trial.workers
@@ -388,7 +395,12 @@ class JobAutoscaler:
         """Starts a search when more workers than there are cores keep the CPU busy and fewer were never tried."""
         fewer = max(self.config.min_workers, math.floor(self._cores * CPU_MARGIN))
         busy = not self._away and view.cores >= CPU_BUSY * self._cores and fewer + 1 < self._workers
-        if not busy or self._memory.ceiling is not None or any(n < self._workers for n in self._memory.rates):
+        if (
+            not busy
+            or self.config.fixed_workers
+            or self._memory.ceiling is not None
+            or any(n < self._workers for n in self._memory.rates)
+        ):
             return False
         if not _enough(view, span_s=1.5, items=2 * self._workers):
             return True
@@ -510,7 +522,8 @@ class JobAutoscaler:
         """Nothing was produced since the hold ended: the first items take long; use the cores there are."""
         goal = min(2 * self._workers, math.floor(self._cores))
         nothing = self._history.whole() is None or not observation.items
-        if self._iteration == 1 and observation.waiting and nothing and goal > self._workers and not self._memory.known:
+        unknown = self._iteration == 1 and nothing and not self._memory.known and self.config.fixed_workers is None
+        if unknown and observation.waiting and goal > self._workers:
             self._go(goal, self._depth, _count(goal, "no item has been finished yet"), observation.now_s)
 
     # Acting
@@ -535,6 +548,9 @@ class JobAutoscaler:
         if self.config.fixed_workers is None:
             limit = hard_limit(self.config, self._footprint, depth).workers
             workers = min(max(workers, self.config.min_workers), limit)
+        else:
+            workers = max(workers, self.config.fixed_workers)
+            away = workers - self.config.fixed_workers
         if away is None:  # the first to come are near, the first to go are away
             away = max(0, self._away + workers - self._workers)
             if workers > self._workers:

@@ -25,6 +25,7 @@ from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkIt
 from stoker.feed.purity.probe import Role
 from stoker.feed.shell.backend import Backend, Child
 from stoker.feed.shell.gateway import Gone, HostLoss, Said
+from stoker.feed.shell.processes import describe_exit, ended_by
 from stoker.feed.state import instructions as do
 from stoker.feed.state.ledger import Ledger
 from stoker.feed.transport.board import Departure, Whereabouts
@@ -186,6 +187,11 @@ class Crew:
         A program's own calls stay on this machine: another processor may round them in another way.
         """
         return self._gateway.room if self._gateway is not None and not self._stage else 0
+
+    @property
+    def away_limit(self) -> str:
+        """What the links to other machines carry that carry no more; empty while none is full."""
+        return self._gateway.limit if self._gateway is not None else ""
 
     def spawn_away(self, worker_id: int) -> WorkerHandle | None:
         """Starts a worker on another machine; None if there can't be one now."""
@@ -456,7 +462,7 @@ class Crew:
             status = 0
         self._read_last(member)
         if number in self.members:
-            was_killed = not member.killed_for and status is not None and _ended_by(status, signal.SIGKILL)
+            was_killed = not member.killed_for and status is not None and ended_by(status, signal.SIGKILL)
             self._depart(member, member.killed_for or describe_exit(status), was_killed=was_killed)
 
     def _read_last(self, member: WorkerHandle) -> None:
@@ -561,38 +567,3 @@ class Crew:
         for ring, slot in self.ledger.clear():
             if self._give_back is not None:
                 self._give_back(ring, slot)
-
-
-def _ended_by(status: int, signal_number: int) -> bool:
-    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal_number
-
-
-def describe_exit(status: int | None) -> str:
-    """A wait status in words."""
-    if status is None:
-        return "ended with a status that the program took"
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        hint = " (the kernel's out-of-memory killer?)" if number == signal.SIGKILL else ""
-        return f"killed by signal: {signal.Signals(number).name}{hint}"  # torch's words
-    code = os.waitstatus_to_exitcode(status)
-    return f"exited with status {code}"
-
-
-def process_state(pid: int) -> str:
-    """The kernel's one-letter state of a process (``T`` for stopped); empty when it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used; 0.0 when it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError):
-        return 0.0

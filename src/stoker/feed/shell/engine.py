@@ -563,7 +563,7 @@ class Engine:
 
     def abort(self) -> list[WorkItem]:
         """Leaves the iteration and returns its open items; slots are freed once no worker writes to them."""
-        works = self.state.open_works()
+        works = self.state.items.works()
         self._tell(ev.Left())
         return works
 
@@ -593,7 +593,7 @@ class Engine:
 
     def adopt(self, works: Sequence[WorkItem]) -> None:
         """Takes over items that an earlier engine had drawn."""
-        self.state.adopt(works)
+        self.state.items.adopt(works, self.state.taken_ahead)
 
 
 _ACTIONS = {instruction: "_" + ev.snake_case(instruction.__name__) for instruction in do.Instruction.__subclasses__()}

@@ -57,6 +57,11 @@ class Gateway(Protocol):
         ...
 
     @property
+    def limit(self) -> str:
+        """What the links carry that carry no more, for people; empty while none is full."""
+        ...
+
+    @property
     def pid(self) -> int:
         """Its process here; 0 while there is none."""
         ...

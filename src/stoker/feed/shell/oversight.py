@@ -111,6 +111,7 @@ class Oversight:
                 free_bytes=memory.free_bytes,
                 away=away,
                 away_room=crew.away_room if may_leave else 0,
+                away_limit=crew.away_limit,
             ),
             None,
             then=COUNTING[1],

@@ -12,7 +12,8 @@ import os
 import signal
 from dataclasses import dataclass
 
-from stoker.feed.shell.crew import Crew, WorkerHandle, cpu_seconds, process_state
+from stoker.feed.shell.crew import Crew, WorkerHandle
+from stoker.feed.shell.processes import cpu_seconds, process_state
 
 INTERVAL_S = 0.5
 STOPPED_GRACE_S = 1.0

@@ -13,11 +13,14 @@ from __future__ import annotations
 import enum
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import msgspec
 
 from stoker.feed.program import WorkItem
+
+_RECENT = 0.25
+"""Share of the latest item in the usual time of a worker."""
 
 
 class State(enum.Enum):
@@ -44,6 +47,8 @@ class Item(msgspec.Struct, eq=False):
     """Number of the worker that got its latest lease; -1 for none."""
     arrived: int = 0
     """Rank of its result by arrival, from 1; 0 before it arrives."""
+    stays: bool = False
+    """Another machine could not make it: it is made on this one."""
     deaths: dict[int, int] = {}
     """Number of workers that died at each position of the batch."""
 
@@ -75,6 +80,15 @@ class Worker(msgspec.Struct, eq=False):
     """It was neither asked to leave, nor lost, nor started for something else."""
     away: bool = False
     """It is on another machine."""
+    turned_s: float = 0.0
+    """When it turned to the first of its leases: as it got that one, or had answered the one before."""
+    usual_s: float = 0.0
+    """How long it has lately taken for an item, what the link takes included; 0.0 before the first."""
+
+    def made(self, stamp_s: float) -> None:
+        """Records that it has made an item, and turns to the next."""
+        spent_s, self.turned_s = max(0.0, stamp_s - self.turned_s), stamp_s
+        self.usual_s = self.usual_s + _RECENT * (spent_s - self.usual_s) if self.usual_s else spent_s
 
     @property
     def num_held(self) -> int:
@@ -278,6 +292,17 @@ class Items:
         self._num_pinned, self._most_open, self._turn = num_pinned, most_open, self.next_seq
         for item in self.by_seq.values():
             item.owner = item.seq % num_pinned
+
+    def adopt(self, works: Iterable[WorkItem], taken: Container[int]) -> None:
+        """Appends items that were drawn for an earlier machine, at numbers that are not ``taken``."""
+        for work in works:
+            while self.next_seq in taken:
+                self.pass_over()
+            self.add(work)
+
+    def works(self) -> list[WorkItem]:
+        """What is drawn and not delivered, in order."""
+        return [item.work for item in sorted(self, key=lambda item: item.seq)]
 
     def pass_over(self) -> None:
         """Skips the next number: its item was delivered before the iteration was resumed."""

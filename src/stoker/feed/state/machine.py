@@ -8,19 +8,20 @@ clock :mod:`stoker.sim`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
-from stoker.core.errors import StokerError, StreamNotRepeatableError, WorkerLostError, WorkerStartError, dead_worker
-from stoker.feed.program import WorkItem
+from stoker.core.errors import StokerError, WorkerStartError
 from stoker.feed.scaling import Decision
 from stoker.feed.state import events as ev
 from stoker.feed.state import instructions as do
+from stoker.feed.state.ends import not_repeatable, too_many_losses
 from stoker.feed.state.handover import Handover
 from stoker.feed.state.history import History
 from stoker.feed.state.instructions import Instruction
 from stoker.feed.state.ledger import FreeSlots, Idleness, Item, Items, Lease, Ledger, State, Worker
 from stoker.feed.state.life import Phase
+from stoker.feed.state.placing import item_for, spare_for
 from stoker.feed.state.probing import Probing
 
 _T = TypeVar("_T")
@@ -268,11 +269,7 @@ class Machine:
             if item is not None and item.state is State.WAITING:
                 out.append(do.Blame(item))
         if self._losses >= MAX_LOSSES:
-            text = (
-                f"{dead_worker(event.pid)}: {self._losses} data workers were lost in a row without finishing an "
-                f"item, the last one {event.cause}; run with --workers 0 to see the cause in the training process"
-            )
-            return [*out, do.Raise(WorkerLostError(text))]
+            return [*out, do.Raise(too_many_losses(event.pid, self._losses, event.cause))]
         return out if self.template_lost or self.phase is Phase.DRAINING else [*out, *self._staff(now_s)]
 
     def _on_template_lost(self, event: ev.TemplateLost, now_s: float) -> list[Instruction]:
@@ -327,13 +324,6 @@ class Machine:
             out.append(_DRAW)
         return out
 
-    def adopt(self, works: Iterable[WorkItem]) -> None:
-        """Takes over items that an earlier machine had drawn."""
-        for work in works:
-            while self.items.next_seq in self.taken_ahead:
-                self.items.pass_over()
-            self.items.add(work)
-
     def _lease_waiting(self, now_s: float) -> list[Instruction]:
         """Leases waiting items to the workers that have the fewest."""
         out: list[Instruction] = []
@@ -352,13 +342,25 @@ class Machine:
             for other in lacking:
                 if len(other.leases) - other.num_stale < fewest:
                     worker, fewest = other, len(other.leases) - other.num_stale
-            item = items.next_waiting(worker.worker_id) if self.pinned else items.by_seq[items.waiting[0]]
+            if worker.away:
+                item = item_for(worker, items, workers, now_s, in_order=self._in_order)
+            else:
+                item = items.next_waiting(worker.worker_id) if self.pinned else items.by_seq[items.waiting[0]]
             if item is None or (bounded and not self._has_room(item, worker)):
                 lacking.remove(worker)
                 continue
             self._lease(worker, item, now_s, out)
             if fewest + 1 >= depth:
                 lacking.remove(worker)
+        return out
+
+    def _lease_again(self, now_s: float) -> list[Instruction]:
+        """Leases an item a second time that comes late from another machine, if the program waits."""
+        out: list[Instruction] = []
+        if self.decision.away and self.may_leave and self._in_order and not self.has_ready():
+            found = spare_for(self.items, self.ledger.workers.values(), self.decision.depth, now_s)
+            if found is not None and self._has_room(found[1], found[0]):
+                self._lease(*found, now_s, out)
         return out
 
     def _has_room(self, item: Item, worker: Worker) -> bool:
@@ -376,7 +378,10 @@ class Machine:
             ring = slots.generation
         if len(worker.leases) == worker.num_stale:
             self.idleness.busy(worker.number, now_s)
-        self.items.leased(item)
+        if not worker.leases:
+            worker.turned_s = now_s
+        if item.state is State.WAITING:
+            self.items.leased(item)
         lease = self.ledger.lease(worker, item, ring, slot)
         digest = self.probing.wanted
         if digest:
@@ -398,12 +403,14 @@ class Machine:
 
     # -- arrivals ----------------------------------------------------------------------------------------------------
 
-    def _answered(self, number: int, generation: int, stamp_s: float) -> Lease | None:
+    def _answered(self, number: int, generation: int, stamp_s: float, *, made: bool = True) -> Lease | None:
         """Ends the lease that a worker has answered; None if it has no such lease."""
         worker = self.ledger.workers.get(number)
         lease = self.ledger.answer(worker, generation) if worker is not None else None
         if worker is None or lease is None:
             return None
+        if made:
+            worker.made(stamp_s)
         if worker.may_lease and len(worker.leases) == worker.num_stale:
             self.idleness.idle(number, stamp_s)
         if self.phase is Phase.DRAINING:
@@ -431,13 +438,7 @@ class Machine:
     def _repeated(self, event: ev.Arrived, seq: int) -> list[Instruction]:
         if seq < 0 or self.history is None or self.history.is_same(seq, event.check):
             return [_IGNORE]
-        text = (
-            f"{dead_worker(self.lost_pid)}, and item {seq} came out different when its successor, data worker "
-            f"{event.worker}, made it again; the dataset depends on more than its arguments and seeds, so the batches "
-            "already delivered can't be told from those still due. Make the stream repeatable: let it depend on "
-            "its files and seeds alone"
-        )
-        return [_IGNORE, do.Raise(StreamNotRepeatableError(text))]
+        return [_IGNORE, do.Raise(not_repeatable(self.lost_pid, seq, event.worker))]
 
     def _on_failed(self, event: ev.Failed, now_s: float) -> list[Instruction]:
         lease = self._answered(event.worker, event.generation, now_s)
@@ -463,10 +464,11 @@ class Machine:
         return [do.Free(lease.ring, lease.slot)] if lease.slot >= 0 else []
 
     def _on_returned(self, event: ev.Returned, now_s: float) -> list[Instruction]:
-        lease = self._answered(event.worker, event.generation, now_s)
+        lease = self._answered(event.worker, event.generation, now_s, made=False)
         if lease is None:
             return self._refuse(event.worker)
         if lease.item is not None:
+            lease.item.stays = self.ledger.workers[event.worker].away
             self.items.release(lease.item, lease)
         return [do.Free(lease.ring, lease.slot)] if lease.slot >= 0 else []
 
@@ -474,7 +476,7 @@ class Machine:
         go_on: list[Instruction] = []
         if self.probing.holds_back:
             go_on = self._attempt(lambda: self.probing.go_on(self.ledger), [])
-        return [*go_on, *self._lease_waiting(now_s)]
+        return [*go_on, *self._lease_waiting(now_s), *self._lease_again(now_s)]
 
     # -- the tier ----------------------------------------------------------------------------------------------------
 
@@ -585,10 +587,6 @@ class Machine:
     def _end_if_drained(self) -> None:
         if self.phase is Phase.DRAINING and not any(worker.leases for worker in self.ledger.workers.values()):
             self.phase = Phase.ENDED
-
-    def open_works(self) -> list[WorkItem]:
-        """The items that were drawn and not delivered, in order."""
-        return [item.work for item in sorted(self.items, key=lambda item: item.seq)]
 
     def _on_skipped(self, event: ev.Skipped, now_s: float) -> list[Instruction]:
         self.items.skip_to(event.seq)

@@ -114,6 +114,7 @@ class Window:
         free_bytes: int = -1,
         away: int = 0,
         away_room: int = 0,
+        away_limit: str = "",
     ) -> Observation:
         """Returns what happened in the window and begins the next one."""
         self.settle(now_s)
@@ -144,6 +145,7 @@ class Window:
             paused_s=self._paused_s,
             away=away,
             away_room=away_room,
+            away_limit=away_limit,
         )
         self._before, self._begun_s, self._waited_s, self._paused_s = now.copy(), now_s, waited_s, 0.0
         return seen

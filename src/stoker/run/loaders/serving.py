@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from stoker.backends.local import LocalBackend
+from stoker.backends.remote.brokering import BrokerSettings
 from stoker.backends.remote.reach import RemoteBackend
 from stoker.core import host
 from stoker.core.errors import ResumeError
@@ -25,6 +27,7 @@ from stoker.feed.loader.iterator import close_all
 from stoker.feed.loader.loader_feed import FeedConfig, LoaderFeed, Pace, StepCutter
 from stoker.feed.loader.serve import serve
 from stoker.feed.order.sampling import Cursor
+from stoker.feed.program import Tier
 from stoker.feed.purity.objects import is_library
 from stoker.feed.purity.tiers import Choice
 from stoker.feed.replay import launcher_of
@@ -35,6 +38,7 @@ from stoker.feed.transport.board import Departure
 from stoker.records import events
 from stoker.records.versus import Pair
 from stoker.run.environment import ACTIVE_ENV
+from stoker.run.launch import program_name
 from stoker.run.loaders.steps import NOTHING_DELIVERED, LoaderTotals, StepClock
 from stoker.run.rank import RankPlace, find_place
 from stoker.run.settings import RunSettings
@@ -48,6 +52,8 @@ if TYPE_CHECKING:
 
 Sink = Callable[[events.AnyEvent], None]
 _STEPS = "look at steps"
+_STAYS = (Tier.PINNED, Tier.STOCK)
+"""Tiers whose batches are never made on other machines."""
 _RECORD, _IN_PART = "record of the run", "it is incomplete"
 PROGRESS_S = 1.0
 """How often a loader's counters become an event."""
@@ -78,10 +84,10 @@ class Serving:
         remote = settings.remote
         self.backend: Backend = LocalBackend()
         self._remote: RemoteBackend | None = None
-        if remote.addresses and remote.secret_file is not None:
-            stall_s = settings.faults.stall_timeout_s
-            self.backend = self._remote = RemoteBackend(remote.addresses, remote.secret_file, stall_s, (ACTIVE_ENV,))
         self._program = program or own_program()
+        if remote.uses_ray or (remote.addresses and remote.secret_file is not None):
+            stall_s = settings.faults.stall_timeout_s
+            self.backend = self._remote = RemoteBackend(remote, stall_s, self._broker(), (ACTIVE_ENV,))
         self._launcher = launcher if program else launcher_of(os.environ)
         self._take_place(find_place())
         self.clock = clock or StepClock()
@@ -98,8 +104,18 @@ class Serving:
         self._feeds: dict[int, tuple[weakref.ref[DataLoader[Any]], LoaderFeed]] = {}
         self.sites: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
         """Where the program made each loader, as ``file.py:line``."""
+        self._policies: weakref.WeakSet[JobAutoscaler] = weakref.WeakSet()
         self._owner = Owner()
         self._count = 0
+
+    def _broker(self) -> BrokerSettings:
+        """What obtains processors of a cluster for this process."""
+        ranks = find_place().local_world_size
+        return BrokerSettings(
+            job=f"{program_name(self._program) if self._program else 'program'}-{os.getpid()}",
+            insecure=self.settings.remote.insecure,
+            cores=max(1, int(rank_cores(host.cores(), ranks))),
+        )
 
     def _look_at_steps(self) -> Cutting | None:
         """Connects the cut to the loaders of this process; None if this torch lacks what it needs."""
@@ -166,10 +182,14 @@ class Serving:
         """Seconds since this process began to serve."""
         return time.monotonic() - self._started_s
 
+    @property
+    def _most_workers(self) -> int:
+        """The most data workers of a loader that the user allows."""
+        return self.settings.scale.max_workers or max(64, self.settings.scale.workers or 0)
+
     def policy(self, max_in_flight: int) -> JobAutoscaler:
         """A policy for one loader, under the CPU budget that all loaders of the process share."""
-        fixed = self.settings.scale.workers
-        most = self.settings.scale.max_workers or max(64, fixed or 0)
+        fixed, most = self.settings.scale.workers, self._most_workers
         config = JobScalingConfig(
             cpu_budget_cores=self.cores,
             memory_budget_bytes=int(self._memory_bytes * (_SLOT_SHARE + _WORKER_SHARE)),
@@ -178,7 +198,15 @@ class Serving:
             fixed_away=self.settings.remote.workers,
             max_in_flight=max_in_flight,
         )
-        return JobAutoscaler(config, self._ledger.join())
+        policy = JobAutoscaler(config, self._ledger.join())
+        self._policies.add(policy)
+        return policy
+
+    def limit_workers(self, most: int) -> None:
+        """Lowers, or raises again, the most data workers of each loader; those that it takes end when they are done."""
+        for policy in self._policies:
+            allowed = min(most, self._most_workers)
+            policy.config = dataclasses.replace(policy.config, max_workers=max(policy.config.min_workers, allowed))
 
     def cutter(self, feed: LoaderFeed, loader: DataLoader[Any]) -> StepCutter | None:
         """Creates the cutter of one loader's steps."""
@@ -316,6 +344,7 @@ class LoaderEvents:
         self._length = length_of(loader)
         self._batch_size = getattr(loader, "batch_size", None)  # another library's stand-in has none
         self._declared = loader.num_workers
+        self._has_said_it_stays = False
 
     def opened(self, choice: Choice) -> None:
         """Records the final tier."""
@@ -333,6 +362,9 @@ class LoaderEvents:
                 evidence=list(choice.evidence),
             )
         )
+        if self._serving.settings.remote.backend != "local" and choice.tier in _STAYS and not self._has_said_it_stays:
+            self._has_said_it_stays = True
+            self.notice(f"this loader's workers stay on this machine: it is {choice.tier.value}: {choice.reason}")
 
     def iterating(self, ordinal: int, workers: int, start_s: float) -> None:
         """Records the begin of an iteration."""
