@@ -6,9 +6,11 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, ratios, run
+from benchmarks.support.ray_objects import ray_objects
 from benchmarks.support.remote import Receiver, cpu_s, source
 from stoker.wire.certificates import create_certificate
 from stoker.wire.tls import between
@@ -16,7 +18,7 @@ from stoker.wire.tls import between
 BAR = Bar(
     "remote_transfer",
     "bytes from slot to slot by a gateway, of a bare TLS pair's; and the wait for a batch that has arrived",
-    headline=("rate_of_bare", "cpu_of_bare", "wait_2_mb", "wait_20_mb", "wait_80_mb"),
+    headline=("rate_of_bare", "rate_of_ray", "cpu_of_bare", "wait_2_mb", "wait_20_mb", "wait_80_mb"),
 )
 MB = 10**6
 
@@ -30,7 +32,8 @@ def measure(options: Options) -> Report:
     with source(size) as (address, secret, pid):
         receiver = Receiver(address, secret, size)
         try:
-            _rates(options, report, receiver, pid, size, count)
+            with ray_objects(size) as by_ray:
+                _rates(options, report, receiver, pid, size, count, by_ray)
         finally:
             receiver.close()
     for each in (2, 20, 80):
@@ -38,7 +41,15 @@ def measure(options: Options) -> Report:
     return report
 
 
-def _rates(options: Options, report: Report, receiver: Receiver, pid: int, size: int, count: int) -> None:
+def _rates(
+    options: Options,
+    report: Report,
+    receiver: Receiver,
+    pid: int,
+    size: int,
+    count: int,
+    by_ray: Callable[[int], float] | None,
+) -> None:
     cpu: dict[str, list[float]] = {"gateway": [], "bare": []}
 
     def ours() -> float:
@@ -60,6 +71,10 @@ def _rates(options: Options, report: Report, receiver: Receiver, pid: int, size:
         return rate
 
     runs = {"gateway": ours, "bare": bare}
+    if by_ray is None:
+        report.note("Ray is not installed: its object store is not compared")
+    else:
+        runs["Ray's object store, unencrypted"] = lambda: size * count / MB / by_ray(count)
     alternate(1, runs)
     cpu["gateway"].clear()
     cpu["bare"].clear()
@@ -68,6 +83,9 @@ def _rates(options: Options, report: Report, receiver: Receiver, pid: int, size:
     rows += [[f"{name}, CPU s a GB, both ends", *Spread.of(cpu[name]).show(2)] for name in cpu]
     report.table(["", "median", "lowest - highest"], rows)
     report.at_least("rate_of_bare", "rate, gateway / bare TLS pair", ratios(found["gateway"], found["bare"]), 0.8)
+    if by_ray is not None:
+        rates = ratios(found["gateway"], found["Ray's object store, unencrypted"])
+        report.at_least("rate_of_ray", "rate, gateway / Ray's object store, two nodes on this machine", rates, 1.2)
     report.at_most("cpu_of_bare", "CPU, gateway / bare TLS pair", ratios(cpu["gateway"], cpu["bare"]), 1.25)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from stoker.backends.remote.host.session import HostSession
 from stoker.backends.remote.messages import PURPOSE
 from stoker.backends.remote.reach import GatewayProcess, RemoteBackend, RemoteGateway
+from stoker.backends.remote.settings import RemoteSettings
 from stoker.backends.ship_records import PROGRAM, RECORD, SAMPLE
 from stoker.feed.program import Iteration, Tier, WorkerIdentity, WorkItem
 from stoker.feed.transport.messages import (
@@ -106,7 +107,7 @@ class Receiver:
         num_slots: int = 4,
         ship: Callable[[int], None] | None = None,
     ) -> None:
-        self.backend = RemoteBackend((address,), str(secret), 60.0)
+        self.backend = RemoteBackend(RemoteSettings(backend=f"static:{address}", secret_file=str(secret)), 60.0)
         self.gateway = RemoteGateway(self.process, 60.0)
         self.gateway.prepare(ship or _ship_nothing)
         self._await_room()

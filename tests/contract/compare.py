@@ -31,7 +31,7 @@ BY_EXEC = "streams"
 MAX_RESTARTS = 3
 """A process that ends inside a case is started again with the cases after it, at most so often."""
 
-Side = Literal["plain", "stoker"]
+Side = Literal["plain", "stoker", "elsewhere"]
 Event = list[Any]
 
 
@@ -61,7 +61,9 @@ class SideRun:
         base = self._folder / f"{self._side}-{self._starts}"
         self._out, self._err = base.with_suffix(".jsonl"), base.with_suffix(".stderr")
         program = ["-m", "tests.contract.run", "--out", str(self._out), *self._left]
-        if self._side == "stoker":
+        if self._side == "elsewhere":
+            program = ["-m", "tests.contract.elsewhere", *program[2:]]
+        if self._side != "plain":
             program = ["-m", "stoker", "run", "--quiet", "--run-dir", str(base), *program]
         with self._err.open("wb") as stderr:
             start = subprocess.Popen if process_of(CASES[self._left[0]].group) == BY_EXEC else Program

@@ -136,7 +136,15 @@ def _versions() -> dict[str, str]:
     imported = {name.partition(".")[0] for name in sys.modules}
     named = importlib.metadata.packages_distributions()
     found = {name for module in imported for name in named.get(module, ())}
-    return {name: importlib.metadata.version(name) for name in sorted(found) if name != "stoker"}
+    return {
+        name: importlib.metadata.version(name) for name in sorted(found) if name != "stoker" and not _is_within(name)
+    }
+
+
+def _is_within(name: str) -> bool:
+    """Whether a package lies in another one's folder, as those that Ray brings along: it is there with that one."""
+    folder = Path(str(importlib.metadata.distribution(name).locate_file("")))
+    return (folder.parent / "__init__.py").exists()
 
 
 def _words(error: Exception) -> str:

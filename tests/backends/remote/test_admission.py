@@ -93,6 +93,15 @@ class Fails(Slow):
         return super().__getitem__(index)
 
 
+class FailsOnce(Slow):
+    """One of its samples can't be made elsewhere."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 400:
+            os.environ[HERE]
+        return super().__getitem__(index)
+
+
 class HasALock(Slow):
     """Can't be pickled."""
 
@@ -117,6 +126,25 @@ def first_notice(record: Record) -> str:
     return next(iter(record.notices()), "")
 
 
+class Stream(torch.utils.data.IterableDataset[int]):
+    """A stream."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(40)
+
+
+@pytest.mark.integration
+def test_a_loader_that_never_leaves_says_why(tmp_path: Path) -> None:
+    create_secret(tmp_path / "secret")
+    settings = {"backend": "static:127.0.0.1:1", "remote_secret_file": str(tmp_path / "secret")}
+    with served(**settings) as record:
+        loader = loader_of(Stream(), num_workers=1)
+        for _ in range(2):
+            assert len(list(loader)) == 10
+    reason = "it is pinned: an iterable dataset has one shard for each of its 1 declared worker"
+    assert record.notices() == [f"this loader's workers stay on this machine: {reason}"]
+
+
 @pytest.mark.integration
 class TestLive:
     @pytest.mark.slow("starts a host first")
@@ -135,11 +163,46 @@ class TestLive:
         said = refused(Fails(0), first_notice, **host.settings)
         assert "it raises KeyError at item 0; make its files readable there" in said
 
+    def test_those_of_the_programs_environment_can_where_it_goes_along(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(HERE, "7")
+        with served(**host.settings, remote_env=HERE) as record:
+            taking = Taking(loader_of(Fails(0), num_workers=1))
+            taking.until_away()
+            del taking.iterator
+        assert not [text for text in record.notices() if "KeyError" in text]
+
     @pytest.mark.slow("a thousand samples come first")
     def test_a_sample_that_fails_there_later_is_made_here(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(HERE, "7")
         said = refused(Fails(1500), first_notice, **host.settings)
         assert "raised there: KeyError" in said
+        assert said.endswith("it is made here")
+
+    @pytest.mark.slow("a thousand samples come first")
+    def test_a_machine_at_which_all_fail_gets_no_more(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        def no_more(record: Record) -> str:
+            return next((text for text in record.notices() if "gets no data workers" in text), "")
+
+        monkeypatch.setenv(HERE, "7")
+        said = refused(Fails(1500), no_more, **host.settings)
+        assert "it makes no item any more: item" in said
+
+    @pytest.mark.slow("some hundred samples come first")
+    def test_one_sample_that_fails_there_costs_nothing_but_itself(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(HERE, "7")
+        with served(**host.settings) as record:
+            taking = Taking(loader_of(FailsOnce(), num_workers=1))
+            taking.until_away()
+            taking.take(100)
+            taking.until_away()
+            assert host.workers()
+            del taking.iterator
+        assert not record.lost()
+        assert all("is made here" in text for text in record.notices())
 
     def test_what_cannot_be_pickled(self, host: Host) -> None:
         said = refused(HasALock(), first_notice, **host.settings)

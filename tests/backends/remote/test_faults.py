@@ -53,6 +53,24 @@ def test_a_worker_there(host: Host) -> None:
 
 
 @pytest.mark.slow("the host is called again after five seconds")
+def test_its_process_under_a_later_loader_comes_back_as_well(host: Host) -> None:
+    """No item was made here for that loader to compare: one of an earlier loader of the program does."""
+    with served(**host.settings) as record:
+        dataset = Slow()
+        taking = Taking(loader_of(dataset, num_workers=1))
+        taking.until_away()
+        del taking
+        taking = Taking(loader_of(dataset, num_workers=1))
+        taking.until_away()
+        os.kill(host.sessions()[0], signal.SIGKILL)
+        while not record.lost():
+            taking.take(1)
+        taking.until_away(5)
+        del taking.iterator
+    await_that("nothing is left on the host", host.is_empty)
+
+
+@pytest.mark.slow("the host is called again after five seconds")
 def test_its_process_there_is_one_loss_and_it_comes_back(host: Host) -> None:
     def kill(taking: Taking, record: Record) -> None:
         os.kill(host.sessions()[0], signal.SIGKILL)

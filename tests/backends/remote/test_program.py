@@ -10,6 +10,7 @@ import pytest
 
 from stoker.records.events import Progress
 from stoker.records.runlog import read_run
+from stoker.wire.secrets import create_secret
 from tests.backends.remote.hosts import opened
 from tests.waiting import await_that
 
@@ -72,6 +73,15 @@ def test_the_same_losses_with_batches_of_another_machine(tmp_path: Path) -> None
     records = [event for event in read_run(tmp_path / "there").events if isinstance(event, Progress)]
     assert records[-1].items_away >= 1
     assert max(record.away for record in records) == 2
+
+
+def test_a_variable_that_is_not_set_is_refused(tmp_path: Path) -> None:
+    create_secret(tmp_path / "secret")
+    options = ["--backend", "static:a:7071", "--remote-secret-file", "secret", "--remote-env", "PATH,NOT_SET_AT_ALL"]
+    command = [sys.executable, "-m", "stoker", "run", *options, "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "`--remote-env` must name variables that are set, got NOT_SET_AT_ALL; export it first" in done.stderr
 
 
 def test_without_a_secret_there_is_no_run(tmp_path: Path) -> None:

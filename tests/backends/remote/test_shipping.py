@@ -44,3 +44,25 @@ def test_a_package_without_an_init_file_is_found_elsewhere(tmp_path: Path, monke
         [sys.executable, "-c", PROBE, str(sent)], cwd="/", capture_output=True, text=True, check=True
     ).stdout
     assert shown.split() == ["17", str(inner / "numbers.py")]
+
+
+def test_what_a_package_brings_along_in_its_folder_is_none_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stoker.backends import shipping
+
+    for folder in (tmp_path / "outer" / "others", tmp_path / "apart"):
+        name = f"brought_{folder.name}"
+        facts = folder / f"{name}-1.0.dist-info"
+        facts.mkdir(parents=True)
+        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (facts / "RECORD").write_text(f"{name}.py,,\n")
+        (folder / f"{name}.py").touch()
+        monkeypatch.syspath_prepend(str(folder))
+        importlib.import_module(name)
+        monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, name, sys)
+    (tmp_path / "outer" / "__init__.py").touch()
+    found = shipping._versions()
+    assert "brought_others" not in found, "as Ray's copies of packages, which are there with Ray alone"
+    assert found["brought_apart"] == "1.0"

@@ -68,7 +68,7 @@ class RemoteKind(enum.IntEnum):
     GONE = 21
     """From a host: a worker has ended (:class:`AwayEnd`)."""
     PONG = 22
-    """From a host: the answer to PING."""
+    """From a host: the answer to PING (:class:`SentSoFar`)."""
 
 
 FRAMING = Framing(
@@ -109,6 +109,8 @@ class ProgramAhead(msgspec.Struct, frozen=True):
     num_bytes: int
     sample: bytes
     stall_timeout_s: float
+    environ: dict[str, str] = {}
+    """Variables that the program's workers have where it runs, and are to have there."""
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -136,6 +138,14 @@ class AwayEnd(msgspec.Struct, frozen=True):
     position: int = -1
     stack: str = ""
     blames: bool = False
+
+
+class SentSoFar(msgspec.Struct, frozen=True):
+    """PONG: what the connection has carried of batches since it began, and for how long others waited meanwhile."""
+
+    num_bytes: int = 0
+    batches: int = 0
+    full_s: float = 0.0
 
 
 _S = TypeVar("_S", bound=msgspec.Struct)

@@ -20,6 +20,8 @@ from typing import Any
 import msgspec
 
 from stoker.backends.local import LocalBackend
+from stoker.backends.remote.brokering import BrokerSettings
+from stoker.backends.remote.settings import RemoteSettings
 from stoker.core.forking import Owner, at_fork
 from stoker.core.interrupts import interrupts_deferred
 from stoker.feed.program import Program, WorkerIdentity
@@ -133,6 +135,7 @@ class RemoteGateway:
         self._channel: Channel | None = None
         self._served_by = 0
         self.room = 0
+        self.limit = ""
 
     @property
     def pid(self) -> int:
@@ -193,15 +196,15 @@ class RemoteGateway:
         for frame in frames:
             said: Any = pickle.loads(frame.body)
             if frame.kind is MessageKind.ROOM:
-                self.room = said[0]
-                heard += [Said(text) for text in said[1]]
+                self.room, self.limit, texts = said
+                heard += [Said(text) for text in texts]
             elif frame.kind is MessageKind.LEFT:
                 heard.append(tuple(Gone(*gone) for gone in said))
         return heard
 
     def _lose(self) -> None:
         """The gateway has closed, which it does only by ending: waits for that."""
-        channel, self._channel, self.room = self._channel, None, 0
+        channel, self._channel, self.room, self.limit = self._channel, None, 0, ""
         if channel is not None:
             channel.close()
         self._process.end(self._served_by)
@@ -228,17 +231,25 @@ class RemoteBackend:
     """Workers on this machine, and on others where these are not enough.
 
     Args:
-        addresses: hosts, as ``host:port``.
-        secret_file: the secret that they share with this program.
+        remote: what the user chose: hosts with a secret, or a cluster.
+        broker: of that cluster, if it is one.
         stall_timeout_s: silence after which a worker counts as stuck.
         hidden: variables of the environment that the gateway must not have.
     """
 
     def __init__(
-        self, addresses: tuple[str, ...], secret_file: str, stall_timeout_s: float, hidden: tuple[str, ...] = ()
+        self,
+        remote: RemoteSettings,
+        stall_timeout_s: float,
+        broker: BrokerSettings | None = None,
+        hidden: tuple[str, ...] = (),
     ) -> None:
-        settings = msgspec.json.encode({"addresses": addresses, "secret_file": secret_file}).decode()
-        self.process = GatewayProcess(settings, hidden)
+        chosen: dict[str, Any] = {"workers": remote.workers, "variables": remote.env_names}
+        if remote.uses_ray:
+            chosen["broker"] = broker
+        else:
+            chosen |= {"addresses": remote.addresses, "secret_file": remote.secret_file}
+        self.process = GatewayProcess(msgspec.json.encode(chosen).decode(), hidden)
         self._stall_timeout_s = stall_timeout_s
         self._local = LocalBackend()
 

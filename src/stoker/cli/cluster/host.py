@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import socket
 import sys
 
+from stoker.backends.remote.messages import PURPOSE
 from stoker.cli.arguments import Parser, amount
 from stoker.core import host
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
 from stoker.wire.certificates import create_certificate
+from stoker.wire.greeting import receive
 from stoker.wire.secrets import load_secrets
 from stoker.wire.sockets import address_of, listen
+from stoker.wire.tls import TlsSocket
 
+_GREETING_S = 5.0
 _EPILOG = """\
 A program that knows the secret runs code here as this user: give a copy to no other user.
 examples:
@@ -46,7 +51,12 @@ def main(argv: list[str]) -> int:
     print(
         f"stoker: {cores:g} cores at {shown} for data workers; SIGTERM or Ctrl-C ends them", file=sys.stderr, flush=True
     )
-    server.HostServer(listener, secrets, create_certificate(), cores).run()
+    own = create_certificate()
+
+    def admit(sock: socket.socket) -> TlsSocket:
+        return receive(sock, secrets, own, PURPOSE, _GREETING_S)
+
+    server.HostServer(listener, admit, cores).run()
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ import msgspec
 
 from stoker.backends.remote import messages
 from stoker.backends.remote.admission import this_caller
+from stoker.backends.remote.brokering import KnownHost
 from stoker.backends.remote.messages import FRAMING, LOAD_S, LOST_S, PART_BYTES, PING_S, PURPOSE, RemoteKind
 from stoker.core.errors import StokerError
 from stoker.wire.framing import Placing
@@ -19,8 +21,12 @@ from stoker.wire.greeting import greet
 from stoker.wire.polled import PolledChannel
 from stoker.wire.secrets import Secrets
 from stoker.wire.sockets import dial
-from stoker.wire.tls import OwnCertificate, TlsSocket
+from stoker.wire.tls import OwnCertificate, TlsSocket, between
 
+_PONGS = 7
+"""A link is judged by so many answers to pings: three seconds."""
+_FULL = 0.8
+"""Share of that time for which bytes wait at a link that carries no more."""
 CALL_S = 5.0
 """How long connecting, greeting and the handshake may take, each."""
 
@@ -29,28 +35,39 @@ CALL_S = 5.0
 class Credentials:
     """What a gateway calls hosts with."""
 
-    secrets: Secrets
+    secrets: Secrets | None
+    """None where hosts are known by their certificates."""
     own: OwnCertificate
     arrived: Callable[[], None]
     """Wakes the gateway; called in another thread."""
 
 
 class HostCall:
-    """Connects to a host, in a thread: a host that does not answer must not hold up the others."""
+    """Connects to a host, in a thread: a host that does not answer must not hold up the others.
 
-    def __init__(self, address: str, caller: Credentials) -> None:
-        self._address = address
+    Args:
+        host: to be called; one that is known by no certificate has to know the secret.
+        caller: who calls.
+    """
+
+    def __init__(self, host: KnownHost, caller: Credentials) -> None:
+        self._address = host.address
+        self._certificate = host.certificate
         self._caller = caller
         self.sock: TlsSocket | None = None
         self.error = ""
         self.is_over = False
-        threading.Thread(target=self._run, name=f"stoker-call-{address}", daemon=True).start()
+        threading.Thread(target=self._run, name=f"stoker-call-{host.address}", daemon=True).start()
 
     def _run(self) -> None:
         try:
             sock = dial(f"tcp://{self._address}", CALL_S)
             sock.settimeout(None)
-            self.sock = greet(sock, self._caller.secrets, self._caller.own, PURPOSE, CALL_S)
+            own, secrets = self._caller.own, self._caller.secrets
+            if self._certificate:
+                self.sock = between(sock, own, self._certificate, server_side=False, timeout_s=CALL_S)
+            elif secrets is not None:
+                self.sock = greet(sock, secrets, own, PURPOSE, CALL_S)
         except StokerError as error:
             self.error = str(error.args[0])
         except OSError as error:
@@ -64,27 +81,39 @@ class Link:
     """A host that was called, with the program that it is to have."""
 
     address: str
+    name: str
+    """The host's, as people see it."""
     program: bytes
     """Fingerprint of it."""
     call: HostCall | None
     channel: PolledChannel[RemoteKind] | None = None
     cores: float = 0.0
+    granted: int | None = None
+    """Cores that a broker has obtained there; None where the host itself says what it lends."""
+    taken_back_s: float | None = None
+    """When it has lost them."""
     is_admitted: bool = False
     has_digest: bool = False
     sent_bytes: int = 0
     heard_s: float = 0.0
     pinged_s: float = 0.0
     num_workers: int = 0
+    num_faults: int = 0
+    """Items that raised there since it made a batch."""
     lost: str = ""
     """Why it serves no more; empty while it does or may."""
     is_refused: bool = False
     """It said no, and would say so again."""
     since_s: float = field(default_factory=time.monotonic)
+    pongs: deque[tuple[float, messages.SentSoFar]] = field(default_factory=lambda: deque(maxlen=_PONGS))
+    """What it had sent by the latest answers, and when these came."""
 
     @property
     def room(self) -> int:
         """Workers that it takes."""
-        return max(1, int(self.cores)) if self.is_admitted and not self.lost else 0
+        if not self.is_admitted or self.lost:
+            return 0
+        return max(1, int(self.cores)) if self.granted is None else self.granted
 
     def open(self, sock: TlsSocket, placing: Placing[RemoteKind]) -> PolledChannel[RemoteKind]:
         """Begins to speak over an encrypted connection."""
@@ -93,10 +122,9 @@ class Link:
         self.channel.send(RemoteKind.HERE, msgspec.msgpack.encode(this_caller()))
         return self.channel
 
-    def announce(self, num_bytes: int, sample: bytes, stall_timeout_s: float) -> None:
+    def announce(self, announced: messages.ProgramAhead) -> None:
         """Has the host expect a program of so many bytes, which :meth:`feed` sends."""
         assert self.channel is not None
-        announced = messages.ProgramAhead(num_bytes, sample, stall_timeout_s)
         self.channel.send(RemoteKind.PROGRAM, msgspec.msgpack.encode(announced))
         self.since_s = time.monotonic()
 
@@ -108,6 +136,18 @@ class Link:
             part = memoryview(parcel)[self.sent_bytes : self.sent_bytes + PART_BYTES]
             channel.send(RemoteKind.PART, tail=part)
             self.sent_bytes += len(part)
+
+    @property
+    def limit(self) -> str:
+        """What the link to it carries, if it has lately carried no more; else empty."""
+        if len(self.pongs) < _PONGS:
+            return ""
+        (since_s, before), (now_s, now) = self.pongs[0], self.pongs[-1]
+        span_s = now_s - since_s
+        if now.full_s - before.full_s < _FULL * span_s or now.batches == before.batches:
+            return ""
+        rate, batches = (now.num_bytes - before.num_bytes) / span_s, (now.batches - before.batches) / span_s
+        return f"the link to `{self.name}` carries {rate / 1e6:.2g} MB/s, {batches:.2g} batches/s"
 
     def send(self, kind: RemoteKind, body: bytes) -> None:
         """Sends a message; a host that is gone is found at the next look."""

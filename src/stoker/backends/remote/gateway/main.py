@@ -7,7 +7,6 @@ it holds; hosts end what they have for it when its connections close.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import os
 import pickle
@@ -19,9 +18,13 @@ import time
 
 import msgspec
 
+from stoker.backends.parents import die_with, set_name
 from stoker.backends.remote import messages
+from stoker.backends.remote.brokering import BrokerSettings, KnownHost, Wanted
+from stoker.backends.remote.gateway.brokered import BrokerProcess
 from stoker.backends.remote.gateway.link import Credentials, HostCall, Link, wake_pipe
 from stoker.backends.remote.gateway.party import AwayWorker, HeldSlot, Party
+from stoker.backends.remote.gateway.usage import LinkMeter
 from stoker.backends.remote.messages import BATCH_HEAD_BYTES, RemoteKind
 from stoker.backends.ship_records import DIGEST, FAILED, MAKE, PROGRAM, RECORD, SAMPLE
 from stoker.core.errors import StokerError, WireError
@@ -34,16 +37,28 @@ from stoker.wire.secrets import load_secrets
 _TICK_S = 0.25
 _PAUSE_S = 1.0
 """A turn that took so long was a pause of this process: silences before it are nobody's."""
+_LEAST_TO_TRY = 2
+GRACE_S = 5.0
+"""Workers whose processors were taken back have so long to finish what they hold."""
 AGAIN_S = 5.0
 """A host that was lost is called again after this."""
-_PR_SET_PDEATHSIG = 1
+MOST_FAULTS = 3
+"""A host at which so many items in a row have raised serves no more: it may lack what the program reads."""
+_MOST_PROOFS = 8
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a training process starts its gateway with."""
 
-    addresses: tuple[str, ...]
-    secret_file: str
+    addresses: tuple[str, ...] = ()
+    secret_file: str = ""
+    """That these hosts share with the program."""
+    broker: BrokerSettings | None = None
+    """Who finds hosts, where none are named."""
+    workers: int | None = None
+    """Workers on other machines for each crew, if their number is fixed."""
+    variables: tuple[str, ...] = ()
+    """Names of those in its environment that hosts get."""
 
 
 class GatewayLoop:
@@ -56,13 +71,23 @@ class GatewayLoop:
 
     def __init__(self, control: Channel, settings: GatewaySettings) -> None:
         self._control = control
-        self._addresses = settings.addresses
+        self._settings = settings
+        self._named = {
+            address: KnownHost(address=address, name=address, cores=0, certificate=b"")
+            for address in settings.addresses
+        }
+        self._environ = {name: os.environ[name] for name in settings.variables if name in os.environ}
         self._woken, wake = wake_pipe()
-        self._caller = Credentials(load_secrets(settings.secret_file), create_certificate(), wake)
+        secrets = load_secrets(settings.secret_file) if settings.secret_file else None
+        self._caller = Credentials(secrets, create_certificate(), wake)
+        self._broker = BrokerProcess(settings.broker, self._caller.own.der) if settings.broker is not None else None
+        self._meter = LinkMeter()
         self._parties: list[Party] = []
         self._idle: list[Link] = []
         self._names: dict[int, tuple[Party, AwayWorker]] = {}
         self._next_name = 0
+        self._proofs: dict[bytes, tuple[bytes, bytes]] = {}
+        """Sample items by the program that they are of, with what they are on this machine."""
         self._placing = Placing(BATCH_HEAD_BYTES, self._find)
         self._looked_s = time.monotonic()
         self._is_over = False
@@ -85,6 +110,8 @@ class GatewayLoop:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
+        if self._broker is not None and self._broker.fileno() >= 0:
+            poll.register(self._broker, select.POLLIN)
         for party in self._parties:
             poll.register(party.channel, _wanted(party.channel.unsent))
             if party.ship is not None:
@@ -236,15 +263,18 @@ class GatewayLoop:
         if kind == PROGRAM:
             party.parcel, party.program = body, hashlib.sha256(body).digest()
         elif kind == SAMPLE:
-            party.sample = body
+            party.sample, party.digest = self._proofs.get(party.program, (body, b""))
             self._call_hosts(party)
-            if all(link.is_admitted for link in party.links.values()):
-                self._end_ship(party)  # they have made an item of this program before
+            if party.digest or (party.links and all(link.is_admitted for link in party.links.values())):
+                self._end_ship(party)  # an item of this program was made here before, or they have made one
             elif party.ship is not None:
                 with contextlib.suppress(OSError):  # its end is read next
                     party.ship.send(MAKE)
         elif kind == DIGEST:
             party.digest = body
+            self._proofs[party.program] = party.sample, body
+            if len(self._proofs) > _MOST_PROOFS:
+                del self._proofs[next(iter(self._proofs))]
         elif kind == FAILED:
             self._fail(party, body.decode(errors="replace"))
 
@@ -262,7 +292,8 @@ class GatewayLoop:
     def _call_hosts(self, party: Party) -> None:
         """Gives a crew a link to each host: one that has the program, else a new one."""
         now_s = time.monotonic()
-        for address in self._addresses:
+        hosts = self._named if self._broker is None else self._broker.hosts
+        for address, host in hosts.items():
             if address in party.links or address in party.refused or party.again_s.get(address, 0.0) > now_s:
                 continue
             known = next((x for x in self._idle if (x.address, x.program) == (address, party.program)), None)
@@ -270,7 +301,8 @@ class GatewayLoop:
                 self._idle.remove(known)
                 party.links[address] = known
             else:
-                party.links[address] = Link(address, party.program, HostCall(address, self._caller))
+                party.links[address] = Link(address, host.name, party.program, HostCall(host, self._caller))
+            party.links[address].granted = host.cores or None
 
     # -- hosts -------------------------------------------------------------------------------------------------------
 
@@ -315,7 +347,7 @@ class GatewayLoop:
                 link.lost, link.is_refused = offer.refusal, True
                 return
             link.cores = offer.cores
-            link.announce(len(party.parcel), party.sample, party.stall_timeout_s)
+            link.announce(messages.ProgramAhead(len(party.parcel), party.sample, party.stall_timeout_s, self._environ))
         elif frame.kind is RemoteKind.ADMITTED:
             verdict = messages.read(body, messages.Admission)
             link.is_admitted, link.is_refused = not verdict.refusal, bool(verdict.refusal)
@@ -329,6 +361,8 @@ class GatewayLoop:
                 if kind is MessageKind.RETURNED:
                     _held(worker, unpack_lease(inner)[0].generation)
                 worker.tell(kind, inner)
+        elif frame.kind is RemoteKind.PONG:
+            link.pongs.append((time.monotonic(), messages.read(body, messages.SentSoFar)))
         elif frame.kind is RemoteKind.FAULT:
             self._on_fault(link, messages.read(body, messages.Fault))
         elif frame.kind is RemoteKind.GONE:
@@ -350,17 +384,25 @@ class GatewayLoop:
         name, ready = messages.unpack_batch(frame.body)
         if name in self._names:
             worker = self._names[name][1]
+            worker.link.num_faults = 0
             _lease_of(worker, ready.generation)
             worker.ready(ready, frame.body[BATCH_HEAD_BYTES : BATCH_HEAD_BYTES + ready.skeleton_bytes])
 
     def _on_fault(self, link: Link, fault: messages.Fault) -> None:
-        """An item failed there: it is made again elsewhere, and this host makes no more of this program."""
-        if fault.number in self._names:
-            worker = self._names[fault.number][1]
-            header, _ = unpack_lease(fault.lease)
-            _held(worker, header.generation)
-            worker.tell(MessageKind.RETURNED, fault.lease)
-            link.lost, link.is_refused = f"item {header.seq} raised there: {fault.text}", True
+        """An item failed there: it is made on the program's machine; a host that makes none gets no more of them."""
+        if fault.number not in self._names:
+            return
+        party, worker = self._names[fault.number]
+        header, _ = unpack_lease(fault.lease)
+        _held(worker, header.generation)
+        worker.tell(MessageKind.RETURNED, fault.lease)
+        link.num_faults += 1
+        text = f"item {header.seq} raised there: {fault.text}"
+        if link.num_faults >= MOST_FAULTS:
+            link.lost, link.is_refused = f"makes no item any more: {text}", True
+        elif link.address not in party.has_faulted:
+            party.has_faulted.add(link.address)
+            party.say(f"`{link.address}`: {text}; it is made here")
 
     def _on_gone(self, link: Link, ended: messages.AwayEnd) -> None:
         found = self._names.pop(ended.number, None)
@@ -371,7 +413,7 @@ class GatewayLoop:
         link.num_workers -= 1
         worker.flush()
         where = (ended.seq, ended.position, ended.stack, ended.blames)
-        party.left([(worker.number, ended.pid, link.address, ended.cause, *where)])
+        party.left([(worker.number, ended.pid, link.name, ended.cause, *where)])
         worker.close()
 
     # -- time --------------------------------------------------------------------------------------------------------
@@ -382,6 +424,8 @@ class GatewayLoop:
             for link in [*self._links(), *self._idle]:
                 link.heard_s = now_s
         self._looked_s = now_s
+        if self._broker is not None:
+            self._look_at_broker(self._broker, now_s)
         for link in [*self._links(), *self._idle]:
             link.look(now_s)
         for link in [link for link in self._idle if link.lost]:
@@ -392,11 +436,28 @@ class GatewayLoop:
                 if link.lost:
                     self._lose(party, link, now_s)
             if party.sample and not party.failure:
-                if party.digest:  # else no other host could show that it is the same
-                    self._call_hosts(party)
+                self._call_hosts(party)
                 self._send_digest(party)
-            if party.room != party.told_room:
+            if (party.room, party.limit) != party.told:
                 party.say()
+
+    def _look_at_broker(self, broker: BrokerProcess, now_s: float) -> None:
+        """Says how many workers are wanted, and follows what was granted and taken back."""
+        wanted = max((wanted_of(party, self._settings.workers) for party in self._parties), default=0)
+        refused = set[str]().union(*(party.refused for party in self._parties))
+        links = self._meter.look(now_s, [*self._links(), *self._idle])
+        broker.look(now_s, Wanted(workers=wanted, refused=tuple(sorted(refused)), links=links))
+        gone, texts = broker.hear(now_s)
+        for text in texts:
+            for party in self._parties:
+                party.say(text)
+        for link in [*self._links(), *self._idle]:
+            if link.address in broker.hosts:
+                link.granted, link.taken_back_s = broker.hosts[link.address].cores, None
+            elif link.address in gone and link.taken_back_s is None:
+                link.granted, link.taken_back_s = 0, now_s  # no room: its workers are drained
+            if link.taken_back_s is not None and (not link.num_workers or now_s - link.taken_back_s > GRACE_S):
+                link.lost = link.lost or "its processors were taken back"
 
     def _send_digest(self, party: Party) -> None:
         """Sends what was made of the sample here to the hosts that make it too."""
@@ -415,17 +476,26 @@ class GatewayLoop:
             worker.flush()
         if link.is_refused:
             party.refused.add(link.address)
-            party.say(f"`{link.address}` gets no data workers: it {link.lost}")
+            party.say(f"`{link.name}` gets no data workers: it {link.lost}")
+        elif link.taken_back_s is not None:
+            party.say()
         else:
             first = link.address not in party.again_s
             party.again_s[link.address] = now_s + AGAIN_S
-            again = f"`{link.address}` can't be used now: {link.lost}; it is called again, and the others go on"
+            again = f"`{link.name}` can't be used now: {link.lost}; it is called again, and the others go on"
             party.say(*([again] if first or lost else []))
         if lost:  # after the room: the crew would ask for others there
-            cause = f"`{link.address}` is lost: {link.lost}"
-            party.left([(worker.number, 0, link.address, cause) for worker in lost])
+            cause = f"`{link.name}` is lost: {link.lost}"
+            party.left([(worker.number, 0, link.name, cause) for worker in lost])
         for worker in lost:
             worker.close()
+
+
+def wanted_of(party: Party, fixed: int | None) -> int:
+    """CPUs that a crew's workers elsewhere could use: those that it has, and as many again for it to try."""
+    if not party.sample or party.failure:
+        return 0
+    return len(party.workers) + max(_LEAST_TO_TRY, len(party.workers)) if fixed is None else fixed
 
 
 def _wanted(unsent: bool) -> int:
@@ -447,11 +517,8 @@ def _held(worker: AwayWorker, generation: int) -> None:
 def main(fd: int, parent_pid: int, settings: str) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the training process decides
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
-    libc.prctl(15, ctypes.c_char_p(b"stoker_gateway"), 0, 0, 0)
-    if os.getppid() != parent_pid:
-        return
+    die_with(parent_pid)
+    set_name(b"stoker_gateway")
     control = Channel(socket.socket(fileno=fd), blocking=False)
     try:
         GatewayLoop(control, msgspec.json.decode(settings, type=GatewaySettings)).run()

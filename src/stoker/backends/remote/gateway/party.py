@@ -159,8 +159,10 @@ class Party:
         self.again_s: dict[str, float] = {}
         """When a host that was lost is called again."""
         self.refused: set[str] = set()
+        self.has_faulted: set[str] = set()
+        """Hosts at which an item has raised."""
         self.workers: dict[int, AwayWorker] = {}
-        self.told_room = 0
+        self.told: tuple[int, str] = 0, ""
         self._rings: dict[int, tuple[mmap.mmap, int]] = {}
 
     @property
@@ -168,15 +170,20 @@ class Party:
         """Workers that its hosts take."""
         return sum(link.room for link in self.links.values())
 
+    @property
+    def limit(self) -> str:
+        """What the links carry that carry no more."""
+        return "; ".join(link.limit for link in self.links.values() if link.limit)
+
     def choose(self) -> Link | None:
         """The host for the next worker: the one with most cores left for each."""
         serving = [link for link in self.links.values() if link.num_workers < link.room]
         return max(serving, key=lambda link: (link.room - link.num_workers) / link.room, default=None)
 
     def say(self, *texts: str) -> None:
-        """Tells the crew how much room there is, and lines for the user."""
-        self.told_room = self.room
-        self._send(MessageKind.ROOM, pickle.dumps((self.told_room, texts)))
+        """Tells the crew how much room there is, what links carry, and lines for the user."""
+        self.told = self.room, self.limit
+        self._send(MessageKind.ROOM, pickle.dumps((*self.told, texts)))
 
     def left(self, gone: list[tuple[object, ...]]) -> None:
         """Tells the crew of workers that ended for one cause."""

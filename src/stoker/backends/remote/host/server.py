@@ -1,4 +1,4 @@
-"""`stoker cluster host`: accepts gateways, and forks a process for each that has proven the secret."""
+"""The host's process: accepts gateways, and forks a process for each that has proven what it must."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import contextlib
 import os
 import signal
 import socket
+import time
 import traceback
+from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from stoker.backends.process import die_with, set_name
+from stoker.backends.parents import die_with, set_name
 from stoker.backends.remote.host.session import HostSession
-from stoker.backends.remote.messages import PURPOSE
 from stoker.core.errors import StokerError
 from stoker.core.saying import say
-from stoker.wire.greeting import receive
-from stoker.wire.secrets import Secrets
 from stoker.wire.sockets import keep_watch
-from stoker.wire.tls import OwnCertificate
+from stoker.wire.tls import TlsSocket
 
 MOST_SESSIONS = 64
 """Connections at a time, also of those that prove nothing."""
-_GREETING_S = 5.0
 
 
 class HostServer:
@@ -30,16 +28,22 @@ class HostServer:
 
     Args:
         listener: where.
-        secrets: that callers must know one of.
-        own: certificate of this process.
+        admit: makes an encrypted connection of one that was accepted, to a gateway that has shown who it is.
         cores: that are lent to each program.
+        is_over: whether to end, from the time and the number of connections; never on its own by default.
     """
 
-    def __init__(self, listener: socket.socket, secrets: Secrets, own: OwnCertificate, cores: float) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        admit: Callable[[socket.socket], TlsSocket],
+        cores: float,
+        is_over: Callable[[float, int], bool] = lambda now_s, num_connections: False,
+    ) -> None:
         self._listener = listener
-        self._secrets = secrets
-        self._own = own
+        self._admit = admit
         self._cores = cores
+        self._may_end = is_over
         self._sessions: set[int] = set()
         self._is_over = False
 
@@ -53,6 +57,7 @@ class HostServer:
                 sock, address = self._listener.accept()
                 self._open(sock, f"{address[0]}:{address[1]}")
             self._reap()
+            self._is_over = self._is_over or self._may_end(time.monotonic(), len(self._sessions))
         for pid in self._sessions:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)  # its workers die with it
@@ -91,7 +96,7 @@ class HostServer:
             self._listener.close()
             sock.setblocking(True)
             keep_watch(sock)
-            HostSession(receive(sock, self._secrets, self._own, PURPOSE, _GREETING_S), self._cores).run()
+            HostSession(self._admit(sock), self._cores).run()
         except StokerError as error:
             say(f"{address} is refused: {error.args[0]}")
         except BaseException:

@@ -80,6 +80,8 @@ class HostSession:
         self._outbox: deque[tuple[RemoteKind, bytes, Payload | None]] = deque()
         """What workers have said and made, in order: the end of a worker comes after its last batch."""
         self._sending: Payload | None = None
+        self._sent: messages.SentSoFar = messages.SentSoFar()
+        self._full_since_s: float | None = None
         self._is_over = False
         self._handlers: dict[RemoteKind, Callable[[bytes], None]] = {
             RemoteKind.HERE: self._on_here,
@@ -89,7 +91,7 @@ class HostSession:
             RemoteKind.SPAWN: self._on_spawn,
             RemoteKind.TELL: self._on_tell,
             RemoteKind.END: self._on_end,
-            RemoteKind.PING: lambda _: self._send(RemoteKind.PONG, b""),
+            RemoteKind.PING: self._on_ping,
         }
 
     def run(self) -> None:
@@ -131,6 +133,17 @@ class HostSession:
                 handler(frame.body)
         self._is_over = self._is_over or time.monotonic() - self._heard_s > LEASE_S
 
+    def _on_ping(self, body: bytes) -> None:
+        self._count_full()
+        self._send(RemoteKind.PONG, msgspec.msgpack.encode(self._sent))
+
+    def _count_full(self) -> None:
+        """Adds up the time for which bytes waited for the connection."""
+        now_s, since_s = time.monotonic(), self._full_since_s
+        if since_s is not None:
+            self._sent = msgspec.structs.replace(self._sent, full_s=self._sent.full_s + now_s - since_s)
+        self._full_since_s = now_s if self._channel.unsent else None
+
     def _send(self, kind: RemoteKind, body: bytes, tail: memoryview | None = None) -> None:
         self._channel.send(kind, body, tail=tail)
 
@@ -166,6 +179,7 @@ class HostSession:
         parcel = unpack_parcel(data)
         if refusal := lacking(parcel):
             return refusal
+        os.environ.update(announced.environ)
         try:
             self._program = load(parcel)
         except Exception as error:
@@ -348,11 +362,16 @@ class HostSession:
         while True:
             self._channel.flush()
             if self._channel.unsent:
+                if self._full_since_s is None:
+                    self._full_since_s = time.monotonic()
                 return
             if self._sending is not None:
+                sent, size = self._sent, self._sending.header.payload_bytes
+                self._sent = msgspec.structs.replace(sent, num_bytes=sent.num_bytes + size, batches=sent.batches + 1)
                 self._keeper.drop(self._sending)
                 self._sending = None
             if not self._outbox:
+                self._count_full()
                 return
             kind, body, self._sending = self._outbox.popleft()
             self._send(kind, body, None if self._sending is None else _bytes_of(self._sending))

@@ -1,0 +1,174 @@
+"""Machines made of network namespaces: a link of a stated rate to each, and a host of data workers on it.
+
+Needs root and ``tc``; where the kernel refuses, :class:`NoNamespaces` says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_BURST_BYTES = 1 << 18
+_numbers = itertools.count()
+"""One for each: the kernel takes its time to remove a namespace."""
+
+
+class NoNamespaces(Exception):
+    """Network namespaces or ``tc`` are refused here."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A namespace that is linked to this one."""
+
+    name: str
+    address: str
+    inside: tuple[str, ...]
+    """What a command begins with to run there."""
+    device: str
+    """This side's end of the link."""
+
+    def cut(self) -> None:
+        """Takes the link down: nothing is carried, and neither side hears of it."""
+        _do("ip", "link", "set", self.device, "down")
+
+    def mend(self) -> None:
+        """Puts it up again."""
+        _do("ip", "link", "set", self.device, "up")
+
+
+@contextlib.contextmanager
+def machines(megabits: Sequence[float]) -> Iterator[list[Machine]]:
+    """Machines with links of so many Mbit/s, both ways.
+
+    Raises:
+        NoNamespaces: they can't be made here.
+    """
+    made: list[Machine] = []
+    try:
+        made.extend(_machine(next(_numbers), rate) for rate in megabits)
+        yield made
+    finally:
+        for machine in made:
+            subprocess.run(["ip", "netns", "del", machine.name], check=False, capture_output=True)
+
+
+def _machine(number: int, megabits: float) -> Machine:
+    name, own, other = f"stoker-{os.getpid()}-{number}", f"sb{os.getpid()}{number}a", f"sb{os.getpid()}{number}b"
+    net, inside = f"10.{200 + os.getpid() % 50}.{number}", ("ip", "netns", "exec", name)
+    shaped = ("root", "tbf", "rate", f"{megabits:g}mbit", "burst", str(_BURST_BYTES), "latency", "100ms")
+    _do("ip", "netns", "add", name)
+    try:
+        _do("ip", "link", "add", own, "type", "veth", "peer", "name", other)
+        _do("ip", "link", "set", other, "netns", name)
+        _do("ip", "addr", "add", f"{net}.1/24", "dev", own)
+        _do("ip", "link", "set", own, "up")
+        _do(*inside, "ip", "addr", "add", f"{net}.2/24", "dev", other)
+        _do(*inside, "ip", "link", "set", other, "up")
+        _do(*inside, "ip", "link", "set", "lo", "up")
+        _do("tc", "qdisc", "add", "dev", own, *shaped)
+        _do(*inside, "tc", "qdisc", "add", "dev", other, *shaped)
+    except NoNamespaces:
+        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        raise
+    return Machine(name, f"{net}.2", inside, own)
+
+
+def _do(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise NoNamespaces(f"`{' '.join(command)}`: {error}") from None
+    if done.returncode:
+        raise NoNamespaces(f"`{' '.join(command)}`: {done.stderr.strip()}")
+
+
+class HostOn:
+    """A host of data workers on a machine, until the context ends.
+
+    Args:
+        machine: where.
+        secret: file of its secret.
+        cores: that it lends.
+        environ: variables besides those of this process.
+    """
+
+    def __init__(self, machine: Machine, secret: Path, cores: int, environ: Mapping[str, str] | None = None) -> None:
+        self._command = [
+            *machine.inside,
+            sys.executable,
+            "-m",
+            "stoker",
+            "cluster",
+            "host",
+            "--secret-file",
+            str(secret),
+        ]
+        self._command += ["--cores", str(cores), "--listen"]
+        self._environ = {**os.environ, **(environ or {})}
+        self.address = f"{machine.address}:0"
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        process = subprocess.Popen([*self._command, self.address], stderr=subprocess.PIPE, text=True, env=self._environ)
+        assert process.stderr is not None
+        found = re.search(r" at (\S+) for", process.stderr.readline())
+        assert found is not None
+        self.address = found[1]
+        return process
+
+    def restart(self) -> None:
+        """Starts another one at the same address, after the end of the first."""
+        self.process.communicate()
+        self.process = self._start()
+
+    def __enter__(self) -> HostOn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.communicate(timeout=20)
+
+
+_SINK = """
+import socket, sys
+with socket.create_server((sys.argv[1], 5999)) as server:
+    print("ready", flush=True)
+    sock, _ = server.accept()
+    data = bytes(1 << 20)
+    try:
+        while True:
+            sock.sendall(data)
+    except OSError:
+        pass
+"""
+
+
+def carried(machine: Machine, seconds: float) -> float:
+    """Bytes a second that the link from a machine carries in one bare TCP connection."""
+    process = subprocess.Popen(
+        [*machine.inside, sys.executable, "-c", _SINK, machine.address], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        with socket.create_connection((machine.address, 5999), timeout=10.0) as sock:
+            buffer, taken, begun = bytearray(1 << 20), 0, time.perf_counter()
+            until = begun + seconds
+            while time.perf_counter() < until:
+                taken += sock.recv_into(buffer)
+            return taken / (time.perf_counter() - begun)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
