@@ -7,7 +7,7 @@ import pytest
 from stoker.records.cluster import GainCell, JctCurve, MeanBound, PolicyRow, SimReport, UseSeries
 from stoker.ui.cluster.sim_html import render_sim_page
 from stoker.ui.cluster.sim_text import render_sim
-from stoker.ui.cluster.sim_words import write_gain_factor, write_short_time
+from stoker.ui.cluster.sim_words import write_gain_factor, write_short_times
 from stoker.ui.report_text import Style
 
 
@@ -77,8 +77,21 @@ def test_one_policy_alone_is_shown_too() -> None:
     assert "Over time" not in render_sim_page(alone)
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(42, "42 s"), (600, "10 min"), (36000, "10.0 h"), (864000, "10.0 d")])
-def test_times_and_gains_are_short(seconds: float, said: str) -> None:
-    assert write_short_time(seconds) == said
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ([42], ["42 s"]),
+        ([600, 9000], ["10 min", "150 min"]),
+        ([36000, 864000], ["10.0 h", "240.0 h"]),
+        ([864000], ["10.0 d"]),
+        ([42, 864000], ["42 s", "10.0 d"]),  # too far apart for one unit
+        ([], []),
+    ],
+)
+def test_times_of_a_column_have_one_unit(column: list[float], said: list[str]) -> None:
+    assert write_short_times(column) == said
+
+
+def test_gains_are_short() -> None:
     assert write_gain_factor(0.366) == "0.37×"
     assert write_gain_factor(34.6) == "35×"

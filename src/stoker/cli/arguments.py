@@ -8,11 +8,21 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
 from stoker.core.errors import ConfigError
+
+INSECURE = "join a cluster without token authentication too"
+"""What `--insecure` of commands that join a Ray cluster does."""
+
+
+def split_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Arguments of a command, and those of the program after ``--``."""
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
 class Parser(argparse.ArgumentParser):

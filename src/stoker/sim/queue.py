@@ -47,14 +47,26 @@ class Costs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AwayNode:
+    """Another machine."""
+
+    cores: int
+    """Each with room for a worker."""
+    slowness: float = 1.0
+    """Times that an item takes longer there than on the job's own machine."""
+    link_batches_per_s: float = math.inf
+    """Batches that its link carries, one after another."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A job to simulate."""
 
     costs: tuple[Costs, ...]
     """Ordered by ``from_s``; the first starts at 0."""
     cores: float = 2.0
-    away_cores: int = 0
-    """Cores of other machines, each with room for a worker, from ``away_from_s`` to ``away_until_s``."""
+    nodes: tuple[AwayNode, ...] = ()
+    """Other machines, there from ``away_from_s`` to ``away_until_s``."""
     away_from_s: float = 0.0
     away_until_s: float = math.inf
     store_streams: float = math.inf
@@ -86,6 +98,10 @@ class Job:
     def at(self, now_s: float) -> Costs:
         """The costs in force at ``now_s``."""
         return [cost for cost in self.costs if cost.from_s <= now_s][-1]
+
+    def room_at(self, now_s: float) -> int:
+        """Workers that other machines take at ``now_s``."""
+        return sum(node.cores for node in self.nodes) if self.away_from_s <= now_s < self.away_until_s else 0
 
 
 @dataclass(frozen=True)
@@ -148,12 +164,33 @@ class FixedWorkers:
         return self._decision
 
 
+class _Host:
+    """A machine: its cores, and the link to it."""
+
+    def __init__(self, clock: Clock, node: AwayNode, cores: float) -> None:
+        self.node = node
+        self.cpu = SharedCapacity(clock, cores)
+        self.num_workers = 0
+        self.link_free_s = 0.0
+        """When what was sent before has left."""
+
+    @property
+    def free_frac(self) -> float:
+        """Share of its cores that have no worker."""
+        return 1.0 - self.num_workers / max(self.node.cores, 1)
+
+    def sent_s(self, now_s: float, batches: int) -> float:
+        """Time until so many batches that are sent now have arrived; 0: what says only that a worker leaves."""
+        self.link_free_s = max(now_s, self.link_free_s) + batches / self.node.link_batches_per_s
+        return self.link_free_s - now_s
+
+
 class _Worker:
     """A data worker and its leases, which it serves in order."""
 
-    def __init__(self, number: int, *, away: bool = False) -> None:
+    def __init__(self, number: int, host: _Host) -> None:
         self.number = number
-        self.away = away
+        self.host = host
         self.leases: deque[do.Lease] = deque()
         self.is_started = self.is_running = self.is_leaving = False
 
@@ -183,8 +220,9 @@ class _Shell:
         self._job = job
         self._policy = policy
         self._clock = Clock()
-        self._cpu = SharedCapacity(self._clock, job.cores)
-        self._cpu_away = SharedCapacity(self._clock, max(1.0, float(job.away_cores)))
+        self._here = _Host(self._clock, AwayNode(cores=math.floor(job.cores)), job.cores)
+        self._hosts = [_Host(self._clock, node, node.cores) for node in job.nodes]
+        self._cpu = self._here.cpu
         self._store = SharedCapacity(self._clock, job.store_streams)
         self._random = random.Random(job.seed)
         self._pauses = deque(job.pauses)
@@ -250,7 +288,9 @@ class _Shell:
     # Data workers
 
     def _spawn(self, spawn: do.Spawn) -> None:
-        worker = _Worker(self._num_started, away=spawn.away)
+        host = max(self._hosts, key=lambda host: host.free_frac) if spawn.away else self._here
+        host.num_workers += 1
+        worker = _Worker(self._num_started, host)
         self._num_started += 1
         self._workers[worker.number] = worker
         self._clock.after(self._job.worker_start_s, lambda: self._started(worker))
@@ -281,27 +321,41 @@ class _Shell:
             worker.is_running = True
             self._make(worker)
         elif worker.is_leaving and self._workers.pop(worker.number, None) is not None:
-            self._send(ev.Departed((ev.Loss(worker.number, expected=True, left=True),)))
+            worker.host.num_workers -= 1
+            self._say(worker, ev.Departed((ev.Loss(worker.number, expected=True, left=True),)))
 
     def _make(self, worker: _Worker) -> None:
         costs, factor, begin_s = self._job.at(self._clock.now_s), 1.0, self._clock.now_s
         if costs.item_sigma:
             factor = self._random.lognormvariate(-(costs.item_sigma**2) / 2.0, costs.item_sigma)
+        factor *= worker.host.node.slowness
         cpu_s = factor * costs.item_cpu_s
         self._store.work(factor * costs.item_wait_s, lambda: self._compute(worker, begin_s, cpu_s))
 
     def _compute(self, worker: _Worker, begin_s: float, cpu_s: float) -> None:
         ready_s = self._clock.now_s
-        cpu = self._cpu_away if worker.away else self._cpu
-        cpu.work(cpu_s, lambda: self._produced(worker, begin_s, cpu_s, ready_s))
+        worker.host.cpu.work(cpu_s, lambda: self._produced(worker, begin_s, cpu_s, ready_s))
 
     def _produced(self, worker: _Worker, begin_s: float, cpu_s: float, ready_s: float) -> None:
         worker.is_running = False
         lease = worker.leases.popleft()
         self._timeline.produced.append(lease.seq)
         made = _Made(self._clock.now_s - begin_s, cpu_s, max(0.0, self._clock.now_s - ready_s - cpu_s))
-        self._send(ev.Arrived(worker.number, lease.generation, self._now_s), made)
+        self._say(worker, ev.Arrived(worker.number, lease.generation, self._now_s), made)
         self._go_on(worker)
+
+    def _say(self, worker: _Worker, event: ev.Event, made: _Made | None = None) -> None:
+        """Sends a worker's event, over the link if there is one."""
+        if worker.host is self._here:
+            self._send(event, made)
+        else:
+            sent_s = worker.host.sent_s(self._clock.now_s, int(made is not None))
+            self._clock.after(sent_s, lambda: self._arrive(event, made))
+
+    def _arrive(self, event: ev.Event, made: _Made | None) -> None:
+        if isinstance(event, ev.Arrived):
+            event.stamp_s = self._now_s
+        self._send(event, made)
 
     def _send(self, event: ev.Event, made: _Made | None = None) -> None:
         """Sends a worker's event to the training process, which reads it while the program waits."""
@@ -328,8 +382,7 @@ class _Shell:
                 counters.worker_cpu_s += made.cpu_s
                 counters.worker_stall_s += made.stall_s
             self._tell(event)
-        if self._machine.items.waiting:
-            self._tell(ev.Polled())
+        self._tell(ev.Polled())
 
     def _ask(self) -> None:
         if self._pauses and self._pauses[0][0] <= self._clock.now_s:
@@ -376,6 +429,7 @@ class _Shell:
     def _look(self) -> None:
         """Closes due windows periodically while the training process waits, even if nothing arrives."""
         if self._starved_from_s is not None:
+            self._tell(ev.Polled())
             self._tick_if_due()
         self._clock.after(_LOOK_S, self._look)
 
@@ -390,7 +444,7 @@ class _Shell:
             self._now_s,
             workers=len(self._machine.ledger.active()),
             away=sum(worker.away for worker in self._machine.ledger.active()),
-            away_room=job.away_cores if job.away_from_s <= self._clock.now_s < job.away_until_s else 0,
+            away_room=job.room_at(self._clock.now_s),
             depth=self._machine.decision.depth,
             batch_bytes=job.batch_bytes if self._timeline.produced else 0,
             waiting=self._starved_from_s is not None,

@@ -53,3 +53,42 @@ def test_a_curve_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one breakpoint"):
         RateCurve(())
     assert linear(4).rate(1) == 0.25
+
+
+def test_a_known_full_speed_says_what_was_never_tried() -> None:
+    estimate = CurveEstimate()
+    estimate.observe(2, 20.0, starved_frac=1.0, blocked_frac=0.0, computing_frac=0.2, now_s=1.0)
+    assert estimate.curve(4).need_cpus == 10
+    estimate.observe(10, 60.0, starved_frac=1.0, blocked_frac=0.0, computing_frac=0.6, now_s=2.0)
+    # From 2 to 10 CPUs it gained half as much for each: the rest is believed to cost as much as that.
+    assert estimate.curve(4).need_cpus == 18
+    assert estimate.curve(4).rate(10) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("need", range(1, 60))
+def test_a_known_full_speed_needs_no_trials(need: int) -> None:
+    estimate = CurveEstimate()
+    estimate.observe(
+        1, 100.0 / need, starved_frac=float(need > 1), blocked_frac=0.0, computing_frac=1.0 / need, now_s=1.0
+    )
+    assert estimate.curve(1).need_cpus == need
+
+
+def test_cpus_that_bring_nothing_are_not_asked_for_again() -> None:
+    estimate = CurveEstimate()
+    estimate.observe(2, 20.0, starved_frac=1.0, blocked_frac=0.0, computing_frac=0.2, now_s=1.0)
+    estimate.observe(10, 20.2, starved_frac=1.0, blocked_frac=0.0, computing_frac=0.2, now_s=2.0)
+    assert estimate.curve(4).need_cpus == 2
+
+
+def test_what_cpus_gain_beyond_those_that_are_there() -> None:
+    beyond = concave([(4.0, 0.5), (12.0, 1.0)]).beyond(2.0)
+    assert beyond is not None
+    assert beyond.points == ((2.0, 0.25), (10.0, 0.75))
+    assert linear(4.0).beyond(4.0) is None
+
+
+@pytest.mark.parametrize("need", [7, 24, 32, 49])
+def test_points_on_one_line_are_one_segment(need: int) -> None:
+    points = [(float(cpus), cpus / need) for cpus in range(1, need + 1)]
+    assert concave(points).points == ((float(need), 1.0),)

@@ -134,3 +134,9 @@ def test_priority_goes_before_arrival() -> None:
     found.push(gang(0, 4), 0.0)
     found.push(gang(1, 4, priority=1), 0.0)
     assert started(found) == [1]
+
+
+def test_a_gang_may_have_the_cpus_of_a_node_with_fewer_gpus() -> None:
+    rooms = Rooms([8, 1], [4.0, 64.0])
+    assert rooms.lacks(Need(1, 32.0)) == ""
+    assert "32 CPUs with its GPUs are more than the 4 of a node with 2 GPUs" in rooms.lacks(Need(2, 32.0))

@@ -6,7 +6,14 @@ import importlib
 
 from stoker.cli.groups import Subcommand, choose
 
-_COMMANDS = (Subcommand("host", "host", "lend this machine's processors to programs elsewhere"),)
+COMMANDS = (
+    Subcommand("up", "up", "start a Ray cluster on this machine"),
+    Subcommand("status", "status", "show nodes, and the CPUs that jobs hold there"),
+    Subcommand("down", "down", "end the Ray cluster that was started here"),
+    Subcommand("doctor", "doctor", "look what keeps a Ray cluster from being used"),
+    Subcommand("host", "host", "lend this machine's processors to programs elsewhere, without Ray"),
+    Subcommand("manifests", "manifests", "write a cluster's files for Kubernetes"),
+)
 _HELP = "\n".join(
     [
         "usage: stoker cluster COMMAND [arguments]",
@@ -14,7 +21,7 @@ _HELP = "\n".join(
         "Data workers on other machines.",
         "",
         "commands:",
-        *(f"  {command.name:<9}{command.help}" for command in _COMMANDS),
+        *(f"  {command.name:<11}{command.help}" for command in COMMANDS),
         "",
         "`stoker cluster COMMAND --help` says more.",
     ]
@@ -23,7 +30,7 @@ _HELP = "\n".join(
 
 def main(argv: list[str]) -> int:
     """Runs one command; returns its exit status."""
-    command = choose("cluster", _COMMANDS, _HELP, argv)
+    command = choose("cluster", COMMANDS, _HELP, argv)
     if isinstance(command, int):
         return command
     return importlib.import_module(f"stoker.cli.cluster.{command.module}").main(argv[1:])

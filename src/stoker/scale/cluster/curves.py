@@ -13,6 +13,8 @@ TRIAL_GROWTH = 2.0
 """Beyond the most CPUs that were measured, a starved job is believed to gain up to so many times as many."""
 STARVED, BLOCKED = 0.02, 0.02
 """Shares of time below which a queue counts as never empty, or never full."""
+GAIN_FRAC = 0.05
+"""More CPUs that raise the rate by less than this share of itself do not count as a gain."""
 FORGET_S = 600.0
 """A measurement older than this is dropped once a newer one of another number contradicts it."""
 
@@ -50,6 +52,20 @@ class RateCurve:
             before = point
         return before[1]
 
+    def beyond(self, cpus: float) -> RateCurve | None:
+        """The gain of further CPUs for a job that has so many for itself; None where there is none."""
+        if cpus >= self.need_cpus:
+            return None
+        had = self.rate(cpus)
+        return RateCurve(tuple((at - cpus, rate - had) for at, rate in self.points if at > cpus))
+
+    def until(self, cpus: float) -> RateCurve | None:
+        """The curve of a job that uses at most so many CPUs; None for none."""
+        if cpus >= self.need_cpus:
+            return self
+        kept = tuple(point for point in self.points if point[0] < cpus)
+        return RateCurve((*kept, (cpus, self.rate(cpus)))) if cpus > 0 else None
+
 
 def linear(need_cpus: float) -> RateCurve:
     """A rate in proportion to the CPUs until full speed at ``need_cpus``: items that cost the same each."""
@@ -62,7 +78,8 @@ def concave(points: list[tuple[float, float]]) -> RateCurve:
     for point in sorted(points):
         if point[0] <= 0.0 or point[1] <= hull[-1][1]:
             continue
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-2], point):
+        # Points on one line are one segment: what is held of it counts for all of it.
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-2], point) * (1.0 + 1e-12):
             hull.pop()
         if point[0] == hull[-1][0]:
             hull.pop()
@@ -82,6 +99,7 @@ class _Measured:
     starved_frac: float
     blocked_frac: float
     at_s: float
+    computing_frac: float | None = None
 
 
 @dataclass
@@ -96,8 +114,20 @@ class CurveEstimate:
 
     _measured: dict[int, _Measured] = field(default_factory=dict[int, _Measured])
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything was observed."""
+        return bool(self._measured)
+
     def observe(
-        self, cpus: int, samples_per_s: float, *, starved_frac: float, blocked_frac: float, now_s: float
+        self,
+        cpus: int,
+        samples_per_s: float,
+        *,
+        starved_frac: float,
+        blocked_frac: float,
+        now_s: float,
+        computing_frac: float | None = None,
     ) -> None:
         """Takes in a window of the job with ``cpus`` CPUs at work.
 
@@ -107,10 +137,12 @@ class CurveEstimate:
             starved_frac: share of steps that found the queue empty.
             blocked_frac: share of time in which workers found it full.
             now_s: end of the window.
+            computing_frac: share of time in which the training workers did not wait for input, if known: then the full
+                speed is known before enough CPUs for it were tried.
         """
         if cpus < 1:
             raise ValueError(f"`cpus` must be at least 1, got {cpus}")
-        new = _Measured(samples_per_s, starved_frac, blocked_frac, now_s)
+        new = _Measured(samples_per_s, starved_frac, blocked_frac, now_s, computing_frac)
         old = self._measured.items()
         self._measured = {at: each for at, each in old if not _contradicts(at, each, cpus, new)} | {cpus: new}
 
@@ -120,8 +152,11 @@ class CurveEstimate:
             return linear(max(1.0, TRIAL_GROWTH * share_cpus))
         top = max(self._measured)
         last = self._measured[top]
+        starved = last.starved_frac > STARVED and last.blocked_frac <= BLOCKED
+        if starved and last.computing_frac and last.samples_per_s > 0.0:
+            return self._towards_full_speed(top, last.samples_per_s / last.computing_frac)
         per_cpu = last.samples_per_s / top
-        if last.starved_frac > STARVED and last.blocked_frac <= BLOCKED:
+        if starved:
             reach = math.ceil(TRIAL_GROWTH * top)
             whole = max(per_cpu * reach, 1e-12)
         else:
@@ -134,6 +169,18 @@ class CurveEstimate:
             if at < reach and each.samples_per_s > 0.0
         ]
         return concave([*points, (float(reach), 1.0)])
+
+    def _towards_full_speed(self, top: int, full: float) -> RateCurve:
+        """The curve below a known full speed: beyond what was measured it rises as it did last, since it is concave."""
+        rates = [(float(at), min(1.0, each.samples_per_s / full)) for at, each in self._measured.items()]
+        measured = concave(rates)
+        (before, low), (last, high) = ((0.0, 0.0), *measured.points)[-2:]
+        if high < low * (1.0 + GAIN_FRAC) or last < top:
+            # What was added last brought nothing.
+            return RateCurve(measured.points[:-1]) if last == top else measured
+        slope = (high - low) / (last - before)
+        reach = math.ceil(last + (1.0 - high) / slope - 1e-6)
+        return concave([*measured.points, (float(reach), min(1.0, high + slope * (reach - last)))])
 
 
 def _contradicts(at: int, old: _Measured, cpus: int, new: _Measured) -> bool:

@@ -127,6 +127,19 @@ class GangQueue:
         key = key_of(gang, self.config.discipline, now_s)
         heapq.heappush(heap, (-gang.priority, key, gang.arrived_s, self._count, gang))
 
+    def adopt(self, gang: Gang, seats: list[Seat]) -> None:
+        """Takes in a gang that has its GPUs already."""
+        self.rooms.retake(seats)
+        self._running[gang.name] = (gang, seats)
+
+    def withdraw(self, name: int) -> None:
+        """Removes a waiting gang."""
+        for need, heap in list(self._waiting.items()):
+            heap[:] = [row for row in heap if row[4].name != name]
+            heapq.heapify(heap)
+            if not heap:
+                del self._waiting[need]
+
     def ended(self, name: int) -> None:
         """Gives back the GPUs of a gang that ended."""
         _, seats = self._running.pop(name)

@@ -56,8 +56,8 @@ class Rooms:
         self.total_gpus = self.free_gpus
         self.spread = spread
         self._largest = int(self.gpus.max(initial=0))
-        self._whole_cpus = float(self.cpus[self.gpus == self._largest].max(initial=0.0)) if self._largest else 0.0
         self._node_gpus: IntArray = self.gpus.copy()
+        self._node_cpus: FloatArray = self.cpus.copy()
 
     def lacks(self, need: Need) -> str:
         """What an empty cluster lacks for a gang; empty where it fits."""
@@ -67,9 +67,11 @@ class Rooms:
             whole = int((self._node_gpus == self._largest).sum())
             if -(-need.gpus // self._largest) > whole:
                 return f"{need.gpus} GPUs take more whole nodes than the {whole} there are with {self._largest} GPUs"
-        share = need.cpus / need.gpus * min(need.gpus, self._largest)
-        if share > self._whole_cpus:
-            return f"{share:g} CPUs with its GPUs are more than the {self._whole_cpus:g} of a node"
+        gpus = min(need.gpus, self._largest)
+        share = need.cpus / need.gpus * gpus
+        most = float(self._node_cpus[self._node_gpus >= gpus].max(initial=0.0))
+        if share > most:
+            return f"{share:g} CPUs with its GPUs are more than the {most:g} of a node with {gpus} GPUs"
         return ""
 
     def place(self, need: Need) -> list[Seat] | None:

@@ -10,8 +10,8 @@ from stoker.ui.cluster.sim_plots import draw_grants, draw_jct_curves, draw_queue
 from stoker.ui.cluster.sim_words import (
     CAUSE_WORDS,
     find_policy,
+    policy_cells,
     write_gain_factor,
-    write_short_time,
     write_sim_facts,
     write_sim_findings,
     write_sim_headline,
@@ -78,14 +78,7 @@ def _tiles(report: SimReport) -> str:
 
 def _policies(report: SimReport) -> str:
     head = ["policy", "mean", "p50", "p99", "gain", "makespan", "computing", "held", "moves a job"]
-    rows = [
-        [
-            row.name, *map(write_short_time, (row.mean_jct_s, row.p50_jct_s, row.p99_jct_s)),
-            write_gain_factor(row.jct_gain), write_short_time(row.makespan_s), f"{row.utilisation_frac:.0%}",
-            f"{row.allocation_frac:.0%}", f"{row.moves:.1f}",
-        ]
-        for row in report.policies
-    ]  # fmt: skip
+    rows = [[*cells, f"{row.moves:.1f}"] for cells, row in zip(policy_cells(report), report.policies, strict=True)]
     words = draw_facts((row.name, row.about) for row in report.policies)
     about = (
         f"Completion time is from arrival to end; the gain is over {report.baseline}. Computing and held: shares of "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from stoker.core.units import format_seconds
-from stoker.records.cluster import GainCell, PolicyRow, SimReport
+from stoker.records.cluster import GainCell, SimReport
 from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.cluster.sim_words import (
     CAUSE_WORDS,
+    policy_cells,
     write_gain_factor,
-    write_short_time,
+    write_short_times,
     write_sim_facts,
     write_sim_findings,
     write_sim_headline,
@@ -53,31 +54,19 @@ def _verdict(report: SimReport, style: Style) -> list[str]:
 
 def _policies(report: SimReport, style: Style) -> list[str]:
     head = ["policy", "mean JCT", "p50", "p99", "gain", "makespan", "computing", "held"]
-    rows = [_row(row) for row in report.policies]
+    rows = policy_cells(report)
     title = f"Completion times (arrival to end), gain over {report.baseline}; GPU time until the last arrival"
     return titled(title, render_table(head, rows, style, right=range(1, 8)), style)
-
-
-def _row(row: PolicyRow) -> list[str]:
-    return [
-        row.name,
-        write_short_time(row.mean_jct_s),
-        write_short_time(row.p50_jct_s),
-        write_short_time(row.p99_jct_s),
-        write_gain_factor(row.jct_gain),
-        write_short_time(row.makespan_s),
-        f"{row.utilisation_frac:.0%}",
-        f"{row.allocation_frac:.0%}",
-    ]
 
 
 def _waiting(report: SimReport, style: Style) -> list[str]:
     causes = [cause for cause in CAUSE_WORDS if any(row.waiting.get(cause, 0.0) > 0.005 for row in report.policies)]
     if not causes:
         return []
+    waits = write_short_times([row.queueing_s for row in report.policies])
     rows = [
-        [row.name, write_short_time(row.queueing_s), *(f"{row.waiting.get(cause, 0.0):.0%}" for cause in causes)]
-        for row in report.policies
+        [row.name, wait, *(f"{row.waiting.get(cause, 0.0):.0%}" for cause in causes)]
+        for row, wait in zip(report.policies, waits, strict=True)
     ]
     head = ["policy", "mean wait", *causes]
     words = [line for cause in causes for line in wrap(f"{cause}: {CAUSE_WORDS[cause]}", style, 90)]

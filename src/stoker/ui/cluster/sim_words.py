@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stoker.core.units import format_count, format_seconds
 from stoker.records.cluster import PolicyRow, SimReport
 
@@ -19,13 +21,44 @@ def write_gain_factor(gain: float) -> str:
     return f"{gain:.0f}×" if gain >= 9.95 else f"{gain:.2f}×"
 
 
-def write_short_time(seconds: float) -> str:
-    """A duration in one unit, so that columns compare: ``42 s``, ``90 min``, ``13.9 h``, ``5.2 d``."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} d"
+def write_short_times(seconds: Sequence[float]) -> list[str]:
+    """Durations of a column in the unit of the shortest, so that they compare: ``31.8 h``, ``52.8 h``.
+
+    Each has its own unit where the longest would have four digits.
+    """
+    unit = _unit(min(seconds, default=0.0))
+    if max(seconds, default=0.0) >= 1000 * _UNITS[unit][0]:
+        return [_written(each, _unit(each)) for each in seconds]
+    return [_written(each, unit) for each in seconds]
+
+
+_UNITS = {"s": (1, 0), "min": (60, 0), "h": (3600, 1), "d": (86400, 1)}
+"""Seconds and decimals of each."""
+
+
+def _unit(seconds: float) -> str:
+    return "s" if seconds < 120 else "min" if seconds < 7200 else "h" if seconds < 172800 else "d"
+
+
+def _written(seconds: float, unit: str) -> str:
+    size, decimals = _UNITS[unit]
+    return f"{seconds / size:.{decimals}f} {unit}"
+
+
+def policy_cells(report: SimReport) -> list[list[str]]:
+    """A row of figures for each policy: name, completion times, gain, makespan, shares of the GPU time."""
+    rows = report.policies
+    columns = [
+        [row.name for row in rows],
+        write_short_times([row.mean_jct_s for row in rows]),
+        write_short_times([row.p50_jct_s for row in rows]),
+        write_short_times([row.p99_jct_s for row in rows]),
+        [write_gain_factor(row.jct_gain) for row in rows],
+        write_short_times([row.makespan_s for row in rows]),
+        [f"{row.utilisation_frac:.0%}" for row in rows],
+        [f"{row.allocation_frac:.0%}" for row in rows],
+    ]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def find_policy(report: SimReport, name: str) -> PolicyRow | None:

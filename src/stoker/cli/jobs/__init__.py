@@ -1,0 +1,1 @@
+"""`stoker submit`, `queue`, `cancel`, `logs`: jobs of a cluster."""
