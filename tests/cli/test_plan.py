@@ -57,6 +57,14 @@ def test_it_says_what_to_take_and_why_not_the_rest(folder: Path, capsys: pytest.
         assert said in text
 
 
+def test_factors_are_considered_on_request(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    del folder
+    for words, listed in (((), False), (("--comm", "auto"), True)):
+        assert run("found.json", "--samples", "1e9", "--gpu", "A10", "--max-gpus", "8", "--json", *words) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert ("DDP, late-multiply" in {family["name"] for family in report["families"]}) == listed
+
+
 def test_one_program_must_be_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del folder
     for words in ((), ("found.json", "-m", "own.train")):

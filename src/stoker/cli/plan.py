@@ -9,15 +9,12 @@ import shlex
 import sys
 from pathlib import Path
 
-import msgspec
-
-from stoker.cli.arguments import Parser
+from stoker.cli.arguments import Parser, split_program
 from stoker.cli.output import print_json, write_text
+from stoker.cli.traced import ABOUT_PROGRAM, batches_of
 from stoker.core.errors import ConfigError
-from stoker.core.extras import require
 from stoker.core.units import parse_seconds
 from stoker.perf.catalogue import Gpu, catalogue
-from stoker.perf.features.records import StepFeatures, parse_hints
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.front import PlanLimits
 from stoker.perf.planning.offers import PriceList, only, read_gpus, read_prices, without_prices
@@ -29,9 +26,8 @@ from stoker.ui.plan_html import render_plan_page
 from stoker.ui.plan_text import render_plan
 from stoker.ui.terminal import style_for
 
-_EPILOG = """\
-PROGRAM is a script, run up to its second optimizer step without a GPU; or module:function (file.py:function), which
-returns what stoker.perf.characterise takes; or features that were found before (features.json).
+_EPILOG = f"""\
+{ABOUT_PROGRAM}
 examples:
   stoker plan train.py --samples 5e6 --prices prices.toml --budget 500 --deadline 12h
   stoker plan model.py:step --samples 1e9 --gpu H100-SXM --gpu A100-80GB-SXM
@@ -46,11 +42,11 @@ def main(argv: list[str]) -> int:
         ConfigError: an option or a file has a wrong value.
         TracingError: the program cannot be characterised.
     """
-    ours, theirs = _split(argv)
+    ours, theirs = split_program(argv)
     arguments = _parser().parse_args(ours)
     limits, prices = _limits(arguments), _prices(arguments)
     anchor = Anchor.from_run(arguments.anchor) if arguments.anchor else None
-    batches = _batches(arguments, theirs)
+    batches = batches_of(arguments.program, arguments.module, theirs, arguments.hint, "stoker plan")
     try:
         question = _question(arguments, batches, prices, limits, anchor)
     except ValueError as error:
@@ -109,18 +105,17 @@ def _parser() -> Parser:
         "--cpu-seconds-per-sample", type=_seconds, metavar="TIME",
         help="core time to prepare one sample: gives the cores that the input needs; with fewer, steps wait",
     )  # fmt: skip
+    add(
+        "--comm", choices=("off", "auto"), default="off",
+        help="auto: also replicas that exchange factors and rows where these are quicker; plans only, as those of "
+        "`stoker exchange` (default: off)",
+    )  # fmt: skip
     add("--hint", action="append", default=[], metavar="NAME=VALUE", help="as of `stoker perf features`")
     add("--html", metavar="FILE", help="write the answer as one page with a plot (- prints it)")
     add("--json", action="store_true", help="print the answer for programs")
     add("-m", dest="module", metavar="MODULE", help="a program that runs as `python -m MODULE`")
     add("program", metavar="PROGRAM", nargs="?", default="", help="script, module:function or features.json")
     return parser
-
-
-def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Arguments of the command, and those of the program after ``--``."""
-    at = argv.index("--") if "--" in argv else len(argv)
-    return argv[:at], argv[at + 1 :]
 
 
 def _count(text: str) -> int:
@@ -184,37 +179,6 @@ def _prices(arguments: argparse.Namespace) -> PriceList:
         raise ConfigError(str(error)) from None
 
 
-def _batches(arguments: argparse.Namespace, theirs: list[str]) -> Batches:
-    program: str = arguments.program
-    if bool(program) == bool(arguments.module):
-        raise ConfigError("`PROGRAM` or `-m MODULE` must be given, and not both; see `stoker plan --help`")
-    if program.endswith(".json"):
-        return Batches(_read_features(Path(program)))
-    require("torch", extra="torch")
-    # Imported here: help must not wait for them.
-    from stoker.perf.features.definition import characterise_definition
-    from stoker.perf.features.program import characterise_program
-
-    try:
-        hints = parse_hints(arguments.hint)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if ":" in program and not Path(program).exists():
-        defined = characterise_definition(program, hints=hints)
-        return Batches(*defined.traced, own=defined.batch_size)
-    started = ["-m", arguments.module] if arguments.module else [program]
-    return Batches(characterise_program([*started, *theirs], hints=hints))
-
-
-def _read_features(path: Path) -> StepFeatures:
-    try:
-        return StepFeatures.from_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"`{path}` must be a file that can be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"`{path}` must be what `stoker perf features --json` writes: {error}") from None
-
-
 def _question(
     arguments: argparse.Namespace, batches: Batches, prices: PriceList, limits: PlanLimits, anchor: Anchor | None
 ) -> Question:
@@ -230,7 +194,7 @@ def _question(
         ),
         space=Space(
             offers=prices.offers, batch=batch, grows=word == "per-gpu", max_gpus=arguments.max_gpus,
-            embeddings=first.weights.embedding_count > 0,
+            embeddings=first.weights.embedding_count > 0, late=arguments.comm == "auto",
         ),
         limits=limits, prices=prices, notes=tuple(notes),
     )  # fmt: skip

@@ -15,9 +15,10 @@ from stoker.core.saying import say
 from stoker.perf.diagnosis.rules import Context, judge
 from stoker.records.profile import PROFILE_NAME, Profile, RankRecord, write_record
 from stoker.run.environment import ACTIVE_ENV
+from stoker.run.hard_exit import end_like
 from stoker.run.launch import command_of
 from stoker.run.profiling import predicting
-from stoker.run.profiling.launching import clear, end_like, read_ranks, run_program, wait_for
+from stoker.run.profiling.launching import clear, read_ranks, run_program, wait_for
 from stoker.run.profiling.merge_ranks import assemble
 from stoker.run.profiling.options import ProfileOptions
 from stoker.run.run_context import Active

@@ -21,14 +21,20 @@ OPTIONS = {
 
 
 def main(argv: list[str]) -> int:
-    """Becomes the program; returns only when there is nothing to run: 0 after `--help`, 2 for a wrong command line."""
+    """Becomes the program, or runs its ranks and returns their status: 0 after `--help`, 2 for a wrong command line."""
     try:
         chosen, program = split(argv, _COMMAND, OPTIONS)
         if "help" in chosen:
             print(help_text())
             return 0
         check_program(program, _COMMAND)
-        launch(resolve(chosen).settings, program)
+        settings = resolve(chosen).settings
+        if settings.sizes.range is None:
+            launch(settings, program)
+        # Imported here: other programs replace this process, and have no use for it.
+        from stoker.run.elastic.launcher import run_ranks
+
+        return run_ranks(settings, program)
     except StokerError as error:
         return refuse(error)
 

@@ -7,9 +7,10 @@ from typing import Literal
 
 from stoker.perf.catalogue import Gpu
 
-DataParallel = Literal["ddp", "fsdp", "zero1", "zero2", "ps", "pearl"]
+DataParallel = Literal["ddp", "fsdp", "zero1", "zero2", "ps", "pearl", "late"]
 """How replicas keep their weights alike: all-reduce; all of ZeRO-3; optimizer states sharded; gradients as well;
-parameter servers; embeddings partitioned over the GPUs, the dense part all-reduced."""
+parameter servers; embeddings partitioned over the GPUs, the dense part all-reduced; for each layer the quickest of
+all-reduce, factors and rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -292,6 +292,36 @@ class ComparisonEnded(Event, tag="comparison_ended"):
     """Why not all requested rounds ran, as half a sentence; empty if they did."""
 
 
+class TrainingStarted(Event, tag="training_started"):
+    """A rank made its first step of an optimizer; under `stoker run --training-workers` alone."""
+
+    resumed: bool
+    """Whether it had read a checkpoint by then."""
+    gradient_bytes: int
+    """Gradients of the parameters that it trains."""
+
+
+class CheckpointSaved(Event, tag="checkpoint_saved"):
+    """A checkpoint is complete: its writing has returned, and all ranks have made a step since."""
+
+    path: str
+    """Its last file; empty where that has no name."""
+    steps_since: int
+    """Steps of an optimizer since it was begun."""
+
+
+class SizesChosen(Event, tag="sizes_chosen"):
+    """How many training workers the program has, and why; a later record replaces an earlier one."""
+
+    workers: int
+    """Training workers."""
+    reason: str
+    changes: int = 0
+    """How often their number has changed."""
+    most_feeders_each: int | None = None
+    """Most data workers of each; None leaves their number to the queue."""
+
+
 class RunEnded(Event, tag="run_ended"):
     """The program ended; absent when it was killed."""
 
@@ -311,6 +341,9 @@ AnyEvent = (
     | CacheUsed
     | PairCompared
     | ComparisonEnded
+    | TrainingStarted
+    | CheckpointSaved
+    | SizesChosen
     | RunEnded
 )
 """Every record that can stand in ``events.jsonl``."""

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from stoker.perf.communication.collectives import (
     send,
 )
 from stoker.perf.communication.cost import NOTHING, ExchangeCost, after
-from stoker.perf.communication.fabric import NETWORK_SHARE, NETWORK_STEP_S, fabric_of
+from stoker.perf.communication.links import NETWORK_SHARE, NETWORK_STEP_S, fabric_of, network_of
 from stoker.perf.communication.sweeps import sweep
 
 SIZES = st.floats(1, 1e11)
@@ -23,11 +25,13 @@ def groups(draw: st.DrawFn) -> Group:
     fabric = fabric_of(gpu(draw(st.sampled_from(sorted(catalogue())))))
     local = draw(st.sampled_from([1, 2, 4, 8]))
     nodes = draw(st.integers(1, 16))
-    return Group(fabric=fabric, size=local * nodes, local=local, network=draw(st.floats(1e8, 4e11)))
+    return Group(fabric=fabric, size=local * nodes, local=local, network=network_of(draw(st.floats(1e8, 4e11))))
 
 
 def group(name: str, size: int, local: int = 8, network: float = 12.5e9, kind: str = "") -> Group:
-    return Group(fabric=fabric_of(gpu(name), kind, gpus=size), size=size, local=min(size, local), network=network)
+    return Group(
+        fabric=fabric_of(gpu(name), kind, gpus=size), size=size, local=min(size, local), network=network_of(network)
+    )
 
 
 @given(groups(), SIZES)
@@ -42,7 +46,7 @@ def test_costs_have_an_interval_and_one_gpu_costs_nothing(some: Group, size: flo
 
 @given(groups(), SIZES, st.floats(1, 100))
 def test_more_bandwidth_is_never_slower(some: Group, size: float, factor: float) -> None:
-    faster = Group(fabric=some.fabric, size=some.size, local=some.local, network=some.network * factor)
+    faster = replace(some, network=replace(some.network, bandwidth=some.network.bandwidth * factor))
     for exchange in (all_reduce, all_to_all):
         assert exchange(faster, size).seconds <= exchange(some, size).seconds
 

@@ -246,3 +246,9 @@ def test_the_slowest_of_more_workers_is_slower() -> None:
     assert 0 < low < likely
     with pytest.raises(ValueError, match="`gpus` must be at least 1, got 0"):
         slowest(0)
+
+
+def test_factors_need_to_know_how_fast_a_rank_multiplies() -> None:
+    found = decoder()
+    with pytest.raises(ValueError, match="`speed` must be given to price factors"):
+        spread(PassTimes.measured(found, 0.05), found, Machines(gpu=gpu("T4"), gpus=8), Strategy(data="late"))

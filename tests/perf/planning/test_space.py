@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.perf.planning.space import FAMILIES, Space, candidates, micro_batches
+from stoker.perf.planning.space import FAMILIES, LATE, Space, candidates, micro_batches
 from tests.perf.planning.toys import offer
 
 
@@ -43,6 +43,12 @@ def test_every_family_has_candidates_where_there_is_room() -> None:
     plain = Space(offers=(offer(),), batch=64, max_gpus=8)
     assert "PEARL" not in {candidate.family for candidate in candidates(plain)}
     assert "DDP over servers" not in {candidate.family for candidate in candidates(plain)}
+
+
+def test_factors_are_considered_on_request_alone() -> None:
+    space = Space(offers=(offer(),), batch=64, max_gpus=64, embeddings=True, late=True)
+    assert {candidate.family for candidate in candidates(space)} == set(space.families) == {*FAMILIES, LATE}
+    assert all(c.strategy.tensor == c.strategy.pipeline == 1 for c in candidates(space) if c.family == LATE)
 
 
 def test_servers_are_paid_for_whole() -> None:

@@ -311,3 +311,22 @@ def test_a_card_of_the_users_own() -> None:
     found = predict(step(product()), Machines(gpu=mine))
     assert found.tier == "calibrated"  # of a known generation
     assert found.seconds > 0
+
+
+def test_late_multiply_is_priced_with_its_products_and_is_not_called_measured() -> None:
+    """Two layers of 5000 x 5000 and 32 rows over 1 Gbit/s: 16 ranks send 15 x 32 x 10,000 numbers for 25,000,000."""
+    sizes = {"dims": (1, 32, 5000, 5000), "flops": 2.0 * 32 * 5000**2, "eager_bytes": 5e7}
+    head = step(*(product(module=f"blocks.{place}", **sizes) for place in range(2)))
+    slow = Machines(gpu=A100, gpus=16, gpus_per_node=1, network=0.125e9)
+    plain, late = (predict(head, slow, Strategy(data=data)) for data in ("ddp", "late"))
+    assert 5 * late.seconds < plain.seconds
+    assert (plain.tier, late.tier) == ("calibrated", "extrapolated")
+    assert "unvalidated: late-multiply" in late.reasons
+    twice = predict(head, slow, Strategy(data="late", accumulation=2))
+    assert twice.parts["communication"] > 1.5 * late.parts["communication"]  # rows of both micro-batches are sent
+    assert predict(head, Machines(gpu=A100), Strategy(data="late")).seconds == predict(head, Machines(gpu=A100)).seconds
+    cut = predict(head, slow, Strategy(data="late", pipeline=2))
+    assert (cut.tier, cut.reasons) == (
+        "refused",
+        ("late together with tensor or pipeline parallelism is not modelled",),
+    )

@@ -7,14 +7,16 @@ half of it for a reduce-scatter or an all-gather (arXiv 1802.05799, section 3: a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from stoker.perf.communication.cost import NOTHING, Basis, ExchangeCost, after
-from stoker.perf.communication.fabric import NETWORK_SHARE, NETWORK_SPREAD, NETWORK_STEP_S, Fabric
+from stoker.perf.communication.links import Interconnect
 from stoker.perf.communication.sweeps import counts, sweep
 
 _FROM: dict[Basis, str] = {
     "measured": "as it was measured",
+    "probe": "as a probe found it",
     "fitted": "as published steps show it",
     "specification": "by its data sheet",
 }
@@ -25,20 +27,27 @@ _SWEEP_SPREAD = 1.15
 much."""
 
 
+Backend = Literal["nccl", "gloo"]
+"""What makes the collectives. NCCL exchanges within servers before it does between them; gloo knows no servers: one
+ring through all ranks, which enters and leaves each server once where ranks are placed in its order."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """GPUs that exchange with each other.
+    """Ranks that exchange with each other.
 
     Attributes:
+        fabric: links between the ranks of a server.
         size: all of them.
         local: of them in each server.
-        network: bytes/s of a server's links to the others that this group has for itself, one direction.
+        network: a server's links to the others, of which this group has the whole rate for itself.
     """
 
-    fabric: Fabric
+    fabric: Interconnect
     size: int
     local: int
-    network: float
+    network: Interconnect
+    backend: Backend = "nccl"
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.local < 1:
@@ -51,9 +60,15 @@ class Group:
 
 
 def all_reduce(group: Group, size_bytes: float) -> ExchangeCost:
-    """All-reduce: each GPU gets the sum.
+    """All-reduce: each rank gets the sum, as the backend makes it."""
+    if group.size > 1 and group.nodes > 1 and group.local > 1 and group.backend == "gloo" and size_bytes > 0:
+        return _through_all(group, size_bytes)
+    return hierarchical(group, size_bytes)
 
-    Over servers: reduce-scatter within each, rings between GPUs of the same place in all of them, all-gather within.
+
+def hierarchical(group: Group, size_bytes: float) -> ExchangeCost:
+    """All-reduce over servers: reduce-scatter within each, rings between ranks of the same place, all-gather within.
+
     NCCL streams one through the other, so that the lower end of the interval is the longer of the two.
     """
     if group.size == 1 or size_bytes <= 0:
@@ -88,8 +103,9 @@ def all_to_all(group: Group, size_bytes: float) -> ExchangeCost:
     if group.nodes == 1:
         return within
     away = size_bytes * (others - inside) / group.size * group.local
-    between = (others - inside) * NETWORK_STEP_S / group.local + away / (group.network * NETWORK_SHARE)
-    return after((within, _network(between)))
+    network = group.network
+    between = (others - inside) * network.step_s / group.local + away / network.bandwidth
+    return after((within, _network(network, between)))
 
 
 def send(group: Group, size_bytes: float, *, over_network: bool) -> ExchangeCost:
@@ -97,15 +113,19 @@ def send(group: Group, size_bytes: float, *, over_network: bool) -> ExchangeCost
     if size_bytes <= 0:
         return NOTHING
     if over_network:
-        return _network(NETWORK_STEP_S + size_bytes / (group.network * NETWORK_SHARE))
+        return _network(group.network, group.network.step_s + size_bytes / group.network.bandwidth)
     fabric = group.fabric
     seconds = fabric.start_s + fabric.step_s + size_bytes / fabric.bandwidth
     return _spread(
         seconds,
         fabric.spread,
         fabric,
-        f"one GPU sending to the next over {_LINKS.get(fabric.name, fabric.name)}, {_FROM[fabric.basis]}",
+        f"one GPU sending to the next over {_said(fabric)}",
     )
+
+
+def _said(fabric: Interconnect) -> str:
+    return f"{_LINKS.get(fabric.name, fabric.name)}, {fabric.words or _FROM[fabric.basis]}"
 
 
 def _half(group: Group, size_bytes: float) -> ExchangeCost:
@@ -115,7 +135,7 @@ def _half(group: Group, size_bytes: float) -> ExchangeCost:
     )
 
 
-def _within(fabric: Fabric, gpus: int, size_bytes: float) -> ExchangeCost:
+def _within(fabric: Interconnect, gpus: int, size_bytes: float) -> ExchangeCost:
     if gpus == 1:
         return NOTHING
     if gpus in counts(fabric.sweep):
@@ -128,7 +148,7 @@ def _within(fabric: Fabric, gpus: int, size_bytes: float) -> ExchangeCost:
         seconds,
         fabric.spread,
         fabric,
-        f"a ring all-reduce among {gpus} GPUs over {_LINKS.get(fabric.name, fabric.name)}, {_FROM[fabric.basis]}",
+        f"a ring all-reduce among {gpus} GPUs over {_said(fabric)}",
     )
 
 
@@ -136,13 +156,28 @@ def _between(group: Group, passes: int, size_bytes: float) -> ExchangeCost:
     """Rings between servers, one for each place in a server; all of them share its links."""
     steps = passes * (group.nodes - 1)
     traffic = steps / group.nodes * size_bytes
-    return _network(steps * NETWORK_STEP_S + traffic / (group.network * NETWORK_SHARE))
+    return _network(
+        group.network, group.network.start_s + steps * group.network.step_s + traffic / group.network.bandwidth
+    )
 
 
-def _network(seconds: float) -> ExchangeCost:
-    note = f"rings between servers at {100 * NETWORK_SHARE:.0f} % of what their links are said to carry"
-    return ExchangeCost(seconds, seconds / NETWORK_SPREAD, seconds * NETWORK_SPREAD, "specification", note)
+def _through_all(group: Group, size_bytes: float) -> ExchangeCost:
+    """One ring through all ranks of all servers, at the pace of the slower of its links."""
+    network, fabric = group.network, group.fabric
+    steps = 2 * (group.size - 1)
+    slower = network if network.bandwidth <= fabric.bandwidth else fabric
+    seconds = (
+        network.start_s
+        + steps * max(network.step_s, fabric.step_s)
+        + steps / group.size * size_bytes / slower.bandwidth
+    )
+    note = f"one ring through all ranks {network.words}"
+    return _spread(seconds, slower.spread, replace(slower, basis=network.basis), note)
 
 
-def _spread(seconds: float, spread: float, fabric: Fabric, note: str) -> ExchangeCost:
-    return ExchangeCost(seconds, seconds / spread, seconds * spread, fabric.basis, note)
+def _network(network: Interconnect, seconds: float) -> ExchangeCost:
+    return _spread(seconds, network.spread, network, f"rings between servers {network.words}")
+
+
+def _spread(seconds: float, spread: float, link: Interconnect, note: str) -> ExchangeCost:
+    return ExchangeCost(seconds, seconds / spread, seconds * spread, link.basis, note)

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Basis = Literal["measured", "fitted", "specification"]
-"""Where a time comes from: a sweep of such collectives; published steps that exchanged over such a link; a data sheet
-and stated constants. The last has the widest interval."""
-_BASES: tuple[Basis, ...] = ("measured", "fitted", "specification")
+Basis = Literal["measured", "probe", "fitted", "specification"]
+"""Where a time comes from: a sweep of such collectives; a probe of the link itself; published steps that exchanged over
+such a link; a data sheet and stated constants. The last has the widest interval."""
+_BASES: tuple[Basis, ...] = ("measured", "probe", "fitted", "specification")
 
 
 @dataclass(frozen=True, slots=True)

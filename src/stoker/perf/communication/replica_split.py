@@ -9,7 +9,7 @@ from stoker.perf.communication import pipeline_stages
 from stoker.perf.communication.blocks import units_of
 from stoker.perf.communication.collectives import Group, all_reduce, send
 from stoker.perf.communication.cost import NOTHING, ExchangeCost
-from stoker.perf.communication.fabric import Fabric
+from stoker.perf.communication.links import Interconnect, network_of
 from stoker.perf.communication.replicas import Shard
 from stoker.perf.communication.times import PassTimes, layers_of
 from stoker.perf.features.records import Layer, StepFeatures, block_of
@@ -24,7 +24,7 @@ class ReplicaLayout:
 
     machines: Machines
     strategy: Strategy
-    fabric: Fabric
+    fabric: Interconnect
 
     @property
     def local(self) -> int:
@@ -55,7 +55,7 @@ class ReplicaLayout:
 
     def _group(self, size: int, local: int) -> Group:
         sharing = max(1, self.local // local)
-        return Group(fabric=self.fabric, size=size, local=local, network=self.machines.network / sharing)
+        return Group(fabric=self.fabric, size=size, local=local, network=network_of(self.machines.network / sharing))
 
 
 class Replica:

@@ -9,11 +9,11 @@ arXiv 1910.02054, section 7: stages 1 and 2 scatter gradients and gather weights
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.perf.communication.collectives import Group, all_gather, all_reduce, all_to_all, reduce_scatter
-from stoker.perf.communication.cost import ExchangeCost, after
+from stoker.perf.communication.cost import NOTHING, ExchangeCost, after
 from stoker.perf.communication.overlap import Overlap, Task, Transfer, overlapped
 
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
@@ -53,15 +53,97 @@ class Exchange:
     cost: ExchangeCost
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How the gradients of one unit get to the other replicas, in DDP's order of buckets.
+
+    Attributes:
+        reduced_bytes: bytes that are summed together with those of other units of the bucket.
+        way: name of the collective that sums them.
+        own: a transfer of the unit's own, such as that of factors; it goes before the sums of its bucket.
+        work_s: computation that needs what was transferred, and follows the backward pass.
+    """
+
+    reduced_bytes: float
+    way: str = "all_reduce"
+    own: ExchangeCost = NOTHING
+    work_s: float = 0.0
+
+
+Ways = Mapping[str, Callable[[Group, float], ExchangeCost]]
+"""What sums a bucket's gradients, by name."""
+_WAYS: Ways = {"all_reduce": all_reduce}
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Computation and transfers of a mixed plan, in order.
+
+    Attributes:
+        tasks: the backward pass, then the work on what was transferred.
+        costs: of each transfer. places: tasks that are done before it starts.
+        work_s: seconds of the tasks that the plan adds.
+    """
+
+    tasks: Sequence[Task]
+    costs: Sequence[ExchangeCost]
+    places: Sequence[int]
+    work_s: float
+
+    def exposed_s(self, group: Group) -> float:
+        """How much longer the most likely step is than the backward pass, added work included."""
+        transfers = [Transfer(cost.seconds, place) for cost, place in zip(self.costs, self.places, strict=True)]
+        return overlapped(self.tasks, transfers, group.fabric.slowdown).exposed_s + self.work_s
+
+    def priced(self, group: Group) -> Exchange:
+        """The exchange alone, with its interval."""
+        return _priced(self.tasks, self.places, self.costs, group)
+
+
 def ddp(shard: Shard, group: Group) -> Exchange:
     """The last micro-batch: all-reduces of buckets overlap with the backward pass; embedding rows follow."""
-    buckets = list(buckets_of(tuple(reversed(shard.gradient_bytes))))
-    costs = _each(all_reduce, group, [size for size, _ in buckets])
-    places = [place for _, place in buckets]
+    return mixed(shard, group, [Sent(size) for size in shard.gradient_bytes]).priced(group)
+
+
+def mixed(shard: Shard, group: Group, sent: Sequence[Sent], ways: Ways = _WAYS) -> Events:
+    """DDP whose units are exchanged in different ways: buckets stay as they are, each is sent once it is full.
+
+    Args:
+        shard: what is computed and exchanged.
+        group: of replicas.
+        sent: of each unit of the shard.
+        ways: what sums a bucket's gradients.
+    """
+    sizes, backward = tuple(reversed(shard.gradient_bytes)), shard.backward_s[::-1]
+    units = tuple(reversed(sent))
+    costs: list[ExchangeCost] = []
+    places: list[int] = []
+    work: list[Task] = []
+    before = 0
+    for _, place in buckets_of(sizes):
+        sums: dict[str, float] = {}
+        waiting: dict[str, float] = {}
+        for unit in units[before:place]:
+            if unit.own.seconds:
+                costs.append(unit.own)
+                places.append(place)
+                if unit.work_s:
+                    work.append(Task(unit.work_s, len(costs)))
+            elif unit.work_s:
+                waiting[unit.way] = waiting.get(unit.way, 0.0) + unit.work_s
+            if unit.reduced_bytes:
+                sums[unit.way] = sums.get(unit.way, 0.0) + unit.reduced_bytes
+        for way, size in sums.items():
+            costs.append(ways[way](group, size))
+            places.append(place)
+            if way in waiting:
+                work.append(Task(waiting[way], len(costs)))
+        before = place
     if shard.row_bytes:
         costs.append(all_gather(group, shard.row_bytes * group.size))
-        places.append(len(shard.backward_s))
-    return _priced(*_ddp_tasks(shard.backward_s[::-1], places), costs, group)
+        places.append(len(backward))
+    tasks, numbers = _ddp_tasks(backward, places)
+    return Events([*tasks, *work], costs, numbers, sum(task.seconds for task in work))
 
 
 def scattered(shard: Shard, group: Group) -> Exchange:

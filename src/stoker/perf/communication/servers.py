@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stoker.perf.communication.collectives import Group
 from stoker.perf.communication.cost import ExchangeCost
-from stoker.perf.communication.fabric import NETWORK_SHARE, NETWORK_SPREAD
+from stoker.perf.communication.links import NETWORK_SPREAD, network_of
 from stoker.perf.communication.replicas import Exchange, Shard, exposed, pearl
 from stoker.perf.equations import Architecture
 from stoker.perf.features.records import StepFeatures
@@ -27,6 +27,6 @@ def served(shard: Shard, features: StepFeatures, machines: Machines, strategy: S
         return pearl(shard, group, features.weights.embedding_touched_bytes, strategy.accumulation)
     sent = traffic_bytes(features.weights, Architecture.PS_WORKER, machines.gpus)
     sharing = min(machines.gpus, machines.gpus_per_node)
-    seconds = sent * sharing / (machines.network * NETWORK_SHARE) + sent / (machines.gpu.pcie * _PCIE_SHARE)
+    seconds = sent * sharing / network_of(machines.network).bandwidth + sent / (machines.gpu.pcie * _PCIE_SHARE)
     note = "weights and gradients over the network and PCIe, one after the other, at 70 % of their rates"
     return exposed(ExchangeCost(seconds, seconds / NETWORK_SPREAD, seconds * NETWORK_SPREAD, "specification", note))

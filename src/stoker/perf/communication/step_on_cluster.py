@@ -6,13 +6,16 @@ are given; the parts added here come with an interval.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stoker.perf.communication import replicas
 from stoker.perf.communication.blocks import units_of
 from stoker.perf.communication.collectives import Group
 from stoker.perf.communication.cost import NOTHING, Basis
-from stoker.perf.communication.fabric import Fabric, fabric_of
+from stoker.perf.communication.gradients import gradient_layers
+from stoker.perf.communication.links import Interconnect, fabric_of
+from stoker.perf.communication.methods import Method, RankSpeed, Terms
+from stoker.perf.communication.planner import Planner
 from stoker.perf.communication.replica_split import Replica, ReplicaLayout
 from stoker.perf.communication.replicas import Exchange, Shard
 from stoker.perf.communication.servers import served
@@ -66,7 +69,7 @@ def refusal(features: StepFeatures, machines: Machines, strategy: Strategy) -> s
         parts = len(units_of(layers_of(features)))
         if parts < strategy.pipeline:
             return f"{strategy.pipeline} stages need as many parts; {features.name} has {parts} that are told apart"
-    if replicas_count > 1 and cut > 1 and strategy.data in ("fsdp", "ps", "pearl"):
+    if replicas_count > 1 and cut > 1 and strategy.data in ("fsdp", "ps", "pearl", "late"):
         return f"{strategy.data} together with tensor or pipeline parallelism is not modelled"
     if strategy.data == "pearl" and replicas_count > 1 and not features.weights.embedding_bytes:
         return f"partitioned embeddings need tables that are only looked up; {features.name} has none"
@@ -80,9 +83,10 @@ def spread(
     strategy: Strategy | None = None,
     *,
     precision: str = "fp32",
-    fabric: Fabric | None = None,
+    fabric: Interconnect | None = None,
     cluster: Cluster = "dedicated",
     sent: float = 1.0,
+    speed: RankSpeed | None = None,
 ) -> Spread:
     """One optimizer step on all GPUs, each with micro-batches of the features' size.
 
@@ -95,6 +99,7 @@ def spread(
         fabric: what connects the GPUs of a server; by default that of :func:`fabric_of`.
         cluster: whether the servers are dedicated or shared.
         sent: bytes exchanged for each byte of gradients, such as 0.5 if fp32 ones are sent in 16 bits.
+        speed: of a GPU, for strategies that compute in order to send less.
 
     Raises:
         ValueError: the step cannot be spread this way; :func:`refusal` tells beforehand.
@@ -102,13 +107,15 @@ def spread(
     strategy = strategy or Strategy()
     if reason := refusal(features, machines, strategy):
         raise ValueError(f"`strategy` cannot be used: {reason}")
+    if strategy.data == "late" and speed is None:
+        raise ValueError("`speed` must be given to price factors, whose products every rank repeats, got None")
     fabric = fabric or fabric_of(machines.gpu, gpus=min(machines.gpus, machines.gpus_per_node))
     layout = ReplicaLayout(machines, strategy, fabric)
     replica = Replica(features, compute, layout, precision, sent)
     steps = strategy.accumulation
     passes = steps + strategy.pipeline - 1
     exchange = replicas.together(
-        _data(replica, layout),
+        _data(replica, layout, speed),
         replicas.exposed(replica.tensor.times(passes)),
         replicas.exposed(replica.sends.times(passes)),
     )
@@ -135,15 +142,40 @@ def spread(
     )
 
 
-def _data(replica: Replica, layout: ReplicaLayout) -> Exchange:
+def _data(replica: Replica, layout: ReplicaLayout, speed: RankSpeed | None) -> Exchange:
     """The exchange that keeps replicas alike, over the whole step; of the stage that it delays most."""
     strategy, group = layout.strategy, layout.data()
     if layout.replicas == 1:
         return replicas.exposed(NOTHING)
     if strategy.data in ("ps", "pearl"):
         return served(replica.shards(has_tables=False)[0], replica.features, layout.machines, strategy, group)
+    if strategy.data == "late":
+        assert speed is not None
+        return _planned(replica, layout, speed)
     found = [_kept_alike(shard, strategy, group) for shard in replica.shards(by_unit=strategy.data == "fsdp")]
     return max(found, key=lambda exchange: exchange.overlap.exposed_s)
+
+
+_EXACT: tuple[Method, ...] = ("late", "rows")
+_EVENTS = 5_000
+"""Layers times simulations for one candidate of many."""
+
+
+def _planned(replica: Replica, layout: ReplicaLayout, speed: RankSpeed) -> Exchange:
+    """The quickest exact method for each layer; added products count as exposed, since nothing hides them.
+
+    Factors may take as much memory as gradients do, which :func:`~stoker.perf.memory.needs` charges.
+    """
+    repeated, shard = layout.strategy.accumulation, replica.shards()[0]
+    layers = [
+        replace(layer, rows=layer.rows * repeated, lookups=layer.lookups * repeated)
+        for layer in gradient_layers(replica.features)
+    ]
+    terms = Terms(group=layout.data(), speed=speed, memory_bytes=sum(layer.bytes for layer in layers))
+    plan = Planner(shard, layers, terms, _EXACT, events=_EVENTS).plan()
+    found, work = plan.after, plan.work_s
+    overlap = replace(found.overlap, exposed_s=found.overlap.exposed_s + work)
+    return Exchange(overlap, found.low_s + work, found.high_s + work, found.cost)
 
 
 def _kept_alike(shard: Shard, strategy: Strategy, group: Group) -> Exchange:
@@ -161,7 +193,13 @@ def _shards(strategy: Strategy, count: int) -> int:
     return count if strategy.data in ("fsdp", "zero1", "zero2") else 1
 
 
-_NOT_MEASURED = {"ps": "parameter servers", "pearl": "partitioned embeddings", "zero1": "ZeRO-1", "zero2": "ZeRO-2"}
+_NOT_MEASURED = {
+    "ps": "parameter servers",
+    "pearl": "partitioned embeddings",
+    "zero1": "ZeRO-1",
+    "zero2": "ZeRO-2",
+    "late": "late-multiply",
+}
 
 
 def is_measured(strategy: Strategy, gpus: int) -> bool:

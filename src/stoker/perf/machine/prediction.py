@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stoker.perf.communication.methods import RankSpeed
+from stoker.perf.communication.times import PassTimes
 from stoker.perf.features.records import MATRIX_KINDS, PHASES, Operation, Phase, StepFeatures
 from stoker.perf.machine.curves import placed
-from stoker.perf.machine.rates import Rates
+from stoker.perf.machine.rates import Rates, Work
 from stoker.perf.machine.speed import Speed
 from stoker.perf.prediction.prediction import Prediction, Tier, refused
+from stoker.perf.prediction.rank import Rank, without
 
 _FAR = 1.5
 """Distance to the next measurement, in units of the logarithm, from which an operation counts as unmeasured."""
@@ -68,6 +71,36 @@ def predict_step(features: StepFeatures, rates: Rates | Speed) -> Prediction:
     return Prediction(
         seconds=seconds, low=seconds / apart, high=seconds * apart, tier=tier, parts=parts, reasons=reasons
     )
+
+
+def rank_of(features: StepFeatures, rates: Rates | Speed) -> Rank:
+    """A process that computes the step with a machine like the measured one for itself.
+
+    Args:
+        features: traced for the target ``cpu``.
+        rates: of the machine.
+    """
+    speed = rates if isinstance(rates, Speed) else Speed(rates)
+    found = predict_step(features, speed)
+    if found.tier == "refused":
+        return without(found.reasons)
+    lines = predicted_lines(features, speed)
+    seconds = {id(line.operation): line.seconds + line.host_s for line in lines}
+    whole, parts = PassTimes.of(features, lambda operation: seconds[id(operation)]), features.micro_batches
+    share = cold_share(speed.rates, "backward", features.peak_bytes)
+
+    def product(m: int, n: int, k: int) -> float:
+        moved = 4.0 * (m * n + m * k + n * k)
+        work = Work(curve="matmul.backward", dims=(m, n, k), flops=2.0 * m * n * k, bytes=moved)
+        call = speed.of(work)
+        return call.warm_s * (1 - share) + call.cold_s * share + speed.rates.host_s["backward"]
+
+    return Rank(
+        times=replace(whole.scaled(1 / parts), optimizer_s=whole.optimizer_s),
+        speed=RankSpeed(product, 1.0 / speed.roofline.bytes_per_s),
+        below=found.low / found.seconds, above=found.high / found.seconds, tier=found.tier, reasons=found.reasons,
+        share=found.share,
+    )  # fmt: skip
 
 
 def fetched_seconds(features: StepFeatures, rates: Rates) -> float:

@@ -152,4 +152,5 @@ def _buffers(held: Held, strategy: Strategy, precision: str) -> float:
         return min(held.gradients, _REDUCE_BUCKET * held.weight_width)
     if strategy.data in ("ps", "pearl"):
         return held.gradients - held.table_gradients
-    return held.gradients
+    # Factors of all ranks may take as much again.
+    return held.gradients * (2 if strategy.data == "late" else 1)

@@ -11,7 +11,7 @@ from stoker.perf.planning.front import TIE, PlanLimits, Recommendation, choose, 
 from stoker.perf.planning.offers import PriceList
 from stoker.perf.planning.pricing import Amount, PricedPlan, Rejection, TrainingJob
 from stoker.perf.planning.searching import Found, examples, search
-from stoker.perf.planning.space import FAMILIES, Space
+from stoker.perf.planning.space import Space
 from stoker.records.plan import Dot, Family, NearestMiss, Pick, PlanReport, PlanRow, Span
 
 _SHARE = 0.9
@@ -53,7 +53,7 @@ def answer(question: Question) -> PlanReport:
         picks=_picks(best, choice, found.plans, question),
         front=[_row(plan) for plan in best],
         dots=_dots([*found.plans, *examples(question.space, question.job, found)]),
-        families=[_family(name, found, best, question) for name in FAMILIES],
+        families=[_family(name, found, best, question) for name in question.space.families],
         advice=_advice(best, choice, question),
         miss=None if found.plans else _miss(found, question),
         notes=[*question.notes, *_notes(found.plans, question)],

@@ -23,12 +23,15 @@ FAMILIES = (
     "tensor + pipeline",
 )
 """Kinds of strategies, as people call them, in the order in which they are shown."""
+LATE = "DDP, late-multiply"
+"""Replicas that exchange factors and rows where these are quicker: only on request, since stoker does not do it yet."""
 _SHARDED: dict[DataParallel, str] = {
     "zero1": "ZeRO-1",
     "zero2": "ZeRO-2",
     "fsdp": "FSDP",
     "ps": "PS/Worker",
     "pearl": "PEARL",
+    "late": LATE,
 }
 _STAGES = (1, 2, 4, 8, 16)
 _TENSOR = (1, 2, 4, 8)
@@ -102,6 +105,7 @@ class Space:
         max_gpus: most that a job may take.
         beyond: number of GPUs above which candidates begin.
         embeddings: whether the program has tables that can be partitioned.
+        late: whether replicas may exchange factors and rows.
     """
 
     offers: tuple[Offer, ...]
@@ -110,6 +114,13 @@ class Space:
     max_gpus: int = 64
     beyond: int = 0
     embeddings: bool = False
+    late: bool = False
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Kinds of strategies that are considered, in the order in which they are shown."""
+        at = FAMILIES.index("ZeRO-1")
+        return (*FAMILIES[:at], LATE, *FAMILIES[at:]) if self.late else FAMILIES
 
     def __post_init__(self) -> None:
         for name in ("batch", "max_gpus"):
@@ -173,6 +184,8 @@ def _data_parallel(space: Space) -> Iterator[DataParallel]:
     yield from ("ddp", "zero1", "zero2", "fsdp", "ps")
     if space.embeddings:
         yield "pearl"
+    if space.late:
+        yield "late"
 
 
 def micro_batches(own: int) -> list[int]:

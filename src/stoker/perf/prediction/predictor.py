@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stoker.perf.calibration.fitting import Calibration
 from stoker.perf.catalogue import Gpu, gpu
+from stoker.perf.communication.methods import RankSpeed
 from stoker.perf.communication.step_on_cluster import Spread, refusal, spread
 from stoker.perf.communication.times import PassTimes
-from stoker.perf.features.records import StepFeatures
+from stoker.perf.features.records import Operation, StepFeatures
 from stoker.perf.prediction.anchor import CPU, Anchor
 from stoker.perf.prediction.anchoring import CARRIED, CARRIED_UNTIMED, OWN, anchored
 from stoker.perf.prediction.calibrated import calibration, columns
 from stoker.perf.prediction.intervals import distance_of, interval
 from stoker.perf.prediction.prediction import Prediction, Tier, refused
+from stoker.perf.prediction.rank import Rank, without
 from stoker.perf.prediction.terms import Stack, unit_times
-from stoker.perf.prediction.work_vector import Array, work_of
+from stoker.perf.prediction.work_vector import AMOUNTS, Array, work_of
 from stoker.perf.strategy import Machines, Strategy
 
 _UNKNOWN = 0.05
@@ -100,7 +103,8 @@ class Predictor:
         strategy = replace(strategy, accumulation=strategy.accumulation * features.micro_batches)
         times = alone.times(strategy.accumulation, divided=strategy.tensor > 1)
         exchanged = "bf16" if precision == "fp8" else precision
-        spreading = spread(times, program.micro_batch, machines, strategy, precision=exchanged)
+        speed = _speed(program, unit_times(card, precision, stack) * used.calibration.coefficients)
+        spreading = spread(times, program.micro_batch, machines, strategy, precision=exchanged, speed=speed)
         distance = "specification" if precision == "fp8" else distance_of(card)
         below, above = interval(distance, anchored=used.beside is not None, share=share, doubt=alone.doubt)
         tier: Tier = "extrapolated" if distance == "specification" or spreading.unvalidated else "calibrated"
@@ -115,6 +119,21 @@ class Predictor:
             hidden_s=spreading.hidden_s,
             reasons=(*reasons, *_unvalidated(spreading), *spreading.notes),
         )
+
+    def rank(self, features: StepFeatures, card: Gpu, *, precision: str | None = None) -> Rank:
+        """One GPU of many that compute the features' step: its times, and those of products that a plan may add."""
+        alone = self.predict(features, Machines(gpu=card), precision=precision)
+        if alone.tier == "refused":
+            return without(alone.reasons)
+        program = self._program(features)
+        used, _ = self._moved(program, card, None)
+        precision = precision or program.precision(card)
+        times = program.alone(card, precision, program.stack, used).times(features.micro_batches, divided=False)
+        speed = _speed(program, unit_times(card, precision, program.stack) * used.calibration.coefficients)
+        return Rank(
+            times=times, speed=speed, below=alone.low / alone.seconds, above=alone.high / alone.seconds,
+            tier=alone.tier, reasons=alone.reasons, share=alone.share,
+        )  # fmt: skip
 
     @functools.cached_property
     def _measured(self) -> _Program | None:
@@ -189,6 +208,7 @@ class _Program:
     Attributes:
         works: per operation, shape (operations, amounts).
         stack: as traced.
+        dtype: of most FLOPs.
         moved: calibrations adjusted by this measured step, by carried share and stack; None if the GPU's own work was
             too little of the step.
     """
@@ -200,11 +220,11 @@ class _Program:
         self.stack = Stack(compiled=features.compiled, channels_last=features.channels_last)
         self.moved: dict[tuple[float, Stack], _Used | None] = {}
         self._alone: dict[tuple[str, str, Stack, _Used], _Alone] = {}
-        self._dtype = _widest(features)
+        self.dtype = _widest(features)
 
     def precision(self, card: Gpu) -> str:
         """What most products of the program become on a GPU."""
-        wanted = {"float16": "fp16", "bfloat16": "bf16"}.get(self._dtype, "tf32")
+        wanted = {"float16": "fp16", "bfloat16": "bf16"}.get(self.dtype, "tf32")
         return wanted if wanted in card.rates else "fp16" if wanted == "bf16" and "fp16" in card.rates else "fp32"
 
     def alone(self, card: Gpu, precision: str, stack: Stack, used: _Used) -> _Alone:
@@ -213,6 +233,27 @@ class _Program:
         if key not in self._alone:
             self._alone[key] = _worked_out(self, unit_times(card, precision, stack), used)
         return self._alone[key]
+
+
+def _speed(program: _Program, seconds: Array) -> RankSpeed:
+    """Further work of a GPU, launches as well: after the backward pass nothing hides them."""
+    unit_s = seconds.sum(axis=1)
+    return RankSpeed(_products(program.dtype, unit_s), float(unit_s[AMOUNTS.index("fused bytes")]))
+
+
+def _products(dtype: str, unit_s: Array) -> Callable[[int, int, int], float]:
+    """Seconds of a product of sizes m, n, k, from those of one unit of each amount of work."""
+    width = 2 if dtype in ("float16", "bfloat16") else 4
+
+    def seconds(m: int, n: int, k: int) -> float:
+        moved = float(width * (m * n + m * k + n * k))
+        product = Operation(
+            name="mm", kind="matmul", phase="backward", dtype=dtype, dims=(1, m, n, k), module="", count=1,
+            flops=2.0 * m * n * k, eager_bytes=moved, fused_bytes=moved, fused_count=1,
+        )  # fmt: skip
+        return float(work_of([product]) @ unit_s)
+
+    return seconds
 
 
 def _widest(features: StepFeatures) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication.collectives import Group
-from stoker.perf.communication.fabric import fabric_of
+from stoker.perf.communication.links import fabric_of
 from stoker.perf.communication.replicas import ddp
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.prediction.terms import TERMS, Stack, unit_times

@@ -15,7 +15,7 @@ from importlib.resources import files
 import msgspec
 
 from stoker.perf.catalogue import gpu
-from stoker.perf.communication.fabric import Fabric, fabric_of
+from stoker.perf.communication.links import Interconnect, fabric_of
 from stoker.perf.communication.replicas import ddp
 from stoker.perf.study.communication.scaling import Scaling
 
@@ -38,7 +38,7 @@ class Fitted:
     bandwidths: Mapping[tuple[Box, int], float] = field(default_factory=dict[tuple[Box, int], float])
     waiting: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    def fabric(self, box: Box, gpus: int) -> Fabric:
+    def fabric(self, box: Box, gpus: int) -> Interconnect:
         """What connects the GPUs of a box; by the GPU's specification if nothing is fitted."""
         usual = fabric_of(gpu(box[1]), gpus=gpus)
         if (box, gpus) not in self.bandwidths:
@@ -60,7 +60,7 @@ def fitted() -> Fitted:
     return Fitted({((source, name, host), gpus): rate for source, name, host, gpus, rate in rows}, waiting)
 
 
-def exposed_s(scaling: Scaling, fabric: Fabric) -> float:
+def exposed_s(scaling: Scaling, fabric: Interconnect) -> float:
     """Seconds by which the exchange delays a step."""
     shard = scaling.profile.shard(scaling.micro_s, scaling.sent)
     return ddp(shard, scaling.group(fabric)).overlap.exposed_s

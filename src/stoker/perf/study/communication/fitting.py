@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.perf.catalogue import gpu
-from stoker.perf.communication.fabric import fabric_of
+from stoker.perf.communication.links import fabric_of
 from stoker.perf.study.communication.fitted_fabrics import FILE, Box, Fitted, exposed_s
 from stoker.perf.study.communication.scaling import Scaling, peculiarity, scalings
 from stoker.perf.study.holdout import quantiles

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication.collectives import Group
-from stoker.perf.communication.fabric import Fabric, fabric_of
+from stoker.perf.communication.links import Interconnect, fabric_of, network_of
 from stoker.perf.study.communication.profiles import ModelProfile, key_of, profiles
 from stoker.perf.study.tables.rows import Published
 from stoker.perf.study.workloads.definitions import defined_rows
@@ -72,15 +72,15 @@ class Scaling:
         """The step with an exchange that costs nothing."""
         return self.accumulation * self.micro_s
 
-    def group(self, fabric: Fabric | None = None) -> Group:
+    def group(self, fabric: Interconnect | None = None) -> Group:
         """The GPUs; on their own fabric by default."""
         return group_in(self.host, self.gpus, fabric or fabric_of(gpu(self.gpu), gpus=self.gpus))
 
 
-def group_in(host: str, gpus: int, fabric: Fabric) -> Group:
+def group_in(host: str, gpus: int, fabric: Interconnect) -> Group:
     """So many GPUs of a server by the publisher's name, and of others like it if it has fewer."""
     local = min(gpus, _GPUS_OF_HOST.get(host, 8))
-    return Group(fabric=fabric, size=gpus, local=local, network=_NETWORKS.get(host, 25e9))
+    return Group(fabric=fabric, size=gpus, local=local, network=network_of(_NETWORKS.get(host, 25e9)))
 
 
 def peculiarity(family: str) -> str:

@@ -1,0 +1,65 @@
+"""The program that a command characterises: a script, a module, a definition, or features that were found before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from stoker.core.errors import ConfigError
+from stoker.core.extras import require
+from stoker.perf.features.records import StepFeatures, parse_hints
+from stoker.perf.planning.batches import Batches
+
+ABOUT_PROGRAM = """\
+PROGRAM is a script, run up to its second optimizer step without a GPU; or module:function (file.py:function), which
+returns what stoker.perf.characterise takes; or features that were found before (features.json)."""
+
+
+def batches_of(
+    program: str, module: str | None, theirs: Sequence[str], hints: Sequence[str], command: str, target: str = "cuda"
+) -> Batches:
+    """The program's step, at one size of its batch or two.
+
+    Args:
+        program: script, definition or features; empty for a module.
+        module: that runs as ``python -m``.
+        theirs: the program's own arguments.
+        hints: as of ``stoker perf features``.
+        command: for messages.
+        target: whose kernels are counted.
+
+    Raises:
+        ConfigError: not one program is named, or a file or a hint is wrong.
+        TracingError: the program cannot be characterised.
+    """
+    if bool(program) == bool(module):
+        raise ConfigError(f"`PROGRAM` or `-m MODULE` must be given, and not both; see `{command} --help`")
+    if program.endswith(".json"):
+        return Batches(_read_features(Path(program)))
+    require("torch", extra="torch")
+    # Imported here: help must not wait for them.
+    from stoker.perf.features.definition import characterise_definition
+    from stoker.perf.features.program import characterise_program
+
+    try:
+        known = parse_hints(hints)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if ":" in program and not Path(program).exists():
+        if target != "cuda":
+            raise ConfigError(f"`{program}` is traced for GPUs alone; name a script or -m MODULE, or leave out `--cpu`")
+        defined = characterise_definition(program, hints=known)
+        return Batches(*defined.traced, own=defined.batch_size)
+    started = ["-m", module] if module else [program]
+    return Batches(characterise_program([*started, *theirs], target=target, hints=known))
+
+
+def _read_features(path: Path) -> StepFeatures:
+    try:
+        return StepFeatures.from_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"`{path}` must be a file that can be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"`{path}` must be what `stoker perf features --json` writes: {error}") from None

@@ -1,0 +1,1 @@
+"""How plans of an exchange are shown."""
