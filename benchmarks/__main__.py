@@ -30,11 +30,14 @@ BARS = (
     "scale_converge",
     "scale_ramp",
     "scale_latency",
+    "elastic_search",
     "resume",
     "measuring_overhead",
     "honest_report",
     "remote_transfer",
     "remote_start",
+    "remote_feed",
+    "remote_faults",
     "cut_size",
     "cut_recommender",
     "cut_never_slower",
@@ -57,10 +60,12 @@ BARS = (
     "perf_cpu",
     "perf_hooks",
     "plan_quality",
+    "comm_plan",
     "sim_64gpu",
     "sim_bound",
     "sim_speed",
     "allocator_scale",
+    "cluster_live",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")

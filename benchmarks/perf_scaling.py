@@ -21,7 +21,7 @@ from dataclasses import replace
 from benchmarks.support.harness import Bar, Options, Report, number, run
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication import PassTimes, spread
-from stoker.perf.communication.fabric import fabric_of
+from stoker.perf.communication.links import fabric_of
 from stoker.perf.communication.stragglers import slowest
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.strategy import Machines, Strategy

@@ -11,6 +11,7 @@ HOME = SOURCE / "core/forking.py"
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "allocate_lock"}
 NOT_OF_FORKS = {
     "backends/local.py": "get_native_id() == getpid(): whether this is the main thread",
+    "backends/ray/clusters.py": "pid == getpid(): the caller is no process of the cluster that it looks for",
     "run/caching/report.py": "told.pid: the same, as the cache of a run is told of it",
     "run/session.py": "active.pid: the process that `stoker run` became, from its environment",
 }

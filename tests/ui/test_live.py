@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from stoker.records.events import Notice, Progress, WorkerLost
+from stoker.records.events import Notice, Progress, SizesChosen, WorkerLost
 from stoker.ui.live import LiveLine
 from stoker.ui.live_line import LiveState
 from stoker.ui.report_text import Style
@@ -165,3 +165,12 @@ def test_style_of_a_pipe_is_plain_and_wide() -> None:
     assert style_for(io.StringIO(), {"TERM": "xterm"}) == Style(width=100, color=False, unicode=False)
     assert not style_for(Terminal(), {"TERM": "xterm", "NO_COLOR": "1"}).color
     assert style_for(Terminal(), {"TERM": "xterm"}).color
+
+
+def test_the_line_names_the_ranks_that_stoker_started() -> None:
+    state = LiveState()
+    for event in growth_run().events:
+        state.add(event)
+    assert "rank" not in state.render(Style(width=140))
+    state.add(SizesChosen(t_s=1.0, workers=2, reason="two are better"))
+    assert "%  2 ranks  " in state.render(Style(width=140))

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.cli.main import main as stoker
+from stoker.records.events import SizesChosen
 from stoker.records.runlog import Run
 from stoker.ui.report_html import render_html
 from stoker.ui.summary import summarise
@@ -76,6 +77,13 @@ def test_page_shows_the_course() -> None:
     for words in ("Throughput", "Data workers", "Queue", "worker lost", "2 → 6 workers", "torch's own loader was not"):
         assert words in text
     assert "svg" in parsed.tags
+
+
+def test_page_says_why_there_are_so_many_ranks() -> None:
+    run = growth_run()
+    assert "Ranks" not in render_html(run, summarise(run))
+    run.events.append(SizesChosen(t_s=1.0, workers=2, reason="two are better than <one>"))
+    assert "two are better than &lt;one&gt;" in render_html(run, summarise(run))
 
 
 def test_users_words_cannot_become_markup() -> None:

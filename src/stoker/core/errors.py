@@ -182,6 +182,12 @@ class PeerLostError(ClusterError):
     code = "STOKER1443"
 
 
+class ClusterStartError(StokerError):
+    """A cluster of Ray on this machine does not start, or does not end."""
+
+    code = "STOKER1451"
+
+
 class JobTableError(StokerError):
     """A table of jobs cannot be read, or a value in it breaks its rule. Fields: path, row, column, value, rule."""
 

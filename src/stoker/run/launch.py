@@ -77,7 +77,7 @@ def command_of(
             profile=profile,
         )
         environ = served_environment(environ, active)
-        if settings.remote.addresses:
+        if settings.remote.backend != "local":
             check_remote(settings.remote)
         if settings.cache.directory != "off":
             require_cache()
@@ -104,16 +104,38 @@ def check_remote(remote: RemoteSettings) -> None:
 
     Raises:
         MissingExtraError: A package of the extra is not installed.
-        ConfigError: The secret is missing or can't be used.
+        ConfigError: The secret is missing or can't be used, or a Ray cluster can't be joined.
     """
+    if remote.uses_ray:
+        check_ray(remote)
     for package in ("cloudpickle", "cryptography"):
-        require(package, extra="cluster")
+        require(package, extra="ray" if remote.uses_ray else "cluster")
+    if remote.uses_ray:
+        return
     if remote.secret_file is None:
         raise ConfigError(
             f"`--remote-secret-file` must be given with `--backend {remote.backend}`, got nothing; "
             "`stoker cache secret FILE` writes one, of which each host needs a copy"
         )
     load_secrets(remote.secret_file)
+    missing = [name for name in remote.env_names if name not in os.environ]
+    if missing:
+        raise ConfigError(f"`--remote-env` must name variables that are set, got {missing[0]}; export it first")
+
+
+def check_ray(remote: RemoteSettings) -> None:
+    """Looks whether there is Ray, and whether its cluster lets us in; where there is none, the run starts one.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        ConfigError: It is too old, or the cluster can't be joined.
+    """
+    from stoker.backends.ray import installed, joining
+
+    installed.check_installed()
+    target = joining.find()
+    if target is not None and os.environ.get("LOCAL_RANK", "0") == "0":  # once a machine
+        joining.checked(target, insecure=remote.insecure)
 
 
 def interpreter_flags(orig_argv: Sequence[str]) -> list[str]:

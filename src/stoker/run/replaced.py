@@ -12,10 +12,16 @@ from stoker.feed import streams
 from stoker.feed.worker.arena import SlotArena
 from stoker.graph.torch_private import COMPILER
 from stoker.graph.watching import modes
+from stoker.run.elastic.checkpoints import CheckpointWatch
+from stoker.run.elastic.told import RankSizes
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
 from stoker.run.profiling.step_marks import StepRecorder
 from stoker.run.settings import RunSettings
+
+
+def ignore(_: object) -> None:
+    """Takes what would be recorded."""
 
 
 def replace_all() -> dict[str, list[str]]:
@@ -31,6 +37,7 @@ def replace_all() -> dict[str, list[str]]:
         importlib.import_module(COMPILER)
     modes.watch_compiled()
     StepRecorder(lambda end, by_optimizer: None).install()
+    CheckpointWatch(RankSizes(workers=1, reason="", limit=""), ignore, lambda: 0.0, ignore).install()
     arena = SlotArena()
     arena.install()
     streams.watch_reads()

@@ -58,6 +58,15 @@ class Session:
         """Serves from now on; the report comes when the interpreter exits, after the program's own handlers."""
         patch.install(self.serving)
         self.serving.clock.install()
+        if self._active.sizes:
+            # Imported here: few programs have their ranks started by stoker.
+            from stoker.run.elastic.checkpoints import CheckpointWatch
+            from stoker.run.elastic.told import RankSizes
+
+            serving, sizes = self.serving, RankSizes.from_json(self._active.sizes)
+            watch = CheckpointWatch(sizes, serving.emit, serving.now_s, serving.limit_workers)
+            watch.install()
+            serving.add_sink(watch.on_event)
         atexit.register(self.finish)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from stoker.core.units import format_count
-from stoker.records.events import Event, LoaderOpened, Notice, Progress, SampleQuarantined, WorkerLost
+from stoker.records.events import Event, LoaderOpened, Notice, Progress, SampleQuarantined, SizesChosen, WorkerLost
 from stoker.ui.figures import count_columns, shorten
 from stoker.ui.report_text import SPLIT_COLOURS, Style, draw_bar, write_throughput
 from stoker.ui.windows import RecordedWindow, Split, between
@@ -29,11 +29,14 @@ class LiveState:
         self._recent: dict[int, deque[Progress]] = {}
         self._sites: dict[int, str] = {}
         self._current: int | None = None
+        self._ranks = ""
 
     def add(self, event: Event) -> None:
         """Processes one record."""
         if isinstance(event, LoaderOpened):
             self._sites.setdefault(event.loader, event.site.rsplit("/", 1)[-1])
+        elif isinstance(event, SizesChosen):
+            self._ranks = format_count(event.workers, "rank")
         elif isinstance(event, Progress):
             recent = self._recent.setdefault(event.loader, deque())
             recent.append(event)
@@ -53,10 +56,10 @@ class LiveState:
         if window is None:
             return ""
         site = style.clean(self._sites.get(self._current, "")) if len(self._recent) > 1 else ""
-        return _fullest(window, recent[-1], site, style, bar=bar)
+        return _fullest(window, recent[-1], self._ranks, site, style, bar=bar)
 
 
-def _fullest(window: RecordedWindow, last: Progress, site: str, style: Style, *, bar: bool) -> str:
+def _fullest(window: RecordedWindow, last: Progress, ranks: str, site: str, style: Style, *, bar: bool) -> str:
     """The form of the line that tells most in the width there is."""
     name, rate = _plain("stoker", _BOLD), _plain(write_throughput(window))
     shares = _shares(window.split)
@@ -65,11 +68,12 @@ def _fullest(window: RecordedWindow, last: Progress, site: str, style: Style, *,
     workers = _plain(format_count(last.workers, "worker") + away if last.workers else "in process")
     queue = _plain(f"queue {last.ready}/{last.capacity}" if last.capacity else "")
     place = _plain(site, _DIM)
+    sizes = _plain(ranks)
     graph = [(_BAR, 0)] if bar else []
     forms = [
-        [name, rate, graph, shares, workers, queue, place],
-        [name, rate, graph, shares, workers, queue],
-        [name, rate, shares, workers, queue],
+        [name, rate, graph, shares, sizes, workers, queue, place],
+        [name, rate, graph, shares, sizes, workers, queue],
+        [name, rate, shares, sizes, workers, queue],
         [name, rate, wait, workers, queue],
         [name, rate, wait, workers],
         [rate, wait],

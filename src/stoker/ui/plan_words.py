@@ -15,6 +15,7 @@ DATA_WORDS = {
     "zero2": "ZeRO-2",
     "ps": "PS/Worker",
     "pearl": "PEARL",
+    "late": "DDP, late-multiply",
 }
 PART_WORDS = {
     "input": "input",

@@ -233,8 +233,9 @@ def _cuts(run: Run, summary: Summary) -> str:
 
 
 def _ranks(summary: Summary) -> str:
+    why = f'<p class="soft">{escape(summary.sizes.reason)}</p>' if summary.sizes else ""
     if not summary.ranks:
-        return ""
+        return draw_section("Ranks", f'<div class="card">{why}</div>') if why else ""
     rows = [
         [
             str(rank.rank),
@@ -246,7 +247,7 @@ def _ranks(summary: Summary) -> str:
     ]
     table = draw_table(["rank", "samples/s", "input wait", "workers"], rows, numbers=(1, 2, 3))
     about = '<p class="soft small foot">The main loader of each rank, over the whole run.</p>'
-    return draw_section("Ranks", f'<div class="card">{table}{about}</div>')
+    return draw_section("Ranks", f'<div class="card">{why}{table}{about}</div>')
 
 
 def _optional(value: float | None, write: Callable[[float], str]) -> str:

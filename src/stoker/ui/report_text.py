@@ -74,6 +74,7 @@ def render_text(summary: Summary, style: Style | None = None) -> str:
     blocks = [_heading(summary, style)]
     if main:
         blocks += [_throughput(main, style), _versus(main, style), _split_bars(main, style), _workers(main, style)]
+    blocks += [_sizes(summary, style)]
     blocks += [_ranks(summary, style), _cache(summary, style), _incidents(summary, style), _verdict(summary, style)]
     used = sum(len(block) for block in blocks)
     cuts = _cuts(summary, style)
@@ -271,6 +272,11 @@ def _ranks(summary: Summary, style: Style) -> list[str]:
     span = f"{write_percent(min(waits))} to {write_percent(max(waits))}"
     text = f"{write_rate(sum(rates))} samples/s over {len(summary.ranks)} ranks, input wait {span} (`--rank N` for one)"
     return [_row("All ranks", text, style)]
+
+
+def _sizes(summary: Summary, style: Style) -> list[str]:
+    """Why there are so many training workers, where stoker starts them."""
+    return _rows("Ranks", summary.sizes.reason, style, most=3) if summary.sizes else []
 
 
 def _cache(summary: Summary, style: Style) -> list[str]:

@@ -13,7 +13,15 @@ import msgspec
 
 from stoker.core.texts import escaped
 from stoker.core.units import format_count
-from stoker.records.events import CacheUsed, Notice, Progress, RunEnded, SampleQuarantined, WorkerLost
+from stoker.records.events import (
+    CacheUsed,
+    Notice,
+    Progress,
+    RunEnded,
+    SampleQuarantined,
+    SizesChosen,
+    WorkerLost,
+)
 from stoker.records.runlog import Run
 from stoker.ui.advice import Advice, LimitingResource, Situation, advise, find_limit
 from stoker.ui.loaders import (
@@ -102,6 +110,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Notes on the records themselves."""
     cache: CacheUsed | None = None
     """What was read through the data cache; None where it was not used."""
+    sizes: SizesChosen | None = None
+    """How many training workers the program has, and why; None where stoker did not start them."""
 
     def main_loader(self) -> LoaderSummary | None:
         """The loader that headlines are about."""
@@ -162,6 +172,7 @@ def summarise(run: Run, others: Sequence[Run] = ()) -> Summary:
         advice=advise(situation, limit),
         caveats=_caveats(run),
         cache=next(reversed(records_of(run, CacheUsed)), None),
+        sizes=next(reversed(records_of(run, SizesChosen)), None),
     )
 
 

@@ -7,7 +7,6 @@ program's end, however it ends.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -117,14 +116,3 @@ def _passed_on(process: subprocess.Popen[bytes]) -> Generator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def end_like(status: int) -> int:
-    """The exit status for how the program ended; does not return if a signal ended it."""
-    if status >= 0:
-        return status
-    number = -status
-    with contextlib.suppress(OSError, ValueError):
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    return 128 + number
