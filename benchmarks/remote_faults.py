@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.programs.remote_program import Load
 from benchmarks.support.harness import Bar, Options, Report, Spread, run
-from benchmarks.support.nodes import HostOn, Machine, NoNamespaces, machines
+from benchmarks.support.nodes import HostOn, Machine, machines, refusal
 from stoker.wire.secrets import create_secret
 
 BAR = Bar(
@@ -46,11 +46,8 @@ def measure(options: Options) -> Report:
     """One run that is left alone, one with kills."""
     report = Report()
     kills = options.pick(20, 6, 1)
-    try:
-        with machines([1000.0]):
-            pass
-    except NoNamespaces as error:
-        report.note(f"not measured: network namespaces are refused here ({error})")
+    if reason := refusal():
+        report.note(f"not measured: network namespaces are refused here ({reason})")
         return report
     found, killed = _with_kills(kills)
     load = dataclasses.replace(_LOAD, batches=len(found["losses"]), item_s=0.0, step_s=0.0)

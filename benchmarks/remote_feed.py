@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.programs.remote_program import SLOWNESS, Load
 from benchmarks.support.harness import Bar, Options, Report, Spread, alternate, ratios, run
-from benchmarks.support.nodes import HostOn, NoNamespaces, carried, machines
+from benchmarks.support.nodes import HostOn, carried, machines, refusal
 from stoker.wire.secrets import create_secret
 
 BAR = Bar(
@@ -36,11 +36,8 @@ _CALM_S = 10.0
 def measure(options: Options) -> Report:
     """All arms in alternation, a process each."""
     report = Report()
-    try:
-        with machines([1000.0]):
-            pass
-    except NoNamespaces as error:
-        report.note(f"not measured: network namespaces are refused here ({error})")
+    if reason := refusal():
+        report.note(f"not measured: network namespaces are refused here ({reason})")
         return report
     seconds = options.pick(_LOAD.seconds, _LOAD.seconds, 4.0)
     load = dataclasses.replace(_LOAD, seconds=seconds)

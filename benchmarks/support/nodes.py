@@ -46,6 +46,15 @@ class Machine:
         _do("ip", "link", "set", self.device, "up")
 
 
+def refusal() -> str:
+    """Why network namespaces can't be made here; empty if they can."""
+    try:
+        with machines([1000.0]):
+            return ""
+    except NoNamespaces as error:
+        return str(error)
+
+
 @contextlib.contextmanager
 def machines(megabits: Sequence[float]) -> Iterator[list[Machine]]:
     """Machines with links of so many Mbit/s, both ways.

@@ -236,17 +236,22 @@ class SlotFreedTwice(Machine):
         return [*out, *(given for given in out if isinstance(given, do.Free))]
 
 
+def _others(machine: Machine, event: ev.Arrived) -> list[Lease]:
+    """Other leases of the item that has arrived."""
+    worker = machine.ledger.workers.get(event.worker)
+    lease = worker.leases.get(event.generation) if worker is not None else None
+    item = lease.item if lease is not None else None
+    return [other for other in item.leases if other is not lease] if item is not None else []
+
+
 class LateAnswerCountsToo(Machine):
     """The item's other lease is not told that the first answer has come."""
 
     def _on_arrived(self, event: ev.Arrived, now_s: float) -> list[do.Instruction]:
-        worker = self.ledger.workers.get(event.worker)
-        lease = worker.leases.get(event.generation) if worker is not None else None
-        item = lease.item if lease is not None else None
-        others = [other for other in item.leases if other is not lease] if item is not None else []
+        others = [(lease, lease.item) for lease in _others(self, event)]
         out = super()._on_arrived(event, now_s)
-        for other in others:
-            other.item, item.state = item, State.LEASED  # type: ignore[union-attr]
+        for lease, item in others:
+            lease.item, item.state = item, State.LEASED  # type: ignore[union-attr]
         return out
 
 
@@ -254,10 +259,7 @@ class LateSlotFreedAtOnce(Machine):
     """The slot of the lease that lost is free before its worker has answered."""
 
     def _on_arrived(self, event: ev.Arrived, now_s: float) -> list[do.Instruction]:
-        worker = self.ledger.workers.get(event.worker)
-        lease = worker.leases.get(event.generation) if worker is not None else None
-        item = lease.item if lease is not None else None
-        others = [other for other in item.leases if other is not lease] if item is not None else []
+        others = _others(self, event)
         out = super()._on_arrived(event, now_s)
         return [*out, *(do.Free(other.ring, other.slot) for other in others if other.slot >= 0)]
 
