@@ -38,7 +38,7 @@ def harm(cluster: clusters.ClusterRecord, then: Callable[[Taking, Record], None]
     """A program with workers on the cluster's nodes, to which something happens; nothing of it is left."""
     with served(**SETTINGS) as record:
         taking = Taking(loader_of(Slow(), num_workers=1))
-        taking.until_away(timeout_s=60)
+        taking.until_away()
         then(taking, record)
         taking.take(60)
         del taking.iterator
@@ -122,7 +122,7 @@ def test_a_broker_that_is_killed(cluster: clusters.ClusterRecord) -> None:
         assert brokers() == [broker], "Ctrl-C is the program's own affair"
         os.kill(broker, signal.SIGKILL)
         await_that("its hosts end", lambda: record.lost() or taking.take(1), 30)
-        taking.until_away(20, 60)
+        taking.until_away(20)
 
     harm(cluster, kill)
 
@@ -143,7 +143,7 @@ def test_processes_on_a_node(cluster: clusters.ClusterRecord, name: str, number:
         for pid in ours(cluster, name):
             os.kill(pid, number)
         taking.take(200)
-        taking.until_away(20, 60)
+        taking.until_away(20)
 
     harm(cluster, harm_them)
 
@@ -214,7 +214,7 @@ def test_a_node_that_drains_loses_nothing(other: clusters.ClusterRecord) -> None
         run_in(DRAIN, node_of(parent(hosts[0])))
         await_that("its host ends", lambda: taking.take(1) or not is_alive(hosts[0]), 30)
         if not is_head:
-            taking.until_away(20, 60)
+            taking.until_away(20)
             assert not record.lost(), "its workers have finished what they had"
 
     harm(other, drain)
@@ -269,7 +269,7 @@ def test_a_cluster_of_the_run_ends_with_it(tmp_path: Path, monkeypatch: pytest.M
         for pid in named(what, below(os.getpid())):
             os.kill(pid, signal.SIGKILL)
         await_that("it ends", lambda: taking.take(1) or not clusters.processes(record), 30)
-        taking.until_away(20, 60)
+        taking.until_away(20)
         del taking.iterator
     await_that("nothing is left", lambda: not list(tmp_path.glob("stoker-run-cluster-*")), 30)
     assert not clusters.processes(record)

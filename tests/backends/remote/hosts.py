@@ -125,7 +125,7 @@ class Taking:
         """Items that other machines have made."""
         return self.counters.items_away
 
-    def until_away(self, more: int = 5, timeout_s: float = 40.0) -> None:
+    def until_away(self, more: int = 5, timeout_s: float = 100.0) -> None:
         """Takes until other machines have made so many items more."""
         wanted, deadline = self.away + more, time.monotonic() + timeout_s
         while self.away < wanted:
