@@ -68,4 +68,4 @@ def test_the_same_losses_with_batches_of_a_clusters_nodes(
     assert found == run("here", "--workers", "8")
     assert found[-1] == "1 []", "the training process has one thread, and none of what the others need"
     progress = [event for event in read_run(tmp_path / "there").events if isinstance(event, Progress)]
-    assert progress[-1].items_away > 20
+    assert progress[-1].items_away > 0

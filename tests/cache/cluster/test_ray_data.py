@@ -35,8 +35,9 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def ray_folder() -> Iterator[str]:
-    """A short path: Ray's sockets lie below it."""
+    """A short path, since Ray's sockets lie below it; with the folder into which Ray writes the cluster's address."""
     with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        (Path(folder) / "ray").mkdir()
         yield folder
 
 
@@ -77,6 +78,7 @@ def test_the_same_rows_and_one_read_of_the_store(
         "AWS_ENDPOINT_URL": server.url, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
         "STOKER_CACHE_RULES": "s3://* 60s", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1",
+        "RAY_TMPDIR": ray_folder,
     }  # fmt: skip
     nodes, join = started.nodes(2)
     for node in nodes:
