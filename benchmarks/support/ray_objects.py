@@ -28,10 +28,11 @@ def ray_objects(size: int) -> Generator[Callable[[int], float] | None]:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        os.mkdir(os.path.join(folder, "ray"))  # where Ray writes the address of a cluster in this process
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.support.ray_objects", str(size), folder],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0"},
+            env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder},
         )  # fmt: skip
         asked, answers = process.stdin, process.stdout
         assert asked is not None
