@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoker.scale.cluster.division import DivisionConfig
 from stoker.scale.cluster.gangs import DISCIPLINES, GangConfig
 from stoker.sim import Costs, FixedWorkers, Job, simulate
 from stoker.sim.cluster.bounds import lp_bound_s, squashed_bound_s
@@ -140,6 +142,28 @@ def test_starts_and_drains_are_paid_for() -> None:
     assert started == pytest.approx([105.0, 210.0])
     drained = hand(POLICIES["greedy"], MoveCosts(start_s=5.0, drain_s=3.0))
     assert drained == pytest.approx([105.0, 213.0])
+
+
+@given(
+    st.lists(st.floats(0.5, 20.0), min_size=2, max_size=4),
+    st.sampled_from(["jct", "fair"]),
+    st.booleans(),
+    st.sampled_from([1.0, 4.0]),
+)
+@settings(max_examples=40)
+def test_jobs_end_though_starts_take_longer_than_reviews_are_apart(
+    durations: list[float], objective: str, known: bool, review_s: float
+) -> None:
+    """What is owed for a start is no work: else who gained CPUs seems to have the most left, and loses them again."""
+    count = len(durations)
+    table = table_of([0.0] * count, [1] * count, durations, [8.0] * count)
+    division = DivisionConfig(objective=objective, hysteresis=1.0)  # type: ignore[arg-type]
+    policy = replace(POLICIES["jct"], known=known, division=division)
+    costs = MoveCosts(start_s=5.0, drain_s=1.0, review_s=review_s)
+    found = simulate_cluster(table, ClusterMachines(nodes=1, gpus=8, cpus=8), policy, costs)
+    # One job at a time has the CPUs; it keeps them until it has worked, for a review at most.
+    turns = sum(math.ceil(each / review_s) + 1 for each in durations)
+    assert found.finish_s.max() <= sum(durations) + turns * (6.0 + review_s)
 
 
 def test_a_link_limits_what_comes_from_afar() -> None:

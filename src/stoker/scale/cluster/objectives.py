@@ -42,7 +42,7 @@ def worth_of_rates(claims: Claims, now_s: float, objective: Objective, prior_s: 
     if objective == "throughput":
         return claims.weight * claims.gpus
     if objective == "fair":
-        left = np.where(np.isnan(claims.left_s), 0.0, claims.left_s)
+        left = np.where(np.isfinite(claims.left_s), claims.left_s, 0.0)
         elapsed = np.maximum(now_s - claims.arrived_s, 0.0)
         return claims.weight * (elapsed + left + prior_s) / (claims.progress_s + left + prior_s)
     if objective == "first-come":

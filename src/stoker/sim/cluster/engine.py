@@ -95,7 +95,13 @@ class _Engine:
         self._left: FloatArray = np.full(slots, math.inf)
         """Work of each slot's job, in seconds at full speed, debts included."""
         self._whole: FloatArray = np.zeros(slots)
-        """Work that it had in all, debts included, so that the difference is its progress."""
+        """Work that it had in all, what it repeats included, so that the difference is its progress."""
+        self._gained: FloatArray = np.zeros(slots)
+        """Rate of each slot's CPUs that are starting."""
+        self._until_s: FloatArray = np.zeros(slots)
+        """When they begin to work."""
+        self._starting_s = 0.0
+        """When the last of them does."""
         self._rate: FloatArray = np.zeros(slots)
         self._eta: FloatArray = np.full(slots, math.inf)
         self._due = 0
@@ -208,7 +214,7 @@ class _Engine:
         slot = self._slot[gang.name]
         held_s = float(self._held_s[gang.name]) + self._clock.now_s - float(self._since_s[slot])
         left_s = float(self._left[slot]) - float(self._rate[slot]) * (self._clock.now_s - self._updated_s)
-        return replace(gang, attained_s=held_s, left_s=left_s)
+        return replace(gang, attained_s=held_s, left_s=left_s - self._unpaid(slot))
 
     def _begin(self, job: int) -> None:
         table, claims, slot, now_s = self._table, self._claims, self._free.pop(), self._clock.now_s
@@ -232,7 +238,9 @@ class _Engine:
         self._left[slot] = self._job_left[job]
         self._whole[slot] = table.duration_s[job]
         if not first:
-            self._owe(slot, self._costs.restart_s)
+            self._left[slot] += self._costs.restart_s
+            self._whole[slot] += self._costs.restart_s
+            self._debt_s += self._costs.restart_s
         self._since_s[slot] = now_s
 
     def _cap(self, job: int, share: float) -> float:
@@ -259,18 +267,20 @@ class _Engine:
         claims.gpus[slot] = claims.held_cpus[slot] = claims.share_cpus[slot] = 0.0
         self._left[slot] = self._eta[slot] = math.inf
         self._rate[slot] = self._whole[slot] = 0.0
+        self._gained[slot] = self._until_s[slot] = 0.0
         return job
 
     def _preempt(self, job: int) -> None:
         slot = self._slot[job]
         self._held_s[job] += self._clock.now_s - self._since_s[slot]
-        self._job_left[job] = self._left[slot]
+        unpaid = self._unpaid(slot)
+        self._debt_s -= unpaid
+        self._job_left[job] = self._left[slot] - unpaid
         self._vacate(slot)
 
-    def _owe(self, slot: int, debt_s: float) -> None:
-        self._left[slot] += debt_s
-        self._whole[slot] += debt_s
-        self._debt_s += debt_s
+    def _unpaid(self, slot: int) -> float:
+        """What a slot's job still owes for CPUs that are starting."""
+        return float(self._gained[slot]) * max(0.0, float(self._until_s[slot]) - self._clock.now_s)
 
     # Rates
 
@@ -293,20 +303,16 @@ class _Engine:
         if division is None:
             cpus = claims.widths.sum(axis=1)
         else:
-            claims.progress_s = self._whole - self._left
+            # What is owed for a start is no work of the job: else who gains CPUs would seem to be further from its end,
+            # and two jobs could take them from each other for ever.
+            left = self._left - self._all_unpaid() if now_s < self._starting_s else self._left
+            claims.progress_s = self._whole - left
             if policy.known:
-                claims.left_s = self._left
+                claims.left_s = left
             cpus = divide(claims, self._machines.total_cpus, now_s, division)
         rate = claims.rates(cpus)
         if policy.cpus != "unlimited":
-            # The CPUs that are gained make nothing while their workers start.
-            wait_s = self._costs.start_s + (self._costs.drain_s if full and division is not None else 0.0)
-            debts = rate - self._rate
-            np.maximum(debts, 0.0, out=debts)
-            debts *= wait_s
-            self._left += debts
-            self._whole += debts
-            self._debt_s += float(_total(debts))
+            self._owe(rate - self._rate, self._costs.drain_s if full and division is not None else 0.0)
         self._moves += int(np.count_nonzero(cpus != claims.held_cpus))
         claims.held_cpus = cpus
         self._rate = rate
@@ -317,6 +323,34 @@ class _Engine:
         self._held = float(self._machines.total_gpus - self._queue.rooms.free_gpus)
         self._granted = float(_total(cpus))
         self._record()
+
+    def _owe(self, change: FloatArray, drain_s: float) -> None:
+        """Books that the CPUs that are gained make nothing while their workers start.
+
+        It is a debt of work. What is lost before it works was no rate yet: its debt is remitted.
+        """
+        now_s, wait_s = self._clock.now_s, self._costs.start_s + drain_s
+        gains = np.maximum(change, 0.0)
+        if now_s < self._starting_s:
+            left_s = np.maximum(self._until_s - now_s, 0.0)
+            self._gained[left_s <= 0.0] = 0.0
+            lost = np.minimum(np.maximum(-change, 0.0), self._gained)
+            debts = gains * wait_s - lost * left_s
+            owed = self._gained * left_s + debts
+            self._gained += gains - lost
+        else:
+            debts = owed = gains * wait_s
+            self._gained = gains
+        self._left += debts
+        self._debt_s += float(_total(debts))
+        # CPUs that came at different times begin to work together, when as much is owed.
+        self._until_s = np.full_like(owed, now_s)
+        np.divide(owed, self._gained, out=self._until_s, where=self._gained > 0.0)
+        self._until_s[self._gained > 0.0] += now_s
+        self._starting_s = float(self._until_s.max())
+
+    def _all_unpaid(self) -> FloatArray:
+        return self._gained * np.maximum(self._until_s - self._clock.now_s, 0.0)
 
     # What is measured
 
