@@ -42,6 +42,10 @@ _START_S = 0.3
 """Time until CPUs that were granted work, emulated."""
 _REACTION_S = 2.0 * _TICK_S
 """A change is seen in the next report, and answered by the one after."""
+_GIVEN_BACK_S = 3.0 * _TICK_S
+"""Until CPUs that are taken from a job are another's: that job's next answer, and two reports that confirm it."""
+_WATCHED_S = 2.0 * _TICK_S
+"""Ticks with the same CPUs before a job says what its queue showed."""
 
 
 @dataclass
@@ -128,7 +132,7 @@ def measure(options: Options) -> Report:
 
 
 def _judge(report: Report, table: JobTable, live: dict[str, list[np.ndarray[Any, Any]]]) -> None:
-    costs = MoveCosts(start_s=_START_S + _REACTION_S, drain_s=0.0, review_s=_TICK_S * 10)
+    costs = MoveCosts(start_s=_START_S + _REACTION_S, drain_s=_GIVEN_BACK_S, review_s=_TICK_S * 10, window_s=_WATCHED_S)
     rows: list[list[str]] = []
     for name in _POLICIES:
         simulated = simulate_cluster(table, MACHINES, _policy(name), costs).jct_s
@@ -167,7 +171,7 @@ def _drawn(jobs: int, seed: int) -> JobTable:
 
 def _policy(name: str) -> SimPolicy:
     policy = standard_policies()[_POLICIES[name]]
-    return replace(policy, reviews=True)
+    return replace(policy, reviews=True, learned=True)
 
 
 def _live(table: JobTable, name: str) -> np.ndarray[Any, Any]:

@@ -21,6 +21,7 @@ from stoker.sim.cluster.workload import ClusterMachines, JobTable, table_of
 FREE = MoveCosts(start_s=0.0, drain_s=0.0, restart_s=0.0)
 MACHINES = ClusterMachines(nodes=2, gpus=2, cpus=8, cpu_nodes=1, cpu_node_cpus=4)
 POLICIES = standard_policies()
+LEARNED = {f"{name}, learned": replace(POLICIES[name], learned=True) for name in ("jct", "fair", "greedy")}
 
 
 @st.composite
@@ -37,10 +38,10 @@ def tables(draw: st.DrawFn) -> JobTable:
     return replace(table, resumable=np.array(resumable))
 
 
-@given(tables(), st.sampled_from(sorted(POLICIES)), st.sampled_from(DISCIPLINES), st.booleans())
+@given(tables(), st.sampled_from(sorted(POLICIES | LEARNED)), st.sampled_from(DISCIPLINES), st.booleans())
 @settings(max_examples=60)
 def test_work_is_conserved_and_nothing_is_used_twice(table: JobTable, name: str, discipline: str, spread: bool) -> None:
-    policy = replace(POLICIES[name], gangs=GangConfig(discipline=discipline))  # type: ignore[arg-type]
+    policy = replace((POLICIES | LEARNED)[name], gangs=GangConfig(discipline=discipline))  # type: ignore[arg-type]
     table = replace(table, arrival_s=np.minimum(table.arrival_s, 1e9))
     costs = MoveCosts(start_s=1.0, drain_s=0.5, restart_s=2.0)
     found = simulate_cluster(table, MACHINES, policy, costs, spread=spread)
@@ -69,10 +70,10 @@ def test_work_is_conserved_and_nothing_is_used_twice(table: JobTable, name: str,
         assert free.computing_gpu_s <= free.held_gpu_s * (1 + 1e-9)
 
 
-@given(tables(), st.sampled_from(sorted(POLICIES.keys() - {"unlimited"})))
+@given(tables(), st.sampled_from(sorted((POLICIES | LEARNED).keys() - {"unlimited"})))
 @settings(max_examples=40)
 def test_no_policy_is_below_a_bound(table: JobTable, name: str) -> None:
-    found = simulate_cluster(table, MACHINES, POLICIES[name], FREE, spread=True)
+    found = simulate_cluster(table, MACHINES, (POLICIES | LEARNED)[name], FREE, spread=True)
     assert found.mean_jct_s >= squashed_bound_s(table, MACHINES) * (1 - 1e-9)
 
 

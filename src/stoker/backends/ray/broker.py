@@ -77,6 +77,8 @@ class Broker:
         self._nodes: dict[str, SeenNode] = {}
         self._wanted = Wanted(workers=0)
         self._wants = Wants()
+        self._queues = 0
+        """Windows of the queue that the allocator has got."""
         self._refused = set[str]()
         self._again_s: dict[str, float] = {}
         self._full_s: dict[str, float] = {}
@@ -142,7 +144,9 @@ class Broker:
         homes = [node.node_id for node in self._nodes.values() if node.address in own]
         failed = {node for node, again_s in self._again_s.items() if again_s > now_s}
         if self._granted is not None:
-            granted = self._granted.ask(wanted, self._cpus.held, homes, self._refused | failed)
+            queue = self._wanted.queue if self._wanted.queues != self._queues else None
+            self._queues = self._wanted.queues
+            granted = self._granted.ask(wanted, self._cpus.held, homes, self._refused | failed, queue)
             if granted is not None:
                 return granted
         nodes = [

@@ -35,6 +35,23 @@ class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: int
 
 
+class SeenQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """What a crew's queue showed while its workers did not change."""
+
+    near: int
+    """Workers on the machine of the program, at work all the time."""
+    away: int
+    """Workers elsewhere."""
+    batches_per_s: float
+    """Delivered."""
+    starved_frac: float
+    """Share of steps that found the queue empty."""
+    blocked_frac: float
+    """Share of workers' time in which they had nothing to do."""
+    computing_frac: float
+    """Share of time in which the program did not wait for input."""
+
+
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """To a broker."""
 
@@ -42,6 +59,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[str, ...] = ()
     """Addresses of hosts that can't serve: their CPUs are for others."""
     links: tuple[LinkUse, ...] = ()
+    queue: SeenQueue | None = None
+    """The last that was seen; None before."""
+    queues: int = 0
+    """How many were seen: another number is a new one, though it be equal."""
 
 
 class KnownHost(msgspec.Struct, frozen=True, kw_only=True):

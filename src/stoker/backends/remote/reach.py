@@ -21,10 +21,12 @@ import msgspec
 
 from stoker.backends.local import LocalBackend
 from stoker.backends.remote.brokering import BrokerSettings
+from stoker.backends.remote.queues import QueueTally
 from stoker.backends.remote.settings import RemoteSettings
 from stoker.core.forking import Owner, at_fork
 from stoker.core.interrupts import interrupts_deferred
 from stoker.feed.program import Program, WorkerIdentity
+from stoker.feed.scaling import Observation
 from stoker.feed.shell.backend import Template
 from stoker.feed.shell.gateway import Gone, Said
 from stoker.feed.transport.messages import Channel, MessageKind
@@ -134,6 +136,7 @@ class RemoteGateway:
         self._stall_timeout_s = stall_timeout_s
         self._channel: Channel | None = None
         self._served_by = 0
+        self._tally = QueueTally()
         self.room = 0
         self.limit = ""
 
@@ -178,6 +181,13 @@ class RemoteGateway:
             finally:
                 self._channel.sock.setblocking(False)
         return Channel(ours, blocking=False)
+
+    def observed(self, seen: Observation) -> None:
+        """Says what the queue showed, once that is a whole window: CPUs of a cluster are divided by it."""
+        window = self._tally.add(seen)
+        if window is not None and self._channel is not None:
+            with contextlib.suppress(OSError):  # what it says is its end
+                self._channel.send(MessageKind.QUEUE, pickle.dumps(window))
 
     def end(self, number: int) -> None:
         """Ends a worker at once."""

@@ -23,6 +23,7 @@ from stoker.core.errors import WireError, WorkerStartError
 from stoker.core.forking import at_fork
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.purity.probe import Role
+from stoker.feed.scaling import Observation
 from stoker.feed.shell.backend import Backend, Child
 from stoker.feed.shell.gateway import Gone, HostLoss, Said
 from stoker.feed.shell.processes import describe_exit, ended_by
@@ -208,6 +209,11 @@ class Crew:
         """Has other machines load the program, if there are any: workers of this one are not enough."""
         if self._gateway is not None and self._sample is not None and not (self._stage or self.template_lost):
             self._gateway.prepare(self._ship)
+
+    def observed(self, seen: Observation) -> None:
+        """Passes on what the queue showed to who divides other machines' processors, if there are any."""
+        if self._gateway is not None:
+            self._gateway.observed(seen)
 
     def _ship(self, fd: int) -> None:
         self._template.ship(fd, pickle.dumps((self._iteration, self._sample), 5))

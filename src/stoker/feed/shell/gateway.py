@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from stoker.feed.program import WorkerIdentity
+from stoker.feed.scaling import Observation
 from stoker.feed.transport.board import Departure, Whereabouts
 from stoker.feed.transport.messages import Channel
 
@@ -84,6 +85,10 @@ class Gateway(Protocol):
         Raises:
             OSError: there is no gateway for now.
         """
+        ...
+
+    def observed(self, seen: Observation) -> None:
+        """Takes in what the queue showed, for who divides other machines' processors among programs."""
         ...
 
     def end(self, number: int) -> None:

@@ -18,6 +18,7 @@ WINDOW_S = 0.25
 """Interval between decisions of the policy."""
 _MUCH_WAIT = 0.02
 """Input wait from which other machines are asked to load the program, if there are any."""
+_TELLING, _TELLING_THEN = "word to other machines", "their processors are divided without it"
 COUNTING = "count of what happens", "the number of data workers stays"
 """A part of stoker that may fail, and the consequence."""
 
@@ -118,6 +119,8 @@ class Oversight:
         )
         if may_leave and seen is not None and seen.input_wait_frac > _MUCH_WAIT:
             self._effort.attempt("call for other machines", crew.prepare_away, None, then="workers stay on this one")
+        if may_leave and seen is not None:
+            self._effort.attempt(_TELLING, lambda: crew.observed(seen), None, then=_TELLING_THEN)
         return seen
 
     def cause_of(self, departure: Departure, busy: int) -> str:

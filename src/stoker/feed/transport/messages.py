@@ -86,6 +86,8 @@ class MessageKind(enum.IntEnum):
     """From a gateway: the workers that hosts take, and what there is to say about them (pickled)."""
     LEFT = 51
     """From a gateway: workers are certainly gone, all for one cause (pickled)."""
+    QUEUE = 52
+    """To a gateway: what the queue of its crew showed in a window (pickled)."""
 
 
 class Place(enum.IntEnum):

@@ -111,7 +111,7 @@ def plan(state: ClusterState, now_s: float, config: DivisionConfig | None = None
         config = replace(config, quotas=[float(state.quotas.get(user, 0)) for user in state.users()])
     held, claims = state.held, state.claims
     room = np.array([0 if node.draining else node.cpus for node in state.nodes], dtype=np.int64)
-    amounts = _whole(divide(claims, float(room.sum()), now_s, config), claims, int(room.sum()))
+    amounts = whole_cpus(divide(claims, float(room.sum()), now_s, config), claims, int(room.sum()))
     stationary = np.array([n for n, job in enumerate(state.jobs) if not job.movable], dtype=np.int64)
     worth = worth_of_rates(claims, now_s, config.objective, config.prior_s)
     order = np.argsort(-worth, kind="stable")
@@ -120,7 +120,7 @@ def plan(state: ClusterState, now_s: float, config: DivisionConfig | None = None
     return GrantPlan(state, cpus, claims, rows, config, now_s)
 
 
-def _whole(amounts: FloatArray, claims: Claims, capacity: int) -> IntArray:
+def whole_cpus(amounts: FloatArray, claims: Claims, capacity: int) -> IntArray:
     """Whole CPUs: all rounded down, the rest one by one to those that lost most by it."""
     need = np.ceil(claims.widths.sum(axis=1) - 1e-9)
     whole = np.floor(amounts + 1e-9)

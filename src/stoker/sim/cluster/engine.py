@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stoker.scale.cluster.division import divide
+from stoker.scale.cluster.allocator import whole_cpus
+from stoker.scale.cluster.division import DivisionConfig, divide
 from stoker.scale.cluster.gangs import CAUSES, Gang, GangQueue
 from stoker.scale.cluster.rooms import Need, Rooms
 from stoker.scale.cluster.state import Claims, FloatArray
+from stoker.sim.cluster.learning import CurveLearner
 from stoker.sim.cluster.outcome import ClusterOutcome
 from stoker.sim.cluster.policies import SimPolicy
 from stoker.sim.cluster.workload import ClusterMachines, JobTable
@@ -38,11 +40,13 @@ class MoveCosts:
     """Price of a preemption: the new start, and the steps since its checkpoint."""
     review_s: float = 300.0
     """A division that depends on time is made again so often, where nothing happens in between."""
+    window_s: float = 2.0
+    """For so long a job's queue is watched before it says what its CPUs came to, where curves are learned."""
     link_cpus: float = math.inf
     """Remote CPUs whose batches the link of a node carries."""
 
     def __post_init__(self) -> None:
-        values = (self.start_s, self.drain_s, self.restart_s, self.link_cpus)
+        values = (self.start_s, self.drain_s, self.restart_s, self.window_s, self.link_cpus)
         if any(not value >= 0.0 for value in values) or not self.review_s > 0.0:
             raise ValueError(f"costs must not be negative and `review_s` positive, got {self}")
 
@@ -81,6 +85,7 @@ class _Engine:
         if policy.division is not None and policy.quotas:
             quotas = [policy.quotas.get(user, 0.0) for user in table.users]
             self._division = replace(policy.division, quotas=quotas)
+        self._learner = CurveLearner(costs.window_s) if policy.learned and policy.division is not None else None
         self._clock = Clock()
         rooms = Rooms([machines.gpus] * machines.nodes, [machines.cpus] * machines.nodes, spread=spread)
         self._queue = GangQueue(rooms, policy.gangs)
@@ -195,6 +200,8 @@ class _Engine:
         at_s = float(self._eta[self._due])
         if self._policy.reviews and self._slot:
             at_s = min(at_s, self._clock.now_s + self._costs.review_s)
+        if self._learner is not None:
+            at_s = min(at_s, self._learner.next_s)
         if at_s < math.inf:
             version = self._version
             self._clock.after(max(0.0, at_s - self._clock.now_s), lambda: self._wake(version))
@@ -229,6 +236,8 @@ class _Engine:
             claims.widths[slot] = _capped(table.widths[job], cap)
         else:
             claims.widths[slot] = table.widths[job]
+        if self._learner is not None:
+            self._learner.begin(slot, share, cap)
         claims.slopes[slot] = table.slopes[job]
         claims.gpus[slot], claims.share_cpus[slot] = gpus, share
         claims.held_cpus[slot] = 0.0
@@ -268,6 +277,8 @@ class _Engine:
         self._left[slot] = self._eta[slot] = math.inf
         self._rate[slot] = self._whole[slot] = 0.0
         self._gained[slot] = self._until_s[slot] = 0.0
+        if self._learner is not None:
+            self._learner.end(slot)
         return job
 
     def _preempt(self, job: int) -> None:
@@ -309,10 +320,12 @@ class _Engine:
             claims.progress_s = self._whole - left
             if policy.known:
                 claims.left_s = left
-            cpus = divide(claims, self._machines.total_cpus, now_s, division)
+            cpus = self._divided(claims, division)
         rate = claims.rates(cpus)
         if policy.cpus != "unlimited":
             self._owe(rate - self._rate, self._costs.drain_s if full and division is not None else 0.0)
+        if self._learner is not None:
+            self._learner.watch(claims.held_cpus, cpus, np.maximum(self._until_s, now_s))
         self._moves += int(np.count_nonzero(cpus != claims.held_cpus))
         claims.held_cpus = cpus
         self._rate = rate
@@ -323,6 +336,16 @@ class _Engine:
         self._held = float(self._machines.total_gpus - self._queue.rooms.free_gpus)
         self._granted = float(_total(cpus))
         self._record()
+
+    def _divided(self, claims: Claims, division: DivisionConfig) -> FloatArray:
+        """The division by what is known of the jobs' curves."""
+        capacity = self._machines.total_cpus
+        if self._learner is None:
+            return divide(claims, capacity, self._clock.now_s, division)
+        self._learner.observe(self._clock.now_s, claims, self._rate)
+        believed = self._learner.believed(claims)
+        amounts = divide(believed, capacity, self._clock.now_s, division)
+        return whole_cpus(amounts, believed, capacity).astype(np.float64)
 
     def _owe(self, change: FloatArray, drain_s: float) -> None:
         """Books that the CPUs that are gained make nothing while their workers start.

@@ -24,6 +24,8 @@ class SimPolicy:
     division: DivisionConfig | None = None
     known: bool = False
     """Whether durations are known."""
+    learned: bool = False
+    """Whether curves are unknown: they are learned from the jobs' queues, as on a cluster, and CPUs are whole."""
     reviews: bool = False
     """Whether the division changes with time alone."""
     gangs: GangConfig = field(default_factory=GangConfig)

@@ -18,7 +18,8 @@ from ray.exceptions import RayError
 from stoker.backends.ray.allocator.actor import Allocator
 from stoker.backends.ray.allocator.settings import AllocatorConfig
 from stoker.backends.ray.joining import NAMESPACE
-from stoker.scale.cluster import GrantOrder, JobReport
+from stoker.backends.remote.brokering import SeenQueue
+from stoker.scale.cluster import GrantOrder, JobReport, QueueWindow
 
 NAME = "allocator"
 _ANSWER_S = 5.0
@@ -57,6 +58,8 @@ class AllocatorClient:
         self._found: Future[Any] | None = None
         self._handle: Any = None
         self._answer: Any = None
+        self.sent = False
+        """Whether the last report was sent: while another is on its way, none is."""
         self._sent_s = self._failed_s = float("-inf")
 
     def exchange(self, report: JobReport) -> tuple[GrantOrder, ...] | None:
@@ -64,10 +67,11 @@ class AllocatorClient:
 
         What an answer allows and is not held after :data:`_ANSWER_S` without another one must not be taken any more.
         """
-        orders = self._received()
+        orders, self.sent = self._received(), False
         if self._answer is None and self._is_found():
             self._sent_s = time.monotonic()
             self._answer = self._handle.report.remote(report)
+            self.sent = True
         return orders
 
     def leave(self) -> None:
@@ -110,6 +114,14 @@ class AllocatorClient:
         return self._handle is not None
 
 
+def window_of(queue: SeenQueue) -> QueueWindow:
+    """What a crew's queue showed, as the allocator learns curves from it: a worker is a CPU."""
+    return QueueWindow(
+        cpus=queue.near + queue.away, samples_per_s=queue.batches_per_s, starved_frac=queue.starved_frac,
+        blocked_frac=queue.blocked_frac, computing_frac=queue.computing_frac,
+    )  # fmt: skip
+
+
 class GrantedCpus:
     """The CPUs that the allocator gives a job, as its broker takes them.
 
@@ -124,9 +136,17 @@ class GrantedCpus:
         self._began_s = time.monotonic()
         self._heard_s = float("-inf")
         self._granted: dict[str, int] = {}
+        self._own_cpus = 0
+        self._window: QueueWindow | None = None
+        """One that was not sent yet."""
 
     def ask(
-        self, wanted: int, held: Mapping[str, int], homes: Sequence[str], refused: Collection[str]
+        self,
+        wanted: int,
+        held: Mapping[str, int],
+        homes: Sequence[str],
+        refused: Collection[str],
+        queue: SeenQueue | None = None,
     ) -> Mapping[str, int] | None:
         """CPUs by node that the job may have; None without an allocator: then it scales alone.
 
@@ -135,16 +155,22 @@ class GrantedCpus:
             held: that it has, by node.
             homes: nodes of its training workers.
             refused: nodes that cannot serve it.
+            queue: what its queue showed, if that is new.
         """
+        if queue is not None:
+            self._own_cpus, self._window = queue.near, window_of(queue)
         now_s = time.monotonic()
         age_s = now_s - self._began_s
         # An upper bound of the work done, and the same for all jobs.
         orders = self._client.exchange(
             JobReport(
                 job=self._client.job, user=self._user, wanted=wanted, held=dict(held), homes=tuple(homes),
-                refused=tuple(sorted(refused)), age_s=age_s, progress_s=age_s,
+                refused=tuple(sorted(refused)), age_s=age_s, progress_s=age_s, own_cpus=self._own_cpus,
+                window=self._window,
             )
         )  # fmt: skip
+        if self._client.sent:
+            self._window = None
         if orders is not None:
             self._heard_s = now_s
             self._granted = {order.node: order.cpus for order in orders if order.cpus}

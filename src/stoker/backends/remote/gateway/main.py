@@ -154,6 +154,8 @@ class GatewayLoop:
                 worker = party.workers.get(pickle.loads(frame.body))
                 if worker is not None:
                     worker.link.send(RemoteKind.END, messages.pack_number(worker.name))
+            elif frame.kind is MessageKind.QUEUE:
+                party.queue, party.queues = pickle.loads(frame.body), party.queues + 1
         if party.ship is not None:
             self._read_ship(party, party.ship)
         for worker in list(party.workers.values()):
@@ -443,10 +445,13 @@ class GatewayLoop:
 
     def _look_at_broker(self, broker: BrokerProcess, now_s: float) -> None:
         """Says how many workers are wanted, and follows what was granted and taken back."""
-        wanted = max((wanted_of(party, self._settings.workers) for party in self._parties), default=0)
+        most = max(self._parties, key=lambda party: wanted_of(party, self._settings.workers), default=None)
+        wanted = wanted_of(most, self._settings.workers) if most is not None else 0
+        queue, queues = (most.queue, most.queues) if most is not None else (None, 0)
         refused = set[str]().union(*(party.refused for party in self._parties))
         links = self._meter.look(now_s, [*self._links(), *self._idle])
-        broker.look(now_s, Wanted(workers=wanted, refused=tuple(sorted(refused)), links=links))
+        told = Wanted(workers=wanted, refused=tuple(sorted(refused)), links=links, queue=queue, queues=queues)
+        broker.look(now_s, told)
         gone, texts = broker.hear(now_s)
         for text in texts:
             for party in self._parties:

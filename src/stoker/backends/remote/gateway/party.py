@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from stoker.backends.remote.brokering import SeenQueue
 from stoker.backends.remote.gateway.link import Link
 from stoker.core.errors import WireError
 from stoker.feed.transport.messages import (
@@ -163,6 +164,9 @@ class Party:
         """Hosts at which an item has raised."""
         self.workers: dict[int, AwayWorker] = {}
         self.told: tuple[int, str] = 0, ""
+        self.queue: SeenQueue | None = None
+        """What its queue showed last."""
+        self.queues = 0
         self._rings: dict[int, tuple[mmap.mmap, int]] = {}
 
     @property
