@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stoker.backends.ray.observing import SeenCluster, SeenGrant, SeenLink, SeenNode
+from stoker.cli.cluster.controls import change_of, main, sentence
 from stoker.cli.cluster.status import render
+from stoker.cli.cluster.up import _parser
+from stoker.core.errors import ConfigError
+from stoker.scale.cluster.controls import ClusterControls
 
 
 def test_nodes_with_those_who_hold_their_cpus_and_what_comes_from_there() -> None:
@@ -19,3 +25,30 @@ def test_nodes_with_those_who_hold_their_cpus_and_what_comes_from_there() -> Non
         "b 10.0.0.2 4 of 4 CPUs free, leaves soon",
         "1 job with data workers; 1 CPU waited for",
     ]
+
+
+def test_what_was_chosen_is_shown() -> None:
+    words = ["--objective", "fair", "--grace", "10s", "--quota", "ann=16", "--quota", "bob=8", "--weight", "ann=1.5"]
+    controls = change_of(_parser().parse_args(words)).of(ClusterControls())
+    assert sentence(controls) == "CPUs are divided by fair; grace 10.0 s; quota ann 16, bob 8; weight ann 1.5"
+    assert sentence(change_of(_parser().parse_args(["--quota", "bob=none"])).of(controls)).endswith(
+        "quota ann 16; weight ann 1.5"
+    )
+    lines = render("10.0.0.1:6379", SeenCluster(nodes=[], grants=[], links=[], controls=controls))
+    assert lines[-1] == sentence(controls)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--quota", "16"], "`--quota` must be USER= and a whole number of CPUs"),
+        (["--quota", "ann=-1"], "`quotas` must not be negative, got -1 for `ann`"),
+        (["--weight", "ann=0"], "`weights` must be positive"),
+        (["--objective", "first-come"], "`--objective` must be one of jct, throughput, fair"),
+        (["--grace", "soon"], "`--grace` must be a positive time"),
+    ],
+)
+def test_a_wrong_choice_is_named(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match="stoker cluster set") as caught:
+        main(words)
+    assert said in str(caught.value)

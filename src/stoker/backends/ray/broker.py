@@ -20,6 +20,7 @@ import msgspec
 
 from stoker.backends.parents import die_with, set_name
 from stoker.backends.ray import joining
+from stoker.backends.ray.allocator.launch import JOB_ENV, JobOwner
 from stoker.backends.ray.grants import FreeNode, grants_alone
 from stoker.backends.ray.own_cluster import OwnCluster
 from stoker.backends.remote.brokering import BrokerSettings, Hosts, KnownHost, Lines, LinkUse, Wanted
@@ -67,7 +68,9 @@ class Broker:
         from stoker.backends.ray.nodes import NodeCpus
 
         # A cluster of this run alone has no other jobs to share with.
-        self._granted = GrantedCpus(f"{settings.job}@{os.uname().nodename}", getpass.getuser()) if own is None else None
+        whose = owner_of(os.environ)
+        job = f"{settings.job}@{os.uname().nodename}"
+        self._granted = GrantedCpus(job, whose.user, whose.priority) if own is None else None
         self._lines = lines
         self._own = own
         self._certificate = certificate
@@ -185,6 +188,15 @@ class Broker:
                 address = self._nodes[node_id].address
                 self._hosts[node_id] = NodeHost(node_id, address, self._certificate, cpus)
         return texts
+
+
+def owner_of(environ: Mapping[str, str]) -> JobOwner:
+    """Whose a job is: as at its submission, else who runs it."""
+    try:
+        found = msgspec.json.decode(environ.get(JOB_ENV, "{}"), type=JobOwner)
+    except msgspec.MsgspecError:
+        found = JobOwner()
+    return found if found.user else JobOwner(user=getpass.getuser(), priority=found.priority)
 
 
 def known_hosts(

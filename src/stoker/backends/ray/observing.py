@@ -10,7 +10,11 @@ from typing import Any
 
 import msgspec
 
+from stoker.backends.ray.joining import NAMESPACE
+from stoker.scale.cluster.controls import ClusterControls
+
 _KV_NAMESPACE = b"stoker"
+_CONTROLS = b"controls"
 GRANT_PREFIX = "stoker"
 """First word of the names of placement groups that are grants: ``stoker:job:number``."""
 
@@ -52,6 +56,7 @@ class SeenCluster(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[SeenNode]
     grants: list[SeenGrant]
     links: list[SeenLink]
+    controls: ClusterControls = ClusterControls()
 
 
 def observe() -> SeenCluster:
@@ -62,7 +67,25 @@ def observe() -> SeenCluster:
     grants = grants_of(placement_group_table(), nodes)
     # What jobs have left there is of no interest once they hold nothing.
     links = [link for job in sorted({grant.job for grant in grants}) for link in _links_of(job)]
-    return SeenCluster(nodes=nodes, grants=grants, links=links)
+    return SeenCluster(nodes=nodes, grants=grants, links=links, controls=load_controls(NAMESPACE))
+
+
+def load_controls(namespace: str) -> ClusterControls:
+    """What people have chosen for an allocator; kept in the cluster's head, which lives as long as the cluster."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    noted = _internal_kv_get(_CONTROLS, namespace=namespace.encode())
+    try:
+        return msgspec.json.decode(noted, type=ClusterControls) if noted else ClusterControls()
+    except msgspec.MsgspecError:  # of another version
+        return ClusterControls()
+
+
+def save_controls(namespace: str, controls: ClusterControls) -> None:
+    """Notes it, for the next allocator and for :func:`observe`."""
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    _internal_kv_put(_CONTROLS, msgspec.json.encode(controls), overwrite=True, namespace=namespace.encode())
 
 
 def publish(job: str, links: list[SeenLink]) -> None:

@@ -9,6 +9,7 @@ from stoker.cli.groups import Subcommand, choose
 COMMANDS = (
     Subcommand("up", "up", "start a Ray cluster on this machine"),
     Subcommand("status", "status", "show nodes, and the CPUs that jobs hold there"),
+    Subcommand("set", "controls", "change by what its CPUs are divided among jobs"),
     Subcommand("down", "down", "end the Ray cluster that was started here"),
     Subcommand("doctor", "doctor", "look what keeps a Ray cluster from being used"),
     Subcommand("host", "host", "lend this machine's processors to programs elsewhere, without Ray"),

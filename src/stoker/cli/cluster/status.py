@@ -9,8 +9,10 @@ import msgspec
 from stoker.backends.ray import joining
 from stoker.backends.ray.observing import SeenCluster, observe
 from stoker.cli.arguments import INSECURE, Parser
+from stoker.cli.cluster.controls import sentence
 from stoker.cli.output import print_json
 from stoker.core.units import format_count
+from stoker.scale.cluster.controls import ClusterControls
 
 
 def main(argv: list[str]) -> int:
@@ -52,6 +54,8 @@ def render(address: str, cluster: SeenCluster) -> list[str]:
     if jobs:
         unmet = f"; {format_count(waiting, 'CPU')} waited for" if waiting else ""
         lines.append(f"{format_count(len(jobs), 'job')} with data workers{unmet}")
+    if cluster.controls != ClusterControls():
+        lines.append(sentence(cluster.controls))
     return lines
 
 

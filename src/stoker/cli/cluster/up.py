@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from stoker.backends.ray import clusters
+from stoker.backends.ray import clusters, joining
 from stoker.cli.arguments import Parser, whole
+from stoker.cli.cluster.controls import add_options, change_of, put, sentence
 from stoker.core.units import format_bytes, parse_bytes
 
 _EPILOG = """\
@@ -31,9 +32,14 @@ def main(argv: list[str]) -> int:
         gpus=arguments.gpus,
         object_store_bytes=arguments.object_store,
     )
+    change = change_of(arguments)
     record = clusters.up(clusters.state_folder(), arguments.nodes, shape)
     nodes = "1 node" if arguments.nodes == 1 else f"{arguments.nodes} nodes"
     print(f"a cluster of {nodes} is up at {record.address}; its token is in {record.token_file}")
+    if not change.is_empty:
+        token, source = record.token_file, "the cluster that was started"
+        joining.connect(joining.RayTarget(address=record.address, source=source, token_file=token))
+        print(sentence(put(change)))
     print("here:       stoker run --backend ray train.py")
     print(f"elsewhere:  RAY_ADDRESS={record.address} RAY_AUTH_TOKEN_PATH=… with a copy of the token, mode 600")
     return 0
@@ -68,4 +74,5 @@ def _parser() -> Parser:
         "--object-store", type=_size, default="128MiB", metavar="SIZE",
         help="memory of each node's object store, for programs of Ray's own (default: 128MiB)",
     )  # fmt: skip
+    add_options(made)
     return made

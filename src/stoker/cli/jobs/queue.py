@@ -7,13 +7,17 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from stoker.backends.ray.allocator.launch import JobRecord
 from stoker.backends.ray.observing import SeenNode
 from stoker.cli.arguments import INSECURE, Parser
+from stoker.cli.cluster.controls import sentence
 from stoker.cli.jobs.joined import joined
 from stoker.cli.output import print_json
 from stoker.core.texts import escaped
 from stoker.core.units import format_seconds
+from stoker.scale.cluster.controls import ControlChange
 
 _RECENT = 5
 """Ended jobs that are shown without `--all`."""
@@ -29,15 +33,15 @@ def main(argv: list[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     jobs = joined(insecure=arguments.insecure)
-    records, nodes = jobs.records(), jobs.nodes()
+    records, nodes, controls = jobs.records(), jobs.nodes(), jobs.control(ControlChange())
     rows = [row_of(record, nodes, time.time()) for record in records]
     if not arguments.all:
         ended = [row["job"] for row in rows if row["ended"]][:-_RECENT]
         rows = [row for row in rows if row["job"] not in ended]
     if arguments.json:
-        print_json({"policy": jobs.discipline(), "jobs": rows})
+        print_json({"policy": jobs.discipline(), "controls": msgspec.to_builtins(controls), "jobs": rows})
     else:
-        print("\n".join(render(rows)))
+        print("\n".join([*render(rows), sentence(controls)]))
     return 0
 
 

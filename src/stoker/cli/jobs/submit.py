@@ -52,7 +52,8 @@ def main(argv: list[str]) -> int:
     if "help" in chosen:
         print(help_text())
         return 0
-    program, asked = _program(words), _asked(chosen, words)
+    asked = _asked(chosen, words)
+    program = _program(words, asked)
     policy = _policy(chosen["policy"]) if "policy" in chosen else None
     jobs = joined(insecure="insecure" in chosen)
     number = jobs.submit(asked, program, policy)
@@ -78,7 +79,7 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def _program(words: list[str]) -> SubmittedProgram:
+def _program(words: list[str], asked: Submission) -> SubmittedProgram:
     check_program(words, _COMMAND)
     first = words[0]
     if Path(first).name.startswith("python"):
@@ -89,7 +90,7 @@ def _program(words: list[str]) -> SubmittedProgram:
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     return SubmittedProgram(
         python=sys.executable, words=tuple(words), folder=folder, environ=dict(os.environ),
-        log_folder=f"{folder}/stoker-jobs/{stamp}",
+        log_folder=f"{folder}/stoker-jobs/{stamp}", user=asked.user, priority=asked.priority,
     )  # fmt: skip
 
 

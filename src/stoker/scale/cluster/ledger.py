@@ -82,6 +82,10 @@ class LedgerConfig:
     division: DivisionConfig = field(default_factory=DivisionConfig)
     quotas: Mapping[str, int] = field(default_factory=dict[str, int])
     """CPUs by user."""
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    """By user; times that of the job."""
+    priorities: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By user; added to that of the job."""
     lease_s: float = 10.0
     """A job that is silent for so long has gone. Hosts end themselves as long after their job's last word."""
     grace_s: float = 30.0
@@ -141,6 +145,12 @@ class GrantLedger:
         """CPUs of nodes that others have, and until when that is believed."""
         self._reasons: dict[tuple[str, str], tuple[str, float]] = {}
         self._planned_s = -math.inf
+
+    def configure(self, config: LedgerConfig) -> None:
+        """Changes how CPUs are divided, from the next plan on; what jobs hold stays theirs until then."""
+        if config != self.config:
+            self.config = config
+            self._planned_s = -math.inf
 
     def set_nodes(self, nodes: Iterable[ClusterNode]) -> None:
         """Takes in the nodes that the cluster has now; ``cpus`` are those that data workers may have."""
@@ -280,7 +290,9 @@ class GrantLedger:
         report = job.report
         return ClusterJob(
             name=name, curve=curve, gpus=report.gpus, homes=tuple(home for home in report.homes if home in self._nodes),
-            share_cpus=self._share(report), user=report.user, weight=report.weight, priority=report.priority,
+            share_cpus=self._share(report), user=report.user,
+            weight=report.weight * self.config.weights.get(report.user, 1.0),
+            priority=report.priority + self.config.priorities.get(report.user, 0),
             movable=report.movable, arrived_s=job.began_s, started_s=job.began_s, progress_s=report.progress_s,
             left_s=report.left_s,
         )  # fmt: skip

@@ -22,6 +22,7 @@ from stoker.backends.ray.allocator.jobs import Jobs
 from stoker.backends.ray.allocator.launch import SubmittedProgram
 from stoker.backends.ray.allocator.settings import AllocatorConfig
 from stoker.scale.cluster import GangConfig, JobReport, LedgerConfig, QueueWindow
+from stoker.scale.cluster.controls import ControlChange
 from stoker.scale.cluster.submissions import Submission
 for line in sys.stdin:
     source = json.loads(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import signal
 import subprocess
@@ -11,10 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from stoker.backends.ray.allocator.launch import Rendezvous, SubmittedProgram, command_of, environment_of
+from stoker.backends.ray.allocator.launch import JOB_ENV, Rendezvous, SubmittedProgram, command_of, environment_of
 from stoker.backends.ray.allocator.supervisor import COULD_NOT_START
+from stoker.backends.ray.broker import owner_of
 from stoker.backends.ray.clusters import MARK_ENV
 from stoker.scale.cluster.submissions import NodeSeat
 
@@ -138,3 +141,10 @@ class TestSupervisor:
             assert process.stdout is not None
             assert b"must be there and usable on this node" in process.stdout.readline()
             assert process.wait(10) == COULD_NOT_START
+
+
+def test_a_brokers_job_is_whose_it_was_submitted_for() -> None:
+    program = msgspec.structs.replace(PROGRAM, user="ann", priority=2)
+    whose = owner_of(environment_of(program, {}, "head:6379"))
+    assert (whose.user, whose.priority) == ("ann", 2)
+    assert owner_of({JOB_ENV: "?"}).user == getpass.getuser()

@@ -120,6 +120,8 @@ def broker(name, need, user):
 
     until(lambda: [sum(each.values()) for each in held()] == [3, 5])
     before = held()
+    # What people chose is kept, too: these quotas are what both have.
+    assert driver("jobs.control(ControlChange(quotas={'ann': 3, 'bob': 5}, objective='fair'))")["grace_s"] is None
     pid = driver("jobs._ask('pid')")
     os.kill(pid, signal.SIGKILL)
 
@@ -130,6 +132,7 @@ def broker(name, need, user):
 
     until(known)
     assert driver("jobs._ask('pid')") != pid
+    assert driver("jobs.control(ControlChange(quotas={'ann': None, 'bob': None}))")["objective"] == "fair"
     for _ in range(20):
         assert held() == before
         time.sleep(0.1)
@@ -197,8 +200,12 @@ def test_two_users_submit_by_commands(gpu_cluster: dict[str, str], queue: Queue)
     assert status == 0
     assert all(f"rank {rank} of 2\n" in out for rank in range(2))
     queue.wait(other, "done", "failed")
+    status, out, err = stoker("cluster", "set", "--priority", "ann=1")
+    assert (status, err) == (0, "")
+    assert "priority ann 1" in out
     status, out, _ = stoker("queue", "--json")
     rows = {row["job"]: row for row in json.loads(out)["jobs"]}
+    assert json.loads(out)["controls"]["priorities"] == {"ann": 1}
     assert (rows[number]["user"], rows[number]["state"]) == ("ann", "done")
     assert (rows[other]["user"], rows[other]["state"], rows[other]["attempts"]) == ("bob", "done", 1)
 

@@ -21,8 +21,9 @@ from stoker.backends.ray.allocator.gangs import RayGang
 from stoker.backends.ray.allocator.launch import JobRecord, LogPlace, SubmittedProgram, log_path
 from stoker.backends.ray.allocator.settings import AllocatorConfig
 from stoker.backends.ray.allocator.store import JobStore
-from stoker.backends.ray.observing import SeenNode, observe_nodes
+from stoker.backends.ray.observing import SeenNode, load_controls, observe_nodes, save_controls
 from stoker.scale.cluster import ClusterNode, GrantLedger, GrantOrder, JobReport
+from stoker.scale.cluster.controls import ClusterControls, ControlChange
 from stoker.scale.cluster.gangs import Discipline
 from stoker.scale.cluster.submissions import Start, Stop, Submission, Submissions
 
@@ -48,7 +49,8 @@ class Allocator:
         gangs = replace(config.gangs, discipline=self._store.discipline() or config.gangs.discipline)
         self._submissions = Submissions(gangs, [record.job for record in records.values()])
         settle_s = 0.0 if self._store.is_first() else config.ledger.lease_s
-        self._ledger = GrantLedger(config.ledger, settle_until_s=time.monotonic() + settle_s)
+        self._controls = load_controls(namespace)
+        self._ledger = GrantLedger(self._controls.applied(config.ledger), settle_until_s=time.monotonic() + settle_s)
         self._gangs: dict[tuple[int, int], RayGang] = {}
         self._nodes: dict[str, SeenNode] = {}
         self._looked_s = -math.inf
@@ -82,6 +84,14 @@ class Allocator:
         with self._lock:
             self._submissions.choose(discipline, time.time())
             self._store.choose(discipline)
+
+    def control(self, change: ControlChange) -> ClusterControls:
+        """Changes by what CPUs are divided; returns what holds then. Raises ``ValueError`` for an invalid value."""
+        with self._lock:
+            self._controls = change.of(self._controls)
+            save_controls(self._namespace, self._controls)
+            self._ledger.configure(self._controls.applied(self._config.ledger))
+            return self._controls
 
     def submit(self, asked: Submission, program: SubmittedProgram) -> int:
         """Adds a job to the queue; returns its number, also where its answer was lost and it is called again.
@@ -217,6 +227,12 @@ def _without_environment(record: JobRecord) -> JobRecord:
         job=record.job,
         logs=record.logs,
         program=SubmittedProgram(
-            python=program.python, words=program.words, folder=program.folder, environ={}, log_folder=program.log_folder
+            python=program.python,
+            words=program.words,
+            folder=program.folder,
+            environ={},
+            log_folder=program.log_folder,
+            user=program.user,
+            priority=program.priority,
         ),
     )

@@ -128,11 +128,12 @@ class GrantedCpus:
     Args:
         job: name that no other job of the cluster has.
         user: whose it is.
+        priority: its class.
     """
 
-    def __init__(self, job: str, user: str) -> None:
+    def __init__(self, job: str, user: str, priority: int = 0) -> None:
         self._client = AllocatorClient(job)
-        self._user = user
+        self._user, self._priority = user, priority
         self._began_s = time.monotonic()
         self._heard_s = float("-inf")
         self._granted: dict[str, int] = {}
@@ -164,7 +165,8 @@ class GrantedCpus:
         # An upper bound of the work done, and the same for all jobs.
         orders = self._client.exchange(
             JobReport(
-                job=self._client.job, user=self._user, wanted=wanted, held=dict(held), homes=tuple(homes),
+                job=self._client.job, user=self._user, priority=self._priority, wanted=wanted,
+                held=dict(held), homes=tuple(homes),
                 refused=tuple(sorted(refused)), age_s=age_s, progress_s=age_s, own_cpus=self._own_cpus,
                 window=self._window,
             )

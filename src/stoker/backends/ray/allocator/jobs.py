@@ -21,6 +21,7 @@ from stoker.backends.ray.allocator.launch import JobRecord, LogPlace, SubmittedP
 from stoker.backends.ray.allocator.runner import read_log
 from stoker.backends.ray.observing import SeenNode
 from stoker.core.errors import ClusterStartError, ConfigError
+from stoker.scale.cluster.controls import ClusterControls, ControlChange
 from stoker.scale.cluster.gangs import Discipline
 from stoker.scale.cluster.submissions import Submission
 
@@ -38,6 +39,10 @@ class Jobs:
     def discipline(self) -> Discipline:
         """The order of the queue."""
         return self._ask("discipline")
+
+    def control(self, change: ControlChange) -> ClusterControls:
+        """Changes by what CPUs are divided; one that names nothing asks. Returns what holds then."""
+        return self._ask("control", change)
 
     def submit(self, asked: Submission, program: SubmittedProgram, discipline: Discipline | None = None) -> int:
         """Adds a job; returns its number.

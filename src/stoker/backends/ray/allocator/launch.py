@@ -15,6 +15,8 @@ from stoker.scale.cluster.submissions import NodeSeat, SubmittedJob
 
 PROGRAM_EXIT_S = 30.0
 """Time between SIGTERM and SIGKILL: a program writes its checkpoint in it."""
+JOB_ENV = "_RAY_JOB_BY_STOKER"
+"""Tells the brokers of a submitted job whose it is (:class:`JobOwner`). No `STOKER_` variable: those are settings."""
 _KEPT_OF_NODE = (
     "RAY_AUTH_MODE",
     "RAY_AUTH_TOKEN",
@@ -23,6 +25,13 @@ _KEPT_OF_NODE = (
     "CUDA_VISIBLE_DEVICES",
 )
 """Variables that a job takes from its node: how to join the cluster, the mark of `stoker cluster down`, its GPUs."""
+
+
+class JobOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose data workers a job's are, and before whose they go."""
+
+    user: str = ""
+    priority: int = 0
 
 
 class SubmittedProgram(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +44,9 @@ class SubmittedProgram(msgspec.Struct, frozen=True, kw_only=True):
     """Working folder."""
     environ: dict[str, str]
     log_folder: str
+    user: str = ""
+    """Whose it is, which is not the account that it runs under."""
+    priority: int = 0
 
 
 class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +107,10 @@ def environment_of(program: SubmittedProgram, node: Mapping[str, str], address: 
     kept = {name: value for name, value in program.environ.items() if not name.startswith("RAY_")}
     kept.pop("CUDA_VISIBLE_DEVICES", None)
     own = {name: node[name] for name in _KEPT_OF_NODE if name in node}
-    return kept | own | {"RAY_ADDRESS": address}
+    whose = JobOwner(user=program.user, priority=program.priority)
+    return (
+        kept | own | {"RAY_ADDRESS": address} | ({JOB_ENV: msgspec.json.encode(whose).decode()} if whose.user else {})
+    )
 
 
 def log_path(program: SubmittedProgram, attempt: int, rank: int) -> str:
