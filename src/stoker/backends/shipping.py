@@ -24,6 +24,7 @@ from stoker.core.units import format_bytes
 from stoker.feed.fetch import create_fetcher
 from stoker.feed.program import Iteration, Program, WorkItem
 from stoker.feed.purity.objects import is_library
+from stoker.feed.purity.tiers import state_fingerprint
 from stoker.feed.transport.pack import digest
 
 _MOST_BESIDE = 200
@@ -48,6 +49,8 @@ class Parcel(msgspec.Struct, frozen=True):
     """Versions of the installed packages that the program has imported."""
     folder: str
     """The program's working directory."""
+    state: bytes
+    """Fingerprint of what the program depends on outside of it: after a change there it is another program."""
 
 
 def ship(program: Program, sample: bytes, fd: int) -> NoReturn:
@@ -99,7 +102,14 @@ def pack_parcel(program: Program) -> bytes:
 
     modules = _own_modules()
     pickled = cloudpickle.dumps(program, protocol=5)
-    return msgspec.msgpack.encode(Parcel(pickled, modules, _versions(), os.getcwd()))
+    return msgspec.msgpack.encode(Parcel(pickled, modules, _versions(), os.getcwd(), _state(program)))
+
+
+def _state(program: Program) -> bytes:
+    try:
+        return state_fingerprint(program)
+    except Exception:  # a walk over the user's objects; what is pickled is compared in any case
+        return b""
 
 
 def _own_modules() -> list[Module]:

@@ -92,6 +92,8 @@ class _Walk:
     max_bytes: int
     draws: bool
     """Whether the state of a random generator is part of the fingerprint."""
+    across: bool
+    """Whether it is compared with that of another process, where objects have other addresses."""
     state: Any = field(default_factory=lambda: blake2b(digest_size=16))
     contents: list[npt.NDArray[np.uint8]] = field(default_factory=list[npt.NDArray[np.uint8]])
     seen: dict[int, int] = field(default_factory=dict[int, int])
@@ -111,6 +113,7 @@ def survey(
     max_bytes: int = 32 << 20,
     known: bytes = b"",
     draws: bool = True,
+    across: bool = False,
 ) -> Survey:
     """Walks from named roots.
 
@@ -120,8 +123,10 @@ def survey(
         max_bytes: array bytes hashed before it gives up.
         known: an earlier fingerprint. If the outline already differs, arrays are not read: the answer is clear.
         draws: whether drawing from a random generator that the walk finds changes the fingerprint.
+        across: whether the fingerprint is compared with that of another process: code and library objects then count
+            by their contents and names. Most programs' are equal there; one that differs says nothing.
     """
-    walk = _Walk(max_objects, max_bytes, draws)
+    walk = _Walk(max_objects, max_bytes, draws, across)
     for name, root in roots:
         walk.state.update(name.encode())
         _visit(walk, root, name)
@@ -240,7 +245,8 @@ def _builtin(walk: _Walk, function: Any, path: str) -> Iterable[tuple[Any, str]]
 
 
 def _named(walk: _Walk, obj: Any, _path: str) -> Iterable[tuple[Any, str]]:
-    walk.state.update(f"{getattr(obj, '__module__', '')}.{getattr(obj, '__name__', '')};{id(obj)}".encode())
+    which = 0 if walk.across else id(obj)
+    walk.state.update(f"{getattr(obj, '__module__', '')}.{getattr(obj, '__name__', '')};{which}".encode())
     return ()
 
 
@@ -366,10 +372,14 @@ def _is_flat(items: list[Any] | tuple[Any, ...]) -> bool:
     return all(type(item) is tuple for item in items) and all(type(v) in _PLAIN for item in items for v in item)
 
 
-def _function(_walk: _Walk, function: types.FunctionType, path: str) -> Iterable[tuple[Any, str]]:
+def _function(walk: _Walk, function: types.FunctionType, path: str) -> Iterable[tuple[Any, str]]:
     code = function.__code__
     name = function.__qualname__
-    children: list[tuple[Any, str]] = [(id(code), path), (function.__defaults__, name), (function.__kwdefaults__, name)]
+    children: list[tuple[Any, str]] = [
+        (_contents(code) if walk.across else id(code), path),
+        (function.__defaults__, name),
+        (function.__kwdefaults__, name),
+    ]
     for cell, variable in zip(function.__closure__ or (), code.co_freevars, strict=True):
         try:
             children.append((cell.cell_contents, f"{name}'s {variable}"))
@@ -378,6 +388,17 @@ def _function(_walk: _Walk, function: types.FunctionType, path: str) -> Iterable
     if not is_library(code.co_filename):
         children += [(value, variable) for variable, value in _named_globals(function, code)]
     return children
+
+
+def _contents(code: types.CodeType) -> str:
+    """What code does, without addresses: `marshal` writes equal code in more than one way."""
+    constants = [
+        _contents(constant) if isinstance(constant, types.CodeType)
+        else str(sorted(map(repr, constant))) if isinstance(constant, frozenset)
+        else repr(constant)
+        for constant in code.co_consts
+    ]  # fmt: skip
+    return repr((code.co_qualname, code.co_code, code.co_names, constants))
 
 
 def _named_globals(function: types.FunctionType, code: types.CodeType) -> list[tuple[str, Any]]:

@@ -143,6 +143,21 @@ def reuse_fingerprint(program: Program, known: bytes = b"") -> bytes | None:
     return None if found is None else found + repr(ambient_state()).encode()
 
 
+def state_fingerprint(program: Program) -> bytes:
+    """What items depend on and a pickle of the program does not hold: the state of the modules that it refers to.
+
+    Equal in the processes of a run's ranks for most programs; another one after a change, such as a function or an
+    attribute of a class that is replaced. Of a dataset that is too large to walk, that of its code alone.
+    """
+    code: list[tuple[str, Any]] = [
+        ("dataset", type(program.dataset)),
+        ("collate_fn", program.collate_fn),
+        ("worker_init_fn", program.worker_init_fn),
+    ]
+    whole = survey(roots_of(program), across=True).fingerprint
+    return whole or survey(code, across=True).fingerprint or b""
+
+
 def ambient_state() -> tuple[object, ...]:
     """Settings of the process and the thread, which code may depend on without referring to them."""
     variables = tuple((variable.name, id(value)) for variable, value in contextvars.copy_context().items())
