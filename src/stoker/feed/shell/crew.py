@@ -35,8 +35,6 @@ from stoker.feed.transport.slots import Ring
 
 _REFUSED_S = 1.0
 """After a failed start, no worker is requested for this long."""
-LEFT = "exited with status 0"
-"""Cause of a departure: the worker exited by itself."""
 _WITH_TEMPLATE = "its template process died"
 MAX_WORKERS = 256
 """Rows of a crew's board; an upper bound for any policy."""
@@ -196,7 +194,10 @@ class Crew:
 
     def spawn_away(self, worker_id: int) -> WorkerHandle | None:
         """Starts a worker on another machine; None if there can't be one now."""
-        if self._gateway is None or not self.away_room or not self._free_rows:
+        if self._gateway is None or not self._free_rows:
+            return None
+        # Those that are ending still have their places there.
+        if sum(member.away for member in self.members.values()) >= self.away_room:
             return None
         identity = self._next_identity(worker_id)
         try:

@@ -23,8 +23,8 @@ from stoker.feed.order.sampling import Order
 from stoker.feed.program import Iteration, Program, Tier, WorkItem
 from stoker.feed.purity.probe import Evidence
 from stoker.feed.scaling import Decision, ScalingPolicy
-from stoker.feed.shell.crew import LEFT, Crew, Message
-from stoker.feed.shell.gateway import HostLoss, Said
+from stoker.feed.shell.crew import Crew, Message
+from stoker.feed.shell.gateway import LEFT, HostLoss, Said
 from stoker.feed.shell.memory import MemoryWatch
 from stoker.feed.shell.outcome import FailedItem, IterationEnd
 from stoker.feed.shell.oversight import COUNTING, Limits, Oversight

@@ -14,6 +14,9 @@ from stoker.feed.scaling import Observation
 from stoker.feed.transport.board import Departure, Whereabouts
 from stoker.feed.transport.messages import Channel
 
+LEFT = "exited with status 0"
+"""Cause of the end of a worker that ended by itself, with nothing to answer for."""
+
 
 class Gone(NamedTuple):
     """A worker on another machine has ended, and writes to no slot."""
@@ -28,12 +31,21 @@ class Gone(NamedTuple):
     stack: str = ""
     blames: bool = False
     """Whether its own end was seen, by a machine that goes on: only then may a sample be the cause."""
+    began: bool = True
+    """False for one for which there was no room: nothing is lost."""
 
     def departure(self, *, expected: bool) -> Departure:
         """The same in the words of a crew."""
         where = Whereabouts(self.seq, self.position, 0.0)
         return Departure(
-            self.number, self.pid, expected, self.cause, where, self.stack, place=self.place, blames=self.blames
+            self.number,
+            self.pid,
+            expected or not self.began,
+            self.cause if self.began else LEFT,
+            where,
+            self.stack,
+            place=self.place,
+            blames=self.blames,
         )
 
 
