@@ -47,6 +47,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "remote_secret_file": st.none() | st.just("/secret"),
     "remote_workers": st.none() | st.integers(0, 100),
     "remote_env": st.none() | st.just("DATA_ROOT,HF_HOME"),
+    "remote_pip": st.none() | st.just("--no-index albumentations==1.4"),
     "insecure": st.booleans(),
     "training_workers": st.none() | st.sampled_from(["2", "1:4"]),
     "objective": st.just("rate"),

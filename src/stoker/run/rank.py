@@ -6,6 +6,7 @@ Launchers announce it in the environment (``LOCAL_WORLD_SIZE``). Programs that s
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 from collections.abc import Mapping
@@ -66,6 +67,13 @@ def _can_bind(family: int, address: tuple[object, ...]) -> bool:
     except OSError:
         return False
     return True
+
+
+def name_of_group(environ: Mapping[str, str]) -> str:
+    """A name that the ranks of one program on this host have in common, and no others; empty if they meet in a file."""
+    port = environ.get("MASTER_PORT", "")
+    facts = "|".join((environ.get("MASTER_ADDR", ""), port, environ.get("TORCHELASTIC_RUN_ID", "")))
+    return hashlib.sha256(facts.encode()).hexdigest()[:16] if port else ""
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

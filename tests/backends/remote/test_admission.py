@@ -56,7 +56,7 @@ def test_packages_that_differ_are_named_with_the_line_that_installs_them() -> No
     needed = {"torch": "2.6.0", "pillow": "11.0", "numpy": "2.4"}
     assert why_not_installed(needed, {"torch": "2.5.1", "numpy": "2.4", "pillow": None}) == (
         "has torch 2.5.1 (the program: 2.6.0), pillow not at all (the program: 11.0); "
-        "there: pip install torch==2.6.0 pillow==11.0"
+        "there: pip install torch==2.6.0 pillow==11.0, or for this run: --remote-pip 'torch==2.6.0 pillow==11.0'"
     )
     assert why_not_installed(needed, {**needed, "flask": "3"}) == ""
 
@@ -152,6 +152,7 @@ class TestLive:
         monkeypatch.setattr(shipping, "_versions", lambda: {"torch": "0.1"})
         said = refused(Slow(), first_notice, **host.settings)
         found = f"it has torch {torch.__version__} (the program: 0.1); there: pip install torch==0.1"
+        found += ", or for this run: --remote-pip 'torch==0.1'"
         assert said == f"`{host.address}` gets no data workers: {found}"
 
     def test_other_bytes(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

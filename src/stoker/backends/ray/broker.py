@@ -67,10 +67,11 @@ class Broker:
         from stoker.backends.ray.allocator.client import GrantedCpus
         from stoker.backends.ray.nodes import NodeCpus
 
-        # A cluster of this run alone has no other jobs to share with.
+        # A cluster of this process alone has no other jobs to share with; ranks of a run are jobs to each other.
+        is_shared = own is None or bool(settings.shared)
         whose = owner_of(os.environ)
         job = f"{settings.job}@{os.uname().nodename}"
-        self._granted = GrantedCpus(job, whose.user, whose.priority) if own is None else None
+        self._granted = GrantedCpus(job, whose.user, whose.priority) if is_shared else None
         self._lines = lines
         self._own = own
         self._certificate = certificate
@@ -230,7 +231,7 @@ def main(fd: int, parent_pid: int, settings: str, certificate: str) -> None:
     try:
         target = joining.find()
         if target is None:
-            own = OwnCluster(chosen.cores)
+            own = OwnCluster(chosen.cores, chosen.shared)
             target = own.target
         joining.connect(target, insecure=chosen.insecure)
         Broker(lines, chosen, bytes.fromhex(certificate), own).run()

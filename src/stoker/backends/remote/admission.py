@@ -19,9 +19,9 @@ def this_caller() -> Caller:
     return Caller(__version__, _python(), platform.machine())
 
 
-def this_offer(cores: float, refusal: str = "") -> HostOffer:
-    """The same of a host, with the cores that it lends."""
-    return HostOffer(__version__, _python(), platform.machine(), cores, refusal)
+def this_offer(cores: float, refusal: str = "", loaded: bytes = b"") -> HostOffer:
+    """The same of a host, with the cores that it lends, and the program that it has."""
+    return HostOffer(__version__, _python(), platform.machine(), cores, refusal, loaded)
 
 
 def _python() -> str:
@@ -46,7 +46,7 @@ def why_not_installed(needed: Mapping[str, str], installed: Mapping[str, str | N
         return ""
     found = ", ".join(f"{name} {installed.get(name) or 'not at all'} (the program: {differ[name]})" for name in differ)
     line = " ".join(f"{name}=={version}" for name, version in differ.items())
-    return f"has {found}; there: pip install {line}"
+    return f"has {found}; there: pip install {line}, or for this run: --remote-pip '{line}'"
 
 
 def why_not_same(seq: int, here: bytes, there: bytes) -> str:

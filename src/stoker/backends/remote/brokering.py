@@ -25,6 +25,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a cluster without authentication is taken."""
     cores: int = 1
     """That a cluster which is started for the run has."""
+    shared: str = ""
+    """What the run's ranks on this machine have in common, and no others: they share that cluster."""
 
 
 class LinkUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,11 +7,13 @@ an envelope with that number; only a batch has a separate form, so that its byte
 from __future__ import annotations
 
 import enum
+import hashlib
 import struct
 from typing import TypeVar
 
 import msgspec
 
+from stoker.backends.remote.caching import ShippedCache
 from stoker.core.errors import WireError
 from stoker.feed.transport.messages import (
     MAX_BODY_BYTES,
@@ -69,6 +71,12 @@ class RemoteKind(enum.IntEnum):
     """From a host: a worker has ended (:class:`AwayEnd`)."""
     PONG = 22
     """From a host: the answer to PING (:class:`SentSoFar`)."""
+    PROGRESS = 23
+    """From a host: it gets on with what must be there before it serves (:class:`HostProgress`)."""
+    SEND = 24
+    """From a host: send the announced program."""
+    LOADED = 25
+    """From a host: it has loaded the program; call again, and the process that has it answers."""
 
 
 FRAMING = Framing(
@@ -101,16 +109,36 @@ class HostOffer(msgspec.Struct, frozen=True):
     cores: float
     refusal: str = ""
     """Why it does not serve this caller; empty if it does."""
+    loaded: bytes = b""
+    """Fingerprint of the program that it has loaded; empty for none."""
+
+
+class ProgramSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program's workers are to have on another machine besides the program."""
+
+    environ: dict[str, str] = {}
+    """Variables that they have where it runs."""
+    packages: tuple[str, ...] = ()
+    """That pip installs for them, as pip takes them."""
+    cache: ShippedCache | None = None
+    """Through which they read stores."""
 
 
 class ProgramAhead(msgspec.Struct, frozen=True):
     """PROGRAM: bytes, the sample item that is compared, and the silence after which a worker counts as stuck."""
 
     num_bytes: int
+    fingerprint: bytes
+    """It stands for the program and :attr:`setting`."""
     sample: bytes
     stall_timeout_s: float
-    environ: dict[str, str] = {}
-    """Variables that the program's workers have where it runs, and are to have there."""
+    setting: ProgramSetting
+
+
+class HostProgress(msgspec.Struct, frozen=True):
+    """PROGRESS: a line for people; empty for none."""
+
+    text: str = ""
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -149,6 +177,26 @@ class SentSoFar(msgspec.Struct, frozen=True):
 
 
 _S = TypeVar("_S", bound=msgspec.Struct)
+_CALL = struct.Struct("<4s32s")
+_CALLED = b"SRP1"
+CALL_BYTES = _CALL.size
+"""Size of what comes first on a new connection, before it is encrypted."""
+
+
+def fingerprint_of(parcel: bytes, setting: ProgramSetting) -> bytes:
+    """What two ranks' programs have in common if one copy of it in memory serves both: 32 bytes."""
+    return hashlib.sha256(msgspec.msgpack.encode(setting) + parcel).digest()
+
+
+def pack_call(fingerprint: bytes) -> bytes:
+    """Names the program of a connection: a host may have a process that has loaded it. Proves nothing."""
+    return _CALL.pack(_CALLED, fingerprint)
+
+
+def unpack_call(data: bytes) -> bytes:
+    """The fingerprint; empty for bytes that are no call."""
+    mark, fingerprint = _CALL.unpack(data)
+    return fingerprint if mark == _CALLED else b""
 
 
 def read(body: bytes, kind: type[_S]) -> _S:

@@ -245,6 +245,7 @@ class RemoteBackend:
         broker: of that cluster, if it is one.
         stall_timeout_s: silence after which a worker counts as stuck.
         hidden: variables of the environment that the gateway must not have.
+        cache: settings of the run's cache as JSON, settled; empty without one.
     """
 
     def __init__(
@@ -253,8 +254,11 @@ class RemoteBackend:
         stall_timeout_s: float,
         broker: BrokerSettings | None = None,
         hidden: tuple[str, ...] = (),
+        cache: str = "",
     ) -> None:
-        chosen: dict[str, Any] = {"workers": remote.workers, "variables": remote.env_names}
+        chosen: dict[str, Any] = {
+            "workers": remote.workers, "variables": remote.env_names, "packages": remote.packages, "cache": cache,
+        }  # fmt: skip
         if remote.uses_ray:
             chosen["broker"] = broker
         else:

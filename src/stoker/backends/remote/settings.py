@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Annotated, ClassVar
 
@@ -16,6 +17,8 @@ _INSECURE = "join a Ray cluster without token authentication too, on which any u
 _WORKERS = "data workers elsewhere; auto finds the number"
 _ENV = "variables of the program's environment that its data workers on those hosts get too"
 _NAMES = "names of variables such as `DATA_ROOT,HF_HOME`"
+_PIP = "packages that pip installs on those hosts for the program, in the versions that it has here"
+_PACKAGES = "packages as pip takes them, such as `albumentations msgpack==1.1`"
 _SECRET = "secret that those hosts share with this program"
 
 
@@ -39,6 +42,10 @@ def _are_names(value: object) -> bool:
     return isinstance(value, str) and all(name.isidentifier() for name in value.split(","))
 
 
+def _are_packages(value: object) -> bool:
+    return isinstance(value, str) and any(not word.startswith("-") for word in shlex.split(value))
+
+
 class RemoteSettings(Settings, frozen=True, kw_only=True):
     """Other machines; none unless they are named."""
 
@@ -51,6 +58,7 @@ class RemoteSettings(Settings, frozen=True, kw_only=True):
     secret_file: Annotated[str | None, path("FILE", _SECRET)] = None
     workers: Annotated[int | None, count("auto|N", _WORKERS, least=0)] = None
     env: Annotated[str | None, Option(form="NAME,…", text=_ENV, rule=_NAMES, accepts=_are_names)] = None
+    pip: Annotated[str | None, Option(form="'PACKAGE …'", text=_PIP, rule=_PACKAGES, accepts=_are_packages)] = None
     insecure: Annotated[bool, replace(switch(_INSECURE), field="insecure")] = False
 
     @property
@@ -67,3 +75,8 @@ class RemoteSettings(Settings, frozen=True, kw_only=True):
     def env_names(self) -> tuple[str, ...]:
         """Names of the variables of the environment that hosts get."""
         return tuple(self.env.split(",")) if self.env else ()
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Words for pip on hosts."""
+        return tuple(shlex.split(self.pip)) if self.pip else ()

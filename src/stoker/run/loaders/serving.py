@@ -37,10 +37,10 @@ from stoker.feed.torch_private import BaseIterator, is_iterable
 from stoker.feed.transport.board import Departure
 from stoker.records import events
 from stoker.records.versus import Pair
-from stoker.run.environment import ACTIVE_ENV
+from stoker.run.environment import ACTIVE_ENV, CACHE_ENV
 from stoker.run.launch import program_name
 from stoker.run.loaders.steps import NOTHING_DELIVERED, LoaderTotals, StepClock
-from stoker.run.rank import RankPlace, find_place
+from stoker.run.rank import RankPlace, find_place, name_of_group
 from stoker.run.settings import RunSettings
 from stoker.scale.budget import CpuLedger, rank_bytes, rank_cores
 from stoker.scale.job import JobAutoscaler
@@ -87,7 +87,9 @@ class Serving:
         self._program = program or own_program()
         if remote.uses_ray or (remote.addresses and remote.secret_file is not None):
             stall_s = settings.faults.stall_timeout_s
-            self.backend = self._remote = RemoteBackend(remote, stall_s, self._broker(), (ACTIVE_ENV,))
+            self.backend = self._remote = RemoteBackend(
+                remote, stall_s, self._broker(), (ACTIVE_ENV, CACHE_ENV), self._cache()
+            )
         self._launcher = launcher if program else launcher_of(os.environ)
         self._take_place(find_place())
         self.clock = clock or StepClock()
@@ -108,13 +110,23 @@ class Serving:
         self._owner = Owner()
         self._count = 0
 
+    def _cache(self) -> str:
+        """Settings of the cache through which this process reads stores."""
+        if not os.environ.get(CACHE_ENV):
+            return ""
+        from stoker.run.caching.cache_run import current_run
+
+        told = current_run()
+        return told.cache.to_json() if told is not None else ""
+
     def _broker(self) -> BrokerSettings:
         """What obtains processors of a cluster for this process."""
         ranks = find_place().local_world_size
         return BrokerSettings(
             job=f"{program_name(self._program) if self._program else 'program'}-{os.getpid()}",
             insecure=self.settings.remote.insecure,
-            cores=max(1, int(rank_cores(host.cores(), ranks))),
+            cores=max(1, int(host.cores())),
+            shared=name_of_group(os.environ) if ranks > 1 else "",
         )
 
     def _look_at_steps(self) -> Cutting | None:

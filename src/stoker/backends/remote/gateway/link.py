@@ -16,6 +16,7 @@ from stoker.backends.remote.admission import this_caller
 from stoker.backends.remote.brokering import KnownHost
 from stoker.backends.remote.messages import FRAMING, LOAD_S, LOST_S, PART_BYTES, PING_S, PURPOSE, RemoteKind
 from stoker.core.errors import StokerError
+from stoker.core.units import format_bytes
 from stoker.wire.framing import Placing
 from stoker.wire.greeting import greet
 from stoker.wire.polled import PolledChannel
@@ -27,6 +28,10 @@ _PONGS = 7
 """A link is judged by so many answers to pings: three seconds."""
 _FULL = 0.8
 """Share of that time for which bytes wait at a link that carries no more."""
+_TELL_S = (10.0, 30.0, 60.0, 120.0, 300.0)
+"""A host that does not serve after these times is a line each."""
+MOST_LOADS = 3
+"""A host that has loaded the program so often for one link, and has it no more when it is called, is lost."""
 CALL_S = 5.0
 """How long connecting, greeting and the handshake may take, each."""
 
@@ -48,9 +53,11 @@ class HostCall:
     Args:
         host: to be called; one that is known by no certificate has to know the secret.
         caller: who calls.
+        program: fingerprint of what it is to run.
     """
 
-    def __init__(self, host: KnownHost, caller: Credentials) -> None:
+    def __init__(self, host: KnownHost, caller: Credentials, program: bytes) -> None:
+        self._program = program
         self._address = host.address
         self._certificate = host.certificate
         self._caller = caller
@@ -63,6 +70,7 @@ class HostCall:
         try:
             sock = dial(f"tcp://{self._address}", CALL_S)
             sock.settimeout(None)
+            sock.sendall(messages.pack_call(self._program))
             own, secrets = self._caller.own, self._caller.secrets
             if self._certificate:
                 self.sock = between(sock, own, self._certificate, server_side=False, timeout_s=CALL_S)
@@ -84,8 +92,10 @@ class Link:
     name: str
     """The host's, as people see it."""
     program: bytes
-    """Fingerprint of it."""
+    """Fingerprint of it, and of what it needs besides."""
     call: HostCall | None
+    num_bytes: int = 0
+    """Size of the program, once it was announced."""
     channel: PolledChannel[RemoteKind] | None = None
     cores: float = 0.0
     granted: int | None = None
@@ -94,7 +104,15 @@ class Link:
     """When it has lost them."""
     is_admitted: bool = False
     has_digest: bool = False
+    is_wanted: bool = False
+    """The host has asked for the program."""
     sent_bytes: int = 0
+    num_loads: int = 0
+    """Times that it was called again since it had loaded the program."""
+    progressed_s: float = 0.0
+    """When it last got on with the program."""
+    num_told: int = 0
+    """Lines for people on how long it takes."""
     heard_s: float = 0.0
     pinged_s: float = 0.0
     num_workers: int = 0
@@ -118,7 +136,7 @@ class Link:
     def open(self, sock: TlsSocket, placing: Placing[RemoteKind]) -> PolledChannel[RemoteKind]:
         """Begins to speak over an encrypted connection."""
         self.channel = PolledChannel(sock, FRAMING, blocking=False, placing=placing)
-        self.heard_s = self.since_s = time.monotonic()
+        self.heard_s = self.progressed_s = time.monotonic()
         self.channel.send(RemoteKind.HERE, msgspec.msgpack.encode(this_caller()))
         return self.channel
 
@@ -126,16 +144,28 @@ class Link:
         """Has the host expect a program of so many bytes, which :meth:`feed` sends."""
         assert self.channel is not None
         self.channel.send(RemoteKind.PROGRAM, msgspec.msgpack.encode(announced))
-        self.since_s = time.monotonic()
+        self.num_bytes, self.progressed_s = announced.num_bytes, time.monotonic()
+
+    def call_again(self, call: HostCall) -> None:
+        """Leaves the connection for another one, to the process on that host that has loaded the program."""
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+        self.call, self.num_loads = call, self.num_loads + 1
+        self.has_digest = self.is_wanted = False
+        self.cores, self.sent_bytes, self.num_bytes = 0.0, 0, 0
 
     def feed(self, parcel: bytes) -> None:
-        """Sends as much of the program as the connection takes."""
+        """Sends as much of the program as the connection takes, if the host wants it."""
         channel = self.channel
         assert channel is not None
+        if not self.is_wanted:
+            return
         while self.sent_bytes < len(parcel) and not channel.unsent:
             part = memoryview(parcel)[self.sent_bytes : self.sent_bytes + PART_BYTES]
             channel.send(RemoteKind.PART, tail=part)
             self.sent_bytes += len(part)
+            self.progressed_s = time.monotonic()
 
     @property
     def limit(self) -> str:
@@ -158,18 +188,33 @@ class Link:
         except OSError as error:
             self.lost = self.lost or f"it is gone ({error.strerror or error})"
 
-    def look(self, now_s: float) -> None:
-        """Pings the host, and finds it lost after too long a silence."""
+    def look(self, now_s: float) -> str:
+        """Pings the host, and finds it lost after too long a silence; a line for people where it takes long."""
         if self.lost:
-            return
-        if self.is_admitted:
-            if now_s - self.heard_s > LOST_S:
-                self.lost = f"it was silent for {now_s - self.heard_s:.1f} s"
-            elif now_s - self.pinged_s >= PING_S:
-                self.pinged_s = now_s
-                self.send(RemoteKind.PING, b"")
-        elif now_s - max(self.since_s, self.heard_s) > LOAD_S:
+            return ""
+        if self.is_admitted and now_s - self.heard_s > LOST_S:
+            self.lost = f"it was silent for {now_s - self.heard_s:.1f} s"
+        elif not self.is_admitted and now_s - max(self.since_s, self.progressed_s) > LOAD_S:
             self.lost = f"it has not loaded the program in {LOAD_S:.0f} s"
+        elif self.num_bytes and now_s - self.pinged_s >= PING_S:
+            self.pinged_s = now_s
+            self.send(RemoteKind.PING, b"")
+        return self._takes_long(now_s - self.since_s)
+
+    def _takes_long(self, waited_s: float) -> str:
+        """A line on what it waits for, the first after ten seconds."""
+        if self.is_admitted or self.lost or self.num_told >= len(_TELL_S) or waited_s < _TELL_S[self.num_told]:
+            return ""
+        self.num_told = sum(waited_s >= told_s for told_s in _TELL_S)
+        return f"`{self.name}` gets data workers later: {self._waits_for()}, for {waited_s:.0f} s so far"
+
+    def _waits_for(self) -> str:
+        if self.call is not None:
+            return "it is being called"
+        if self.sent_bytes < self.num_bytes and self.is_wanted:
+            sent, size = format_bytes(self.sent_bytes), format_bytes(self.num_bytes)
+            return f"the program is on its way, {sent} of {size}"
+        return "it loads the program and makes an item of it"
 
     def close(self) -> None:
         """Closes the connection: from here on nothing is received from that host."""

@@ -7,7 +7,6 @@ it holds; hosts end what they have for it when its connections close.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import pickle
 import select
@@ -21,13 +20,16 @@ import msgspec
 from stoker.backends.parents import die_with, set_name
 from stoker.backends.remote import messages
 from stoker.backends.remote.brokering import BrokerSettings, KnownHost, Wanted
+from stoker.backends.remote.caching import ShippedCache, shipped_cache
 from stoker.backends.remote.gateway.brokered import BrokerProcess
-from stoker.backends.remote.gateway.link import Credentials, HostCall, Link, wake_pipe
+from stoker.backends.remote.gateway.link import MOST_LOADS, Credentials, HostCall, Link, wake_pipe
 from stoker.backends.remote.gateway.party import AwayWorker, HeldSlot, Party
 from stoker.backends.remote.gateway.usage import LinkMeter
-from stoker.backends.remote.messages import BATCH_HEAD_BYTES, RemoteKind
+from stoker.backends.remote.messages import BATCH_HEAD_BYTES, RemoteKind, fingerprint_of
 from stoker.backends.ship_records import DIGEST, FAILED, MAKE, PROGRAM, RECORD, SAMPLE
+from stoker.cache.settings import CacheSettings
 from stoker.core.errors import StokerError, WireError
+from stoker.core.saying import say
 from stoker.feed.transport.messages import Channel, Frame, MessageKind, unpack_lease
 from stoker.wire.certificates import create_certificate
 from stoker.wire.framing import Frame as FrameOf
@@ -59,6 +61,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Workers on other machines for each crew, if their number is fixed."""
     variables: tuple[str, ...] = ()
     """Names of those in its environment that hosts get."""
+    packages: tuple[str, ...] = ()
+    """That pip installs on hosts."""
+    cache: str = ""
+    """Settings of the run's cache as JSON; empty without one."""
 
 
 class GatewayLoop:
@@ -76,7 +82,11 @@ class GatewayLoop:
             address: KnownHost(address=address, name=address, cores=0, certificate=b"")
             for address in settings.addresses
         }
-        self._environ = {name: os.environ[name] for name in settings.variables if name in os.environ}
+        self._setting = messages.ProgramSetting(
+            environ={name: os.environ[name] for name in settings.variables if name in os.environ},
+            packages=settings.packages,
+            cache=_cache_of(settings.cache) if settings.cache else None,
+        )
         self._woken, wake = wake_pipe()
         secrets = load_secrets(settings.secret_file) if settings.secret_file else None
         self._caller = Credentials(secrets, create_certificate(), wake)
@@ -167,7 +177,7 @@ class GatewayLoop:
         link = party.choose()
         if link is None:
             channel.close()
-            party.left([(number, 0, "", "no other machine has room for it")])
+            party.left([(number, 0, "", "no other machine has room for it", -1, -1, "", False, False)])
             return
         name, self._next_name = self._next_name, self._next_name + 1
         worker = party.workers[number] = AwayWorker(number, name, link, channel)
@@ -263,7 +273,7 @@ class GatewayLoop:
 
     def _on_record(self, party: Party, kind: bytes, body: bytes) -> None:
         if kind == PROGRAM:
-            party.parcel, party.program = body, hashlib.sha256(body).digest()
+            party.parcel, party.program = body, fingerprint_of(body, self._setting)
         elif kind == SAMPLE:
             party.sample, party.digest = self._proofs.get(party.program, (body, b""))
             self._call_hosts(party)
@@ -303,8 +313,21 @@ class GatewayLoop:
                 self._idle.remove(known)
                 party.links[address] = known
             else:
-                party.links[address] = Link(address, host.name, party.program, HostCall(host, self._caller))
+                party.links[address] = Link(address, host.name, party.program, self._call(host, party))
             party.links[address].granted = host.cores or None
+
+    def _call(self, host: KnownHost, party: Party) -> HostCall:
+        return HostCall(host, self._caller, party.program)
+
+    def _call_again(self, link: Link, party: Party) -> None:
+        """A host has loaded the program, or another rank's gateway has had it loaded."""
+        hosts = self._named if self._broker is None else self._broker.hosts
+        if link.address not in hosts:
+            link.lost = "its processors were taken back"
+        elif link.num_loads >= MOST_LOADS:
+            link.lost = "its process that had loaded the program is gone, time and again"
+        else:
+            link.call_again(self._call(hosts[link.address], party))
 
     # -- hosts -------------------------------------------------------------------------------------------------------
 
@@ -331,7 +354,7 @@ class GatewayLoop:
             while frames:
                 for frame in frames:
                     self._on_frame(link, party, frame)
-                frames = channel.receive() if not link.lost else []
+                frames = channel.receive() if not link.lost and link.channel is channel else []
             if channel.num_received > before:
                 link.heard_s = time.monotonic()
             if frames is None:
@@ -349,7 +372,20 @@ class GatewayLoop:
                 link.lost, link.is_refused = offer.refusal, True
                 return
             link.cores = offer.cores
-            link.announce(messages.ProgramAhead(len(party.parcel), party.sample, party.stall_timeout_s, self._environ))
+            link.announce(
+                messages.ProgramAhead(
+                    len(party.parcel), party.program, party.sample, party.stall_timeout_s, self._setting
+                )
+            )
+        elif frame.kind is RemoteKind.SEND:
+            link.is_wanted = True
+        elif frame.kind is RemoteKind.PROGRESS:
+            link.progressed_s = time.monotonic()
+            text = messages.read(body, messages.HostProgress).text
+            if text and party is not None:
+                party.say(f"`{link.name}`: {text}")
+        elif frame.kind is RemoteKind.LOADED and party is not None:
+            self._call_again(link, party)
         elif frame.kind is RemoteKind.ADMITTED:
             verdict = messages.read(body, messages.Admission)
             link.is_admitted, link.is_refused = not verdict.refusal, bool(verdict.refusal)
@@ -429,7 +465,9 @@ class GatewayLoop:
         if self._broker is not None:
             self._look_at_broker(self._broker, now_s)
         for link in [*self._links(), *self._idle]:
-            link.look(now_s)
+            text, party = link.look(now_s), self._party_of(link)
+            if text and party is not None:
+                party.say(text)
         for link in [link for link in self._idle if link.lost]:
             self._idle.remove(link)
             link.close()
@@ -467,7 +505,7 @@ class GatewayLoop:
     def _send_digest(self, party: Party) -> None:
         """Sends what was made of the sample here to the hosts that make it too."""
         for link in party.links.values() if party.digest else ():
-            if link.sent_bytes and not (link.is_admitted or link.has_digest):
+            if link.num_bytes and not (link.is_admitted or link.has_digest):
                 link.has_digest = True
                 link.send(RemoteKind.DIGEST, party.digest)
 
@@ -501,6 +539,14 @@ def wanted_of(party: Party, fixed: int | None) -> int:
     if not party.sample or party.failure:
         return 0
     return len(party.workers) + max(_LEAST_TO_TRY, len(party.workers)) if fixed is None else fixed
+
+
+def _cache_of(settings: str) -> ShippedCache | None:
+    try:
+        return shipped_cache(CacheSettings.from_json(settings))
+    except OSError as error:
+        say(f"data workers on other machines read stores directly: `{error.filename}`: {error.strerror}")
+        return None
 
 
 def _wanted(unsent: bool) -> int:

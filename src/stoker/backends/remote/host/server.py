@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import time
@@ -13,6 +14,8 @@ from types import FrameType
 from typing import NoReturn
 
 from stoker.backends.parents import die_with, set_name
+from stoker.backends.remote.host.keeping import ProgramClaim, ProgramKeeper, called_program
+from stoker.backends.remote.host.loading import LoadedProgram
 from stoker.backends.remote.host.session import HostSession
 from stoker.core.errors import StokerError
 from stoker.core.saying import say
@@ -45,6 +48,7 @@ class HostServer:
         self._cores = cores
         self._may_end = is_over
         self._sessions: set[int] = set()
+        self._share = secrets.token_hex(8)
         self._is_over = False
 
     def run(self) -> None:
@@ -88,18 +92,43 @@ class HostServer:
             self._sessions.add(pid)
 
     def _serve(self, sock: socket.socket, address: str, host_pid: int) -> NoReturn:
-        """One connection, in a separate process."""
+        """One connection, in a separate process, which may become the one that keeps a program."""
         try:
-            die_with(host_pid)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            set_name(b"stoker_session")
             self._listener.close()
-            sock.setblocking(True)
             keep_watch(sock)
-            HostSession(self._admit(sock), self._cores).run()
+            self._settle(host_pid)
+            called = called_program(sock)
+            if called and ProgramClaim(self._share, called).hand_over(sock):
+                os._exit(0)
+            session = HostSession(self._admit(sock), self._cores, self._share)
+            session.run()
+            if session.loaded is not None and session.claim is not None:
+                self._keep(session.claim, session.loaded)
         except StokerError as error:
             say(f"{address} is refused: {error.args[0]}")
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(0)
+
+    def _settle(self, parent_pid: int) -> None:
+        die_with(parent_pid)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        set_name(b"stoker_session")
+
+    def _keep(self, claim: ProgramClaim, loaded: LoadedProgram) -> None:
+        """Forks sessions with a program that this process has loaded."""
+
+        def serve(sock: socket.socket, keeper_pid: int) -> None:
+            try:
+                self._settle(keeper_pid)
+                sock.setblocking(True)
+                HostSession(self._admit(sock), self._cores, self._share, loaded).run()
+            except StokerError as error:
+                say(f"a gateway is refused: {error.args[0]}")
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+
+        ProgramKeeper(claim.open(), serve, MOST_SESSIONS).run()

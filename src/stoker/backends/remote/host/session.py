@@ -1,7 +1,8 @@
-"""One gateway's program on a host: a process that loads it, forks data workers of it, and sends on what they make.
+"""One gateway's program on a host: a process that forks data workers of it, and sends on what they make.
 
-Forked by the host for each connection, and ended with it. The workers are those of a local template, in a ring of this
-process's own: a batch is sent from its slot, and the slot is free when the last byte has left.
+Forked for each connection by the process that has loaded the program, and ended with the connection. The first one for
+a program is forked by the host: it loads the program, and becomes that process. The workers are those of a local
+template, in a ring of this process's own: a batch is sent from its slot, which is free when the last byte has left.
 """
 
 from __future__ import annotations
@@ -20,8 +21,19 @@ import msgspec
 from stoker.backends.local import LocalBackend
 from stoker.backends.remote import messages
 from stoker.backends.remote.admission import this_offer, why_not_called, why_not_same
-from stoker.backends.remote.host.program import lacking, load, unpack_parcel
-from stoker.backends.remote.messages import FRAMING, LEASE_S, LOAD_S, Admission, AwayEnd, Caller, Fault, RemoteKind
+from stoker.backends.remote.host.keeping import ProgramClaim
+from stoker.backends.remote.host.loading import LoadedProgram, ProgramLoading
+from stoker.backends.remote.messages import (
+    FRAMING,
+    LEASE_S,
+    LOAD_S,
+    Admission,
+    AwayEnd,
+    Caller,
+    Fault,
+    HostProgress,
+    RemoteKind,
+)
 from stoker.backends.ship_records import MAX_PROGRAM_BYTES
 from stoker.backends.shipping import made_of, read_sample
 from stoker.core import host
@@ -47,6 +59,7 @@ from stoker.wire.polled import PolledChannel
 from stoker.wire.tls import TlsSocket
 
 _TICK_S = 0.25
+_PROGRESS_S = 10.0
 _SLOT_SHARE = 0.25
 """Share of the available memory that slots may use."""
 
@@ -57,16 +70,23 @@ class HostSession:
     Args:
         sock: encrypted, to a gateway that has proven the secret.
         cores: that the host lends.
+        share: of the names of its programs.
+        loaded: the program that this process has; None for a process that has none yet.
     """
 
-    def __init__(self, sock: TlsSocket, cores: float) -> None:
+    def __init__(self, sock: TlsSocket, cores: float, share: str, loaded: LoadedProgram | None = None) -> None:
         self._channel: PolledChannel[RemoteKind] = PolledChannel(sock, FRAMING, blocking=False)
         at_fork(self._channel.abandon)
         self._cores = cores
         self._heard_s = time.monotonic()
+        self._share = share
         self._announced: messages.ProgramAhead | None = None
-        self._parcel = bytearray()
-        self._program: Program | None = None
+        self.loaded = loaded
+        self.claim: ProgramClaim | None = None
+        """The right to load a program, and to keep it for others once this connection has ended."""
+        self._loading: ProgramLoading | None = None
+        self._progressed_s = float("-inf")
+        self._is_leaving = False
         self._checker: tuple[int, int] | None = None  # process, and the pipe with its digest
         self._digest: bytes | None = None
         self._made: bytes | None = None
@@ -104,6 +124,9 @@ class HostSession:
         finally:
             if self._crew is not None:
                 self._crew.close()
+            if self._loading is not None:
+                self._loading.close()
+            self._channel.close()
 
     def _turn(self) -> None:
         poll = select.poll()
@@ -112,13 +135,18 @@ class HostSession:
             poll.register(self._crew.fileno(), select.POLLIN)
         if self._checker is not None:
             poll.register(self._checker[1], select.POLLIN)
+        if self._loading is not None and self._loading.fileno() >= 0:
+            poll.register(self._loading, select.POLLIN)
         poll.poll(_TICK_S * 1e3)
         self._receive()
+        if self._announced is not None and self.loaded is None:
+            self._get_on(self._announced)
         if self._crew is not None:
             self._look_after(self._crew)
         if self._checker is not None:
             self._look_at_checker(*self._checker)
         self._pass_on()
+        self._is_over = self._is_over or (self._is_leaving and not self._channel.unsent)
 
     def _receive(self) -> None:
         while (frames := self._channel.receive()) != []:
@@ -152,48 +180,82 @@ class HostSession:
     def _on_here(self, body: bytes) -> None:
         caller = messages.read(body, Caller)
         refusal = why_not_called(caller, this_offer(self._cores))
-        self._send(RemoteKind.OFFER, msgspec.msgpack.encode(this_offer(self._cores, refusal)))
+        loaded = self.loaded.fingerprint if self.loaded is not None else b""
+        self._send(RemoteKind.OFFER, msgspec.msgpack.encode(this_offer(self._cores, refusal, loaded)))
 
     def _on_program(self, body: bytes) -> None:
-        self._announced = messages.read(body, messages.ProgramAhead)
-        if not 0 < self._announced.num_bytes <= MAX_PROGRAM_BYTES or self._program is not None:
-            raise WireError(
-                f"`PROGRAM` must have 1 to {MAX_PROGRAM_BYTES} bytes, once, got {self._announced.num_bytes}"
-            )
+        if self._announced is not None:
+            raise WireError("`PROGRAM` must come once on a connection")
+        announced = self._announced = messages.read(body, messages.ProgramAhead)
+        if not 0 < announced.num_bytes <= MAX_PROGRAM_BYTES:
+            raise WireError(f"`PROGRAM` must have 1 to {MAX_PROGRAM_BYTES} bytes, got {announced.num_bytes}")
+        if self.loaded is not None:
+            if announced.fingerprint != self.loaded.fingerprint:
+                raise WireError("`PROGRAM` must be the one that was called")
+            self._begin_sample(self.loaded.program, announced.sample)
 
     def _on_part(self, body: bytes) -> None:
-        announced = self._announced
-        if announced is None or len(self._parcel) + len(body) > announced.num_bytes:
-            raise WireError("`PART` must be of an announced program, and no longer")
-        self._parcel += body
-        if len(self._parcel) < announced.num_bytes:
-            return
-        data, self._parcel = bytes(self._parcel), bytearray()
-        refusal = self._load(data, announced)
-        self._heard_s = time.monotonic()
-        if refusal:
-            self._admit(refusal)
+        if self._loading is None:
+            raise WireError("`PART` must be of a program that was asked for")
+        self._loading.add(body)
 
-    def _load(self, data: bytes, announced: messages.ProgramAhead) -> str:
-        """Loads a program and begins to make the sample item; why it can't be, or empty."""
-        parcel = unpack_parcel(data)
-        if refusal := lacking(parcel):
-            return refusal
-        os.environ.update(announced.environ)
-        try:
-            self._program = load(parcel)
-        except Exception as error:
-            text = " ".join(str(error).split())[:200]
-            return f"can't load the program ({type(error).__name__}: {text}); install or share there what it imports"
+    def _get_on(self, announced: messages.ProgramAhead) -> None:
+        """Loads the program, or waits for the process that does: each is loaded once for all that call this host."""
+        if self._is_leaving:
+            return
+        if self._loading is None:
+            claim = ProgramClaim(self._share, announced.fingerprint)
+            if claim.take():
+                self.claim, self._loading = claim, ProgramLoading(announced)
+                self._send(RemoteKind.SEND, b"")
+            elif claim.is_kept():
+                self._leave()
+            else:
+                self._progress()
+            return
+        for text in self._loading.look():
+            self._progress(text)
+        if self._loading.is_ready:
+            self._progress()
+            self._progress(self._loading.load())
+            self._heard_s = time.monotonic()
+            self._leave_loaded(self._loading)
+        elif self._loading.refusal:
+            self._is_leaving = True
+            self._admit(self._loading.refusal)
+
+    def _leave_loaded(self, loading: ProgramLoading) -> None:
+        if loading.refusal:
+            self._is_leaving = True
+            self._admit(loading.refusal)
+            return
+        assert self.claim is not None
+        self.loaded = loading.loaded
+        self.claim.open()  # before the gateway calls again
+        self._leave()
+
+    def _leave(self) -> None:
+        """The process that has the program answers the next call."""
+        self._is_leaving = True
+        self._send(RemoteKind.LOADED, b"")
+
+    def _progress(self, text: str = "") -> None:
+        """Tells that it goes on; without a text, now and then."""
+        now_s = time.monotonic()
+        if text or now_s - self._progressed_s > _PROGRESS_S:
+            self._progressed_s = now_s
+            self._send(RemoteKind.PROGRESS, msgspec.msgpack.encode(HostProgress(text)))
+
+    def _begin_sample(self, program: Program, sample: bytes) -> None:
+        """Has a child make the sample item."""
         ours, theirs = os.pipe()
         pid = os.fork()
         if not pid:
             os.close(ours)
-            _make_sample(self._program, announced.sample, theirs)
+            _make_sample(program, sample, theirs)
         os.close(theirs)
         self._checker = pid, ours
         self._checked_by_s = time.monotonic() + LOAD_S
-        return ""
 
     def _look_at_checker(self, pid: int, fd: int) -> None:
         poll = select.poll()
@@ -255,11 +317,11 @@ class HostSession:
 
     def _give_birth(self, number: int, worker_id: int, iteration: Iteration) -> None:
         assert self._announced is not None
-        if self._program is None:
+        if self.loaded is None:
             raise WireError("`SPAWN` must follow an admission")
         if self._crew is None:
             context: Any = multiprocessing.get_context("fork")
-            self._crew = Crew(LocalBackend(), self._program, context, iteration, self._keeper.give_back)
+            self._crew = Crew(LocalBackend(), self.loaded.program, context, iteration, self._keeper.give_back)
             self._watch = Watch(self._announced.stall_timeout_s)
             if self._keeper.current is not None:
                 self._crew.share(self._keeper.current)
