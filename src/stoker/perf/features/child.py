@@ -25,13 +25,16 @@ from torch.utils.data import DataLoader
 
 from stoker.core.errors import StokerError
 from stoker.core.patching import Patches
+from stoker.perf.features.program import TIMELINE
 from stoker.perf.features.step import fake_of, prepare_optimizer
 from stoker.perf.features.torch_private import BaseIterator, FakeTensor, tree_leaves
 from stoker.perf.features.tracing.accelerator import answering
 from stoker.perf.features.tracing.distributed import alone
+from stoker.perf.features.tracing.layers import memory_of
 from stoker.perf.features.tracing.recorder import DispatchRecorder
 from stoker.perf.features.tracing.redirect import Redirect, redirected
-from stoker.perf.features.tracing.summing import features_of
+from stoker.perf.features.tracing.summing import features_of, states_of
+from stoker.perf.features.tracing.timelines import timeline_of
 from stoker.perf.features.tracing.watch import StepFollower, first_size
 
 
@@ -45,14 +48,16 @@ class _Program:
         self.watch = StepFollower(self.recorder)
         self.target, self.out = target, out
         self.name = ""
-        self.batches: list[list[Tensor]] = []
-        """Tensors of the batches of the current step, or of the last earlier step that loaded one."""
+        self.batches: list[tuple[int, int]] = []
+        """Samples and bytes of the batches of the current step, or of the last earlier step that loaded one.
+
+        Not the tensors: they must die when the program drops them."""
         self.begun = False
         self.has_several = False
         """Whether several optimizers step; after two steps of the first, all have created their states."""
         self._first: Optimizer | None = None
         """The optimizer whose second step ends the program, which may have several that step in turn."""
-        self._ahead: list[list[Tensor]] = []
+        self._ahead: list[tuple[int, int]] = []
 
     def run(self, words: list[str]) -> None:
         """Runs the script, or ``-m module``, as python would; ends the process when the step is found."""
@@ -79,6 +84,8 @@ class _Program:
         def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
             if isinstance(data, Tensor) and not isinstance(data, FakeTensor):
                 data = fake_of(self.recorder, data.detach())
+            if isinstance(data, Tensor) and data.layout is torch.strided:
+                self.recorder.buffers.number(data)  # here, since the line that makes a parameter says more than its use
             return original(cls, data, requires_grad)
 
         def loader(this: Any, *args: Any, **rest: Any) -> None:
@@ -115,7 +122,7 @@ class _Program:
         finally:
             self.recorder.recording = recording
         tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-        self.batches.append(tensors)
+        self.batches.append((first_size(tensors), sum(each.numel() * each.element_size() for each in tensors)))
         for tensor in tensors:
             self.recorder.buffers.give_role(tensor, "input")
         return batch
@@ -132,22 +139,30 @@ class _Program:
             self.batches = []
             self.watch.samples = 0
             self.recorder.begin()
+            self._note_roles()
             return
         self.recorder.recording = False
         batches = self.batches or self._ahead  # what this step computes with may have been loaded during the one before
-        inputs = [tensor for batch in batches for tensor in batch]
-        size = sum(first_size(batch) for batch in batches)
+        size = sum(samples for samples, _ in batches)
         if not size:
             size = max(1, self.watch.samples)
             self.recorder.hints.note(
                 f"a step was taken to have {size} samples: the first size of what the model is given"
             )
         found = features_of(
-            self.recorder, self.watch, list(self.watch.optimizers.values()), target=self.target, inputs=inputs,
+            self.recorder, self.watch, list(self.watch.optimizers.values()), target=self.target, inputs=(),
             batch_size=size, name=self.name, batches=len(batches),
-            input_bytes=sum(tensor.numel() * tensor.element_size() for tensor in inputs) or self.redirect.moved_bytes,
+            input_bytes=sum(nbytes for _, nbytes in batches) or self.redirect.moved_bytes,
         )  # fmt: skip
+        self.out.with_name(TIMELINE).write_bytes(timeline_of(self.recorder, self.watch, found).to_json())
         self.end({"features": json.loads(found.to_json())})
+
+    def _note_roles(self) -> None:
+        """Gradients and states that the step finds: it may replace them by others."""
+        gradients = (each.grad for each in self.watch.parameters.values())
+        self.recorder.buffers.note_roles((memory_of(each) for each in gradients if each is not None), "gradient")
+        for optimizer in self.watch.optimizers.values():
+            self.recorder.buffers.note_roles(states_of(optimizer), "state")
 
     def end(self, content: dict[str, Any]) -> NoReturn:
         """Writes the answer and ends the process at once: the rest of the program is not needed."""

@@ -14,7 +14,11 @@ from typing import Any
 import msgspec
 
 from stoker.core.errors import TracingError
+from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures
+
+TIMELINE = "timeline.json"
+"""File in which a traced program's child leaves the timeline of its memory."""
 
 
 def characterise_program(
@@ -33,6 +37,13 @@ def characterise_program(
     Raises:
         TracingError: no step was found, or the program failed; fields: status.
     """
+    return trace_program(program, target=target, hints=hints)[0]
+
+
+def trace_program(
+    program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None
+) -> tuple[StepFeatures, MemoryTimeline]:
+    """The features of one training step of a program, and its memory; arguments and errors as above."""
     name = " ".join(program[:2]) if program[0] == "-m" else program[0]
     if program[0] != "-m" and not Path(name).is_file():
         raise TracingError(f"`{name}` must be a Python program, and is no file", status=None)
@@ -43,8 +54,9 @@ def characterise_program(
         environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
         status = subprocess.run([*command, *program], check=False, stdout=2, env=environ).returncode
         content: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}
-    if "features" in content:
-        return msgspec.convert(content["features"], StepFeatures)
+        if "features" in content:
+            timeline = MemoryTimeline.from_json(out.with_name(TIMELINE).read_bytes())
+            return msgspec.convert(content["features"], StepFeatures), timeline
     if "error" in content:
         raise TracingError(content["error"], status=status)
     ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
+from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures, check_hints
 from stoker.perf.features.torch_private import (
     FakeTensor,
@@ -25,6 +26,7 @@ from stoker.perf.features.torch_private import (
 from stoker.perf.features.tracing.recorder import DispatchRecorder
 from stoker.perf.features.tracing.redirect import Redirect, redirected
 from stoker.perf.features.tracing.summing import features_of
+from stoker.perf.features.tracing.timelines import timeline_of
 from stoker.perf.features.tracing.watch import StepFollower
 
 Target = Literal["cuda", "cpu"]
@@ -60,6 +62,19 @@ def characterise(
     Raises:
         TracingError: a size depends on values that are not computed, and no hint gives it.
     """
+    return trace(
+        module_or_step, inputs, optimizer=optimizer, loss=loss, autocast=autocast, target=target,
+        batch_size=batch_size, hints=hints, name=name,
+    )[0]  # fmt: skip
+
+
+def trace(
+    module_or_step: nn.Module | Callable[..., Any], inputs: Any, *,
+    optimizer: Optimizer | Callable[[Any], Optimizer] | None = None, loss: Callable[[Any], Tensor] | None = None,
+    autocast: torch.dtype | None = None, target: Target = "cuda", batch_size: int | None = None,
+    hints: Mapping[str, float] | None = None, name: str = "",
+) -> tuple[StepFeatures, MemoryTimeline]:  # fmt: skip
+    """The features of one training step, and its memory; arguments and errors as those of :func:`characterise`."""
     if target not in ("cuda", "cpu"):
         raise ValueError(f"`target` must be 'cuda' or 'cpu', got {target!r}")
     recorder = DispatchRecorder(check_hints(hints or {}))
@@ -90,8 +105,9 @@ def characterise(
             batch_size=batch_size,
             name=name or (type(model).__name__ if model else getattr(module_or_step, "__name__", "step")),
         )  # fmt: skip
+        timeline = timeline_of(recorder, watch, found)
     watch.clear()
-    return found
+    return found, timeline
 
 
 def uncompiled(found: Any) -> tuple[Any, bool]:

@@ -6,12 +6,16 @@ A buffer is one allocation: a number for each storage that was seen, never reuse
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from stoker.perf.features.records import Phase
 from stoker.perf.features.torch_private import identity_of
+from stoker.perf.features.tracing.holders import lines_of, tensors_in
+from stoker.perf.features.tracing.places import frames, place
 
 Role = Literal["weight", "gradient", "state", "input", "buffer"]
 
@@ -27,14 +31,32 @@ class Buffers:
         """Number of the module whose forward is running."""
         self.makers: list[int] = []
         """The module in whose forward a buffer was made."""
+        self.owners: dict[int, int] = {}
+        """The module whose backward pass made a buffer."""
+        self.phase: Phase = "forward"
+        """What the program does now."""
+        self.phases: list[Phase] = []
+        """The phase in which a buffer was made."""
+        self.lines: list[str] = []
+        """Line of the program that made a buffer."""
         self.marks: list[set[int]] = []
         """What was alive each time that a backward pass began."""
+        self.held: dict[int, tuple[str, str, str]] = {}
+        """Variable that holds a buffer when a backward pass begins, where it is assigned, and where it is read last."""
+        self.old_roles: dict[int, Role] = {}
+        """What else was used so when the step began, such as gradients of the step before; no part of the features."""
         self._numbers: dict[int, int] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._aliases: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._events: list[int] = []
         """``n`` for an allocation of buffer n, ``~n`` for its end."""
-        self._begun = 0
+        self.begun = 0
+        """Events before the step."""
+
+    @property
+    def now(self) -> int:
+        """Events so far."""
+        return len(self._events)
 
     def number(self, tensor: Tensor) -> int:
         """The buffer of a tensor."""
@@ -47,6 +69,8 @@ class Buffers:
         number = len(self.sizes)
         self.sizes.append(storage.nbytes())
         self.makers.append(self.module)
+        self.phases.append(self.phase)
+        self.lines.append(place())
         self._numbers[address] = number
         # The closure must not hold the storage; the address of a dead one may be reused.
         self._references[number] = weakref.ref(storage, lambda _: self._end(number, address))
@@ -85,6 +109,11 @@ class Buffers:
     def mark(self) -> None:
         """Records live buffers at the start of a backward pass."""
         self.marks.append(self.alive())
+        for tensor, name, frame in tensors_in(frames()):
+            if tensor.layout is torch.strided:
+                number = self._numbers.get(identity_of(tensor.untyped_storage()))
+                if number is not None and number not in self.held:
+                    self.held[number] = (name, *lines_of(frame, name))
 
     def saved(self) -> set[int]:
         """Activations alive at the start of a backward pass; of several passes, those of the one with most."""
@@ -94,7 +123,26 @@ class Buffers:
     def begin(self) -> None:
         """Starts the step: live buffers belong to it, freed ones do not."""
         self.marks.clear()
-        self._begun = len(self._events)
+        self.held.clear()
+        self.old_roles.clear()
+        self.begun = len(self._events)
+
+    def note_roles(self, tensors: Iterable[Tensor], role: Role) -> None:
+        """Records what tensors are used for when the step begins, which may replace them."""
+        for tensor in tensors:
+            number = self._numbers.get(identity_of(tensor.untyped_storage()))
+            if number is not None:
+                self.old_roles[number] = role
+
+    def lives(self) -> tuple[list[int], dict[int, int]]:
+        """Events by which each buffer was allocated, and by which those that died were freed."""
+        births, deaths = [0] * len(self.sizes), dict[int, int]()
+        for at, event in enumerate(self._events):
+            if event >= 0:
+                births[event] = at
+            else:
+                deaths[~event] = at
+        return births, deaths
 
     def peaks(self) -> tuple[int, int]:
         """Most bytes of activations and of everything that were alive at once since the step began."""
@@ -105,7 +153,7 @@ class Buffers:
             live += size
             if number not in self.roles:
                 activations += size
-            if at + 1 >= self._begun:
+            if at + 1 >= self.begun:
                 peak = max(peak, live)
                 peak_activations = max(peak_activations, activations)
         return peak_activations, peak

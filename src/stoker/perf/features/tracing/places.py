@@ -6,6 +6,7 @@ import linecache
 import os
 import sys
 from collections.abc import Generator, Mapping
+from types import FrameType
 
 import torch
 
@@ -21,14 +22,18 @@ def place() -> str:
     return f"{os.path.basename(found[0])}:{found[1]}" if found else ""
 
 
-def _frame() -> tuple[str, int] | None:
+def frames() -> Generator[FrameType]:
+    """The program's frames, the innermost first: those that are neither torch's nor ours."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((_OWN, _TORCH, "<")):
-            return name, frame.f_lineno
+        if not frame.f_code.co_filename.startswith((_OWN, _TORCH, "<")):
+            yield frame
         frame = frame.f_back
-    return None
+
+
+def _frame() -> tuple[str, int] | None:
+    found = next(frames(), None)
+    return (found.f_code.co_filename, found.f_lineno) if found is not None else None
 
 
 def _methods() -> Generator[tuple[str, torch.nn.Module]]:

@@ -49,11 +49,14 @@ Access = tuple[int, tuple[Any, ...], float]
 class TracedCall:
     """One recorded call."""
 
-    __slots__ = ("dims", "dtype", "flops", "kind", "module", "name", "phase", "reads", "where", "writes")
+    __slots__ = ("at", "dims", "dtype", "flops", "kind", "module", "name", "phase", "reads", "where", "writes")
 
     def __init__(self, name: str, cost: Cost, phase: Phase, dtype: str, module: int, where: str) -> None:
-        self.name, self.phase, self.dtype, self.module, self.where = name, phase, dtype, module, where
+        self.name, self.dtype, self.module, self.where = name, dtype, module, where
+        self.phase: Phase = phase
         self.kind, self.flops, self.dims = cost.kind, cost.flops, cost.dims
+        self.at = 0
+        """Events of memory before it."""
         self.reads: list[Access] = []
         self.writes: list[Access] = []
 
@@ -79,12 +82,20 @@ class DispatchRecorder(TorchDispatchMode):
         """Whether the program has ``torch.compile`` make kernels; what it compiles is recorded call by call."""
         self.conv_flops = {False: 0.0, True: 0.0}
         """FLOPs of convolutions with channels first (False), and with channels last (True)."""
-        self.phase: Phase = "forward"
         self.calls: list[TracedCall] = []
         self.modules: dict[int, int] = {}
         """Module in whose forward a node of the autograd graph was made, by the node's sequence number."""
         self._formulas: dict[Any, tuple[str, Formula]] = {}
         self._shortcuts: dict[Any, Shortcut] = {}
+
+    @property
+    def phase(self) -> Phase:
+        """What the program does now."""
+        return self.buffers.phase
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self.buffers.phase = phase
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -145,11 +156,14 @@ class DispatchRecorder(TorchDispatchMode):
         else:
             module = self.modules.get(sequence_of(node), 0)
         call = TracedCall(name, cost, self.phase, str(dtype)[6:], module, where)
-        number = self.buffers.number
+        number, owners = self.buffers.number, self.buffers.owners
         for tensor, size in cost.reads:
             call.reads.append((number(tensor), (tensor.storage_offset(), *tensor.shape), size))
+        call.at, known = self.buffers.now, len(self.buffers.sizes)
         for tensor, size in cost.writes:
             call.writes.append((number(tensor), (tensor.storage_offset(), *tensor.shape), size))
+        if not running and module:
+            owners.update(dict.fromkeys(range(known, len(self.buffers.sizes)), module))
         self.calls.append(call)
 
     def _formula(self, func: Any) -> tuple[str, Formula]:

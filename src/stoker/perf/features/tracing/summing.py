@@ -38,13 +38,7 @@ def features_of(
     for optimizer in optimizers:
         known = {id(parameter) for parameter in parameters}
         parameters += [p for g in optimizer.param_groups for p in g["params"] if id(p) not in known]
-    states = [
-        leaf
-        for optimizer in optimizers
-        for state in optimizer.state.values()
-        for leaf in tree_leaves(state)
-        if isinstance(leaf, Tensor) and leaf.dim() > 0
-    ]
+    states = [state for optimizer in optimizers for state in states_of(optimizer)]
     for tensor in parameters:
         buffers.give_role(tensor, "weight")
         if tensor.grad is not None:
@@ -71,6 +65,12 @@ def features_of(
         unknown=_unknown(recorder.calls),
         assumptions=recorder.hints.sentences(),
     )
+
+
+def states_of(optimizer: Optimizer) -> list[Tensor]:
+    """The tensors that an optimizer keeps, single numbers aside."""
+    leaves = (leaf for state in optimizer.state.values() for leaf in tree_leaves(state))
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0]
 
 
 def _micro_batches(recorder: DispatchRecorder, is_divided: bool) -> int:

@@ -1,0 +1,90 @@
+"""When the memory of a traced program is allocated and freed: plain data, without torch.
+
+Time is counted in events, allocations and frees alike, from the program's start; event 0 is the first.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from stoker.perf.features.records import Phase
+
+Category = Literal["parameters", "gradients", "optimizer", "inputs", "buffers", "activations", "temporaries"]
+CATEGORIES: tuple[Category, ...] = (
+    "parameters", "gradients", "optimizer", "inputs", "buffers", "activations", "temporaries",
+)  # fmt: skip
+"""What memory is used for, in the order in which it is shown. Activations are made by a forward pass and alive when a
+backward pass begins; temporaries are the rest."""
+
+
+class BufferLife(msgspec.Struct, frozen=True, array_like=True):
+    """One allocation of a program."""
+
+    bytes: int
+    birth: int
+    """Number of the event that allocates it."""
+    death: int
+    """Number of the event that frees it; the timeline's ``end`` if it outlives the step."""
+    last_use: int
+    """Events before the last call of the step that reads or writes it; -1 if no call does."""
+    category: Category
+    phase: Phase
+    module: str
+    """Path of the module whose forward or backward made it; empty outside of modules."""
+    line: str
+    """Line of the program that made it, as ``train.py:31``; empty if none is known."""
+
+
+class CallInTime(msgspec.Struct, frozen=True, array_like=True):
+    """One call of the step."""
+
+    at: int
+    """Events before it."""
+    name: str
+    kind: str
+    phase: Phase
+    module: str
+    bytes: float
+    """Read and written."""
+    seconds: float = 0.0
+    """Predicted for a GPU; 0 until it is predicted."""
+
+
+class HeldVariable(msgspec.Struct, frozen=True):
+    """A variable of the program that holds memory when a backward pass begins."""
+
+    buffer: int
+    """Its place in the timeline."""
+    name: str
+    assigned: str
+    """Line that assigns it; empty if it cannot be found."""
+    last_used: str
+    """Last line before the backward pass that reads it; empty if none does."""
+
+
+class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of a program up to the end of its traced step."""
+
+    name: str
+    target: str
+    """What kernels were chosen for: ``cuda`` or ``cpu``."""
+    batch_size: int
+    begin: int
+    """Events before the step begins."""
+    end: int
+    """All events."""
+    buffers: tuple[BufferLife, ...]
+    """In the order of their births."""
+    calls: tuple[CallInTime, ...]
+    held: tuple[HeldVariable, ...] = ()
+
+    def to_json(self) -> bytes:
+        """The timeline as JSON, for files and other programs."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def from_json(content: bytes) -> MemoryTimeline:
+        """The timeline that :meth:`to_json` wrote."""
+        return msgspec.json.decode(content, type=MemoryTimeline)
