@@ -13,7 +13,22 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "stoker"
 DOCUMENTS = (*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md")
-PACKAGES = ("backends", "cache", "cli", "core", "feed", "graph", "perf", "records", "run", "scale", "sim", "ui", "wire")
+PACKAGES = (
+    "backends",
+    "cache",
+    "cli",
+    "core",
+    "feed",
+    "graph",
+    "perf",
+    "records",
+    "run",
+    "scale",
+    "sim",
+    "train",
+    "ui",
+    "wire",
+)
 OWN = r"\bof (its|their|his|our) own"
 HABITS = {
     rf"{OWN}(?=[.,;:)]|$| (a|and|as|at|by|for|from|in|is|on|or|so|that|to|where|which|with)\b)": "separate, private",

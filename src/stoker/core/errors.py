@@ -201,3 +201,9 @@ class TracingError(StokerError):
     """
 
     code = "STOKER1511"
+
+
+class AveragingError(StokerError, RuntimeError):
+    """Ranks whose model is averaged do not train the same weights. Fields: rank, step."""
+
+    code = "STOKER1611"

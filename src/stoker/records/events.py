@@ -322,6 +322,30 @@ class SizesChosen(Event, tag="sizes_chosen"):
     """Most data workers of each; None leaves their number to the queue."""
 
 
+class ModelAveraged(Event, tag="model_averaged"):
+    """All ranks took the mean of their weights; they train apart in between."""
+
+    model: str
+    """Its class, and its number among those that are averaged."""
+    ranks: int
+    step: int
+    """Steps of the optimizer so far."""
+    steps_since: int
+    """Those since the last average."""
+    period: int
+    """Steps to the next one."""
+    agreement: float | None
+    """``|mean change|^2 / mean |change|^2`` of the ranks, from 0 to 1; None where nothing changed."""
+    compute_s: float
+    """Seconds of a step of the slowest rank, without exchanges."""
+    exchange_s: float
+    """Seconds of this average."""
+    bytes: int
+    """What was averaged on a rank: weights, buffers, optimizer state."""
+    reason: str
+    """``warm-up``, ``period``, or what it came before."""
+
+
 class RunEnded(Event, tag="run_ended"):
     """The program ended; absent when it was killed."""
 
@@ -344,6 +368,7 @@ AnyEvent = (
     | TrainingStarted
     | CheckpointSaved
     | SizesChosen
+    | ModelAveraged
     | RunEnded
 )
 """Every record that can stand in ``events.jsonl``."""
