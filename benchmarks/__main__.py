@@ -61,6 +61,7 @@ BARS = (
     "perf_hooks",
     "plan_quality",
     "comm_plan",
+    "comm_average",
     "sim_64gpu",
     "sim_bound",
     "sim_speed",
