@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from stoker.backends.remote.host import packages
 from stoker.backends.remote.host.packages import PackageInstall, PackageOrder, PackageWord, options_among
 from stoker.backends.remote.settings import RemoteSettings
 from stoker.core.errors import ConfigError
+from tests.backends.remote.hosts import Slow, Taking, opened
+from tests.faults.serve import loader_of, served
 from tests.waiting import await_that
 
 
@@ -117,3 +121,43 @@ def test_one_that_is_loaded_in_another_version_is_refused(tmp_path: Path, monkey
     why = packages.use(str(tmp_path / "folder"))
     assert why == ("has loaded other versions already than stoker_one 2.0; there: pip install stoker_one==2.0")
     assert sys.path == before
+
+
+class NeedsOne(Slow):
+    """Imports a package where a sample is made."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        import stoker_one  # pyright: ignore[reportMissingImports]
+
+        assert stoker_one.VALUE == "1.0"
+        return super().__getitem__(index)
+
+
+@pytest.mark.integration
+@pytest.mark.slow("a host starts, and pip runs there")
+@pytest.mark.timeout(110)
+def test_a_host_installs_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    wheels, site = tmp_path / "wheels", tmp_path / "site-packages"
+    for version in ("1.0", "2.0"):
+        wheel(wheels, "stoker_one", version)
+    with opened(tmp_path) as host:
+        with zipfile.ZipFile(wheels / "stoker_one-1.0-py3-none-any.whl") as archive:
+            archive.extractall(site)
+        monkeypatch.syspath_prepend(str(site))
+        importlib.import_module("stoker_one")
+        try:
+            with served(**host.settings) as record:
+                taking = Taking(loader_of(NeedsOne(), num_workers=1))
+                await_that("it is refused", lambda: taking.take(1) or record.notices(), 40)
+                assert "there: pip install stoker_one==1.0, or for this run: --remote-pip " in record.notices()[0]
+                del taking
+            pip = f"--no-index --find-links {wheels} stoker_one"
+            with served(**host.settings, remote_pip=pip) as record:
+                taking = Taking(loader_of(NeedsOne(), num_workers=1))
+                taking.until_away(timeout_s=60)
+                assert f"`{host.address}`: pip installs stoker_one==1.0" in record.notices()
+                del taking.iterator
+        finally:
+            del sys.modules["stoker_one"]
+        await_that("nothing is left on the host", host.is_empty)

@@ -49,6 +49,12 @@ class ProgramClaim:
         self._sock = sock
         return True
 
+    def close(self) -> None:
+        """Gives the name back."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
     def is_kept(self) -> bool:
         """Whether a process has loaded the program and serves it."""
         with contextlib.suppress(OSError), self._connected():
