@@ -13,8 +13,14 @@ from .compare import difference, run_both
 from .elsewhere import COUNT_FILE
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-GROUPS = ("random",)
-"""A sample: of most other groups' loaders, which have two or three batches, a host would make none."""
+GROUPS = ("order", "lazy", "random", "options", "change", "values", "objects", "sizes", "lifetime", "errors",
+          "context")  # fmt: skip
+"""Streams (`iterable`, `datapipes`) stay here by design, as pinned loaders do in each group; a host would import the
+libraries of `frameworks` for each case, longer than a side may take."""
+AS_DECLARED = ("order", "lazy")
+"""Groups whose programs see how much is drawn ahead: as many workers begin as are declared; of others, one."""
+MADE_THERE = ("order", "lazy", "random", "options")
+"""Groups with loaders that are long enough for another machine to make items; others' have two or three batches."""
 
 
 @pytest.mark.slow("a host starts and is sent each case")
@@ -24,10 +30,11 @@ def test_equal_to_torch(group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with opened(tmp_path) as host:
         monkeypatch.setenv("STOKER_BACKEND", f"static:{host.address}")
         monkeypatch.setenv("STOKER_REMOTE_SECRET_FILE", str(host.secret))
-        monkeypatch.setenv("STOKER_WORKERS", "1")
+        if group not in AS_DECLARED:
+            monkeypatch.setenv("STOKER_WORKERS", "1")
         monkeypatch.setenv("STOKER_REMOTE_WORKERS", "2")
         monkeypatch.setenv(COUNT_FILE, str(tmp_path / "away"))
         sides = run_both([case.name for case in chosen], "elsewhere", tmp_path)
     found = {case.name: difference(case, *sides) for case in chosen}
     assert not {name: text for name, text in found.items() if text}
-    assert int((tmp_path / "away").read_text()) > 0
+    assert int((tmp_path / "away").read_text()) > 0 or group not in MADE_THERE
