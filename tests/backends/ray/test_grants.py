@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.backends.ray.broker import Wants
-from stoker.backends.ray.grants import FreeNode, grants_alone
+from stoker.backends.ray.grants import PAUSE_S, WAIT_S, FreeNode, Waiting, grants_alone
 
 
 def node(node_id: str, free: int, *, here: bool = False) -> FreeNode:
@@ -62,3 +62,17 @@ def test_what_is_not_wanted_any_more_is_kept_for_a_while() -> None:
     wants = Wants()
     assert [wants.most(at_s, count) for at_s, count in ((0.0, 4), (5.0, 0), (15.0, 2), (19.0, 0))] == [4] * 4
     assert [wants.most(at_s, 0) for at_s in (21.0, 34.0, 36.0)] == [2, 2, 0]
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 400.0), st.integers(0, 100)), max_size=40))
+def test_a_need_is_shown_for_a_bounded_time_and_again_after_a_pause(rows: list[tuple[float, int]]) -> None:
+    waiting, now_s, shown_s = Waiting(), 0.0, 0.0
+    for step_s, unmet in rows:
+        now_s += step_s
+        count = waiting.count(unmet, now_s)
+        assert 0 <= count <= unmet
+        shown_s = shown_s + step_s if count else 0.0
+        assert shown_s < WAIT_S + PAUSE_S
+        if not unmet:
+            assert waiting.count(1, now_s) == 1, "a new need is shown at once"
+            waiting.count(0, now_s)

@@ -166,6 +166,16 @@ def test_a_job_whose_own_autoscaler_asks_gets_no_more_than_that() -> None:
     assert sum(order.cpus for order in orders) == 3
 
 
+def test_what_no_node_has_is_known_until_one_comes() -> None:
+    found, small, large = ledger(), Job("small", need=4), Job("large", need=40)
+    after_s = run(found, [small, large], 40)
+    assert (found.unmet("small"), small.total) == (0, 4)
+    assert found.unmet("large") > 0
+    found.set_nodes([*NODES, ClusterNode(name="c", cpus=64)])
+    run(found, [small, large], 40, after_s)
+    assert (found.unmet("large"), large.total, found.unmet("nobody")) == (0, 40, 0)
+
+
 def test_nodes_that_cannot_serve_a_job_are_left_to_others() -> None:
     found = ledger()
     first, second = JobReport(job="first", wanted=6, refused=("a",)), JobReport(job="second", wanted=16)

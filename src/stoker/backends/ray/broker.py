@@ -21,7 +21,7 @@ import msgspec
 from stoker.backends.parents import die_with, set_name
 from stoker.backends.ray import joining
 from stoker.backends.ray.allocator.launch import JOB_ENV, JobOwner
-from stoker.backends.ray.grants import FreeNode, grants_alone
+from stoker.backends.ray.grants import FreeNode, Waiting, grants_alone
 from stoker.backends.ray.own_cluster import OwnCluster
 from stoker.backends.remote.brokering import BrokerSettings, Hosts, KnownHost, Lines, LinkUse, Wanted
 from stoker.core.errors import ClusterStartError, StokerError, WireError
@@ -81,6 +81,7 @@ class Broker:
         self._nodes: dict[str, SeenNode] = {}
         self._wanted = Wanted(workers=0)
         self._wants = Wants()
+        self._waiting = Waiting()
         self._queues = 0
         """Windows of the queue that the allocator has got."""
         self._refused = set[str]()
@@ -118,6 +119,8 @@ class Broker:
         grants = self._grants(now_s)
         for node in self._cpus.become(grants):
             self._full_s[node] = now_s + _AGAIN_S
+        unmet = self._granted.waited if self._granted is not None else 0
+        self._cpus.wait_for(self._waiting.count(unmet, now_s), self._nodes)
         texts = self._look_at_hosts(now_s)
         self._publish()
         hosts = Hosts(hosts=known_hosts(self._cpus.held, self._hosts, self._nodes), texts=tuple(texts))

@@ -20,6 +20,34 @@ class FreeNode:
     """It is the machine of the training process, whose own workers use these processors already."""
 
 
+WAIT_S = 300.0
+"""A machine that is rented comes within minutes; one that has not come by then does not come."""
+PAUSE_S = 600.0
+"""After it the need is shown again."""
+_MOST_WAITED = 64
+
+
+class Waiting:
+    """For how many CPUs that no node has a job waits; so long as it does, who rents machines sees the need."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def count(self, unmet: int, now_s: float) -> int:
+        """CPUs to wait for now.
+
+        Args:
+            unmet: CPUs that would help and that the nodes together do not have.
+            now_s: the time.
+        """
+        if unmet <= 0:
+            self._since_s = None
+            return 0
+        if self._since_s is None or now_s - self._since_s >= WAIT_S + PAUSE_S:
+            self._since_s = now_s
+        return min(unmet, _MOST_WAITED) if now_s - self._since_s < WAIT_S else 0
+
+
 def grants_alone(wanted: int, nodes: Sequence[FreeNode], held: Mapping[str, int]) -> dict[str, int]:
     """CPUs by node that a job takes for itself.
 

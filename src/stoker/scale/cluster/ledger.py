@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stoker.scale.cluster.allocator import plan
+from stoker.scale.cluster.allocator import GrantPlan, plan
 from stoker.scale.cluster.curves import CurveEstimate, RateCurve, linear
 from stoker.scale.cluster.division import DivisionConfig
 from stoker.scale.cluster.state import ClusterJob, ClusterNode, ClusterState, CpuGrant
@@ -121,6 +121,8 @@ class _Job:
     """Since when it holds more of a node than it may."""
     lacking_s: dict[str, float] = field(default_factory=dict[str, float])
     """Since when it holds less of a node than it may."""
+    unmet: int = 0
+    """CPUs that it would gain by, beyond those of the last plan."""
 
     def booked(self, node: str) -> int:
         """CPUs that no other may have."""
@@ -184,6 +186,10 @@ class GrantLedger:
         job.answered = dict(job.granted)
         return self._orders(job, now_s)
 
+    def unmet(self, job: str) -> int:
+        """CPUs that would raise a job's rate and that the nodes together do not have for it."""
+        return self._jobs[job].unmet if job in self._jobs else 0
+
     def leave(self, job: str) -> None:
         """A job ended: what it held is free."""
         if self._jobs.pop(job, None) is not None:
@@ -212,6 +218,7 @@ class GrantLedger:
             key = (each.grant.job, each.grant.node)
             wanted[key] = each.grant.cpus
             self._reasons[key] = (each.reason, each.gain_frac)
+        self._note_unmet(found)
         self._avoid_refused(wanted)
         for name, job in self._jobs.items():
             job.granted = {node: min(cpus, wanted.get((name, node), 0)) for node, cpus in job.granted.items()}
@@ -227,6 +234,14 @@ class GrantLedger:
                 free[node] -= max(0, more - draining)
         for job in self._jobs.values():
             job.granted = _some(job.granted)
+
+    def _note_unmet(self, found: GrantPlan) -> None:
+        """What the plan could not give; who cannot move would not gain by a new node."""
+        for job in self._jobs.values():
+            job.unmet = 0
+        for claim, cpus in zip(found.state.jobs, found.cpus.tolist(), strict=True):
+            if claim.movable:
+                self._jobs[claim.name].unmet = max(0, math.ceil(claim.curve.need_cpus - 1e-9) - int(cpus))
 
     def _avoid_refused(self, wanted: dict[tuple[str, str], int]) -> None:
         """Moves what jobs cannot use where it was placed to nodes that have room."""

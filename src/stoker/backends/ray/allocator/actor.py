@@ -63,10 +63,11 @@ class Allocator:
 
     # Jobs' brokers
 
-    def report(self, report: JobReport) -> tuple[GrantOrder, ...]:
-        """See :meth:`GrantLedger.report`."""
+    def report(self, report: JobReport) -> tuple[tuple[GrantOrder, ...], int]:
+        """Orders, and the CPUs that would help and that no node has; see :meth:`GrantLedger.report`."""
         with self._lock:
-            return self._ledger.report(report, time.monotonic())
+            orders = self._ledger.report(report, time.monotonic())
+            return orders, self._ledger.unmet(report.job)
 
     def leave(self, job: str) -> None:
         """See :meth:`GrantLedger.leave`."""

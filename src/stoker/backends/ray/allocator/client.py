@@ -60,6 +60,8 @@ class AllocatorClient:
         self._answer: Any = None
         self.sent = False
         """Whether the last report was sent: while another is on its way, none is."""
+        self.waited = 0
+        """CPUs that would help and that no node has, by the last answer."""
         self._sent_s = self._failed_s = float("-inf")
 
     def exchange(self, report: JobReport) -> tuple[GrantOrder, ...] | None:
@@ -88,7 +90,8 @@ class AllocatorClient:
                 self._lose()
             return None
         try:
-            return ray.get(self._answer, timeout=0.1)
+            orders, self.waited = ray.get(self._answer, timeout=0.1)
+            return orders
         except RayError:
             self._lose()
             return None
@@ -97,6 +100,7 @@ class AllocatorClient:
 
     def _lose(self) -> None:
         self._handle = self._answer = None
+        self.waited = 0
         self._failed_s = time.monotonic()
 
     def _is_found(self) -> bool:
@@ -140,6 +144,11 @@ class GrantedCpus:
         self._own_cpus = 0
         self._window: QueueWindow | None = None
         """One that was not sent yet."""
+
+    @property
+    def waited(self) -> int:
+        """CPUs that would help and that no node has."""
+        return self._client.waited
 
     def ask(
         self,
