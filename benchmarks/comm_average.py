@@ -45,7 +45,7 @@ def measure(options: Options) -> Report:
     """All trainings, then what they come to."""
     report = Report()
     seeds = options.pick(3, 1, 1)
-    steps = options.pick(1200, 600, 40)
+    steps = options.pick(800, 600, 40)
     periods = options.pick(FIXED, FIXED, (4,))
     ranks = options.pick(8, 8, 2)
     cases = [

@@ -20,6 +20,7 @@ from unittest import mock
 import stoker
 import stoker.cache
 import stoker.perf
+import stoker.train
 from stoker.cli.arguments import Parser
 from stoker.cli.cache.main import COMMANDS as CACHE_COMMANDS
 from stoker.cli.cluster.main import COMMANDS as CLUSTER_COMMANDS
@@ -43,7 +44,7 @@ no variable. `auto` leaves a value to stoker."""
 ABOUT_API = """\
 What programs import: `stoker`, its cache, and what describes a step. Everything else may change between versions. None
 of it is needed for `stoker run`."""
-API = (stoker, stoker.cache, stoker.perf)
+API = (stoker, stoker.cache, stoker.perf, stoker.train)
 MAX_DEFAULT = 40
 """Characters of an argument's default that a signature shows."""
 _HOME = "/home/you"

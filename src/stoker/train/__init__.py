@@ -1,1 +1,29 @@
 """Changes how a running program trains: only as far as its user asks for, and undone by one call."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stoker.train.averaging.averager import ModelAverager, average
+    from stoker.train.averaging.policy import AveragingRules
+
+__all__ = ["AveragingRules", "ModelAverager", "average"]
+
+_HOMES = {
+    "AveragingRules": "stoker.train.averaging.policy",
+    "ModelAverager": "stoker.train.averaging.averager",
+    "average": "stoker.train.averaging.averager",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Imported with the first use, as for the other capabilities: torch may be missing.
+    from importlib import import_module
+
+    from stoker.core.extras import require
+
+    require("torch", extra="torch")
+    return getattr(import_module(home), name)

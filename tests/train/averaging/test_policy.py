@@ -83,7 +83,7 @@ def test_the_warm_up_averages_each_step(rules: AveragingRules) -> None:
 @settings(max_examples=20)
 def test_unrelated_changes_keep_a_period_at_any_number_of_ranks(ranks: int) -> None:
     policy = AveragingPolicy(ranks)
-    run(policy, 120, 1.0)
+    run(policy, 250, 1.0)
     before = policy.period
     run(policy, 200, 1.0 / ranks)
     assert policy.period == before == 16
@@ -112,12 +112,20 @@ def test_between_the_bounds_nothing_changes() -> None:
 def test_a_dearer_exchange_never_makes_the_bound_smaller(ratio: float, times: float) -> None:
     bounds: list[int] = []
     for each in (ratio, ratio * times):
-        policy = AveragingPolicy(RANKS, AveragingRules(max_period=1 << 20))
+        policy = AveragingPolicy(RANKS, AveragingRules(max_period=1 << 20, growth_frac=float(1 << 20)))
         policy.step()
         policy.averaged(facts(0.5, each))
         bounds.append(policy.bound)
         assert policy.bound == 1 << max(0, math.ceil(math.log2(each / 0.1) - 1e-9)) or policy.bound == 1 << 20
     assert bounds[0] <= bounds[1]
+
+
+@given(st.integers(1, 400))
+@settings(max_examples=20)
+def test_a_young_training_has_short_periods(steps: int) -> None:
+    policy = AveragingPolicy(RANKS)
+    run(policy, steps, 1.0)
+    assert policy.period <= max(1, steps / 8)
 
 
 def test_a_cheap_exchange_is_made_in_each_step() -> None:

@@ -36,7 +36,7 @@ class AveragingRules:
     """``mean``; ``bmuf``, which filters the mean where agreement is high; ``islands``, more often inside of hosts."""
     fixed_period: int = 0
     """Steps between averages after the warm-up, whatever the ranks find; 0 to choose by agreement."""
-    warm_up_steps: int = 20
+    warm_up_steps: int = 16
     """Steps at the start that are all averaged: weights change fastest there."""
     low: float = 0.45
     """Relative agreement below which the period is halved."""
@@ -44,6 +44,9 @@ class AveragingRules:
     """Relative agreement above which the period is doubled."""
     max_period: int = 16
     """Most steps between averages; beyond it little time is saved, and agreement no longer warns."""
+    growth_frac: float = 0.125
+    """Longest period as a share of the steps so far: at first all ranks learn the same, whatever their shards hold, and
+    agree more than they will."""
     exchange_frac: float = 0.1
     """Share of the computation that the exchange may take; no period is longer than this needs."""
     rounds: int = 3
@@ -144,11 +147,13 @@ class AveragingPolicy:
 
     @property
     def bound(self) -> int:
-        """The longest period: the least power of 2 that leaves the exchange its share, within ``max_period``."""
+        """The longest period: the least power of 2 that leaves the exchange its share, within the other bounds."""
         if self.ratio is None:
             return 1
-        wanted = max(1.0, min(self.ratio / self.rules.exchange_frac, float(self.rules.max_period)))
-        return min(self.rules.max_period, 1 << math.ceil(math.log2(wanted) - 1e-9))
+        rules = self.rules
+        wanted = max(1.0, min(self.ratio / rules.exchange_frac, float(rules.max_period)))
+        young = 1 << max(1, int(self.steps * rules.growth_frac)).bit_length() - 1
+        return min(rules.max_period, young, 1 << math.ceil(math.log2(wanted) - 1e-9))
 
     def step(self) -> Scope:
         """What is to be averaged after a step of the optimizer: nothing, inside of islands, or all ranks."""
