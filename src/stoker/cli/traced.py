@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.core.errors import ConfigError
+from stoker.core.errors import ConfigError, TracingError
 from stoker.core.extras import require
+from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures, parse_hints
 from stoker.perf.planning.batches import Batches
 
@@ -54,6 +55,43 @@ def batches_of(
         return Batches(*defined.traced, own=defined.batch_size)
     started = ["-m", module] if module else [program]
     return Batches(characterise_program([*started, *theirs], target=target, hints=known))
+
+
+def memories_of(
+    program: str, module: str | None, theirs: Sequence[str], hints: Sequence[str], *, sized: bool
+) -> list[tuple[StepFeatures, MemoryTimeline]]:
+    """The program's step and its memory; arguments and errors as of :func:`batches_of`.
+
+    Args:
+        program: as above.
+        module: as above.
+        theirs: as above.
+        hints: as above.
+        sized: whether the step with a batch of twice the size is wanted too. It is left out where the size does not
+            follow from the program's loaders, or a step of it cannot be traced.
+    """
+    if bool(program) == bool(module):
+        raise ConfigError("`PROGRAM` or `-m MODULE` must be given, and not both; see `stoker memory --help`")
+    require("torch", extra="torch")
+    # Imported here: help must not wait for them.
+    from stoker.perf.features.definition import trace_definition
+    from stoker.perf.features.program import trace_program
+
+    try:
+        known = parse_hints(hints)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if ":" in program and not Path(program).exists():
+        return trace_definition(program, hints=known)
+    started = [*(["-m", module] if module else [program]), *theirs]
+    first = trace_program(started, hints=known)
+    if not sized:
+        return [first]
+    try:
+        second = trace_program(started, hints=known, batch_times=2)
+    except TracingError:
+        return [first]
+    return [first, second] if second[0].batch_size > first[0].batch_size else [first]
 
 
 def _read_features(path: Path) -> StepFeatures:

@@ -41,12 +41,12 @@ from stoker.perf.features.tracing.watch import StepFollower, first_size
 class _Program:
     """The program, up to the step that is recorded."""
 
-    def __init__(self, target: str, hints: dict[str, float], out: Path) -> None:
+    def __init__(self, target: str, hints: dict[str, float], out: Path, batch_times: int) -> None:
         self.recorder = DispatchRecorder(hints)
         self.recorder.shapes_weights = True
         self.redirect = Redirect(self.recorder, target)
         self.watch = StepFollower(self.recorder)
-        self.target, self.out = target, out
+        self.target, self.out, self.batch_times = target, out, batch_times
         self.name = ""
         self.batches: list[tuple[int, int]] = []
         """Samples and bytes of the batches of the current step, or of the last earlier step that loaded one.
@@ -91,6 +91,10 @@ class _Program:
         def loader(this: Any, *args: Any, **rest: Any) -> None:
             for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
                 rest.pop(name, None)
+            if rest.get("batch_size"):
+                rest["batch_size"] *= self.batch_times
+            elif len(args) > 1 and args[1]:
+                args = (args[0], args[1] * self.batch_times, *args[2:])
             init(this, *args, **{**rest, "num_workers": 0, "pin_memory": False})
 
         def loaded(this: Any) -> Any:
@@ -173,9 +177,10 @@ class _Program:
 
 
 def main() -> None:
-    """Arguments: where to write, the target, hints as JSON, then the program's command line."""
-    out, target, hints, *words = sys.argv[1:]
-    program = _Program(target, json.loads(hints), Path(out))
+    """Arguments: where to write, the target, hints and a factor of batches as JSON, then the program's command line."""
+    out, target, said, *words = sys.argv[1:]
+    hints, batch_times = json.loads(said)
+    program = _Program(target, hints, Path(out), batch_times)
     try:
         program.run(words)
     except StokerError as error:

@@ -10,11 +10,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from stoker.core.errors import TracingError
+from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.features.program import TIMELINE
 from stoker.perf.features.records import StepFeatures
 
 
@@ -47,6 +49,25 @@ def characterise_definition(target: str, *, hints: Mapping[str, float] | None = 
     Raises:
         TracingError: the function does not exist, fails, or returns something else; fields: status.
     """
+    return _run(target, hints, "features")[0]
+
+
+def trace_definition(
+    target: str, *, hints: Mapping[str, float] | None = None
+) -> list[tuple[StepFeatures, MemoryTimeline]]:
+    """One training step of a definition and its memory: of its own batch, and of a larger one if it takes a size.
+
+    Arguments and errors as those of :func:`characterise_definition`; finished features have no timeline.
+    """
+    defined, timelines = _run(target, hints, "memory")
+    if len(timelines) != len(defined.traced):
+        raise TracingError(f"`{target}` must return a module and its inputs, got finished features", status=0)
+    return list(zip(defined.traced, timelines, strict=True))
+
+
+def _run(
+    target: str, hints: Mapping[str, float] | None, wanted: Literal["features", "memory"]
+) -> tuple[Defined, tuple[MemoryTimeline, ...]]:
     module, colon, function = target.rpartition(":")
     if not (module and colon and function.isidentifier()):
         raise TracingError(f"`{target}` must be module:function or file.py:function", status=None)
@@ -54,14 +75,16 @@ def characterise_definition(target: str, *, hints: Mapping[str, float] | None = 
         raise TracingError(f"`{module}` must be a Python file, and is none", status=None)
     with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
         out = Path(folder, "features.json")
-        arguments = [str(out), module, function, json.dumps(dict(hints or {}))]
+        arguments = [str(out), module, function, json.dumps(dict(hints or {})), wanted]
         environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
         command = [sys.executable, "-m", "stoker.perf.features.definition_child", *arguments]
         status = subprocess.run(command, check=False, stdout=2, env=environ).returncode
         content: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}
+        found = sorted(Path(folder).glob(f"*-{TIMELINE}"))
+        timelines = tuple(MemoryTimeline.from_json(path.read_bytes()) for path in found)
     if "features" in content:
         traced = tuple(msgspec.convert(each, StepFeatures) for each in content["features"])
-        return Defined(content["batch_size"], traced)
+        return Defined(content["batch_size"], traced), timelines
     if "error" in content:
         raise TracingError(content["error"], status=status)
     ended = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"

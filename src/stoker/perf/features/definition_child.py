@@ -19,19 +19,22 @@ from typing import Any, cast
 import torch
 
 from stoker.core.errors import StokerError
+from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.features.program import TIMELINE
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.features.step import characterise
+from stoker.perf.features.step import characterise, trace
 
 _FIRST_BATCH = 1
 """Default batch size of a function with a size parameter but without a default."""
 
 
 def main() -> None:
-    """Arguments: where to write, module, function, and hints as JSON."""
-    out, module, name, hints = sys.argv[1:]
+    """Arguments: where to write, module, function, hints as JSON, and whether features or memory are wanted."""
+    out, module, name, hints, wanted = sys.argv[1:]
+    timelines: list[MemoryTimeline] = []
     sys.path.insert(0, os.getcwd())
     try:
-        batch, found = _features(_function(module, name), json.loads(hints), f"{module}:{name}")
+        batch, found = _features(_function(module, name), json.loads(hints), f"{module}:{name}", timelines, wanted)
         traced = [json.loads(each.to_json()) for each in found]
         content: dict[str, Any] = {"batch_size": batch, "features": traced}
     except _Mistake as error:
@@ -41,6 +44,8 @@ def main() -> None:
     except Exception:
         traceback.print_exc()
         sys.exit(1)
+    for place, timeline in enumerate(timelines if wanted == "memory" else ()):
+        Path(out).with_name(f"{place}-{TIMELINE}").write_bytes(timeline.to_json())
     Path(out).write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -69,16 +74,19 @@ def _function(module: str, name: str) -> Callable[..., Any]:
     return found
 
 
-def _features(function: Callable[..., Any], hints: Mapping[str, float], name: str) -> tuple[int, list[StepFeatures]]:
-    """The definition's own batch, and features for sizes near it."""
+def _features(
+    function: Callable[..., Any], hints: Mapping[str, float], name: str, timelines: list[MemoryTimeline], wanted: str
+) -> tuple[int, list[StepFeatures]]:
+    """The definition's own batch, and features for sizes near it, or for it and twice as much to have its memory."""
     parameter = next(iter(inspect.signature(function).parameters.values()), None)
     if parameter is None:
-        found = _traced(function, (), hints, name, None)
+        found = _traced(function, (), hints, name, None, timelines)
         return found.batch_size, [found]
     default = parameter.default
     own = default if isinstance(default, int) and default > 0 else _FIRST_BATCH
     first = next_prime(own)
-    return own, [_traced(function, (size,), hints, name, size) for size in (first, next_prime(first))]
+    sizes = (own, 2 * own) if wanted == "memory" else (first, next_prime(first))
+    return own, [_traced(function, (size,), hints, name, size, timelines) for size in sizes]
 
 
 def next_prime(above: int) -> int:
@@ -87,8 +95,9 @@ def next_prime(above: int) -> int:
 
 
 def _traced(
-    function: Callable[..., Any], arguments: tuple[int, ...], hints: Mapping[str, float], name: str, size: int | None
-) -> StepFeatures:
+    function: Callable[..., Any], arguments: tuple[int, ...], hints: Mapping[str, float], name: str, size: int | None,
+    timelines: list[MemoryTimeline],
+) -> StepFeatures:  # fmt: skip
     with torch.device("meta"):
         given = function(*arguments)
     if isinstance(given, StepFeatures):
@@ -107,7 +116,9 @@ def _traced(
     asked: dict[str, Any] = {"name": name, "hints": hints or None}
     if size is not None:
         asked["batch_size"] = size
-    return characterise(**{**asked, **cast("Mapping[str, Any]", given)})
+    features, timeline = trace(**{**asked, **cast("Mapping[str, Any]", given)})
+    timelines.append(timeline)
+    return features
 
 
 if __name__ == "__main__":

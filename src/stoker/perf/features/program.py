@@ -41,15 +41,29 @@ def characterise_program(
 
 
 def trace_program(
-    program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None
+    program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None, batch_times: int = 1
 ) -> tuple[StepFeatures, MemoryTimeline]:
-    """The features of one training step of a program, and its memory; arguments and errors as above."""
+    """The features of one training step of a program, and its memory; errors as above.
+
+    Args:
+        program: as above.
+        target: as above.
+        hints: as above.
+        batch_times: by how much the batches of the program's loaders are larger than it says.
+    """
     name = " ".join(program[:2]) if program[0] == "-m" else program[0]
     if program[0] != "-m" and not Path(name).is_file():
         raise TracingError(f"`{name}` must be a Python program, and is no file", status=None)
     with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
         out = Path(folder, "features.json")
-        command = [sys.executable, "-m", "stoker.perf.features.child", str(out), target, json.dumps(dict(hints or {}))]
+        command = [
+            sys.executable,
+            "-m",
+            "stoker.perf.features.child",
+            str(out),
+            target,
+            json.dumps([dict(hints or {}), batch_times]),
+        ]
         # Warnings about the CPU (no accelerator found and the like) say nothing about the program.
         environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
         status = subprocess.run([*command, *program], check=False, stdout=2, env=environ).returncode

@@ -69,11 +69,11 @@ class _Run:
     def __init__(self, timeline: MemoryTimeline, allocator: AllocatorReplay, workspace_bytes: int) -> None:
         self.timeline, self.allocator = timeline, allocator
         self._workspace = workspace_bytes
-        self._events: list[int | None] = [None] * timeline.end
+        self._births: dict[int, list[int]] = {}
+        self._deaths: dict[int, list[int]] = {}
         for place, buffer in enumerate(timeline.buffers):
-            self._events[buffer.birth] = place
-            if buffer.death < timeline.end:
-                self._events[buffer.death] = ~place
+            self._births.setdefault(buffer.birth, []).append(place)
+            self._deaths.setdefault(buffer.death, []).append(place)
         self._addresses: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
         self._requested = self.most = 0
@@ -87,16 +87,13 @@ class _Run:
     def play(self, start: int, stop: int) -> None:
         """Requests and frees of these events."""
         for at in range(start, stop):
-            event = self._events[at]
-            if event is None:
-                continue
-            if event < 0:
-                self._free(~event)
-            else:
-                buffer = self.timeline.buffers[event]
+            for place in self._deaths.get(at, ()):
+                self._free(place)
+            for place in self._births.get(at, ()):
+                buffer = self.timeline.buffers[place]
                 if self._workspace and buffer.phase == "backward":
                     self._multiply()
-                self._allocate(event, buffer.bytes)
+                self._allocate(place, buffer.bytes)
 
     def repeat(self) -> None:
         """One more step: what it frees of the step before is what that one left."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 from stoker.perf.features.lifetimes import BufferLife, CallInTime, Category, HeldVariable, MemoryTimeline
-from stoker.perf.features.records import StepFeatures
+from stoker.perf.features.records import StepFeatures, block_of
+from stoker.perf.features.torch_private import tree_leaves
 from stoker.perf.features.tracing.buffers import Buffers, Role
 from stoker.perf.features.tracing.recorder import DispatchRecorder, TracedCall
 from stoker.perf.features.tracing.watch import StepFollower
@@ -24,13 +28,17 @@ def timeline_of(recorder: DispatchRecorder, watch: StepFollower, features: StepF
         features: of the step.
     """
     buffers, names = recorder.buffers, watch.names()
+    owned = _owned(buffers, watch)  # first, since it may see memory that no call has used
     births, deaths = buffers.lives()
-    last = _last_uses(recorder.calls)
+    blocks = [block_of(name) for name in names]
+    makers = [blocks[buffers.owners.get(number, maker)] for number, maker in enumerate(buffers.makers)]
+    last, outside = _last_uses(recorder.calls, blocks, makers)
     end = buffers.now
     found = tuple(
         BufferLife(
-            size, births[number], deaths.get(number, end), last.get(number, -1), _category(buffers, number),
-            buffers.phases[number], names[buffers.owners.get(number, buffers.makers[number])], buffers.lines[number],
+            size, births[number], deaths.get(number, end), last.get(number, -1), outside.get(number, -1),
+            _category(buffers, number), buffers.phases[number],
+            owned.get(number, names[buffers.owners.get(number, buffers.makers[number])]), buffers.lines[number],
         )
         for number, size in enumerate(buffers.sizes)
     )  # fmt: skip
@@ -45,6 +53,20 @@ def timeline_of(recorder: DispatchRecorder, watch: StepFollower, features: StepF
     )  # fmt: skip
 
 
+def _owned(buffers: Buffers, watch: StepFollower) -> dict[int, str]:
+    """Path of the module that a parameter belongs to, by the buffers of the parameter, its gradient and its states."""
+    owners = watch.owners()
+    found: dict[int, str] = {}
+    states = {id(p): state for optimizer in watch.optimizers.values() for p, state in optimizer.state.items()}
+    for parameter in watch.parameters.values():
+        path = owners.get(id(parameter), "")
+        leaves = [parameter, parameter.grad, *tree_leaves(states.get(id(parameter)))]
+        for tensor in leaves:
+            if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+                found[buffers.number(tensor)] = path
+    return found
+
+
 def _category(buffers: Buffers, number: int) -> Category:
     role = buffers.roles.get(number) or buffers.old_roles.get(number)
     if role is not None:
@@ -53,12 +75,18 @@ def _category(buffers: Buffers, number: int) -> Category:
     return "activations" if kept else "temporaries"
 
 
-def _last_uses(calls: Sequence[TracedCall]) -> dict[int, int]:
+def _last_uses(
+    calls: Sequence[TracedCall], blocks: Sequence[str], makers: Sequence[str]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Events before the last call that uses each buffer, and before the last one of another block than its maker's."""
     found: dict[int, int] = {}
+    outside: dict[int, int] = {}
     for call in calls:
-        for access in (*call.reads, *call.writes):
-            found[access[0]] = call.at
-    return found
+        for number, _, _ in (*call.reads, *call.writes):
+            found[number] = call.at
+            if blocks[call.module] != makers[number]:
+                outside[number] = call.at
+    return found, outside
 
 
 def _moved(call: TracedCall) -> float:

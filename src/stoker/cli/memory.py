@@ -1,0 +1,131 @@
+"""`stoker memory`: what holds a program's memory, whether it fits a GPU, and what lowers its peak, without one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+
+from stoker.cli.arguments import Parser, split_program, whole
+from stoker.cli.output import print_json
+from stoker.cli.traced import memories_of
+from stoker.core.errors import ConfigError
+from stoker.core.units import parse_bytes
+from stoker.perf.catalogue import Gpu, gpu
+from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.features.records import StepFeatures
+from stoker.perf.memory import capacity
+from stoker.perf.memory.reporting import MemoryQuestion, report
+from stoker.perf.memory.timeline import with_seconds
+from stoker.perf.prediction.predictor import Predictor
+from stoker.perf.strategy import DataParallel, Machines, Strategy
+from stoker.records.memory import MemoryReport
+from stoker.ui.memory.text import render_memory
+from stoker.ui.terminal import style_for
+
+_PRICED = "A100-80GB-SXM"
+"""GPU whose times the costs of remedies are shares of, where none is named."""
+_EPILOG = """\
+PROGRAM is a script, run up to its second optimizer step without a GPU; or module:function (file.py:function), which
+returns what stoker.perf.characterise takes. Nothing is computed, and no memory of a GPU is used.
+examples:
+  stoker memory train.py
+  stoker memory train.py --gpu RTX-4090
+  stoker memory model.py:step --memory 24GB --ranks 8
+  stoker memory train.py --gpu T4 -- --batch-size 64"""
+
+
+def main(argv: list[str]) -> int:
+    """Prints the report; returns the exit status, 1 if the program does not fit.
+
+    Raises:
+        ConfigError: an option has a wrong value.
+        TracingError: the program cannot be traced.
+    """
+    ours, theirs = split_program(argv)
+    arguments = _parser().parse_args(ours)
+    card = _card(arguments.gpu) if arguments.gpu else None
+    available: int | None = arguments.memory
+    if available is None and card is not None:
+        available = int(capacity(card))
+    traced = memories_of(
+        arguments.program, arguments.module, theirs, arguments.hint, sized=available is not None
+    )  # fmt: skip
+    found = report(_question(arguments, traced, card, available))
+    if arguments.json:
+        print_json(found)
+    else:
+        command = _next(found, arguments, theirs)
+        sys.stdout.write(render_memory(found, style_for(sys.stdout, os.environ), command))
+    return 1 if found.fits is False else 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="stoker memory",
+        usage="stoker memory PROGRAM [options] [-- arguments of the program]\n"
+        "       stoker memory -m MODULE [options] [-- arguments of the program]",
+        description="Predicts what holds a program's memory, whether it fits a GPU, and what lowers its peak.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--gpu", metavar="NAME", help="GPU that it should fit, as of `stoker plan`")
+    add("--memory", type=_size, metavar="SIZE", help="memory that it should fit, such as 20GB; instead of the GPU's")
+    add("--ranks", type=whole(1), default=1, metavar="N", help="GPUs that train together (default: 1)")
+    add("--hint", action="append", default=[], metavar="NAME=VALUE", help="as of `stoker perf features`")
+    add("--json", action="store_true", help="print the report for programs")
+    add("-m", dest="module", metavar="MODULE", help="a program that runs as `python -m MODULE`")
+    add("program", metavar="PROGRAM", nargs="?", default="", help="script or module:function")
+    return parser
+
+
+def _size(text: str) -> int:
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a size such as 20GB: {error}") from None
+    if size <= 0 or re.fullmatch(r"\s*[0-9.]+\s*", text):
+        raise argparse.ArgumentTypeError(f"must be a positive size with its unit, such as 20GB, got {text!r}")
+    return size
+
+
+def _card(name: str) -> Gpu:
+    try:
+        return gpu(name)
+    except ValueError as error:
+        raise ConfigError(f"{str(error).replace('`gpu`', '`--gpu`')}; see `stoker memory --help`") from None
+
+
+def _question(
+    arguments: argparse.Namespace, traced: list[tuple[StepFeatures, MemoryTimeline]], card: Gpu | None,
+    available: int | None,
+) -> MemoryQuestion:  # fmt: skip
+    features, timeline = traced[0]
+    predictor, priced = Predictor(), card or gpu(_PRICED)
+    rank = predictor.rank(features, priced)
+    if rank.tier != "refused":
+        timeline = with_seconds(timeline, features, rank.times)
+    machines = Machines(gpu=priced, gpus=arguments.ranks)
+
+    def step_s(kind: DataParallel) -> float | None:
+        found = predictor.predict(features, machines, Strategy(data=kind))
+        return None if found.tier == "refused" else found.seconds
+
+    size = f"{available / 1e9:g} GB" if available is not None else ""
+    return MemoryQuestion(
+        features=features, timeline=timeline, larger=traced[1][1] if len(traced) > 1 else None,
+        device=arguments.gpu if arguments.gpu and arguments.memory is None else size, available=available,
+        ranks=arguments.ranks, step_s=step_s,
+    )  # fmt: skip
+
+
+def _next(found: MemoryReport, arguments: argparse.Namespace, theirs: list[str]) -> str:
+    """The program with expandable segments, if that is all it needs."""
+    helps = any(each.fits and each.name == "expandable segments" for each in found.remedies)
+    if found.fits is not False or not helps or ":" in arguments.program:
+        return ""
+    words = ["-m", arguments.module] if arguments.module else [arguments.program]
+    return f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python {shlex.join([*words, *theirs])}"

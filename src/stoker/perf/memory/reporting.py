@@ -1,0 +1,264 @@
+"""Answers whether a program fits a device: its peak, what holds it, and what each remedy saves and costs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker.perf.communication.blocks import units_of
+from stoker.perf.communication.times import layers_of
+from stoker.perf.features.lifetimes import CATEGORIES, MemoryTimeline
+from stoker.perf.features.records import StepFeatures
+from stoker.perf.memory.choosing import choose, costs_of
+from stoker.perf.memory.needs import CONTEXT_BYTES
+from stoker.perf.memory.remedies import BlockSpan, deleted, one_by_one, recomputed, sharded, spans_of, with_copies
+from stoker.perf.memory.reserve import WORKSPACE_BYTES, Reserve, replay
+from stoker.perf.memory.timeline import (
+    MemoryPeak,
+    by_category,
+    by_line,
+    by_module,
+    kept_too_long,
+    peak_before,
+    step_peak,
+)
+from stoker.perf.strategy import DataParallel
+from stoker.records.memory import HeldTooLong, MemoryMoment, MemoryRemedy, MemoryReport, MemoryShare
+
+_WORKSPACES = 2 * WORKSPACE_BYTES
+_POINTS = 240
+_LEAST_SAVED = 0.002
+"""Share of the peak that a remedy must save to be shown (assumed)."""
+_TRIES = 4
+"""Choices of blocks: each after the first has less by what the one before was too much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryQuestion:
+    """A program and where it is to fit.
+
+    Attributes:
+        features: of its step.
+        timeline: of its memory, with the seconds of its calls if they are known.
+        larger: of the same program with a larger batch; None if it could not be traced.
+        device: name of the GPU or the size, as given; empty for none.
+        available: bytes of the device; None for no device.
+        ranks: GPUs that train together.
+        step_s: seconds of a step with data parallelism of a kind; None if they cannot be predicted.
+    """
+
+    features: StepFeatures
+    timeline: MemoryTimeline
+    larger: MemoryTimeline | None = None
+    device: str = ""
+    available: int | None = None
+    ranks: int = 1
+    step_s: Callable[[DataParallel], float | None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a timeline takes of a device."""
+
+    peak: MemoryPeak
+    reserve: Reserve
+    total: int
+    fits: bool | None
+
+
+def report(question: MemoryQuestion) -> MemoryReport:
+    """The whole answer; pure."""
+    base = _of_ranks(question)
+    taken = _taken(base, question.available)
+    places = taken.peak
+    return MemoryReport(
+        name=question.features.name, device=question.device, available_bytes=question.available,
+        ranks=question.ranks, batch_size=question.features.batch_size, peak_bytes=taken.total, fits=taken.fits,
+        phase=places.last.phase if places.last else "start", module=places.last.module if places.last else "",
+        line=places.last.line if places.last else "", categories=_categories(base, taken),
+        modules=[MemoryShare(*item) for item in by_module(base, places).items()],
+        lines=[MemoryShare(*item) for item in by_line(base, places).items()], before_bytes=taken.reserve.first,
+        held=_held(base, taken, question.available), remedies=list(_remedies(question, base, taken)),
+        largest_batch=_largest(question, lambda timeline: timeline, taken, expandable=False),
+        largest_recomputed=_largest(question, _all_recomputed, taken, expandable=True), moments=_moments(base),
+        notes=[*question.features.assumptions, *_notes(question)],
+    )  # fmt: skip
+
+
+def _of_ranks(question: MemoryQuestion) -> MemoryTimeline:
+    """With several ranks, gradients lie in the buckets of the all-reduce a second time."""
+    if question.ranks == 1:
+        return question.timeline
+    weights = question.features.weights
+    return with_copies(question.timeline, weights.dense_gradient_bytes + weights.embedding_gradient_bytes)
+
+
+def _taken(timeline: MemoryTimeline, available: int | None, *, expandable: bool = False) -> _Taken:
+    step, before = step_peak(timeline), peak_before(timeline)
+    peak = step if step.bytes >= before.bytes else before
+    found = replay(timeline, expandable=expandable, workspace_bytes=WORKSPACE_BYTES)
+    total = found.reserved + int(CONTEXT_BYTES)
+    if available is None:
+        return _Taken(peak, found, total, None)
+    if total <= available:
+        return _Taken(peak, found, total, True)
+    # The allocator returns what it holds unused before it gives up.
+    room = available - CONTEXT_BYTES
+    within = None if found.requested > room else replay(
+        timeline, expandable=expandable, limit=room, workspace_bytes=WORKSPACE_BYTES
+    )  # fmt: skip
+    if within is None or within.full:
+        return _Taken(peak, found, total, False)
+    return _Taken(peak, within, within.reserved + int(CONTEXT_BYTES), True)
+
+
+def _categories(timeline: MemoryTimeline, taken: _Taken) -> list[MemoryShare]:
+    tensors = by_category(timeline, taken.peak)
+    found = [MemoryShare(name, size) for name, size in tensors.items()]
+    beyond = taken.reserve.reserved - taken.peak.bytes
+    return [*found, MemoryShare("allocator", beyond), MemoryShare("context", int(CONTEXT_BYTES))]
+
+
+def _held(timeline: MemoryTimeline, taken: _Taken, available: int | None) -> list[HeldTooLong]:
+    return [
+        HeldTooLong(
+            variable=kept.name, bytes=kept.bytes, assigned=kept.assigned, last_used=kept.last_used,
+            saves_bytes=taken.peak.bytes - step_peak(deleted(timeline, kept)).bytes,
+        )
+        for kept in kept_too_long(timeline, taken.peak)
+    ]  # fmt: skip
+
+
+def _remedies(question: MemoryQuestion, base: MemoryTimeline, before: _Taken) -> list[MemoryRemedy]:
+    available = question.available
+    step_s = sum(call.seconds for call in base.calls)
+
+    def of(name: str, how: str, taken: _Taken, added_s: float, losses: str = "equal") -> MemoryRemedy:
+        return MemoryRemedy(
+            name=name, how=how, saves_bytes=before.total - taken.total, peak_bytes=taken.total,
+            step_frac=added_s / step_s if step_s else None, losses=losses, fits=taken.fits,
+        )  # fmt: skip
+
+    found = [
+        of("expandable segments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+           _taken(base, available, expandable=True), 0.0)
+    ]  # fmt: skip
+    single, added_s = one_by_one(base)
+    found.append(
+        of("one parameter after another", "foreach=False of the optimizer", _taken(single, available), added_s)
+    )
+    chosen = _chosen(base, available)
+    if chosen is not None:
+        spans, all_spans = chosen
+        changed, added_s = recomputed(base, spans)
+        name = f"recompute {_count(spans)} of {_count(all_spans)} blocks"
+        found.append(of(name, "torch.utils.checkpoint.checkpoint", _taken(changed, available), added_s))
+    found += _shared(question, of)
+    least = _LEAST_SAVED * before.total
+    return sorted((each for each in found if each.saves_bytes >= least), key=lambda each: each.saves_bytes)
+
+
+def _count(spans: tuple[BlockSpan, ...]) -> int:
+    return len({span.path for span in spans})
+
+
+def _chosen(
+    timeline: MemoryTimeline, available: int | None
+) -> tuple[tuple[BlockSpan, ...], tuple[BlockSpan, ...]] | None:
+    """The blocks to recompute, and all: those that fit in the least time, or all if none do or no device is known."""
+    spans = spans_of(timeline)
+    if not spans:
+        return None
+    # With accumulation a block runs several times; its passes are alike and are recomputed together.
+    first = [span for place, span in enumerate(spans) if span.path not in {each.path for each in spans[:place]}]
+    if available is not None and len(first) == len(spans):
+        costs, rest = costs_of(timeline, spans)
+        budget = available - int(CONTEXT_BYTES) - _WORKSPACES
+        for _ in range(_TRIES):
+            places = choose(costs, budget, rest=rest)
+            if places is None:
+                break
+            picked = tuple(spans[place] for place in sorted(places))
+            taken = _taken(recomputed(timeline, picked)[0], available)
+            if taken.fits:
+                return (picked, spans) if picked else None
+            budget -= max(1, taken.total - available)
+    return spans, spans
+
+
+def _shared(question: MemoryQuestion, of: Callable[..., MemoryRemedy]) -> list[MemoryRemedy]:
+    """What ranks can divide among them."""
+    ranks = question.ranks
+    if ranks == 1:
+        return []
+    plain, features = question.timeline, question.features
+    layers = layers_of(features)
+    units = [sum(_weight(layer) for layer in layers[unit.start : unit.stop]) for unit in units_of(layers)]
+    buckets = features.weights.dense_gradient_bytes + features.weights.embedding_gradient_bytes
+    zero = with_copies(sharded(plain, ranks, weights=False), buckets)
+    whole = sharded(plain, ranks, weights=True, gathered_bytes=3 * max(units, default=0))
+    alone_s = question.step_s("ddp")
+    kinds: tuple[tuple[DataParallel, str, str, MemoryTimeline], ...] = (
+        ("zero1", "ZeroRedundancyOptimizer", f"ZeRO-1 over {ranks} ranks", zero),
+        ("fsdp", "torch.distributed.fsdp.fully_shard", f"FSDP2 over {ranks} ranks", whole),
+    )
+    found: list[MemoryRemedy] = []
+    for kind, how, name, changed in kinds:
+        shared_s = question.step_s(kind)
+        added_s = 0.0 if alone_s is None or shared_s is None else shared_s - alone_s
+        losses = "equal" if kind == "zero1" else "within 1e-5"
+        found.append(of(name, how, _taken(changed, question.available), added_s, losses))
+    return found
+
+
+def _weight(layer: object) -> int:
+    return getattr(layer, "dense_bytes", 0) + getattr(layer, "embedding_bytes", 0)
+
+
+def _all_recomputed(timeline: MemoryTimeline) -> MemoryTimeline:
+    return recomputed(timeline, spans_of(timeline))[0]
+
+
+def _largest(
+    question: MemoryQuestion, change: Callable[[MemoryTimeline], MemoryTimeline], taken: _Taken, *, expandable: bool
+) -> int | None:
+    """Samples that fit, on the line through the peaks of the two traced sizes."""
+    larger, own = question.larger, question.timeline
+    if larger is None or question.available is None or larger.batch_size <= own.batch_size:
+        return None
+    peaks = [step_peak(change(each)).bytes for each in (own, larger)]
+    slope = (peaks[1] - peaks[0]) / (larger.batch_size - own.batch_size)
+    unusable = 0 if expandable else taken.reserve.unusable
+    copies = _of_ranks(question).buffers[0].bytes if question.ranks > 1 else 0
+    room = question.available - CONTEXT_BYTES - _WORKSPACES - unusable - copies - peaks[0]
+    return max(0, own.batch_size + math.floor(room / slope)) if slope > 0 else None
+
+
+def _moments(timeline: MemoryTimeline) -> list[MemoryMoment]:
+    """The step by category, each moment the fullest of its part of the step."""
+    change = np.zeros((len(CATEGORIES), timeline.end + 1), dtype=np.int64)
+    rows = {name: row for row, name in enumerate(CATEGORIES)}
+    for each in timeline.buffers:
+        change[rows[each.category], each.birth] += each.bytes
+        change[rows[each.category], each.death] -= each.bytes
+    live = np.cumsum(change[:, :-1], axis=1)[:, max(0, timeline.begin - 1) :]
+    count = live.shape[1]
+    parts = min(_POINTS, count)
+    edges = [count * part // parts for part in range(parts + 1)]
+    found: list[MemoryMoment] = []
+    for start, stop in itertools.pairwise(edges):
+        at = start + int(np.argmax(live[:, start:stop].sum(axis=0)))
+        found.append(MemoryMoment(at / max(1, count - 1), [int(size) for size in live[:, at]]))
+    return found
+
+
+def _notes(question: MemoryQuestion) -> list[str]:
+    notes = ["the allocator was replayed through the program's first step and repeated ones"]
+    notes.append(f"the context of CUDA and its libraries was taken as {CONTEXT_BYTES / 1e9:.2f} GB")
+    if question.available is not None and question.larger is None:
+        notes.append("no largest batch: a second size of the batch could not be traced")
+    return notes

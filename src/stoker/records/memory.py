@@ -1,0 +1,88 @@
+"""What a program's memory is predicted to be: plain records, made by ``perf`` and shown by ``ui``.
+
+Bytes are of one GPU. The peak is what the process takes of the device: tensors, what the allocator reserves beyond
+them, and the context.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class MemoryShare(msgspec.Struct, frozen=True):
+    """A part of the peak."""
+
+    name: str
+    bytes: int
+
+
+class HeldTooLong(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable that keeps memory which nothing reads any more."""
+
+    variable: str
+    bytes: int
+    assigned: str
+    """Line that assigns it; empty if it is not known."""
+    last_used: str
+    """Line after which it can be deleted."""
+    saves_bytes: int
+    """By how much the peak falls then."""
+
+
+class MemoryRemedy(msgspec.Struct, frozen=True, kw_only=True):
+    """What lowers the peak."""
+
+    name: str
+    how: str
+    """What does it: a setting, an argument, a function of torch."""
+    saves_bytes: int
+    peak_bytes: int
+    step_frac: float | None
+    """Time that it adds, as a share of the step's; None if no GPU is known to predict it for."""
+    losses: str
+    """``equal`` bit for bit, or how far they may differ."""
+    fits: bool | None
+    """None if no device was named."""
+
+
+class MemoryMoment(msgspec.Struct, frozen=True, array_like=True):
+    """What is alive at one moment of the step."""
+
+    at_frac: float
+    """Share of the step's events that are past."""
+    bytes: list[int]
+    """By category, in the order of :attr:`MemoryReport.categories` without the allocator and the context."""
+
+
+class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to "does this program fit, and what holds its memory?"."""
+
+    name: str
+    device: str
+    """Name of the GPU or size that was asked for; empty if none was."""
+    available_bytes: int | None
+    ranks: int
+    batch_size: int
+    peak_bytes: int
+    fits: bool | None
+    phase: str
+    """In which the peak is reached."""
+    module: str
+    line: str
+    categories: list[MemoryShare]
+    """They sum to the peak."""
+    modules: list[MemoryShare]
+    """Of tensors alone, the largest first."""
+    lines: list[MemoryShare]
+    """Of tensors alone, the largest first."""
+    before_bytes: int
+    """The allocator's peak before the traced step: in the program's start and its first step."""
+    held: list[HeldTooLong]
+    remedies: list[MemoryRemedy]
+    largest_batch: int | None
+    """Samples that fit; None if no device was named or no second size could be traced."""
+    largest_recomputed: int | None
+    """The same with expandable segments and every block recomputed."""
+    moments: list[MemoryMoment]
+    notes: list[str]
+    """What was assumed, as sentences without their full stops."""

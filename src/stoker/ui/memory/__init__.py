@@ -1,0 +1,1 @@
+"""How a program's memory is shown."""
