@@ -113,6 +113,9 @@ class Acted:
     def end(self) -> None:
         self.running = False
 
+    def close(self) -> None:
+        self.end()
+
 
 def started(resumed: bool) -> events.TrainingStarted:
     return events.TrainingStarted(t_s=1.0, resumed=resumed, gradient_bytes=100)

@@ -9,6 +9,7 @@ before, because the change may be the cause. An error of stoker's own leaves the
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ from stoker.core.mishaps import line_of
 from stoker.core.saying import say
 from stoker.core.units import format_count
 from stoker.records.events import SizesChosen
+from stoker.run.elastic.placed import PlacedRanks, may_be_placed
 from stoker.run.elastic.prior import exposed_seconds
 from stoker.run.elastic.ranks import Ranks, TorchrunRanks
 from stoker.run.elastic.reading import RankRecords, size_window
@@ -64,12 +66,32 @@ def run_ranks(settings: RunSettings, program: Sequence[str]) -> int:
     check_program(program, os.environ)
     config = config_of(settings, os.environ)
     with tempfile.TemporaryDirectory(prefix="stoker-ranks-") as folder, _signals() as came:
-        ranks = TorchrunRanks(Path(folder))
+        ranks, config = _ranks_of(settings, config, Path(folder))
         try:
             status = _Job(settings, config, program, ranks, Path(folder), came).run()
         finally:
-            ranks.end()
+            ranks.close()
     return end_like(status)  # nothing of this process is left by now: a signal ends it at once
+
+
+def _ranks_of(settings: RunSettings, config: SizeConfig, folder: Path) -> tuple[Ranks, SizeConfig]:
+    """Where ranks run: on GPUs of the cluster that `--backend ray` joins, if it has any; else here.
+
+    Raises:
+        ConfigError: The cluster has fewer GPUs than the least number of ranks.
+        ClusterStartError: It can't be joined.
+    """
+    if settings.remote.uses_ray and may_be_placed(os.environ):
+        placed = PlacedRanks(folder, insecure=settings.remote.insecure)
+        if placed.gpus >= config.least:
+            return placed, dataclasses.replace(config, most=min(config.most, placed.gpus))
+        placed.close()
+        if placed.gpus:
+            raise ConfigError(
+                f"`--training-workers` must be at most the {placed.gpus} GPUs of the cluster, got {config.least}; "
+                "`stoker cluster status` shows its nodes"
+            )
+    return TorchrunRanks(folder), config
 
 
 def check_program(program: Sequence[str], environ: Mapping[str, str]) -> None:

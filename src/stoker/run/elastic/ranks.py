@@ -52,6 +52,10 @@ class Ranks(Protocol):
         """Ends all ranks and what they started; does nothing where none runs."""
         ...
 
+    def close(self) -> None:
+        """The same, for good."""
+        ...
+
 
 class TorchrunRanks:
     """Ranks on this machine, under torchrun.
@@ -103,6 +107,10 @@ class TorchrunRanks:
             agent.wait()
         if agent.returncode < 0:  # else torchrun has ended its ranks, and what they left running is the program's
             _end_rest()
+
+    def close(self) -> None:
+        """Ends the ranks."""
+        self.end()
 
 
 def _signal(pid: int, number: int) -> None:

@@ -104,13 +104,17 @@ def environment_of(program: SubmittedProgram, node: Mapping[str, str], address: 
         node: environment of a process of Ray's on the node.
         address: of the cluster.
     """
-    kept = {name: value for name, value in program.environ.items() if not name.startswith("RAY_")}
+    whose = JobOwner(user=program.user, priority=program.priority)
+    told = {JOB_ENV: msgspec.json.encode(whose).decode()} if whose.user else {}
+    return there(program.environ, node, address) | told
+
+
+def there(environ: Mapping[str, str], node: Mapping[str, str], address: str) -> dict[str, str]:
+    """An environment as it is on a node: how to join the cluster, and the GPUs, are the node's."""
+    kept = {name: value for name, value in environ.items() if not name.startswith("RAY_")}
     kept.pop("CUDA_VISIBLE_DEVICES", None)
     own = {name: node[name] for name in _KEPT_OF_NODE if name in node}
-    whose = JobOwner(user=program.user, priority=program.priority)
-    return (
-        kept | own | {"RAY_ADDRESS": address} | ({JOB_ENV: msgspec.json.encode(whose).decode()} if whose.user else {})
-    )
+    return kept | own | {"RAY_ADDRESS": address}
 
 
 def log_path(program: SubmittedProgram, attempt: int, rank: int) -> str:

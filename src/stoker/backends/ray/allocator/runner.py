@@ -7,6 +7,7 @@ The program is no process of Ray's: it has the interpreter and the environment o
 # pyright: reportUnknownArgumentType=false
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -15,7 +16,14 @@ import sys
 import msgspec
 import ray
 
-from stoker.backends.ray.allocator.launch import Rendezvous, SubmittedProgram, command_of, environment_of, log_path
+from stoker.backends.ray.allocator.launch import (
+    Rendezvous,
+    SubmittedProgram,
+    command_of,
+    environment_of,
+    log_path,
+    there,
+)
 from stoker.backends.ray.allocator.supervisor import COULD_NOT_START, Launch
 from stoker.scale.cluster.submissions import NodeSeat
 
@@ -42,13 +50,22 @@ class Runner:
         meeting: Rendezvous | None,
     ) -> str:
         """Starts the program; a second call changes nothing. Returns why it could not, empty if it could."""
-        if self._process is None:
-            launch = Launch(
+        return self._begin(
+            Launch(
                 command=command_of(program, seats, rank, meeting),
                 folder=program.folder,
                 environ=environment_of(program, os.environ, ray.get_runtime_context().gcs_address),
                 log=log_path(program, attempt, rank),
             )
+        )
+
+    def launch(self, launch: Launch) -> str:
+        """Starts a command line with its environment as it is on this node; see :meth:`start`."""
+        environ = there(launch.environ, os.environ, ray.get_runtime_context().gcs_address)
+        return self._begin(msgspec.structs.replace(launch, environ=environ))
+
+    def _begin(self, launch: Launch) -> str:
+        if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "stoker.backends.ray.allocator.supervisor"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
@@ -57,6 +74,15 @@ class Runner:
             assert self._process.stdout is not None
             self._refusal = self._process.stdout.readline().decode(errors="replace").strip()
         return self._refusal
+
+    def read_log(self, path: str, offset: int) -> bytes:
+        """What a log of this node has from an offset on."""
+        return read_log(path, offset)
+
+    def forget_log(self, path: str) -> None:
+        """Removes a log of this node."""
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
     def wait(self) -> tuple[int, str]:
         """Exit status and how the program ended, once it has."""
