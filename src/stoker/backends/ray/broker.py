@@ -23,7 +23,7 @@ from stoker.backends.ray import joining
 from stoker.backends.ray.allocator.launch import JOB_ENV, JobOwner
 from stoker.backends.ray.grants import FreeNode, Waiting, grants_alone
 from stoker.backends.ray.own_cluster import OwnCluster
-from stoker.backends.remote.brokering import BrokerSettings, Hosts, KnownHost, Lines, LinkUse, Wanted
+from stoker.backends.remote.brokering import GRACE_S, BrokerSettings, Hosts, KnownHost, Lines, LinkUse, Wanted
 from stoker.core.errors import ClusterStartError, StokerError, WireError
 from stoker.core.saying import say
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _TICK_S = 0.5
 _LINGER_S = 20.0
 """CPUs that are not needed are kept for so long: the next epoch wants them again, and its program is loaded there."""
-_LEAVE_S = 8.0
-"""A host whose CPUs were given back ends after this: later than its gateway leaves it."""
+_LEAVE_S = 3.0
+"""A host whose CPUs were given back ends after its grace and this: later than its gateway leaves it."""
 _AGAIN_S = 5.0
 """A node whose host failed, or whose free CPUs others took first, is tried again after this."""
 
@@ -123,10 +123,17 @@ class Broker:
         self._cpus.wait_for(self._waiting.count(unmet, now_s), self._nodes)
         texts = self._look_at_hosts(now_s)
         self._publish()
-        hosts = Hosts(hosts=known_hosts(self._cpus.held, self._hosts, self._nodes), texts=tuple(texts))
+        known = known_hosts(self._cpus.held, self._hosts, self._nodes)
+        hosts = Hosts(hosts=known, texts=tuple(texts), grace_s=self._grace_s)
         if hosts != self._told:
             self._lines.send(hosts)
             self._told = msgspec.structs.replace(hosts, texts=())
+
+    @property
+    def _grace_s(self) -> float:
+        """Time that workers on CPUs that are taken back have for the items at work."""
+        chosen = self._granted.grace_s if self._granted is not None else None
+        return GRACE_S if chosen is None else chosen
 
     def _publish(self) -> None:
         """Shows the cluster's users what comes from each node."""
@@ -183,7 +190,7 @@ class Broker:
             if node_id in held:
                 self._left_s.pop(node_id, None)
             left_s = self._left_s.setdefault(node_id, now_s) if node_id not in held else now_s
-            if host.error or node is None or now_s - left_s > _LEAVE_S:
+            if host.error or node is None or now_s - left_s > self._grace_s + _LEAVE_S:
                 host.end()
                 del self._hosts[node_id]
                 self._left_s.pop(node_id, None)

@@ -12,6 +12,8 @@ import msgspec
 
 from stoker.core.errors import WireError
 
+GRACE_S = 5.0
+"""Workers whose processors were taken back have so long to finish what they hold, unless people chose another time."""
 _MOST_BYTES = 1 << 24
 _SEND_S = 1.0
 
@@ -84,6 +86,8 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
 
     hosts: tuple[KnownHost, ...] = ()
     texts: tuple[str, ...] = ()
+    grace_s: float = GRACE_S
+    """Time to finish the items at work on CPUs that are taken back."""
 
 
 _S = TypeVar("_S", bound=msgspec.Struct)

@@ -60,7 +60,7 @@ def add_options(made: argparse.ArgumentParser) -> None:
         help="short completion times, most computing GPUs, or equal slow-down (default: jct)",
     )  # fmt: skip
     made.add_argument(
-        "--grace", type=_grace, metavar="TIME", help="to finish items on CPUs that are taken back (default: 30s)"
+        "--grace", type=_grace, metavar="TIME", help="to finish items on CPUs that are taken back (default: 5s)"
     )
     made.add_argument(
         "--floor", type=amount(0.0, 1.0), metavar="FRAC",

@@ -63,11 +63,14 @@ class Allocator:
 
     # Jobs' brokers
 
-    def report(self, report: JobReport) -> tuple[tuple[GrantOrder, ...], int]:
-        """Orders, and the CPUs that would help and that no node has; see :meth:`GrantLedger.report`."""
+    def report(self, report: JobReport) -> tuple[tuple[GrantOrder, ...], int, float | None]:
+        """Orders, CPUs that would help and that no node has, and the grace that people chose, if they did.
+
+        See :meth:`GrantLedger.report`.
+        """
         with self._lock:
             orders = self._ledger.report(report, time.monotonic())
-            return orders, self._ledger.unmet(report.job)
+            return orders, self._ledger.unmet(report.job), self._controls.grace_s
 
     def leave(self, job: str) -> None:
         """See :meth:`GrantLedger.leave`."""

@@ -60,6 +60,8 @@ class AllocatorClient:
         self._answer: Any = None
         self.sent = False
         """Whether the last report was sent: while another is on its way, none is."""
+        self.grace_s: float | None = None
+        """Time to finish the items at work on CPUs that are taken back, if people chose it."""
         self.waited = 0
         """CPUs that would help and that no node has, by the last answer."""
         self._sent_s = self._failed_s = float("-inf")
@@ -90,7 +92,7 @@ class AllocatorClient:
                 self._lose()
             return None
         try:
-            orders, self.waited = ray.get(self._answer, timeout=0.1)
+            orders, self.waited, self.grace_s = ray.get(self._answer, timeout=0.1)
             return orders
         except RayError:
             self._lose()
@@ -149,6 +151,11 @@ class GrantedCpus:
     def waited(self) -> int:
         """CPUs that would help and that no node has."""
         return self._client.waited
+
+    @property
+    def grace_s(self) -> float | None:
+        """Time to finish the items at work on CPUs that are taken back, if people chose it."""
+        return self._client.grace_s
 
     def ask(
         self,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.backends.remote.brokering import BrokerSettings, Hosts, KnownHost, Lines, Wanted
+from stoker.backends.remote.brokering import GRACE_S, BrokerSettings, Hosts, KnownHost, Lines, Wanted
 from stoker.core.errors import WireError
 
 _AGAIN_S, _MOST_AGAIN_S = 2.0, 30.0
@@ -43,6 +43,8 @@ class BrokerProcess:
         self._start_s = 0.0
         self._again_s = _AGAIN_S
         self._said: set[str] = set()
+        self.grace_s = GRACE_S
+        """See :attr:`Hosts.grace_s`."""
         self.hosts: dict[str, KnownHost] = {}
         """Those of this broker, by address."""
 
@@ -84,6 +86,7 @@ class BrokerProcess:
             heard, texts = None, [str(error.args[0])]
         for message in heard or ():
             hosts = {host.address: host for host in message.hosts}
+            self.grace_s = message.grace_s
             gone = (gone | (self.hosts.keys() - hosts.keys())) - hosts.keys()
             self.hosts = hosts
             texts += message.texts

@@ -40,8 +40,6 @@ _TICK_S = 0.25
 _PAUSE_S = 1.0
 """A turn that took so long was a pause of this process: silences before it are nobody's."""
 _LEAST_TO_TRY = 2
-GRACE_S = 5.0
-"""Workers whose processors were taken back have so long to finish what they hold."""
 AGAIN_S = 5.0
 """A host that was lost is called again after this."""
 MOST_FAULTS = 3
@@ -499,7 +497,7 @@ class GatewayLoop:
                 link.granted, link.taken_back_s = broker.hosts[link.address].cores, None
             elif link.address in gone and link.taken_back_s is None:
                 link.granted, link.taken_back_s = 0, now_s  # no room: its workers are drained
-            if link.taken_back_s is not None and (not link.num_workers or now_s - link.taken_back_s > GRACE_S):
+            if link.taken_back_s is not None and (not link.num_workers or now_s - link.taken_back_s > broker.grace_s):
                 link.lost = link.lost or "its processors were taken back"
 
     def _send_digest(self, party: Party) -> None:
