@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from stoker.backends.remote.host.keeping import called_program
+from stoker.backends.remote.host.loading import LoadedProgram
 from stoker.backends.remote.host.session import HostSession
 from stoker.backends.remote.messages import PURPOSE
 from stoker.backends.remote.reach import GatewayProcess, RemoteBackend, RemoteGateway
@@ -47,10 +49,8 @@ class Source(HostSession):
 
     ring: Ring
 
-    def _load(self, data: bytes, announced: Any) -> str:
-        self._program: Any = object()
+    def _begin_sample(self, program: Any, sample: bytes) -> None:
         self._admit("")
-        return ""
 
     def _give_birth(self, number: int, worker_id: int, iteration: Iteration) -> None:
         self._born[number] = None  # type: ignore[assignment]  # nobody
@@ -85,7 +85,10 @@ def source(size_bytes: int) -> Iterator[tuple[str, Path, int]]:
                     sock, _ = server.accept()
                     Source.ring = Ring(0, size_bytes, 8)
                     Source.ring.view(0, size_bytes)[:] = 1
-                    Source(receive(sock, load_secrets(secret), create_certificate(), PURPOSE, 10.0), 1.0).run()
+                    nothing: Any = object()
+                    loaded = LoadedProgram(fingerprint=called_program(sock), program=nothing)
+                    secured = receive(sock, load_secrets(secret), create_certificate(), PURPOSE, 10.0)
+                    Source(secured, 1.0, "benchmark", loaded).run()
                 finally:
                     os._exit(0)
             try:

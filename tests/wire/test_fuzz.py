@@ -67,6 +67,7 @@ def _host_message(kind: hosts.RemoteKind, body: bytes) -> object:
     structs: dict[hosts.RemoteKind, Any] = {
         kinds.HERE: hosts.Caller, kinds.PROGRAM: hosts.ProgramAhead, kinds.OFFER: hosts.HostOffer,
         kinds.ADMITTED: hosts.Admission, kinds.FAULT: hosts.Fault, kinds.GONE: hosts.AwayEnd,
+        kinds.PROGRESS: hosts.HostProgress,
     }  # fmt: skip
     if kind in structs:
         return hosts.read(body, structs[kind])
@@ -83,6 +84,11 @@ def _host_message(kind: hosts.RemoteKind, body: bytes) -> object:
             return body
 
 
+AHEAD = hosts.ProgramAhead(
+    100, bytes(32), b"sample", 60.0, hosts.ProgramSetting(environ={"DATA": "here"}, packages=("one",))
+)
+
+
 def _host_samples() -> Iterator[bytes]:
     ready = workers.ReadyHeader(3, 4, -1, -1, workers.Place.SLOT, 4, 3, 0.1, 0.2, 0.3, 9.0, 0, 0)
     for kind, body in (
@@ -91,7 +97,8 @@ def _host_samples() -> Iterator[bytes]:
         (hosts.RemoteKind.SPAWN, hosts.pack_spawn(7, 1)),
         (hosts.RemoteKind.TELL, hosts.envelope(7, workers.MessageKind.LEASE, b"work")),
         (hosts.RemoteKind.GONE, msgspec.msgpack.encode(hosts.AwayEnd(7, 4711, "killed by signal: SIGKILL", 3, 1))),
-        (hosts.RemoteKind.PROGRAM, msgspec.msgpack.encode(hosts.ProgramAhead(100, b"sample", 60.0))),
+        (hosts.RemoteKind.PROGRAM, msgspec.msgpack.encode(AHEAD)),
+        (hosts.RemoteKind.PROGRESS, msgspec.msgpack.encode(hosts.HostProgress("pip installs one==1.0"))),
     ):
         yield hosts.FRAMING.pack(kind, len(body), 0) + body
 

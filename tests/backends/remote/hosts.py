@@ -31,7 +31,9 @@ class Host:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen([*command, "--secret-file", str(secret), *options], stderr=log)
         self.secret = secret
-        await_that("it listens", lambda: b" at 127.0.0.1:" in self.log.read_bytes() or self.process.poll() is not None)
+        await_that(
+            "it listens", lambda: b" at 127.0.0.1:" in self.log.read_bytes() or self.process.poll() is not None, 60.0
+        )
         found = re.search(r" at (127.0.0.1:\d+)", self.said)
         assert found, self.said
         self.address = found[1]
