@@ -45,8 +45,8 @@ def measure(options: Options) -> Report:
     """All trainings, then what they come to."""
     report = Report()
     seeds = options.pick(3, 1, 1)
-    steps = options.pick(800, 600, 40)
-    periods = options.pick(FIXED, FIXED, (4,))
+    steps = options.pick(800, 800, 40)
+    periods = options.pick(FIXED, (4, 8), (4,))
     ranks = options.pick(8, 8, 2)
     cases = [
         DigitsCase(model, shards, seed, ranks, steps, looks=4)

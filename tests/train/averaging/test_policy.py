@@ -198,7 +198,7 @@ def test_means_are_filtered_where_ranks_agree() -> None:
     [
         ({"form": "median"}, "`form` must be one of mean, bmuf, islands, got 'median'"),
         ({"max_period": 0}, "`max_period` must be at least 1, got 0"),
-        ({"low": 2.0}, "`low` must be below `high` (1.2), got 2"),
+        ({"low": 2.0}, "`low` must be below `high` (1.6), got 2"),
         ({"exchange_frac": 0.0}, "`exchange_frac` must be above 0, got 0; no period is long enough for that"),
         ({"smoothing": 1.0}, "`smoothing` must be below 1, got 1"),
         ({"high": math.inf}, "`high` must be a finite number of at least 0, got inf"),

@@ -40,7 +40,7 @@ class AveragingRules:
     """Steps at the start that are all averaged: weights change fastest there."""
     low: float = 0.45
     """Relative agreement below which the period is halved."""
-    high: float = 1.2
+    high: float = 1.6
     """Relative agreement above which the period is doubled."""
     max_period: int = 16
     """Most steps between averages; beyond it little time is saved, and agreement no longer warns."""
