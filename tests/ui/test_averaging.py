@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
+from stoker.cli.report import main
 from stoker.records.events import ModelAveraged
 from stoker.ui.exchange.averaging_plots import draw_averaging
 from stoker.ui.exchange.averaging_text import DIFFERS, render_averaging, spans_of
 from stoker.ui.report_text import Style
+from tests.ui.timeline import make_header
 
 
 def record(step: int, since: int, **given: object) -> ModelAveraged:
@@ -53,6 +57,17 @@ def test_plots_are_drawings() -> None:
     for figure in figures:
         assert ElementTree.fromstring(figure.drawing).tag == "svg"
     assert draw_averaging(COURSE[:1]) == []
+
+
+def test_a_report_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").write_bytes(msgspec.json.encode(make_header()))
+    (tmp_path / "events.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in COURSE))
+    assert main([str(tmp_path)]) == 0
+    assert "Model averaging" in capsys.readouterr().out
+    assert main([str(tmp_path), "--html", "-"]) == 0
+    page = capsys.readouterr().out
+    assert DIFFERS in page
+    assert "Steps between averages over the steps" in page
 
 
 @pytest.mark.parametrize("width", [40, 80])

@@ -9,6 +9,7 @@ import sys
 from stoker.cli.arguments import Parser, whole
 from stoker.cli.output import print_json, write_text
 from stoker.records.runlog import RUNS_FOLDER, find_run, read_ranks, read_run
+from stoker.ui.exchange.averaging_text import averages_of, render_averaging
 from stoker.ui.report_html import render_html
 from stoker.ui.report_text import render_text
 from stoker.ui.summary import summarise
@@ -38,7 +39,10 @@ def main(argv: list[str]) -> int:
     elif arguments.html:
         write_text(render_html(run, summary), arguments.html, "--html")
     else:
-        sys.stdout.write(render_text(summary, style_for(sys.stdout, os.environ)))
+        style = style_for(sys.stdout, os.environ)
+        sys.stdout.write(render_text(summary, style))
+        for averages in averages_of(run.events):
+            sys.stdout.write("\n" + render_averaging(averages, style))
     return 0
 
 

@@ -12,6 +12,8 @@ from stoker.records.parts import REPORTED
 from stoker.records.runlog import Run
 from stoker.ui.advice import Advice
 from stoker.ui.cuts import headline_cut, latest_cuts, write_cut
+from stoker.ui.exchange.averaging_plots import draw_averaging
+from stoker.ui.exchange.averaging_text import averages_of, write_averaging
 from stoker.ui.figures import shorten, write_clock, write_count, write_percent, write_rate
 from stoker.ui.graph_svg import render_svg
 from stoker.ui.html_page import (
@@ -60,6 +62,7 @@ def _parts(run: Run, summary: Summary, program: str) -> Iterable[str]:
         yield _splits(main)
         yield _plots(run, summary, main)
     yield _cuts(run, summary)
+    yield _averaging(run)
     yield _ranks(summary)
     yield _loaders(summary)
     yield _incidents(summary)
@@ -230,6 +233,16 @@ def _cuts(run: Run, summary: Summary) -> str:
             f'<details><summary>picture</summary><div class="picture">{picture}</div></details></div>'
         )
     return draw_section("Moved out of the step", "".join(cards), kind="cuts") if cards else ""
+
+
+def _averaging(run: Run) -> str:
+    """How far ranks agreed that train apart, and how often they were averaged."""
+    cards = [
+        f"<p>{escape(f'{records[-1].model}, {records[-1].ranks} ranks: {write_averaging(records)}')}</p>"
+        f'<div class="grid">{"".join(map(draw_figure, draw_averaging(records)))}</div>'
+        for records in averages_of(run.events)
+    ]
+    return draw_section("Model averaging", "".join(cards)) if cards else ""
 
 
 def _ranks(summary: Summary) -> str:

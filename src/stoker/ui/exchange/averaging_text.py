@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stoker.core.units import format_bytes, format_count, format_seconds
-from stoker.records.events import ModelAveraged
+from stoker.records.events import Event, ModelAveraged
 from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
@@ -31,6 +31,15 @@ class AveragingSpan:
     """Mean; None where nothing changed."""
     exchange_frac: float
     """Share of the time that went to averages."""
+
+
+def averages_of(events: Sequence[Event]) -> list[list[ModelAveraged]]:
+    """The averages of each model of a run, in the order of first averages."""
+    found: dict[str, list[ModelAveraged]] = {}
+    for event in events:
+        if isinstance(event, ModelAveraged):
+            found.setdefault(event.model, []).append(event)
+    return list(found.values())
 
 
 def render_averaging(records: Sequence[ModelAveraged], style: Style | None = None) -> str:
