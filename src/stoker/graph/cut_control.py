@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stoker.core.trials.alternating import Arm, CutTrial
 from stoker.core.units import format_count, format_seconds
 from stoker.graph.choice.cut import NO_TIME, Prices, choose
-from stoker.graph.choice.trial import Arm, CutTrial
 from stoker.graph.choice.variant_state import Shown, VariantPhase, VariantState
 from stoker.graph.dataflow import Argument, Cut, Form, Graph
 from stoker.graph.leaves import leaves_of, signature_of

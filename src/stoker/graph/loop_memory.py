@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stoker.graph.choice.trial import CutTrial
+from stoker.core.trials.alternating import CutTrial
 from stoker.graph.recording.common_graph import Recording
 from stoker.graph.recording.recorder import Trace
 

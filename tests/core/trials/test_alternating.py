@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.graph.choice.trial import Arm, CutTrial
+from stoker.core.trials.alternating import Arm, CutTrial
 
 
 def tried(on_s: float, off_s: float) -> tuple[CutTrial, int]:
