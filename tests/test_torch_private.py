@@ -22,7 +22,7 @@ import stoker
 
 SOURCE = Path(stoker.__file__).parent
 DECLARING = sorted(SOURCE.rglob("torch_private.py"))
-CAPABILITIES = ("feed", "graph", "run", "perf/features")
+CAPABILITIES = ("feed", "graph", "run", "perf/features", "train")
 """Folders of which no other module may name a private symbol of torch."""
 BY_NAME = {"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller", "set", "import_module"}
 """What takes the name of an attribute or of a module."""

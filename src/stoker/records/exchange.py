@@ -86,3 +86,118 @@ class ExchangeReport(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of the forward pass."""
     notes: list[str]
     """What was assumed, as sentences without their full stops."""
+
+
+class MeasuredLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank saw of a layer in steps of its own program."""
+
+    module: str
+    weight: str
+    """Name of the parameter that is a product or a table; empty for layers that are neither."""
+    bytes: float
+    """Size of its gradients as they are exchanged."""
+    product_bytes: float = 0.0
+    """How much of that is one product."""
+    width_in: int = 0
+    width_out: int = 0
+    rows: int = 0
+    """Most rows of a product, or of a table that are not zero, in a step."""
+    table_rows: int = 0
+    """Rows of its table; 0 for others."""
+    factor_type: str = "float32"
+    """What its factors are computed in."""
+    backward_s: float = 0.0
+    """From the gradient before it to its own."""
+    why_not: str = ""
+    """Why its gradient is neither, as a part of a sentence."""
+
+
+class MeasuredExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank measured before a plan: its steps, its buckets, its products."""
+
+    name: str
+    rank: int
+    ranks: int
+    backend: str
+    device: str
+    step_s: float
+    """From gradients to gradients, median."""
+    layers: list[MeasuredLayer]
+    """In the order of the forward pass."""
+    sums: list[tuple[float, float]]
+    """Bytes of all-reduces, and the shortest seconds that each took."""
+    products: list[tuple[int, int, int, float]]
+    """Sizes m, n, k of products, and their seconds while all ranks multiply."""
+    byte_s: float
+    """Seconds to read or write a byte of memory."""
+    memory_bytes: float
+    """What factors and rows of all ranks may take."""
+
+
+class LayerMethod(msgspec.Struct, frozen=True, kw_only=True):
+    """How one layer leaves the backend's all-reduce."""
+
+    module: str
+    weight: str
+    method: str
+    rows: int
+    """Rows that every rank sends in a step; more of them in one step send the layer by all-reduce in that step."""
+    factor_type: str = "float32"
+
+
+class AgreedExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """What all ranks do from one step on."""
+
+    methods: list[LayerMethod]
+    """Layers that are not named stay with the backend's all-reduce."""
+    report: ExchangeReport | None = None
+    """The plan with its prices; None where the program named the methods."""
+    note: str = ""
+    """Why nothing is changed, as a sentence without its full stop."""
+
+
+class LayerCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a layer went its planned way."""
+
+    weight: str
+    method: str
+    steps: int
+    """Steps in which it did."""
+    doubts: dict[str, int]
+    """Steps in which it went by all-reduce, by reason."""
+    left: str
+    """Why it left the plan for good; empty if it did not."""
+
+
+class ExchangeRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's replicas chose and measured, as rank 0 saw it."""
+
+    name: str
+    ranks: int
+    agreed: AgreedExchange
+    step: int
+    """Number of the exchange from which on the plan held."""
+    steps: int
+    """Exchanges until the end."""
+    gain: float | None
+    """Share of a step's time that the trial found saved; None if there was none, or it did not end."""
+    kept: bool
+    plain_step_s: float
+    """Median of the steps before the plan."""
+    planned_step_s: float
+    """Median of the steps with it; 0 if there were none."""
+    plain_bytes: float
+    """That a rank sent of gradients in a step before the plan."""
+    planned_bytes: float
+    """The same, of the last step with it."""
+    repaired: int
+    """How often ranks' weights differed and took rank 0's."""
+    counts: list[LayerCounts]
+    notes: list[str]
+
+
+class ExchangeRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a run: one for each module that was replicated."""
+
+    format: int = 1
+    replicas: list[ExchangeRun] = []

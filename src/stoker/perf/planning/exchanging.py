@@ -84,6 +84,12 @@ def exchange(question: ExchangeQuestion) -> ExchangeReport:
     return _report(question, plan, row_bytes)
 
 
+def digest_of(plan: ExchangePlan) -> str:
+    """Hash of the methods of all layers: the same on all ranks that decide alike."""
+    methods = [(layer.layer.module, layer.chosen.method) for layer in plan.layers]
+    return hashlib.sha256(msgspec.json.encode(methods)).hexdigest()[:16]
+
+
 def _shard(rank: Rank, layers: tuple[GradientLayer, ...], row_bytes: float) -> Shard:
     return Shard(
         forward_s=rank.times.forward_s, backward_s=rank.times.backward_s, weight_bytes=(0.0,) * len(layers),
@@ -96,15 +102,14 @@ def _report(question: ExchangeQuestion, plan: ExchangePlan, row_bytes: float) ->
     alone = rank.times.compute_s * question.features.micro_batches + rank.times.optimizer_s
     rows = (group.size - 1) * row_bytes
     plain = sum(ring_bytes(group.size, layer.layer.bytes) for layer in plan.layers) + rows
-    methods = [(layer.layer.module, layer.chosen.method) for layer in plan.layers]
     return ExchangeReport(
         name=question.features.name, ranks=question.ranks, hosts=question.hosts, rate_bytes_per_s=question.rate,
         latency_s=question.latency_s, device=question.device, backend=question.backend,
         allowed=sorted(question.allowed), basis=plan.before.cost.basis, tier=rank.tier, share=rank.share,
         before=_step(rank, alone, plan.before, 0.0, plain),
         after=_step(rank, alone, plan.after, plan.work_s, sum(layer.bytes for layer in plan.layers) + rows),
-        memory_bytes=plan.memory_bytes, digest=hashlib.sha256(msgspec.json.encode(methods)).hexdigest()[:16],
-        layers=[_layer(layer) for layer in plan.layers], notes=_notes(question, plan, row_bytes),
+        memory_bytes=plan.memory_bytes, digest=digest_of(plan),
+        layers=[layer_record(layer) for layer in plan.layers], notes=_notes(question, plan, row_bytes),
     )  # fmt: skip
 
 
@@ -119,7 +124,8 @@ def _step(rank: Rank, alone_s: float, found: Exchange, work_s: float, sent: floa
     )  # fmt: skip
 
 
-def _layer(plan: LayerPlan) -> ExchangedLayer:
+def layer_record(plan: LayerPlan) -> ExchangedLayer:
+    """A layer's plan as a record."""
     layer = plan.layer
     shape = (layer.width_in, layer.width_out) if layer.product_bytes else ()
     return ExchangedLayer(

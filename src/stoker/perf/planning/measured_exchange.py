@@ -1,0 +1,162 @@
+"""How a running program's gradients are best exchanged: the planner's answer from what all of its ranks measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import cast
+
+from stoker.perf.communication.collectives import Backend, Group
+from stoker.perf.communication.links import Interconnect, probed
+from stoker.perf.communication.methods import METHODS, GradientLayer, Leave, Method, RankSpeed, Terms, ring_bytes
+from stoker.perf.communication.planner import ExchangePlan, Planner
+from stoker.perf.communication.replicas import Exchange, Shard
+from stoker.perf.planning.exchanging import digest_of, layer_record
+from stoker.records.exchange import (
+    AgreedExchange,
+    ExchangedStep,
+    ExchangeReport,
+    LayerMethod,
+    MeasuredExchange,
+    MeasuredLayer,
+)
+from stoker.records.plan import Span
+
+_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+_SPREAD = 1.15
+"""Interval of a measured step, to each side (assumed: the spread of steps of one program)."""
+_ROOM = 1.25
+"""Rows that are agreed on over those that a table had: which rows a batch fills differs from step to step (assumed)."""
+_KERNEL_S = 20e-6
+"""Least time of a product (assumed)."""
+
+
+def planned_exchange(
+    measured: Sequence[MeasuredExchange], *, allowed: frozenset[Leave] = frozenset(), has_ring: bool = False
+) -> AgreedExchange:
+    """Plans the exchange.
+
+    Args:
+        measured: by all ranks, in their order.
+        allowed: methods that are not exact, or not safe by themselves.
+        has_ring: whether there is something that sums by `ring` and `islands`.
+    """
+    first = measured[0]
+    if len({tuple(layer.module for layer in each.layers) for each in measured}) != 1 or not first.layers:
+        return AgreedExchange(methods=[], note="ranks do not have the same layers")
+    layers = [_joint([each.layers[place] for each in measured]) for place in range(len(first.layers))]
+    link = _link(measured)
+    if link is None:
+        return AgreedExchange(methods=[], note="larger sums take no longer here, so there is nothing to save")
+    gradients = [_gradient(layer) for layer in layers]
+    group = Group(fabric=link, size=first.ranks, local=1, network=link, backend=cast("Backend", first.backend))
+    terms = Terms(
+        group=group, speed=_speed(measured), allowed=allowed, memory_bytes=min(each.memory_bytes for each in measured)
+    )  # fmt: skip
+    # Splits change the program's weights, and are not made by the hook.
+    left_out = {"column", "row", "table", *(() if has_ring else ("ring", "islands"))}
+    shard = Shard(
+        forward_s=(0.0,) * len(layers), backward_s=tuple(layer.backward_s for layer in layers),
+        weight_bytes=(0.0,) * len(layers), gradient_bytes=tuple(layer.bytes for layer in layers),
+    )  # fmt: skip
+    plan = Planner(shard, gradients, terms, [each for each in METHODS if each not in left_out]).plan()
+    chosen: dict[str, Method] = {each.layer.module: each.chosen.method for each in plan.layers}
+    methods = [_method(layer, chosen[layer.module]) for layer in layers if layer.module in chosen]
+    found = [each for each in methods if each.method != "all_reduce"]
+    note = "" if found else "no other method makes the step shorter"
+    return AgreedExchange(methods=found, report=_report(measured, plan, link, allowed), note=note)
+
+
+def _method(layer: MeasuredLayer, method: Method) -> LayerMethod:
+    rows = layer.rows
+    if method == "rows":
+        rows = min(layer.table_rows, round(rows * _ROOM))
+    return LayerMethod(
+        module=layer.module, weight=layer.weight or layer.module, method=method, rows=rows,
+        factor_type=layer.factor_type,
+    )  # fmt: skip
+
+
+def _joint(ranks: Sequence[MeasuredLayer]) -> MeasuredLayer:
+    """A layer as all ranks see it: the most rows, the widest type, the median time; a doubt of one rank is one of all.
+
+    A rank whose layer had no rows has nothing to say of its form.
+    """
+    from msgspec.structs import replace
+
+    doubt = next((each.why_not for each in ranks if each.why_not), "")
+    seconds = statistics.median(each.backward_s for each in ranks)
+    kind = max((each.factor_type for each in ranks), key=lambda name: _SIZES.get(name, 8))
+    if doubt:
+        return replace(
+            ranks[0], why_not=doubt, weight="", rows=0, product_bytes=0.0, table_rows=0, backward_s=seconds
+        )  # fmt: skip
+    return replace(ranks[0], rows=max(each.rows for each in ranks), factor_type=kind, backward_s=seconds)
+
+
+def _gradient(layer: MeasuredLayer) -> GradientLayer:
+    if layer.why_not:
+        return GradientLayer(module=layer.module, bytes=layer.bytes, why_not=layer.why_not)
+    if layer.table_rows:
+        return GradientLayer(
+            module=layer.module, bytes=layer.bytes, lookups=layer.rows, table_rows=layer.table_rows,
+            width_out=layer.width_out,
+        )  # fmt: skip
+    return GradientLayer(
+        module=layer.module, bytes=layer.bytes, product_bytes=layer.product_bytes, rows=layer.rows,
+        width_in=layer.width_in, width_out=layer.width_out, factor_bytes=_SIZES.get(layer.factor_type, 4),
+    )  # fmt: skip
+
+
+def _link(measured: Sequence[MeasuredExchange]) -> Interconnect | None:
+    """The link by the shortest time of any rank for each size: the rank that came last did not wait for others."""
+    least: dict[float, float] = {}
+    for rank in measured:
+        for size, seconds in rank.sums:
+            least[size] = min(seconds, least.get(size, seconds))
+    try:
+        return probed(sorted(least.items()), measured[0].ranks)
+    except ValueError:
+        return None
+
+
+def _speed(measured: Sequence[MeasuredExchange]) -> RankSpeed:
+    """The slowest rank's: all wait for it."""
+    rates = [
+        statistics.median(seconds / (2.0 * m * n * k) for m, n, k, seconds in each.products if m * n * k)
+        for each in measured
+        if each.products
+    ]
+    flop_s = max(rates, default=1e-10)
+
+    def product(m: int, n: int, k: int) -> float:
+        return max(_KERNEL_S, 2.0 * m * n * k * flop_s)
+
+    return RankSpeed(product=product, byte_s=max(each.byte_s for each in measured))
+
+
+def _report(
+    measured: Sequence[MeasuredExchange], plan: ExchangePlan, link: Interconnect, allowed: frozenset[Leave]
+) -> ExchangeReport:
+    first = measured[0]
+    step_s = statistics.median(each.step_s for each in measured)
+    alone_s = max(0.0, step_s - plan.before.overlap.exposed_s)
+    return ExchangeReport(
+        name=first.name, ranks=first.ranks, hosts=first.ranks, rate_bytes_per_s=link.bandwidth,
+        latency_s=link.step_s, device=first.device, backend=first.backend, allowed=sorted(allowed),
+        basis=link.basis, tier="measured", share=0.9,
+        before=_step(alone_s, plan.before, 0.0, sum(ring_bytes(first.ranks, each.layer.bytes) for each in plan.layers)),
+        after=_step(alone_s, plan.after, plan.work_s, sum(layer.bytes for layer in plan.layers)),
+        memory_bytes=plan.memory_bytes, digest=digest_of(plan), layers=[layer_record(each) for each in plan.layers],
+        notes=["times are those of the program's own steps, on links as their sums showed them"],
+    )  # fmt: skip
+
+
+def _step(alone_s: float, found: Exchange, work_s: float, sent: float) -> ExchangedStep:
+    computed, exposed = alone_s + work_s, found.overlap.exposed_s
+    return ExchangedStep(
+        step_s=Span(
+            likely=computed + exposed, low=computed / _SPREAD + found.low_s, high=computed * _SPREAD + found.high_s
+        ),
+        bytes=sent, exposed_s=exposed, hidden_s=found.overlap.hidden_s, work_s=work_s,
+    )  # fmt: skip

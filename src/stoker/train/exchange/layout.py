@@ -1,0 +1,85 @@
+"""Which parts of a bucket go which way. Pure: names and sizes in, ranges out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stoker.records.exchange import LayerMethod
+from stoker.train.exchange.payload import GatheredSegment
+
+GATHERED = ("late", "rows")
+"""Methods whose layers are gathered instead of summed."""
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedWeight:
+    """A weight in a bucket.
+
+    Attributes:
+        size: of its gradient, in elements.
+        shape: of its gradient as a matrix.
+        kind: of its gradient.
+        is_plain: whether its gradient lies row by row, as a matrix does.
+    """
+
+    name: str
+    size: int
+    shape: tuple[int, int]
+    kind: torch.dtype
+    is_plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLayout:
+    """The parts of a bucket.
+
+    Attributes:
+        segments: that are gathered.
+        sums: ranges of elements that are summed, by the method that sums them.
+        size: of the bucket, in elements.
+    """
+
+    segments: tuple[GatheredSegment, ...]
+    sums: Mapping[str, tuple[Range, ...]]
+    size: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the backend sums all of the bucket, as without a plan."""
+        return not self.segments and tuple(self.sums) in ((), ("all_reduce",))
+
+
+def laid_out(weights: Sequence[PlacedWeight], methods: Mapping[str, LayerMethod]) -> BucketLayout:
+    """The parts of a bucket under a plan.
+
+    Args:
+        weights: in the bucket's order.
+        methods: by the names of weights; those without one are all-reduced.
+    """
+    segments: list[GatheredSegment] = []
+    sums: dict[str, list[Range]] = {}
+    at = 0
+    for weight in weights:
+        method = methods.get(weight.name)
+        stop = at + weight.size
+        if method is not None and method.method in GATHERED and weight.is_plain:
+            factor = getattr(torch, method.factor_type) if method.method == "late" else weight.kind
+            segments.append(
+                GatheredSegment(
+                    name=weight.name, method=method.method, start=at, stop=stop, shape=weight.shape, room=method.rows,
+                    factor_type=factor,
+                )
+            )  # fmt: skip
+        else:
+            way = "all_reduce" if method is None or method.method in GATHERED else method.method
+            ranges = sums.setdefault(way, [])
+            if ranges and ranges[-1][1] == at:
+                ranges[-1] = (ranges[-1][0], stop)
+            else:
+                ranges.append((at, stop))
+        at = stop
+    return BucketLayout(tuple(segments), {way: tuple(ranges) for way, ranges in sums.items()}, at)

@@ -1,0 +1,247 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (torch.distributed is typed in part)
+"""A backward pass whose buckets go different ways: gathers and sums start bucket by bucket, all else at its end.
+
+Collectives start in the order of DDP's calls of its hook, alike on all ranks. What the gathered headers decide, sums
+of doubted layers, starts at the last bucket, in the buckets' order: never from a callback, where ranks would differ.
+Products follow the last bucket too, while later transfers are under way. All ranks multiply the same gathered rows in
+the same order, so that their results are the same to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from stoker.train.exchange.checking import is_product
+from stoker.train.exchange.factors import FactoredLayer
+from stoker.train.exchange.layout import BucketLayout
+from stoker.train.exchange.payload import Doubt, GatheredPayload, GatheredSegment, Header
+from stoker.train.exchange.rows import add_rows, filled_rows
+from stoker.train.exchange.standing import LayerStanding
+
+
+class RingReducer(Protocol):
+    """Sums over all ranks by other means than the backend's."""
+
+    def start(self, flat: torch.Tensor, name: str) -> torch.futures.Future[torch.Tensor]:
+        """Begins to sum a tensor in place over all ranks; sums are made one by one in the order of the calls."""
+        ...
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Parts of a bucket that are summed together."""
+
+    flat: torch.Tensor
+    targets: list[torch.Tensor]
+    """Where the sums go; empty where the parts were summed in place."""
+    wait: Callable[[], object]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A bucket that is under way."""
+
+    buffer: torch.Tensor
+    layout: BucketLayout
+    done: torch.futures.Future[torch.Tensor]
+    payload: GatheredPayload | None = None
+    own: torch.Tensor | None = None
+    gathered: torch.Tensor | None = None
+    gather: Any = None
+    sums: list[_Sum] = field(default_factory=list["_Sum"])
+    filled: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
+    """Numbers of a table's own rows, by the segment's place."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What became of a backward pass.
+
+    Attributes:
+        bytes: of payloads and sums, before the collectives multiply them.
+        gathered_bytes, summed_bytes: its parts.
+        weights: hashes of all ranks' weights; empty if none were asked for.
+    """
+
+    gathered_bytes: int
+    summed_bytes: float
+    weights: tuple[int, ...]
+
+
+class MixedRound:
+    """The buckets of one backward pass.
+
+    Args:
+        group: of the replicas.
+        layers: that capture factors, by the names of their weights.
+        standings: of gathered layers, by the names of their weights.
+        draw: random numbers of mean square 1, so many on a device.
+        ring: sums ``ring`` and ``islands``; None for the backend.
+        weights: hash of the weights, to be compared; 0 for none.
+    """
+
+    def __init__(
+        self, group: Any, layers: Mapping[str, FactoredLayer], standings: Mapping[str, LayerStanding],
+        draw: Callable[[int, torch.device], torch.Tensor], *, ring: RingReducer | None = None, weights: int = 0,
+        scale: float | None = None,
+    ) -> None:  # fmt: skip
+        self._group, self._layers, self._standings, self._draw = group, layers, standings, draw
+        self._ring, self._weights = ring, weights
+        self._ranks = dist.get_world_size(group)
+        self._scale = 1.0 / self._ranks if scale is None else scale
+        self._pending: list[_Pending] = []
+        self._gathered_bytes = 0
+        self._summed_bytes = 0.0
+
+    def add(self, buffer: torch.Tensor, layout: BucketLayout) -> torch.futures.Future[torch.Tensor]:
+        """Starts what a bucket sends; its future is done by :meth:`finish`."""
+        found = _Pending(buffer, layout, _future(buffer))
+        self._pending.append(found)
+        if layout.segments:
+            self._start_gather(found)
+        for way, ranges in layout.sums.items():
+            found.sums.append(self._start_sum(buffer, ranges, way))
+        return found.done
+
+    def finish(self) -> RoundResult:
+        """Waits for all buckets, sums what is doubted, multiplies and adds, and completes the futures."""
+        hashes: tuple[int, ...] = ()
+        agreed: list[list[list[Header]]] = []
+        for found in self._pending:
+            headers = self._headers(found)
+            agreed.append(headers)
+            for segment, own in zip(found.layout.segments, headers, strict=True):
+                hashes = hashes or tuple(header.weights for header in own if header.weights)
+                if not self._standings[segment.name].read(own):
+                    self._layers_drop(segment)
+                    found.sums.append(self._start_sum(found.buffer, ((segment.start, segment.stop),), "all_reduce"))
+                    continue
+        for found, headers in zip(self._pending, agreed, strict=True):
+            for place, own in enumerate(headers):
+                if all(header.doubt is Doubt.NONE for header in own):
+                    self._fill(found, place, own)
+        for found in self._pending:
+            for each in found.sums:
+                _settle(each)
+            found.done.set_result(found.buffer)
+        self._pending.clear()
+        return RoundResult(self._gathered_bytes, self._summed_bytes, hashes)
+
+    def _layers_drop(self, segment: GatheredSegment) -> None:
+        layer = self._layers.get(segment.name)
+        if layer is not None:
+            layer.drop()
+
+    def _start_gather(self, found: _Pending) -> None:
+        payload = found.payload = GatheredPayload(found.layout.segments, found.buffer.device)
+        found.own = payload.empty()
+        for place, segment in enumerate(payload.segments):
+            header, parts = self._part(found, place, segment)
+            payload.write(found.own, place, header, parts)
+        found.gathered = torch.empty(
+            self._ranks, payload.bytes, dtype=torch.uint8, device=found.buffer.device
+        )  # fmt: skip
+        found.gather = dist.all_gather(
+            list(found.gathered.unbind(0)), found.own, group=self._group, async_op=True
+        )  # fmt: skip
+        self._gathered_bytes += payload.bytes
+
+    def _part(self, found: _Pending, place: int, segment: GatheredSegment) -> tuple[Header, Sequence[torch.Tensor]]:
+        """What this rank sends of a segment. Whatever fails here is a doubt: the others must not wait in vain."""
+        gradient = found.buffer[segment.start : segment.stop].view(segment.shape)
+        try:
+            rows, doubt, parts = self._rows(gradient, found, place, segment) if segment.method == "rows" else (
+                self._factors(gradient, segment)
+            )  # fmt: skip
+        except Exception:
+            rows, doubt, parts = 0, Doubt.FAILED, ()
+        weights, self._weights = self._weights, 0
+        return Header(rows=rows, doubt=doubt, weights=weights), () if doubt else parts
+
+    def _rows(
+        self, gradient: torch.Tensor, found: _Pending, place: int, segment: GatheredSegment
+    ) -> tuple[int, Doubt, Sequence[torch.Tensor]]:
+        numbers = filled_rows(gradient)
+        rows = numbers.shape[0]
+        if rows > segment.room:
+            return rows, Doubt.ROWS, ()
+        found.filled[place] = numbers
+        return rows, Doubt.NONE, (numbers, gradient.index_select(0, numbers))
+
+    def _factors(self, gradient: torch.Tensor, segment: GatheredSegment) -> tuple[int, Doubt, Sequence[torch.Tensor]]:
+        try:
+            taken = self._layers[segment.name].take()
+        except OverflowError as error:
+            return int(error.args[0]), Doubt.ROWS, ()
+        left, right = taken or (gradient.new_zeros(0, segment.shape[0]), gradient.new_zeros(0, segment.shape[1]))
+        rows = left.shape[0]
+        if rows > segment.room:
+            return rows, Doubt.ROWS, ()
+        if rows and torch.promote_types(left.dtype, segment.factor_type) != segment.factor_type:
+            return rows, Doubt.TYPE, ()
+        if not is_product(gradient, left, right, self._draw(segment.shape[1], gradient.device)):
+            return rows, Doubt.PRODUCT, ()
+        return rows, Doubt.NONE, (left, right)
+
+    def _start_sum(self, buffer: torch.Tensor, ranges: Sequence[tuple[int, int]], way: str) -> _Sum:
+        parts = [buffer[start:stop] for start, stop in ranges]
+        wide = buffer.dtype in (torch.float32, torch.float64)
+        is_halved = way == "half" and wide
+        if len(parts) == 1 and not is_halved:
+            flat, targets = parts[0], []
+        else:
+            flat, targets = torch.cat(parts), parts
+        flat.mul_(self._scale)
+        if is_halved:
+            flat = flat.to(torch.float16)
+        self._summed_bytes += flat.nbytes
+        if way in ("ring", "islands") and self._ring is not None:
+            return _Sum(flat, targets, self._ring.start(flat, f"{way}:{ranges[0][0]}").wait)
+        return _Sum(flat, targets, dist.all_reduce(flat, group=self._group, async_op=True).wait)  # type: ignore[union-attr]
+
+    def _headers(self, found: _Pending) -> list[list[Header]]:
+        if found.payload is None or found.gathered is None:
+            return []
+        found.gather.wait()
+        return found.payload.headers(found.gathered)
+
+    def _fill(self, found: _Pending, place: int, headers: Sequence[Header]) -> None:
+        """Puts the mean of all ranks' gradients in the place of this rank's own."""
+        assert found.payload is not None
+        assert found.gathered is not None
+        segment = found.payload.segments[place]
+        gradient = found.buffer[segment.start : segment.stop].view(segment.shape)
+        parts = [
+            found.payload.read(memory, place, header.rows)
+            for memory, header in zip(found.gathered.unbind(0), headers, strict=True)
+        ]
+        if segment.method == "rows":
+            add_rows(gradient, found.filled[place], [(part[0].flatten(), part[1]) for part in parts], self._scale)
+            return
+        wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
+        left, right = (torch.cat([part[side] for part in parts]).to(wide) for side in (0, 1))
+        with torch.autocast(gradient.device.type, enabled=False):
+            if gradient.dtype == wide:
+                gradient.addmm_(left.t(), right, beta=0, alpha=self._scale)
+            else:
+                gradient.copy_(torch.mm(left.t(), right).mul_(self._scale))
+
+
+def _settle(each: _Sum) -> None:
+    each.wait()
+    at = 0
+    for target in each.targets:
+        target.copy_(each.flat[at : at + target.shape[0]])
+        at += target.shape[0]
+
+
+def _future(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    if buffer.is_cuda:
+        return torch.futures.Future(devices=[buffer.device])
+    return torch.futures.Future()

@@ -1,0 +1,435 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (torch.distributed is typed in part)
+"""One replicated module's exchange, from plain DDP to a plan that is tried and kept, or not.
+
+It lives in DDP's public hook for communication. A *round* is one backward pass whose gradients are exchanged; DDP has
+as many on all ranks, also where one has joined early. So all that all ranks must decide alike follows from the number
+of the round, from headers that all of them read, or from what rank 0 tells at a round's end.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+import torch
+import torch.distributed as dist
+from msgspec.structs import replace
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from stoker.core.host import memory_bytes
+from stoker.core.mishaps import line_of
+from stoker.core.trials.alternating import Arm, CutTrial
+from stoker.records.exchange import AgreedExchange, ExchangeRun, LayerCounts, LayerMethod, MeasuredExchange
+from stoker.train.exchange import measuring, sharing, weights
+from stoker.train.exchange.factors import factored_layers
+from stoker.train.exchange.layout import GATHERED, BucketLayout, PlacedWeight, laid_out
+from stoker.train.exchange.mixed_round import MixedRound, RingReducer
+from stoker.train.exchange.payload import GatheredSegment
+from stoker.train.exchange.standing import LayerStanding
+
+TIMED = 3
+"""Rounds whose times count, after the first one: DDP orders its buckets anew in that one."""
+PROVED = 2
+"""Rounds in which layers' gradients are compared with their form."""
+_HASHED_EVERY = 64
+_MEMORY_SHARE = 0.25
+"""Of the memory that is free: what gathered factors may take."""
+_MOST_GROWTH = 4
+"""Times the rows that were measured, to which a layer's room may grow."""
+
+ProgramHook = Callable[[Any, Any], Any]
+
+
+class ExchangePlanner(Protocol):
+    """Decides, on rank 0, from what all ranks measured."""
+
+    def __call__(self, measured: list[MeasuredExchange]) -> AgreedExchange:
+        """The plan."""
+        ...
+
+
+class ReplicaExchange:
+    """The state of the hook of one ``DistributedDataParallel``.
+
+    Args:
+        ddp: the module.
+        planner: makes the plan.
+        tell: called with one line for people, on rank 0.
+        name: of the module, for people.
+        tries: whether a plan is tried against plain DDP before it is kept.
+        ring: sums by other means than the backend's.
+    """
+
+    def __init__(
+        self, ddp: DistributedDataParallel, planner: ExchangePlanner, tell: Callable[[str], None], name: str,
+        *, tries: bool = True, ring: RingReducer | None = None,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.group: Any = ddp.process_group
+        self.ranks, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        self.program_hook: tuple[ProgramHook, Any] | None = None
+        """The program's own hook and its state, which this one gives way to."""
+        self.rounds = 0
+        self.agreed: AgreedExchange | None = None
+        self.ring = ring
+        self._planner, self._tell, self._tries = planner, tell, tries
+        model: nn.Module = ddp.module
+        self._model = model
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        self._exchanged: dict[str, nn.Parameter] = {}
+        self._layers = {layer.name: layer for _, layer in factored_layers(model)}
+        self._tables = measuring.tables_of(model)
+        self._generator = torch.Generator().manual_seed(0x5706)  # never the program's own stream
+        self._proof = measuring.FormProof(self._layers, self._tables, self._draw)
+        self._backward: measuring.BackwardClock | None = None
+        self._sums = measuring.SumClock()
+        self._waits: list[Callable[[], object]] = []
+        self._measuring = True
+        self._methods: dict[str, LayerMethod] = {}
+        self._standings: dict[str, LayerStanding] = {}
+        self._layouts: dict[tuple[int, ...], BucketLayout] = {}
+        self._round: MixedRound | None = None
+        self._trial: CutTrial | None = None
+        self._gain: float | None = None
+        self._is_on = False
+        self._ended_s: float | None = None
+        self._times: dict[bool, list[float]] = {False: [], True: []}
+        self._planned_at = 0
+        self._plain_bytes = self._planned_bytes = 0.0
+        self._round_bytes = 0.0
+        self._repaired = 0
+        self._notes: list[str] = []
+        self._counts_active = False
+        self._forwarded = False
+        self._scale = 1.0 / self.ranks
+        for layer in self._layers.values():
+            layer.install()
+
+    def _draw(self, size: int, device: torch.device) -> torch.Tensor:
+        return torch.randn(size, generator=self._generator).to(device)
+
+    # What DDP calls
+
+    def exchange(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """Exchanges one bucket.
+
+        Args:
+            bucket: of DDP.
+
+        Returns:
+            The mean of the gradients of all ranks.
+        """
+        if self.program_hook is not None:
+            hook, state = self.program_hook
+            return hook(state, bucket)
+        buffer: torch.Tensor = bucket.buffer()
+        is_last = bool(bucket.is_last())
+        if self._counts_active and bucket.index() == 0:
+            self._count_active(buffer.device)
+        if self._measuring:
+            self._look(bucket)
+        layout = self._layout(bucket) if self._is_on and not buffer.is_sparse else None
+        if self._is_on and self._round is None:
+            self._round = self._mixed_round()
+        if layout is None or layout.is_whole:
+            done = self._plain(buffer)
+        else:
+            assert self._round is not None
+            done = self._round.add(buffer, layout)
+        if is_last:
+            self._end_round(buffer.device)
+        return done
+
+    def _plain(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """What DDP does without a hook, bit for bit: it multiplies by the inverse, then sums."""
+        if buffer.is_sparse:
+            buffer.div_(1.0 / self._scale)
+        else:
+            buffer.mul_(self._scale)
+            self._round_bytes += _ring_share(self.ranks) * buffer.nbytes
+        ended = self._sums.started(buffer.nbytes) if self._measuring and not buffer.is_sparse else None
+        work: Any = dist.all_reduce(buffer, group=self.group, async_op=True)
+        if self._measuring:
+            self._waits.append(work.wait)
+
+        def first(future: Any) -> torch.Tensor:
+            if ended is not None:
+                ended()
+            return future.value()[0]
+
+        return work.get_future().then(first)
+
+    def _count_active(self, device: torch.device) -> None:
+        """Ranks that have not joined: what `join(divide_by_initial_world_size=False)` divides by."""
+        active = torch.tensor([float(self._forwarded)], device=device)
+        dist.all_reduce(active, group=self.group)
+        self._scale = 1.0 / max(1.0, float(active))
+        self._forwarded = False
+
+    # Before a plan
+
+    def _look(self, bucket: Any) -> None:
+        parameters: list[nn.Parameter] = bucket.parameters()
+        for parameter in parameters:
+            name = self._names.get(id(parameter))
+            if name is not None:
+                self._exchanged[name] = parameter
+        if self.rounds <= TIMED:
+            return
+        for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
+            name = self._names.get(id(parameter), "")
+            if (name in self._layers or name in self._tables) and not gradient.is_sparse:
+                try:
+                    self._proof.look(name, gradient.reshape(gradient.shape[0], -1))
+                except Exception as error:
+                    self._proof.why_not[name] = f"it could not be examined ({type(error).__name__})"
+
+    def _end_round(self, device: torch.device) -> None:
+        mixed, self._round = self._round, None
+        if mixed is not None:
+            self._end_mixed(mixed)
+        now = time.perf_counter()
+        if self._ended_s is not None and self.rounds:
+            self._times[self._is_on].append(now - self._ended_s)
+            del self._times[self._is_on][:-1000]
+        self._ended_s = now
+        self.rounds += 1
+        if self._is_on:
+            self._planned_bytes = self._round_bytes
+        else:
+            self._plain_bytes = self._round_bytes
+        self._round_bytes = 0.0
+        if self._measuring:
+            self._end_measured(device)
+        elif self._trial is not None:
+            self._end_tried(device, now)
+
+    def _end_measured(self, device: torch.device) -> None:
+        waits, self._waits = self._waits, []
+        if self._backward is not None:
+            self._backward.end_pass()
+        elif self.rounds == 1:
+            self._backward = measuring.BackwardClock(self._exchanged)
+        if self.rounds == TIMED + 1:
+            self._capture(on=True)
+        if self.rounds >= TIMED + PROVED + 1:
+            for wait in waits:
+                wait()
+            self._measuring = False
+            self._agree(device)
+            self._ended_s = None
+
+    def _agree(self, device: torch.device) -> None:
+        """All ranks tell rank 0 what they measured, and get the same plan."""
+        assert self._backward is not None
+        try:
+            measured = self._measured(device)
+        except Exception as error:  # the others wait for this rank's word
+            self._tell(line_of("measuring of the exchange", error, "gradients are exchanged as torch does it"))
+            measured = MeasuredExchange(
+                name=self.name, rank=self.rank, ranks=self.ranks, backend="", device=device.type, step_s=0.0, layers=[],
+                sums=[], products=[], byte_s=0.0, memory_bytes=0.0,
+            )  # fmt: skip
+        self._backward.remove()
+        self._backward = None
+        every = sharing.gather_bytes(msgspec.msgpack.encode(measured), self.group, device)
+        plan = b""
+        if self.rank == 0:
+            try:
+                agreed = self._planner([msgspec.msgpack.decode(each, type=MeasuredExchange) for each in every])
+            except Exception as error:
+                self._tell(line_of("planning of the exchange", error, "gradients are exchanged as torch does it"))
+                agreed = AgreedExchange(methods=[], note="no plan could be made")
+            plan = msgspec.msgpack.encode(agreed)
+        told = sharing.tell_bytes(plan, self.group, device)
+        self.agreed = msgspec.msgpack.decode(told, type=AgreedExchange)
+        self._planned_at = self.rounds
+        self._adopt(self.agreed)
+
+    def _measured(self, device: torch.device) -> MeasuredExchange:
+        assert self._backward is not None
+        layers = measuring.measured_layers(
+            self._model, self._exchanged, self._layers, self._tables, self._proof, self._backward
+        )
+        try:
+            free = float(memory_bytes()[0]) if device.type == "cpu" else float(torch.cuda.mem_get_info(device)[0])
+        except (RuntimeError, OSError, ValueError):
+            free = 1e9
+        return MeasuredExchange(
+            name=self.name, rank=self.rank, ranks=self.ranks, backend=str(dist.get_backend(self.group)),
+            device=device.type, step_s=statistics.median(self._times[False] or [0.0]), layers=layers,
+            sums=[*measuring.timed_sums(self.group, device), *self._sums.sums()],
+            products=measuring.timed_products(layers, self.ranks, device), byte_s=measuring.copied_byte_s(device),
+            memory_bytes=free * _MEMORY_SHARE / self.ranks,
+        )  # fmt: skip
+
+    # With a plan
+
+    def _adopt(self, agreed: AgreedExchange) -> None:
+        self._capture(on=False)
+        self._methods = {each.weight: each for each in agreed.methods}
+        for each in agreed.methods:
+            if each.method in GATHERED:
+                self._standings[each.weight] = LayerStanding(each.rows, each.rows * _MOST_GROWTH)
+        for name, layer in self._layers.items():
+            if name not in self._methods:
+                layer.remove()
+        if not agreed.methods:
+            return
+        self._trial = CutTrial() if self._tries else None
+        self._turn(on=True)
+
+    def _turn(self, *, on: bool) -> None:
+        self._is_on = on
+        self._layouts.clear()
+        self._capture(on=on)
+
+    def _capture(self, *, on: bool) -> None:
+        for name, layer in self._layers.items():
+            standing = self._standings.get(name)
+            wanted = on and (self._measuring or (standing is not None and not standing.left))
+            layer.drop()
+            layer.enabled = wanted
+            layer.limit(standing.room if standing is not None else None)
+
+    def _mixed_round(self) -> MixedRound:
+        hashed = 0
+        if (self.rounds - self._planned_at) % _HASHED_EVERY == 0:
+            hashed = weights.hash_of(list(self._exchanged.values()))
+        return MixedRound(
+            self.group, self._layers, self._standings, self._draw, ring=self.ring, weights=hashed, scale=self._scale
+        )
+
+    def _layout(self, bucket: Any) -> BucketLayout:
+        parameters: list[nn.Parameter] = bucket.parameters()
+        key = tuple(map(id, parameters))
+        found = self._layouts.get(key)
+        if found is None:
+            placed = [
+                PlacedWeight(
+                    name=self._names.get(id(parameter), ""), size=gradient.numel(),
+                    shape=(gradient.shape[0], gradient.numel() // gradient.shape[0]) if gradient.numel() else (0, 0),
+                    kind=gradient.dtype, is_plain=gradient.is_contiguous() and gradient.dim() > 1,
+                )
+                for parameter, gradient in zip(parameters, bucket.gradients(), strict=True)
+            ]  # fmt: skip
+            found = self._layouts[key] = laid_out(placed, self._now())
+        return found
+
+    def _now(self) -> dict[str, LayerMethod]:
+        """The plan without layers that left it, with the rooms of today."""
+        now: dict[str, LayerMethod] = {}
+        for name, method in self._methods.items():
+            standing = self._standings.get(name)
+            if standing is None:
+                now[name] = method
+            elif not standing.left:
+                now[name] = replace(method, rows=standing.room)
+        return now
+
+    def _end_mixed(self, mixed: MixedRound) -> None:
+        before = {name: (each.room, each.left) for name, each in self._standings.items()}
+        result = mixed.finish()
+        self._round_bytes += (self.ranks - 1) * result.gathered_bytes + _ring_share(self.ranks) * result.summed_bytes
+        for name, each in self._standings.items():
+            if before[name] == (each.room, each.left):
+                continue
+            self._layouts.clear()
+            if name in self._layers:
+                if each.left:
+                    self._layers[name].remove()
+                else:
+                    self._layers[name].limit(each.room)
+            if each.left:
+                self._say(f"{self.name}: `{name}` goes by all-reduce from now on: {each.left}")
+        if len(set(result.weights)) > 1:
+            weights.take_first(list(self._exchanged.values()), self.group)
+            self._repaired += 1
+            self._say(f"{self.name}: ranks had different weights; all have taken those of rank 0")
+
+    def _end_tried(self, device: torch.device, now: float) -> None:
+        """Rank 0 says which arm the next round is of, and how the trial ended: one small message a round."""
+        trial = self._trial
+        assert trial is not None
+        if self.rank == 0:
+            trial.add(Arm.ON if self._is_on else Arm.OFF, now)
+        verdict = math.nan if trial.verdict is None else trial.verdict
+        arm, gain = sharing.tell_numbers([float(trial.arm is Arm.ON), verdict], self.group, device)
+        if not math.isnan(gain):
+            self._trial, self._gain = None, gain
+            self._turn(on=gain >= CutTrial.LEAST_GAIN)
+            if self._is_on:
+                self._say(f"{self.name}: the planned exchange saves {100 * gain:.0f} % of a step, and stays")
+            else:
+                for layer in self._layers.values():
+                    layer.remove()
+                self._say(f"{self.name}: the planned exchange saves {100 * gain:.0f} % of a step: back to torch's")
+        elif bool(arm) != self._is_on:
+            self._turn(on=bool(arm))
+
+    def _say(self, text: str) -> None:
+        self._notes.append(text)
+        if self.rank == 0:
+            self._tell(text)
+
+    # From outside
+
+    def divide_by_active(self, ddp: DistributedDataParallel) -> None:
+        """From now on the mean is over the ranks that have not joined yet."""
+        if not self._counts_active:
+            self._counts_active = True
+
+            def forwarded(*_: Any) -> None:
+                self._forwarded = True
+
+            ddp.register_forward_pre_hook(forwarded)
+
+    def give_way(self, hook: ProgramHook, state: Any) -> None:
+        """The program has a hook of its own: it is called instead from now on."""
+        self.program_hook = hook, state
+        self.close()
+
+    def close(self) -> None:
+        """Takes back all changes of the module; gradients go by all-reduce."""
+        self._measuring = self._is_on = False
+        self._trial = None
+        if self._backward is not None:
+            self._backward.remove()
+            self._backward = None
+        for layer in self._layers.values():
+            layer.remove()
+
+    def record(self) -> ExchangeRun | None:
+        """What was chosen and measured; None before the plan."""
+        if self.agreed is None:
+            return None
+        times = {key: statistics.median(found) if found else 0.0 for key, found in self._times.items()}
+        return ExchangeRun(
+            name=self.name, ranks=self.ranks, agreed=self.agreed, step=self._planned_at, steps=self.rounds,
+            gain=self._gain, kept=self._is_on, plain_step_s=times[False], planned_step_s=times[True],
+            plain_bytes=self._plain_bytes, planned_bytes=self._planned_bytes, repaired=self._repaired,
+            counts=[
+                LayerCounts(
+                    weight=name, method=self._methods[name].method, steps=each.steps, doubts=dict(each.doubts),
+                    left=each.left,
+                )
+                for name, each in self._standings.items()
+            ],
+            notes=list(self._notes),
+        )  # fmt: skip
+
+
+def _ring_share(ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks
+
+
+def segments_of(replica: ReplicaExchange) -> list[GatheredSegment]:
+    """The gathered parts of the buckets that were seen last, for tests and bars."""
+    return [segment for layout in replica._layouts.values() for segment in layout.segments]  # pyright: ignore[reportPrivateUsage]

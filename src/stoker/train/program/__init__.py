@@ -1,0 +1,1 @@
+"""What is changed in a running program, and undone by one call."""

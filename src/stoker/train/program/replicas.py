@@ -1,0 +1,137 @@
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# (torch.distributed is typed in part)
+"""The replicated modules of a program: seen when they are made, whoever makes them, and given a hook.
+
+Frameworks make their ``DistributedDataParallel`` themselves; all go through its constructor. A program's own hook takes
+the place of ours whenever it is registered: torch allows one hook for a module, and the program's is the one it gets.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from stoker.core.mishaps import line_of, reraise_from_handler
+from stoker.core.patching import Patches
+from stoker.core.saying import say
+from stoker.train import torch_private
+
+
+class HookOwner(Protocol):
+    """What holds the one hook of a replicated module."""
+
+    def give_way(self, hook: Callable[..., Any], state: Any) -> None:
+        """The program's own hook is to be called from now on."""
+        ...
+
+    def divide_by_active(self, ddp: DistributedDataParallel) -> None:
+        """Ranks that have joined no longer count."""
+        ...
+
+    def close(self) -> None:
+        """Takes back changes of the module."""
+        ...
+
+
+Serve = Callable[[DistributedDataParallel], HookOwner | None]
+"""Called with each new module; what it returns holds its hook."""
+
+
+class ReplicaWatch:
+    """Sees a program's replicated modules from :meth:`install` to :meth:`remove`.
+
+    Args:
+        serve: called with each new one that has no hook yet.
+    """
+
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+        self._patches = Patches("the exchange of replicated modules")
+        self._owners: weakref.WeakKeyDictionary[DistributedDataParallel, HookOwner] = weakref.WeakKeyDictionary()
+        self._hooked: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        """Modules that have got a hook of the program's."""
+        self.made = 0
+        """Modules that were seen."""
+
+    def install(self) -> None:
+        """Begins."""
+        kind = DistributedDataParallel
+        self._patches.set(kind, "__init__", self._constructor(kind.__init__))
+        self._patches.set(kind, "register_comm_hook", self._registering(kind.register_comm_hook))
+        self._patches.set(kind, "join_hook", self._joining(kind.join_hook))
+        builtin = getattr(kind, torch_private.BUILTIN, None)
+        if builtin is not None:
+            self._patches.set(kind, torch_private.BUILTIN, self._registering_builtin(builtin))
+
+    def remove(self) -> None:
+        """Ends it: modules that are there exchange by all-reduce, new ones are torch's own."""
+        self._patches.restore()
+        for owner in list(self._owners.values()):
+            owner.close()
+
+    def adopt(self, ddp: DistributedDataParallel, owner: HookOwner) -> None:
+        """Holds the hook of a module that was made before."""
+        self._owners[ddp] = owner
+
+    def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def construct(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+            original(ddp, *args, **kwargs)
+            try:
+                self.made += 1
+                owner = None if ddp in self._hooked else self._serve(ddp)
+                if owner is not None:
+                    self._owners[ddp] = owner
+            except Exception as error:
+                reraise_from_handler(error)
+                say(line_of("exchange", error, "gradients are exchanged as torch does it"))
+
+        return construct
+
+    def _registering(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def register(ddp: DistributedDataParallel, state: Any, hook: Callable[..., Any]) -> None:
+            owner = self._owners.pop(ddp, None)
+            if owner is None:
+                original(ddp, state, hook)
+                self._hooked.add(ddp)
+                return
+            try:
+                torch_private.check_hook(ddp, hook)
+            except Exception:
+                self._owners[ddp] = owner
+                raise
+            self._hooked.add(ddp)
+            owner.give_way(hook, state)
+
+        return register
+
+    def _registering_builtin(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def register(ddp: DistributedDataParallel, comm_hook_type: Any) -> None:
+            owner = self._owners.pop(ddp, None)
+            if owner is None:
+                original(ddp, comm_hook_type)
+                self._hooked.add(ddp)
+                return
+            halved = torch_private.kind_of(comm_hook_type) == "FP16_COMPRESS"
+            hook = default_hooks.fp16_compress_hook if halved else default_hooks.allreduce_hook
+            self._hooked.add(ddp)
+            owner.give_way(hook, ddp.process_group)
+
+        return register
+
+    def _joining(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def join_hook(ddp: DistributedDataParallel, **kwargs: Any) -> Any:
+            owner = self._owners.get(ddp)
+            if owner is not None and not kwargs.get("divide_by_initial_world_size", True):
+                owner.divide_by_active(ddp)
+            return original(ddp, **kwargs)
+
+        return join_hook

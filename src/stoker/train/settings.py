@@ -1,0 +1,31 @@
+"""The settings of the exchange between the replicas of a program."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from stoker.core.settings import Option, Settings, choice
+
+LEAVES = ("split", "compress")
+"""What changes sums, or what an optimizer sees, beyond rounding."""
+_COMM = "exchange gradients as it pays best, exactly (auto), or as torch does it"
+_ALLOW = "methods that auto may use though they are not exact or not safe by themselves: split, compress or both"
+
+
+def leaves_of(text: str) -> frozenset[str]:
+    """The words of a list with commas."""
+    return frozenset(word for word in (part.strip() for part in text.split(",")) if word)
+
+
+def _is_leave(value: object) -> bool:
+    return isinstance(value, str) and bool(leaves_of(value)) and leaves_of(value) <= set(LEAVES)
+
+
+class ExchangeSettings(Settings, frozen=True, kw_only=True):
+    """How a program's replicas exchange their gradients."""
+
+    comm: Annotated[Literal["off", "auto"], choice(_COMM)] = "off"
+    comm_allow: Annotated[
+        str | None,
+        Option(form="METHODS", text=_ALLOW, rule="`split`, `compress`, `split,compress` or `auto`", accepts=_is_leave),
+    ] = None

@@ -1,0 +1,19 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.train.exchange.rows import add_rows, filled_rows
+
+
+@given(ranks=st.integers(1, 4), rows=st.integers(1, 20), width=st.integers(1, 5), seed=st.integers(0, 99))
+def test_rows_equal_the_dense_mean_on_all_ranks(ranks: int, rows: int, width: int, seed: int) -> None:
+    chance = torch.Generator().manual_seed(seed)
+    dense = [
+        torch.randn(rows, width, generator=chance) * (torch.rand(rows, 1, generator=chance) < 0.3) for _ in range(ranks)
+    ]
+    parts = [(filled_rows(each), each[filled_rows(each)]) for each in dense]
+    found = [each.clone() for each in dense]
+    for own, (numbers, _) in zip(found, parts, strict=True):
+        add_rows(own, numbers, parts, 1.0 / ranks)
+    torch.testing.assert_close(found[0], torch.stack(dense).mean(0))
+    assert all(torch.equal(found[0], other) for other in found)
