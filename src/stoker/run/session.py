@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stoker.core.forking import Owner
 from stoker.core.mishaps import line_of
@@ -29,6 +30,9 @@ from stoker.ui.report_text import render_text
 from stoker.ui.summary import summarise
 from stoker.ui.terminal import style_for
 
+if TYPE_CHECKING:
+    from stoker.run.exchanging.serving import Exchanging
+
 
 class Session:
     """State of one process under ``stoker run``.
@@ -45,6 +49,7 @@ class Session:
         self._log = RunLog(active.run_dir, self._header)
         self._memory = EventBuffer()
         self._served = False
+        self._exchanging: Exchanging | None = None
         self._owner = Owner()
         self.serving = Serving(
             active.settings,
@@ -67,6 +72,14 @@ class Session:
             watch = CheckpointWatch(sizes, serving.emit, serving.now_s, serving.limit_workers)
             watch.install()
             serving.add_sink(watch.on_event)
+        if self._active.settings.exchange.comm != "off":
+            # Imported here: few programs are distributed.
+            from stoker.run.exchanging.serving import Exchanging
+
+            self._exchanging = Exchanging(
+                self._active.settings.exchange, Path(self._active.run_dir), quiet=self._active.settings.report.quiet
+            )
+            self._exchanging.start()
         atexit.register(self.finish)
 
     @property
@@ -108,6 +121,8 @@ class Session:
         active = self._active
         patch.remove()
         self.serving.close()
+        if self._exchanging is not None:
+            self._exchanging.finish(self._rank, speaks=self._is_first_process)
         error = getattr(sys, "last_type", None)
         outcome = error.__name__ if error is not None else "finished"
         if self._served:
@@ -143,10 +158,14 @@ class Session:
             if self.is_to_report:
                 report.end()
 
+    @property
+    def _is_first_process(self) -> bool:
+        """Whether this is the process that `stoker run` became, and rank 0."""
+        return os.getpid() == self._active.pid and self._rank == 0
+
     def _speaks_for_program(self) -> bool:
         """Whether no other process of the program would print anything."""
-        active = self._active
-        return os.getpid() == active.pid and self._rank == 0 and not (self._served or active.settings.report.quiet)
+        return self._is_first_process and not (self._served or self._active.settings.report.quiet)
 
     def _report(self) -> None:
         try:

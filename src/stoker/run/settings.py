@@ -16,6 +16,7 @@ from stoker.graph.settings import CutSettings
 from stoker.records.versus import LEAST_BATCHES, MIN_PAIRS
 from stoker.scale.settings import ScaleSettings
 from stoker.scale.size_settings import SizeSettings
+from stoker.train.settings import ExchangeSettings
 
 _VERSUS = "alternate with torch's own workers over the first N batches, and report which is faster"
 _VERSUS_RULE = f"a whole number of batches of at least {LEAST_BATCHES}, for {MIN_PAIRS} pairs of rounds that count"
@@ -54,6 +55,7 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     faults: FaultSettings = FaultSettings()
     remote: RemoteSettings = RemoteSettings()
     sizes: SizeSettings = SizeSettings()
+    exchange: ExchangeSettings = ExchangeSettings()
 
 
 KEYS = keys_of(RunSettings)

@@ -1,0 +1,163 @@
+"""Exchanges on real ranks, as a program of its own: what each case of the command line found, a line of JSON each."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.comm_equal import compare, everything
+from benchmarks.programs.exchanged_models import MODELS, Case, drawn, train
+from benchmarks.support.ranks import on_ranks
+from stoker.core.trials.alternating import CutTrial
+from stoker.records.exchange import AgreedExchange, MeasuredExchange
+from stoker.train.exchange import calling
+from stoker.train.exchange.replica import ReplicaExchange
+from stoker.train.exchange.weights import hash_of
+
+
+def equal(rank: int) -> dict[str, Any]:
+    """One of each model with a drawn option."""
+    cases = [case for case in drawn(random.Random(3), len(MODELS)) if case.option != "autocast"]
+    cases += [Case("mlp", option) for option in ("no_sync", "clipping", "join", "static")]
+    found = [compare(case, rank, 16) for case in cases]
+    return {
+        "apart": {str(each.case): each.apart for each in found},
+        "weights": [each.weights for each in found],
+        "gathered": sum(each.gathered for each in found),
+        "repaired": sum(each.repaired for each in found),
+    }
+
+
+def wrong_factor(rank: int) -> dict[str, Any]:
+    """A factor is changed on rank 1 in one step: that layer goes by all-reduce there, on all ranks."""
+    replicas: list[ReplicaExchange] = []
+
+    def served(ddp: DistributedDataParallel) -> ReplicaExchange:
+        replica = calling.serve(ddp, everything, tries=False)
+        replicas.append(replica)
+        layer = replica._layers["first.weight"]
+        take = layer.take
+
+        def planted() -> Any:
+            found = take()
+            if rank == 1 and replica.rounds == 9 and found is not None:
+                found[0][0, 0] += 1.0
+            return found
+
+        layer.take = planted  # type: ignore[method-assign]
+        return replica
+
+    plain, _, _ = train(Case("mlp", "plain"), rank, 16, lambda ddp: None)
+    losses, ddp, _ = train(Case("mlp", "plain"), rank, 16, served)
+    record = replicas[0].record()
+    assert record is not None
+    return {
+        "apart": max(abs(a - b) for a, b in zip(plain, losses, strict=True)),
+        "weights": hash_of(list(ddp.parameters())),
+        "doubts": {each.weight: each.doubts for each in record.counts if each.doubts},
+    }
+
+
+def different_bit(rank: int) -> dict[str, Any]:
+    """One bit of a weight differs on rank 2: found by the hash, and repaired."""
+
+    def planted(measured: list[MeasuredExchange]) -> AgreedExchange:
+        return everything(measured)
+
+    def served(ddp: DistributedDataParallel) -> ReplicaExchange:
+        replica = calling.serve(ddp, planted, tries=False)
+        adopt = replica._adopt
+
+        def changed(agreed: AgreedExchange) -> None:
+            adopt(agreed)
+            if rank == 2:
+                weight = next(ddp.parameters()).detach()
+                weight.view(torch.int32)[0, 0] ^= 1
+
+        replica._adopt = changed  # type: ignore[method-assign]
+        return replica
+
+    _, ddp, replica = train(Case("mlp", "plain"), rank, 12, served)
+    record = replica.record()
+    assert record is not None
+    return {"repaired": record.repaired, "weights": hash_of(list(ddp.parameters())), "notes": record.notes}
+
+
+def own_hook(rank: int) -> dict[str, Any]:
+    """The program's own hook takes the place of ours, and is refused as torch refuses it."""
+    from stoker.train.program.replicas import ReplicaWatch
+
+    called: list[int] = []
+
+    def theirs(state, bucket):  # torch takes annotations as objects only
+        state.append(bucket.index())
+        work = dist.all_reduce(bucket.buffer().div_(3), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    before = DistributedDataParallel.__init__
+    watch = ReplicaWatch(lambda ddp: calling.serve(ddp, everything, tries=False))
+    watch.install()
+    ddp = DistributedDataParallel(nn.Linear(4, 2))
+    refused = ""
+    try:
+        ddp.register_comm_hook(None, lambda state, wrong: None)
+    except (ValueError, KeyError) as error:
+        refused = str(error)
+    ddp.register_comm_hook(called, theirs)
+    torch.manual_seed(rank)
+    ddp(torch.randn(3, 4)).sum().backward()
+    watch.remove()
+    return {
+        "called": len(called), "refused": refused, "restored": DistributedDataParallel.__init__ is before,
+        "gradient": next(ddp.parameters()).grad.tolist(),  # type: ignore[union-attr]
+    }  # fmt: skip
+
+
+def untouched(rank: int) -> dict[str, Any]:
+    """Before a plan, and in buckets that no plan touches, gradients are those of plain DDP to the last bit."""
+    found: list[list[list[float]]] = []
+    for serves in (False, True):
+        torch.manual_seed(0)
+        ddp = DistributedDataParallel(nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 40)), bucket_cap_mb=0.001)
+        if serves:
+            calling.exchange(ddp, {"1": "late"})
+        torch.manual_seed(rank)
+        steps: list[list[float]] = []
+        for _ in range(9):
+            ddp.zero_grad()
+            ddp(torch.randn(5, 40)).square().sum().backward()
+            steps.append(ddp.module[0].weight.grad.flatten().tolist())
+        found.append(steps)
+    return {"same": found[0] == found[1]}
+
+
+def trial(rank: int) -> dict[str, Any]:
+    """A plan that gains nothing is taken back on all ranks in the same step."""
+    replicas: list[ReplicaExchange] = []
+    CutTrial.TRIALS = 1  # where a machine is disturbed, a lost trial would be repeated after some hundred steps
+
+    def served(ddp: DistributedDataParallel) -> ReplicaExchange:
+        replicas.append(calling.serve(ddp, everything))
+        return replicas[-1]
+
+    _, ddp, _ = train(Case("mlp", "plain"), rank, 90, served)
+    record = replicas[0].record()
+    assert record is not None
+    return {"gain": record.gain, "kept": record.kept, "weights": hash_of(list(ddp.parameters()))}
+
+
+CASES: dict[str, Callable[[int], dict[str, Any]]] = {
+    each.__name__: each for each in (equal, wrong_factor, different_bit, own_hook, untouched, trial)
+}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(json.dumps(on_ranks(3, CASES[name], timeout_s=100)), flush=True)

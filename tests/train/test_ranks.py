@@ -1,0 +1,62 @@
+"""Exchanges on three real ranks."""
+
+import json
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from tests.warm import programs
+
+pytestmark = pytest.mark.integration
+
+
+def found(name: str) -> list[dict[str, Any]]:
+    """What each rank found."""
+    done = programs.run(
+        [sys.executable, "-m", "tests.train.cases", name], capture_output=True, text=True, timeout=110,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow("trains twelve models twice on three ranks")
+def test_losses_are_those_of_plain_ddp_and_weights_are_equal_on_all_ranks() -> None:
+    ranks = found("equal")
+    assert all(apart <= 1e-5 for rank in ranks for apart in rank["apart"].values()), ranks
+    assert ranks[0]["weights"] == ranks[1]["weights"] == ranks[2]["weights"]
+    assert ranks[0]["gathered"] > 100
+    assert not ranks[0]["repaired"]
+
+
+def test_a_planted_wrong_factor_falls_back_in_its_step_on_all_ranks() -> None:
+    ranks = found("wrong_factor")
+    assert all(rank["doubts"] == {"first.weight": {"its gradient holds more than the product": 1}} for rank in ranks)
+    assert all(rank["apart"] < 1e-5 for rank in ranks)
+    assert len({rank["weights"] for rank in ranks}) == 1
+
+
+def test_a_planted_different_bit_is_found_and_repaired() -> None:
+    ranks = found("different_bit")
+    assert all(rank["repaired"] == 1 for rank in ranks)
+    assert len({rank["weights"] for rank in ranks}) == 1
+    assert "ranks had different weights" in ranks[0]["notes"][0]
+
+
+def test_a_programs_own_hook_stays() -> None:
+    ranks = found("own_hook")
+    assert all(rank["called"] == 1 and rank["restored"] for rank in ranks)
+    assert "bucket" in ranks[0]["refused"]
+    assert ranks[0]["gradient"] == ranks[1]["gradient"]
+
+
+def test_what_no_plan_touches_is_plain_ddp_to_the_last_bit() -> None:
+    assert all(rank["same"] for rank in found("untouched"))
+
+
+def test_a_trial_ends_alike_on_all_ranks() -> None:
+    ranks = found("trial")
+    assert ranks[0]["gain"] is not None
+    assert len({(rank["gain"], rank["kept"], rank["weights"]) for rank in ranks}) == 1
