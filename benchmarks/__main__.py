@@ -62,6 +62,7 @@ BARS = (
     "plan_quality",
     "comm_plan",
     "comm_average",
+    "memory_cuda",
     "sim_64gpu",
     "sim_bound",
     "sim_speed",

@@ -46,7 +46,7 @@ COMMANDS = (
     Command("cancel", "stoker.cli.jobs.cancel", "take a job from the queue of a cluster, or end it"),
     Command("logs", "stoker.cli.jobs.logs", "show what a job of a cluster printed"),
     Command("plan", "stoker.cli.plan", "recommend GPUs, their number and a strategy for a budget and a deadline"),
-    Command("memory", "stoker.cli.memory", "predict what holds a program's memory, and what lowers its peak"),
+    Command("memory", "stoker.cli.memory.main", "predict what holds a program's memory, and what lowers its peak"),
     Command("exchange", "stoker.cli.exchange.main", "plan how ranks exchange a program's gradients, layer by layer"),
     Command("perf", "stoker.cli.perf.main", "predict where time goes: of a program's step, of a fleet of jobs"),
     Command("sim", "stoker.cli.sim", "simulate a cluster's jobs, with and without the allocator of CPUs"),

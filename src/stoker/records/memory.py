@@ -72,9 +72,9 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     categories: list[MemoryShare]
     """They sum to the peak."""
     modules: list[MemoryShare]
-    """Of tensors alone, the largest first."""
+    """Shares of tensors alone, the largest first."""
     lines: list[MemoryShare]
-    """Of tensors alone, the largest first."""
+    """Shares of tensors alone, the largest first."""
     before_bytes: int
     """The allocator's peak before the traced step: in the program's start and its first step."""
     held: list[HeldTooLong]

@@ -41,7 +41,7 @@ from stoker.perf.features.tracing.watch import StepFollower, first_size
 class _Program:
     """The program, up to the step that is recorded."""
 
-    def __init__(self, target: str, hints: dict[str, float], out: Path, batch_times: int) -> None:
+    def __init__(self, target: str, hints: dict[str, float], out: Path, batch_times: int = 1) -> None:
         self.recorder = DispatchRecorder(hints)
         self.recorder.shapes_weights = True
         self.redirect = Redirect(self.recorder, target)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stoker.perf.communication.times import PassTimes, layers_of
 from stoker.perf.features.lifetimes import CATEGORIES, BufferLife, MemoryTimeline
-from stoker.perf.features.records import StepFeatures
+from stoker.perf.features.records import StepFeatures, block_of
 
 _LEAST_HELD = 0.01
 """Share of the peak from which a variable that holds memory too long is worth a line (assumed)."""
@@ -73,8 +73,8 @@ def by_category(timeline: MemoryTimeline, peak: MemoryPeak) -> dict[str, int]:
 
 
 def by_module(timeline: MemoryTimeline, peak: MemoryPeak) -> dict[str, int]:
-    """Bytes at a peak by the module that made them, the largest first; they sum to the peak."""
-    return _largest_first(_sums(timeline, peak, lambda each: each.module))
+    """Bytes at a peak by the block or module that made them, the largest first; they sum to the peak."""
+    return _largest_first(_sums(timeline, peak, lambda each: block_of(each.module) or each.module))
 
 
 def by_line(timeline: MemoryTimeline, peak: MemoryPeak) -> dict[str, int]:

@@ -1,0 +1,40 @@
+"""Places of buffers: none that are alive together overlap, and the piece is never below the bound."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.perf.memory.offsets import place_buffers
+
+LIVES = st.lists(
+    st.tuples(st.integers(0, 10_000), st.integers(0, 30), st.integers(1, 30)).map(lambda x: (x[0], x[1], x[1] + x[2])),
+    max_size=25,
+)
+
+
+@given(lives=LIVES)
+def test_buffers_that_are_alive_together_never_overlap(lives: list[tuple[int, int, int]]) -> None:
+    found = place_buffers(lives)
+    for (one, first), (two, second) in itertools.combinations(zip(lives, found.offsets, strict=True), 2):
+        if one[1] < two[2] and two[1] < one[2]:
+            assert first + one[0] <= second or second + two[0] <= first
+    assert found.size >= found.bound
+    assert all(offset % 512 == 0 for offset in found.offsets)
+    assert all(offset + nbytes <= found.size for offset, (nbytes, _, _) in zip(found.offsets, lives, strict=True))
+
+
+def test_nested_lives_reach_the_bound() -> None:
+    rng = np.random.default_rng(0)
+    lives = [(int(size), at, 600 - at) for at, size in enumerate(rng.integers(1, 10**7, 300))]
+    found = place_buffers(lives)
+    assert found.size == found.bound
+
+
+def test_a_life_that_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(ValueError, match="death after the birth"):
+        place_buffers([(1, 5, 5)])
