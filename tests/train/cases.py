@@ -23,10 +23,20 @@ from stoker.train.exchange.replica import ReplicaExchange
 from stoker.train.exchange.weights import hash_of
 
 
+def few(rank: int) -> dict[str, Any]:
+    """Products, rows, checkpointing."""
+    cases = [Case("mlp", "no_sync"), Case("alexnet", "clipping"), Case("dlrm", "plain"), Case("checkpointed", "plain")]
+    return _compared(cases, rank)
+
+
 def equal(rank: int) -> dict[str, Any]:
     """One of each model with a drawn option."""
     cases = [case for case in drawn(random.Random(3), len(MODELS)) if case.option != "autocast"]
     cases += [Case("mlp", option) for option in ("no_sync", "clipping", "join", "static")]
+    return _compared(cases, rank)
+
+
+def _compared(cases: list[Case], rank: int) -> dict[str, Any]:
     found = [compare(case, rank, 16) for case in cases]
     return {
         "apart": {str(each.case): each.apart for each in found},
@@ -155,7 +165,7 @@ def trial(rank: int) -> dict[str, Any]:
 
 
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
-    each.__name__: each for each in (equal, wrong_factor, different_bit, own_hook, untouched, trial)
+    each.__name__: each for each in (few, equal, wrong_factor, different_bit, own_hook, untouched, trial)
 }
 
 if __name__ == "__main__":

@@ -22,9 +22,10 @@ def found(name: str) -> list[dict[str, Any]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow("trains twelve models twice on three ranks")
-def test_losses_are_those_of_plain_ddp_and_weights_are_equal_on_all_ranks() -> None:
-    ranks = found("equal")
+@pytest.mark.slow("trains each model twice on three ranks")
+@pytest.mark.parametrize("models", ["few", "equal"])
+def test_losses_are_those_of_plain_ddp_and_weights_are_equal_on_all_ranks(models: str) -> None:
+    ranks = found(models)
     assert all(apart <= 1e-5 for rank in ranks for apart in rank["apart"].values()), ranks
     assert ranks[0]["weights"] == ranks[1]["weights"] == ranks[2]["weights"]
     assert ranks[0]["gathered"] > 100
