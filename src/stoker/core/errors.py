@@ -182,6 +182,15 @@ class PeerLostError(ClusterError):
     code = "STOKER1443"
 
 
+class ExchangeError(StokerError, RuntimeError):
+    """An exchange between ranks ended: one died, stopped, was cut off, left, or exchanges something else.
+
+    Fields: rank, layer, step.
+    """
+
+    code = "STOKER1601"
+
+
 class ClusterStartError(StokerError):
     """A cluster of Ray on this machine does not start, or does not end."""
 

@@ -62,6 +62,21 @@ def greet(sock: socket.socket, secrets: Secrets, own: OwnCertificate, purpose: s
         PeerLostError: it went away, or takes too long.
         WireError: it speaks something else.
     """
+    theirs = introduce(sock, secrets, own.der, purpose, timeout_s)
+    return _encrypted(sock, own, theirs, server_side=False, timeout_s=timeout_s)
+
+
+def receive(sock: socket.socket, secrets: Secrets, own: OwnCertificate, purpose: str, timeout_s: float) -> TlsSocket:
+    """The part of the side that was connected to; the encrypted connection. Arguments and errors as :func:`greet`."""
+    theirs = admit(sock, secrets, own.der, purpose, timeout_s)
+    return _encrypted(sock, own, theirs, server_side=True, timeout_s=timeout_s)
+
+
+def introduce(sock: socket.socket, secrets: Secrets, card: bytes, purpose: str, timeout_s: float) -> bytes:
+    """The proofs alone, of the side that connected; the other side's card. Arguments and errors as :func:`greet`.
+
+    A card is handed over in the certificate's place, and proven with it.
+    """
     try:
         channel = BlockingChannel(sock, FRAMING, timeout_s)
         channel.deadline = time.monotonic() + timeout_s
@@ -69,28 +84,28 @@ def greet(sock: socket.socket, secrets: Secrets, own: OwnCertificate, purpose: s
         secret = secrets.of(identity)
         if secret is None:
             raise PeerRefusedError(f"`{identity}` has no secret in the file; name one secret, or one `{identity}`")
-        _send(channel, GreetingKind.HELLO, Opening(identity, nonce, own.der))
+        _send(channel, GreetingKind.HELLO, Opening(identity, nonce, card))
         challenge = _opening(channel, GreetingKind.CHALLENGE)
-        exchange = _exchange(purpose, identity, (nonce, own.der), (challenge.nonce, challenge.certificate))
+        exchange = _exchange(purpose, identity, (nonce, card), (challenge.nonce, challenge.certificate))
         channel.send_all(_frame(GreetingKind.PROOF, exchange.proof(secret, "client")))
         proof = _receive(channel, GreetingKind.WELCOME)
         if not exchange.proves(proof, secret, "worker"):
             raise PeerRefusedError("`peer` does not know the secret; it is no host of this cluster")
-        return between(sock, own, challenge.certificate, server_side=False, timeout_s=timeout_s)
+        return challenge.certificate
     except BaseException:
         sock.close()
         raise
 
 
-def receive(sock: socket.socket, secrets: Secrets, own: OwnCertificate, purpose: str, timeout_s: float) -> TlsSocket:
-    """The part of the side that was connected to; the encrypted connection. Arguments and errors as :func:`greet`."""
+def admit(sock: socket.socket, secrets: Secrets, card: bytes, purpose: str, timeout_s: float) -> bytes:
+    """The proofs alone, of the side that was connected to; the other side's card. As :func:`introduce`."""
     try:
         channel = BlockingChannel(sock, FRAMING, timeout_s)
         channel.deadline = time.monotonic() + timeout_s
         hello = _opening(channel, GreetingKind.HELLO)
         nonce = new_nonce()
-        _send(channel, GreetingKind.CHALLENGE, Opening("", nonce, own.der))
-        exchange = _exchange(purpose, hello.identity, (hello.nonce, hello.certificate), (nonce, own.der))
+        _send(channel, GreetingKind.CHALLENGE, Opening("", nonce, card))
+        exchange = _exchange(purpose, hello.identity, (hello.nonce, hello.certificate), (nonce, card))
         secret = secrets.of(hello.identity)
         if not exchange.proves(_receive(channel, GreetingKind.PROOF), secret, "client"):
             text = "the secret differs; use a copy of the host's --secret-file"
@@ -98,7 +113,17 @@ def receive(sock: socket.socket, secrets: Secrets, own: OwnCertificate, purpose:
             raise PeerRefusedError(f"`client` refused: {text}")
         assert secret is not None  # nobody proves to know none
         channel.send_all(_frame(GreetingKind.WELCOME, exchange.proof(secret, "worker")))
-        return between(sock, own, hello.certificate, server_side=True, timeout_s=timeout_s)
+        return hello.certificate
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _encrypted(
+    sock: socket.socket, own: OwnCertificate, theirs: bytes, *, server_side: bool, timeout_s: float
+) -> TlsSocket:
+    try:
+        return between(sock, own, theirs, server_side=server_side, timeout_s=timeout_s)
     except BaseException:
         sock.close()
         raise

@@ -1,0 +1,1 @@
+"""Sums and copies of tensors over stoker's sockets, block by block."""

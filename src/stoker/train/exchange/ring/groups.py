@@ -1,0 +1,125 @@
+"""The exchange of each process group: connected once, closed with its group, by a forgetful program's exit too."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+from torch.distributed import distributed_c10d
+
+from stoker.core.forking import ForkedLock, at_fork
+from stoker.core.patching import Patches
+from stoker.train.exchange.ring.blocks import DEFAULT_BLOCK_BYTES
+from stoker.train.exchange.ring.torch_private import timeout_s
+from stoker.train.exchange.ring.transport import GroupAssembly, RingExchange
+
+_patches = Patches("connections between ranks end with their process group")
+_lock = ForkedLock()
+_open: weakref.WeakKeyDictionary[distributed.ProcessGroup, RingExchange] = weakref.WeakKeyDictionary()
+
+
+def exchange_of(group: distributed.ProcessGroup | None = None) -> RingExchange:
+    """The exchange of a process group, which is connected at the first call: a collective of the group.
+
+    It is closed by ``destroy_process_group``, at the program's exit, or by :meth:`RingExchange.close`.
+
+    Args:
+        group: with gloo, or another backend for tensors on the CPU; by default all ranks.
+
+    Raises:
+        ExchangeError: its ranks can't connect.
+        ValueError: there is no process group, or this rank is not in it.
+    """
+    group = group_of(group)
+    with _lock:
+        found = _open.get(group)
+    return found if found is not None and not found.is_closed else connect(group)
+
+
+def connect(
+    group: distributed.ProcessGroup | None = None,
+    *,
+    order: list[int] | None = None,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+) -> RingExchange:
+    """Connects a process group in an order and with blocks that differ; a collective. It replaces an earlier one.
+
+    Arguments as :class:`RingExchange`, errors as :func:`exchange_of`.
+    """
+    group = group_of(group)
+    release(group)
+    made = RingExchange(GroupAssembly(group), timeout_s=timeout_s(group), order=order, block_bytes=block_bytes)
+    with _lock:
+        _open[group] = made
+        _install()
+    return made
+
+
+def group_of(group: distributed.ProcessGroup | None) -> distributed.ProcessGroup:
+    """The group itself; all ranks for None.
+
+    Raises:
+        ValueError: there is none, or this rank is not in it.
+    """
+    if group is None and distributed.is_initialized():
+        group = distributed.group.WORLD
+    if group is None or group.rank() < 0:
+        raise ValueError(
+            "`group` must be a process group that this rank is in, got none; call torch.distributed.init_process_group"
+        )
+    return group
+
+
+def release(group: distributed.ProcessGroup | None = None) -> None:
+    """Closes the exchange of a group, or of all groups."""
+    with _lock:
+        chosen = list(_open) if group is None else [group]
+        ended = [found for each in chosen if (found := _open.pop(each, None)) is not None]
+        if not _open:
+            _patches.restore()
+    for exchange in ended:
+        exchange.close()
+
+
+def _install() -> None:
+    """Lets ``destroy_process_group`` close the exchange first: both of torch's names for it."""
+    if _patches.names:
+        return
+    original = distributed_c10d.destroy_process_group
+
+    def destroy_process_group(group: Any = None) -> None:
+        release(None if group is None or group is distributed.group.WORLD else group)
+        original(group)
+
+    _patches.set(distributed_c10d, "destroy_process_group", destroy_process_group)
+    if distributed.destroy_process_group is original:
+        _patches.set(distributed, "destroy_process_group", destroy_process_group)
+
+
+def _forget() -> None:
+    """In a forked child: the connections are the parent's."""
+    _open.clear()
+
+
+at_fork(_forget)
+
+
+def broadcast(
+    tensors: list[torch.Tensor] | tuple[torch.Tensor, ...],
+    group: distributed.ProcessGroup | None = None,
+    source: int = 0,
+) -> None:
+    """Copies tensors from one rank to all others of a group, block by block along a chain.
+
+    Args:
+        tensors: of the same shapes and dtypes on all ranks, on the CPU; overwritten on all but the source.
+        group: by default all ranks.
+        source: rank in the group.
+
+    Raises:
+        ExchangeError: a rank is lost, or can't connect.
+        ValueError: a tensor is not on the CPU, or an argument breaks its rule.
+    """
+    exchange_of(group).broadcast(tensors, source)
