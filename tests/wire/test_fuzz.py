@@ -21,6 +21,7 @@ from stoker.backends.remote import messages as hosts
 from stoker.cache.cluster.messages import frames as nodes
 from stoker.core.errors import PeerLostError, WireError
 from stoker.feed.transport import messages as workers
+from stoker.train.exchange.ring import links, watch
 from stoker.wire import greeting
 from stoker.wire.blocking import BlockingChannel
 from stoker.wire.framing import Frame, FrameDecoder, FrameHeader, Framing, Placing
@@ -117,7 +118,29 @@ def _greeting_samples() -> Iterator[bytes]:
         yield greeting.FRAMING.pack(kind, len(body), 0) + body
 
 
+def _link_samples() -> Iterator[bytes]:
+    body = msgspec.msgpack.encode(links.PassOpening(1, "sum", "head", "float32", 10, 4))
+    yield links.FRAMING.pack(links.LinkKind.OPENING, len(body), 0) + body
+
+
+def _watch_message(kind: watch.WatchKind, body: bytes) -> object:
+    readers: dict[watch.WatchKind, Callable[[bytes], object]] = {
+        watch.WatchKind.BEAT: watch.read_beat, watch.WatchKind.FAULT: watch.read_news,
+    }  # fmt: skip
+    return readers.get(kind, bytes)(body)
+
+
+def _watch_samples() -> Iterator[bytes]:
+    news = msgspec.msgpack.encode(watch.FaultNews(3, "has left"))
+    for kind, body in (
+        (watch.WatchKind.BEAT, bytes(8)), (watch.WatchKind.FAULT, news), (watch.WatchKind.BYE, b""),
+    ):  # fmt: skip
+        yield watch.FRAMING.pack(kind, len(body), 0) + body
+
+
 SPOKEN = {
+    "links between ranks": Spoken(links.FRAMING, tuple(_link_samples()), lambda _, body: links.read_pass_opening(body)),
+    "watches of ranks": Spoken(watch.FRAMING, tuple(_watch_samples()), _watch_message),
     "hosts": Spoken(hosts.FRAMING, tuple(_host_samples()), _host_message),
     "greetings": Spoken(greeting.FRAMING, tuple(_greeting_samples()), _greeting),
     "nodes": Spoken(nodes.FRAMING, tuple(bytes.fromhex(text) for text, _ in RECORDED), nodes.decode_body),

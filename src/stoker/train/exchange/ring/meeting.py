@@ -26,7 +26,7 @@ from stoker.wire.secrets import DEFAULT_IDENTITY, Secrets
 from stoker.wire.sockets import address_of, check_address, listen
 
 PROTOCOL = 1
-"""Of what follows the proofs."""
+"""Version of what follows the proofs."""
 _MEET_S = 60.0
 """Longest time to connect, where the group's own is longer."""
 _SECRET_BYTES = 32

@@ -1,6 +1,6 @@
 """The watch over the ranks of an exchange: beats between neighbours, and news of a rank at fault for all others.
 
-It has connections of its own, in a ring, so that news pass where bulk data is stuck. The first fault that a rank hears
+It has separate connections, in a ring, so that news pass where bulk data is stuck. The first fault that a rank hears
 of is the one that it names, and passes on in both directions.
 """
 
