@@ -18,9 +18,9 @@ from benchmarks.programs.exchanged_models import cases as every
 from benchmarks.support.harness import Bar, Options, Report, run
 from benchmarks.support.ranks import on_ranks
 from stoker.records.exchange import AgreedExchange, LayerMethod, MeasuredExchange
-from stoker.train.exchange.calling import serve
-from stoker.train.exchange.replica import ReplicaExchange
-from stoker.train.exchange.weights import hash_of
+from stoker.train.exchanging.calling import serve
+from stoker.train.exchanging.replica import ReplicaExchange
+from stoker.train.exchanging.weights import hash_of
 
 BAR = Bar(
     "comm_equal",

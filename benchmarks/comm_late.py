@@ -23,8 +23,8 @@ from benchmarks.support.nodes import Machine, NoNamespaces, machines
 from benchmarks.support.ranks import on_ranks
 from stoker.perf.communication.methods import late_bytes, ring_bytes
 from stoker.run.exchanging.serving import planner
-from stoker.train.exchange.calling import exchange, serve
-from stoker.train.exchange.checking import is_product
+from stoker.train.exchanging.calling import exchange, serve
+from stoker.train.exchanging.checking import is_product
 
 BAR = Bar(
     "comm_late",

@@ -18,9 +18,9 @@ from benchmarks.programs.exchanged_models import MODELS, Case, drawn, train
 from benchmarks.support.ranks import on_ranks
 from stoker.core.trials.alternating import CutTrial
 from stoker.records.exchange import AgreedExchange, MeasuredExchange
-from stoker.train.exchange import calling
-from stoker.train.exchange.replica import ReplicaExchange
-from stoker.train.exchange.weights import hash_of
+from stoker.train.exchanging import calling
+from stoker.train.exchanging.replica import ReplicaExchange
+from stoker.train.exchanging.weights import hash_of
 
 
 def few(rank: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from stoker.backends.remote import messages as hosts
 from stoker.cache.cluster.messages import frames as nodes
 from stoker.core.errors import PeerLostError, WireError
 from stoker.feed.transport import messages as workers
-from stoker.train.exchange.ring import links, watch
+from stoker.train.ring import links, watch
 from stoker.wire import greeting
 from stoker.wire.blocking import BlockingChannel
 from stoker.wire.framing import Frame, FrameDecoder, FrameHeader, Framing, Placing

@@ -6,13 +6,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stoker.train.averaging.averager import ModelAverager, average
     from stoker.train.averaging.policy import AveragingRules
+    from stoker.train.exchanging.calling import exchange
+    from stoker.train.ring.groups import broadcast
 
-__all__ = ["AveragingRules", "ModelAverager", "average"]
+__all__ = ["AveragingRules", "ModelAverager", "average", "broadcast", "exchange"]
 
 _HOMES = {
     "AveragingRules": "stoker.train.averaging.policy",
     "ModelAverager": "stoker.train.averaging.averager",
     "average": "stoker.train.averaging.averager",
+    "broadcast": "stoker.train.ring.groups",
+    "exchange": "stoker.train.exchanging.calling",
 }
 
 

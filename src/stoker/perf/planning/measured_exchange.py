@@ -53,8 +53,8 @@ def planned_exchange(
     terms = Terms(
         group=group, speed=_speed(measured), allowed=allowed, memory_bytes=min(each.memory_bytes for each in measured)
     )  # fmt: skip
-    # Splits change the program's weights, and are not made by the hook.
-    left_out = {"column", "row", "table", *(() if has_ring else ("ring", "islands"))}
+    # Splits change the program's weights, and are not made by the hook; nor is PowerSGD.
+    left_out = {"column", "row", "table", "power", *(() if has_ring else ("ring", "islands"))}
     shard = Shard(
         forward_s=(0.0,) * len(layers), backward_s=tuple(layer.backward_s for layer in layers),
         weight_bytes=(0.0,) * len(layers), gradient_bytes=tuple(layer.bytes for layer in layers),

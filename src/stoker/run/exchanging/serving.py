@@ -17,8 +17,8 @@ from stoker.core.texts import to_json
 from stoker.perf.communication.methods import Leave
 from stoker.perf.planning.measured_exchange import planned_exchange
 from stoker.records.exchange import AgreedExchange, ExchangeRun, ExchangeRuns, MeasuredExchange
-from stoker.train.exchange.calling import serve
-from stoker.train.exchange.replica import ExchangePlanner, ReplicaExchange
+from stoker.train.exchanging.calling import serve
+from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
 from stoker.train.program.replicas import ReplicaWatch
 from stoker.train.settings import ExchangeSettings, leaves_of
 

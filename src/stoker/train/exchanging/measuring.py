@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import nn
 
 from stoker.records.exchange import MeasuredLayer
-from stoker.train.exchange.checking import is_product
-from stoker.train.exchange.factors import FactoredLayer
-from stoker.train.exchange.rows import filled_rows
+from stoker.train.exchanging.checking import is_product
+from stoker.train.exchanging.factors import FactoredLayer
+from stoker.train.exchanging.rows import filled_rows
 
 _SMALL_BYTES = (4_096, 65_536)
 _SMALL_TIMES = 3

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.records.exchange import LayerMethod
-from stoker.train.exchange.layout import PlacedWeight, laid_out
+from stoker.train.exchanging.layout import PlacedWeight, laid_out
 
 weights = st.builds(
     lambda m, n, plain: PlacedWeight("", m * n, (m, n), torch.float32, plain),

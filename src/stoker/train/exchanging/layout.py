@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from stoker.records.exchange import LayerMethod
-from stoker.train.exchange.payload import GatheredSegment
+from stoker.train.exchanging.payload import GatheredSegment
 
 GATHERED = ("late", "rows")
 """Methods whose layers are gathered instead of summed."""

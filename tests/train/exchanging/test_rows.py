@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.train.exchange.rows import add_rows, filled_rows
+from stoker.train.exchanging.rows import add_rows, filled_rows
 
 
 @given(ranks=st.integers(1, 4), rows=st.integers(1, 20), width=st.integers(1, 5), seed=st.integers(0, 99))

@@ -19,8 +19,8 @@ import torch.distributed as distributed
 
 from stoker.core.errors import ExchangeError
 from stoker.core.patching import patched
-from stoker.train.exchange.ring.groups import broadcast, exchange_of
-from stoker.train.exchange.ring.synchronise import synchronise
+from stoker.train.ring.groups import broadcast, exchange_of
+from stoker.train.ring.synchronise import synchronise
 
 pytestmark = pytest.mark.integration
 TIMEOUT_S = 5.0

@@ -5,7 +5,7 @@
 import torch
 import torch.distributed as dist
 
-from stoker.train.exchange.replica import ReplicaExchange
+from stoker.train.exchanging.replica import ReplicaExchange
 
 
 def exchange_hook(state: ReplicaExchange, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from stoker.train.exchange.payload import Doubt, Header
+from stoker.train.exchanging.payload import Doubt, Header
 
 _PENALTY = 2
 """What a step with a doubt counts against one without: a layer that is doubted every second step leaves."""

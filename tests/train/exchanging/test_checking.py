@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.train.exchange.checking import is_product
+from stoker.train.exchanging.checking import is_product
 
 sizes = st.integers(1, 40)
 

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.train.exchange.payload import Doubt, GatheredPayload, GatheredSegment, Header
+from stoker.train.exchanging.payload import Doubt, GatheredPayload, GatheredSegment, Header
 
 types = st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64])
 

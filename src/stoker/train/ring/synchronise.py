@@ -13,9 +13,9 @@ import torch
 import torch.distributed as distributed
 
 from stoker.core.errors import ExchangeError
-from stoker.train.exchange.ring.groups import exchange_of, group_of
-from stoker.train.exchange.ring.torch_private import ignored_names
-from stoker.train.exchange.ring.transport import GroupAssembly
+from stoker.train.ring.groups import exchange_of, group_of
+from stoker.train.ring.torch_private import ignored_names
+from stoker.train.ring.transport import GroupAssembly
 
 _BUNDLE_BYTES = 1 << 20
 """Small tensors go together: a model has hundreds of a few hundred bytes."""

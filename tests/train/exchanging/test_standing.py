@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.train.exchange.payload import Doubt, Header
-from stoker.train.exchange.standing import LayerStanding
+from stoker.train.exchanging.payload import Doubt, Header
+from stoker.train.exchanging.standing import LayerStanding
 
 headers = st.lists(st.builds(Header, rows=st.integers(0, 50), doubt=st.sampled_from(Doubt)), min_size=1, max_size=4)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stoker.train.exchange.ring.blocks import blocks, chunk, copied_chunks, summed_chunks
-from stoker.train.exchange.ring.links import RingLink
-from stoker.train.exchange.ring.tensors import FlatBuffer
+from stoker.train.ring.blocks import blocks, chunk, copied_chunks, summed_chunks
+from stoker.train.ring.links import RingLink
+from stoker.train.ring.tensors import FlatBuffer
 
 Moved = Callable[[], object]
 """Called after each block that has come: the exchange moves."""

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.errors import ExchangeError
-from stoker.train.exchange.ring import meeting
-from stoker.train.exchange.ring.blocks import blocks, chunk, copied_chunks, summed_chunks
-from tests.train.exchange.ring.ranks import Ranks, Seat, ring
+from stoker.train.ring import meeting
+from stoker.train.ring.blocks import blocks, chunk, copied_chunks, summed_chunks
+from tests.train.ring.ranks import Ranks, Seat, ring
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.complex64)
 

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from stoker.train.exchange.checking import is_product
-from stoker.train.exchange.factors import FactoredLayer
-from stoker.train.exchange.layout import BucketLayout
-from stoker.train.exchange.payload import Doubt, GatheredPayload, GatheredSegment, Header
-from stoker.train.exchange.rows import add_rows, filled_rows
-from stoker.train.exchange.standing import LayerStanding
+from stoker.train.exchanging.checking import is_product
+from stoker.train.exchanging.factors import FactoredLayer
+from stoker.train.exchanging.layout import BucketLayout
+from stoker.train.exchanging.payload import Doubt, GatheredPayload, GatheredSegment, Header
+from stoker.train.exchanging.rows import add_rows, filled_rows
+from stoker.train.exchanging.standing import LayerStanding
 
 
 class RingReducer(Protocol):

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from stoker.train.exchange import compiled_factors
+from stoker.train.exchanging import compiled_factors
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _HALVES = (torch.float16, torch.bfloat16)

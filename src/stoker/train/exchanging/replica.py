@@ -26,12 +26,12 @@ from stoker.core.host import memory_bytes
 from stoker.core.mishaps import line_of
 from stoker.core.trials.alternating import Arm, CutTrial
 from stoker.records.exchange import AgreedExchange, ExchangeRun, LayerCounts, LayerMethod, MeasuredExchange
-from stoker.train.exchange import measuring, sharing, weights
-from stoker.train.exchange.factors import factored_layers
-from stoker.train.exchange.layout import GATHERED, BucketLayout, PlacedWeight, laid_out
-from stoker.train.exchange.mixed_round import MixedRound, RingReducer
-from stoker.train.exchange.payload import GatheredSegment
-from stoker.train.exchange.standing import LayerStanding
+from stoker.train.exchanging import measuring, sharing, weights
+from stoker.train.exchanging.factors import factored_layers
+from stoker.train.exchanging.layout import GATHERED, BucketLayout, PlacedWeight, laid_out
+from stoker.train.exchanging.mixed_round import MixedRound, RingReducer
+from stoker.train.exchanging.payload import GatheredSegment
+from stoker.train.exchanging.standing import LayerStanding
 
 TIMED = 3
 """Rounds whose times count, after the first one: DDP orders its buckets anew in that one."""

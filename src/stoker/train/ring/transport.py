@@ -13,13 +13,13 @@ import torch
 import torch.distributed as distributed
 
 from stoker.core.errors import ExchangeError
-from stoker.train.exchange.ring import passes
-from stoker.train.exchange.ring.addresses import own_address
-from stoker.train.exchange.ring.blocks import DEFAULT_BLOCK_BYTES, block_elements
-from stoker.train.exchange.ring.engine import FLAT, WATCH, ExchangeEngine, ExchangeJob
-from stoker.train.exchange.ring.links import PassOpening
-from stoker.train.exchange.ring.meeting import GATHERED_BYTES, Assembly, meet
-from stoker.train.exchange.ring.tensors import FlatBuffer, memory_of
+from stoker.train.ring import passes
+from stoker.train.ring.addresses import own_address
+from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES, block_elements
+from stoker.train.ring.engine import FLAT, WATCH, ExchangeEngine, ExchangeJob
+from stoker.train.ring.links import PassOpening
+from stoker.train.ring.meeting import GATHERED_BYTES, Assembly, meet
+from stoker.train.ring.tensors import FlatBuffer, memory_of
 
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 1 << 10, 64 << 20
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from stoker.train.exchange.ring.transport import RingExchange
+from stoker.train.ring.transport import RingExchange
 
 T = TypeVar("T")
 

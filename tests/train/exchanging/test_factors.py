@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from stoker.train.exchange.checking import is_product
-from stoker.train.exchange.factors import FactoredLayer, factored_layers
+from stoker.train.exchanging.checking import is_product
+from stoker.train.exchanging.factors import FactoredLayer, factored_layers
 
 
 def enabled(model: nn.Module) -> dict[str, FactoredLayer]:

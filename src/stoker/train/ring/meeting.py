@@ -20,8 +20,8 @@ import msgspec
 
 from stoker._version import __version__
 from stoker.core.errors import ExchangeError, StokerError
-from stoker.train.exchange.ring.addresses import is_loopback, route_to
-from stoker.train.exchange.ring.reception import CallingCard, Reception, call
+from stoker.train.ring.addresses import is_loopback, route_to
+from stoker.train.ring.reception import CallingCard, Reception, call
 from stoker.wire.secrets import DEFAULT_IDENTITY, Secrets
 from stoker.wire.sockets import address_of, check_address, listen
 

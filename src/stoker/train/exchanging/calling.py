@@ -12,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stoker.core.saying import say
 from stoker.records.exchange import AgreedExchange, LayerMethod, MeasuredExchange
-from stoker.train.exchange.hook import exchange_hook
-from stoker.train.exchange.mixed_round import RingReducer
-from stoker.train.exchange.replica import ExchangePlanner, ReplicaExchange
+from stoker.train.exchanging.hook import exchange_hook
+from stoker.train.exchanging.mixed_round import RingReducer
+from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
 
 METHODS = ("all_reduce", "late", "rows", "ring", "islands", "half")
 """What a program may name."""

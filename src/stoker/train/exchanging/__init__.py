@@ -1,0 +1,1 @@
+"""The exchange of gradients in a running program: measured, planned, tried, checked in each step."""
