@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (autograd's functions and modules' hooks are untyped)
-"""What the gradients of layers are products of, captured beside them: inputs, and gradients of outputs.
+"""What the gradients of layers are products of: inputs, and gradients of outputs, captured next to the gradients.
 
 A forward hook passes a layer's output through an identity whose backward pass notes both. The input is kept by
 ``save_for_backward``, so that checkpointing drops and recomputes it like any other. The weight's own gradient is
@@ -67,7 +67,7 @@ class FactoredLayer:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Of the layer's input and output."""
+        """Width of the layer's input, and of its output."""
         return self.shape if self.is_turned else (self.shape[1], self.shape[0])
 
     def install(self) -> None:

@@ -34,12 +34,12 @@ from stoker.train.exchanging.payload import GatheredSegment
 from stoker.train.exchanging.standing import LayerStanding
 
 TIMED = 3
-"""Rounds whose times count, after the first one: DDP orders its buckets anew in that one."""
+"""Rounds whose times count, after the first one: DDP orders its buckets again in that one."""
 PROVED = 2
 """Rounds in which layers' gradients are compared with their form."""
 _HASHED_EVERY = 64
 _MEMORY_SHARE = 0.25
-"""Of the memory that is free: what gathered factors may take."""
+"""Share of the free memory that gathered factors may take."""
 _MOST_GROWTH = 4
 """Times the rows that were measured, to which a layer's room may grow."""
 
@@ -392,7 +392,7 @@ class ReplicaExchange:
             ddp.register_forward_pre_hook(forwarded)
 
     def give_way(self, hook: ProgramHook, state: Any) -> None:
-        """The program has a hook of its own: it is called instead from now on."""
+        """The program registers its hook, which is called instead from now on."""
         self.program_hook = hook, state
         self.close()
 

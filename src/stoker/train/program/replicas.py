@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # (torch.distributed is typed in part)
-"""The replicated modules of a program: seen when they are made, whoever makes them, and given a hook.
+"""The replicated modules of a program: seen when they are made, and given a hook.
 
 Frameworks make their ``DistributedDataParallel`` themselves; all go through its constructor. A program's own hook takes
 the place of ours whenever it is registered: torch allows one hook for a module, and the program's is the one it gets.
