@@ -59,7 +59,7 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     device: str
-    """Name of the GPU or size that was asked for; empty if none was."""
+    """Name of the GPU; empty where a size or nothing was given."""
     available_bytes: int | None
     ranks: int
     batch_size: int

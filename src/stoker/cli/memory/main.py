@@ -114,10 +114,9 @@ def _question(
         found = predictor.predict(features, machines, Strategy(data=kind))
         return None if found.tier == "refused" else found.seconds
 
-    size = f"{available / 1e9:g} GB" if available is not None else ""
     return MemoryQuestion(
         features=features, timeline=timeline, larger=traced[1][1] if len(traced) > 1 else None,
-        device=arguments.gpu if arguments.gpu and arguments.memory is None else size, available=available,
+        device=arguments.gpu if arguments.gpu and arguments.memory is None else "", available=available,
         ranks=arguments.ranks, step_s=step_s,
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ class MemoryQuestion:
         features: of its step.
         timeline: of its memory, with the seconds of its calls if they are known.
         larger: of the same program with a larger batch; None if it could not be traced.
-        device: name of the GPU or the size, as given; empty for none.
+        device: name of the GPU; empty where a size or nothing was given.
         available: bytes of the device; None for no device.
         ranks: GPUs that train together.
         step_s: seconds of a step with data parallelism of a kind; None if they cannot be predicted.

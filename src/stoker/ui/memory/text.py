@@ -47,7 +47,8 @@ def write_verdict(report: MemoryReport) -> str:
     peak = f"peak {unit.of(report.peak_bytes)} {unit.name}"
     if report.available_bytes is not None:
         verdict = "FITS" if report.fits else "DOES NOT FIT"
-        peak = f"{verdict}  {peak} of {unit.of(report.available_bytes)} on {report.device}"
+        on = f" on {report.device}" if report.device else ""
+        peak = f"{verdict}  peak {unit.of(report.peak_bytes)} of {unit.of(report.available_bytes)} {unit.name}{on}"
     return f"{peak}: {where}{f', {report.line}' if report.line else ''}"
 
 
@@ -68,7 +69,7 @@ def _facts(report: MemoryReport) -> str:
 
 
 def _shares(shares: Sequence[MemoryShare], unit: _Unit) -> list[str]:
-    return [f"{share.name} {unit.of(share.bytes)}" for share in shares]
+    return [f"{share.name} {unit.of(share.bytes)}" for share in shares if share.bytes]
 
 
 def _parts(shares: Sequence[MemoryShare], unit: _Unit, style: Style, unnamed: str) -> list[str]:
