@@ -212,7 +212,7 @@ class TracingError(StokerError):
     code = "STOKER1511"
 
 
-class AveragingError(StokerError, RuntimeError):
+class AveragingError(StokerError):
     """Ranks whose model is averaged do not train the same weights. Fields: rank, step."""
 
     code = "STOKER1611"
