@@ -104,6 +104,14 @@ class Report:
     claims: list[Claim] = field(default_factory=list)
     tables: list[tuple[list[str], list[list[str]]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    skipped: str = ""
+    """Why nothing could be measured here; empty if it was."""
+
+    def skip(self, reason: str) -> None:
+        """Says that nothing can be measured here: the bar neither holds nor fails."""
+        self.skipped = reason
+        self.note(f"not measured: {reason}")
+        self.figure("skipped", reason)
 
     def figure(self, key: str, value: float | int | str) -> None:
         """Keeps a figure for the JSON line."""
@@ -189,7 +197,8 @@ def run(bar: Bar, measure: Callable[[Options], Report], arguments: Sequence[str]
     report = measure(options)
     print(_body(report, options))
     if wants_json:
-        print(json.dumps({"bar": bar.name, "figures": report.figures, "holds": report.holds}), flush=True)
+        holds = None if report.skipped else report.holds
+        print(json.dumps({"bar": bar.name, "figures": report.figures, "holds": holds}), flush=True)
     return 0
 
 

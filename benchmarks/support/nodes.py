@@ -6,6 +6,7 @@ Needs root and ``tc``; where the kernel refuses, :class:`NoNamespaces` says why.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
 import re
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _BURST_BYTES = 1 << 18
+_SWITCHED_BURST_BYTES = 1 << 16
+"""Of links at a switch: few bytes beside what is timed, and no less than the kernel's segments."""
+_NEW_NETWORK = 0x40000000
 _numbers = itertools.count()
 """One for each: the kernel takes its time to remove a namespace."""
 
@@ -36,6 +40,30 @@ class Machine:
     """What a command begins with to run there."""
     device: str
     """This side's end of the link."""
+
+    @property
+    def inner(self) -> str:
+        """The other end, in the namespace."""
+        return self.device[:-1] + "b"
+
+    @property
+    def sent(self) -> int:
+        """Bytes that have come from it on this side's end, headers and all; from any process that sees this ``/sys``.
+
+        A process that enters the namespace still does.
+        """
+        return int(Path(f"/sys/class/net/{self.device}/statistics/rx_bytes").read_text())
+
+    def enter(self) -> None:
+        """Moves the calling process there, or its thread if it has several; raises ``OSError``."""
+        with Path(f"/var/run/netns/{self.name}").open() as space:
+            if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), _NEW_NETWORK):
+                raise OSError(ctypes.get_errno(), f"setns of {self.name}")
+
+    def shape(self, megabits: float) -> None:
+        """Gives both ends of its link another rate, as at a switch."""
+        for prefix, device in (((), self.device), (self.inside, self.inner)):
+            _do(*prefix, "tc", "qdisc", "replace", "dev", device, *_shaped(megabits, _SWITCHED_BURST_BYTES))
 
     def cut(self) -> None:
         """Takes the link down: nothing is carried, and neither side hears of it."""
@@ -71,10 +99,55 @@ def machines(megabits: Sequence[float]) -> Iterator[list[Machine]]:
             subprocess.run(["ip", "netns", "del", machine.name], check=False, capture_output=True)
 
 
+@contextlib.contextmanager
+def switched(megabits: Sequence[float]) -> Iterator[list[Machine]]:
+    """Machines that reach each other by a switch, with a link of so many Mbit/s both ways from it to each.
+
+    Raises:
+        NoNamespaces: they can't be made here.
+    """
+    number = next(_numbers)
+    switch, net = f"sw{os.getpid()}{number}"[:15], f"10.{200 + os.getpid() % 50}.{number}"
+    made: list[Machine] = []
+    try:
+        _do("ip", "link", "add", switch, "type", "bridge")
+        _do("ip", "link", "set", switch, "up")
+        for rate in megabits:
+            made.append(_plugged(next(_numbers), switch, f"{net}.{len(made) + 2}"))
+            made[-1].shape(rate)
+        yield made
+    finally:
+        for machine in made:
+            subprocess.run(["ip", "netns", "del", machine.name], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", switch], check=False, capture_output=True)
+
+
+def _plugged(number: int, switch: str, address: str) -> Machine:
+    name, own = f"stoker-{os.getpid()}-{number}", f"sb{os.getpid()}{number}a"
+    machine = Machine(name, address, ("ip", "netns", "exec", name), own)
+    _do("ip", "netns", "add", name)
+    try:
+        _do("ip", "link", "add", own, "type", "veth", "peer", "name", machine.inner)
+        _do("ip", "link", "set", machine.inner, "netns", name)
+        _do("ip", "link", "set", own, "master", switch)
+        _do("ip", "link", "set", own, "up")
+        _do(*machine.inside, "ip", "addr", "add", f"{address}/24", "dev", machine.inner)
+        _do(*machine.inside, "ip", "link", "set", machine.inner, "up")
+        _do(*machine.inside, "ip", "link", "set", "lo", "up")
+    except NoNamespaces:
+        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        raise
+    return machine
+
+
+def _shaped(megabits: float, burst_bytes: int) -> tuple[str, ...]:
+    return ("root", "tbf", "rate", f"{megabits:g}mbit", "burst", str(burst_bytes), "latency", "100ms")
+
+
 def _machine(number: int, megabits: float) -> Machine:
     name, own, other = f"stoker-{os.getpid()}-{number}", f"sb{os.getpid()}{number}a", f"sb{os.getpid()}{number}b"
     net, inside = f"10.{200 + os.getpid() % 50}.{number}", ("ip", "netns", "exec", name)
-    shaped = ("root", "tbf", "rate", f"{megabits:g}mbit", "burst", str(_BURST_BYTES), "latency", "100ms")
+    shaped = _shaped(megabits, _BURST_BYTES)
     _do("ip", "netns", "add", name)
     try:
         _do("ip", "link", "add", own, "type", "veth", "peer", "name", other)
