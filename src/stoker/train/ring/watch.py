@@ -235,7 +235,7 @@ class RankWatch:
         self.fault = fault
         body = msgspec.msgpack.encode(FaultNews(fault.rank, fault.why))
         for neighbour in (self._preceding, self._following):
-            if neighbour.rank != fault.rank:
-                neighbour.send(WatchKind.FAULT, body)
+            # Also to the one at fault: if it runs, it would otherwise take us for dead when we close our connections.
+            neighbour.send(WatchKind.FAULT, body)
         self._on_fault()
         self._faulted.set()
