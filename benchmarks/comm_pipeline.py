@@ -19,6 +19,7 @@ from benchmarks.support.harness import Bar, Options, Report, no_collections, rat
 from benchmarks.support.nodes import Machine, NoNamespaces, switched
 from benchmarks.support.ranks import on_ranks
 from stoker.perf.communication.methods import ring_bytes
+from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES
 from stoker.train.ring.groups import connect, release
 
 BAR = Bar(
@@ -37,7 +38,7 @@ class Case:
 
     ranks: int
     size: int
-    block_bytes: int
+    block_bytes: int = DEFAULT_BLOCK_BYTES
 
     def show(self) -> str:
         """For people."""
@@ -137,7 +138,7 @@ def _sent(ranks: Sequence[Found], case: Case, way: str) -> float:
 def _copies(report: Report, nodes: Sequence[Machine], options: Options) -> None:
     size = options.pick(8 * _MB, 8 * _MB, _MB // 4)
     counts = options.pick((2, 4, 8), (2, 4, 8), (2, 3))
-    cases = [Case(count, size, 128 << 10) for count in counts]
+    cases = [Case(count, size) for count in counts]
     found = _on(nodes[: counts[-1]], _timing(nodes, cases, options.rounds, copies=True))
     rows: list[list[str]] = []
     for case in cases:
@@ -157,7 +158,7 @@ def _copies(report: Report, nodes: Sequence[Machine], options: Options) -> None:
 def _sums(report: Report, nodes: Sequence[Machine], options: Options) -> None:
     sizes = options.pick((_MB, 4 * _MB, 16 * _MB), (_MB, 4 * _MB, 16 * _MB), (_MB // 4,))
     counts = options.pick((2, 4, 8), (2, 4, 8), (2, 3))
-    cases = [Case(count, size, 256 << 10) for size in sizes for count in counts]
+    cases = [Case(count, size) for size in sizes for count in counts]
     found = _on(nodes[: counts[-1]], _timing(nodes, cases, options.rounds, copies=False))
     rows: list[list[str]] = []
     slowest: list[float] = []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stoker.core.errors import ExchangeError
 from stoker.train.ring import meeting
-from stoker.train.ring.blocks import blocks, chunk, copied_chunks, summed_chunks
+from stoker.train.ring.blocks import blocks, chain_block_bytes, chunk, copied_chunks, sum_block_bytes, summed_chunks
 from tests.train.ring.ranks import Ranks, Seat, ring
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.complex64)
@@ -39,6 +39,16 @@ def test_each_chunk_is_received_when_the_rank_before_has_sent_it(count: int) -> 
         assert ours == [(place - 1) % count, *theirs[:-1]]
         ours, theirs = copied_chunks(place, count), copied_chunks((place - 1) % count, count)
         assert ours == [place, *theirs[:-1]]
+
+
+@given(st.integers(0, 1 << 30), st.integers(2, 64), st.integers(1 << 10, 1 << 26))
+def test_blocks_keep_all_links_busy(size: int, count: int, most: int) -> None:
+    least = 32 << 10
+    of_sum, of_chain = sum_block_bytes(size, count, most), chain_block_bytes(size, count, most)
+    assert min(least, most) <= of_sum <= most
+    assert min(least, most) <= of_chain <= most
+    assert of_sum <= max(least, size / count / 2)
+    assert (count - 2) * of_chain <= max((count - 2) * least, 0.05 * size)
 
 
 @settings(max_examples=25)

@@ -13,6 +13,31 @@ DEFAULT_BLOCK_BYTES = 256 << 10
 """Smaller blocks cost Python more calls, larger ones keep a chain's later links idle for longer. Among 32, 128 and
 256 KB the largest was quickest on 2 and as quick on 4 and 8 ranks, in rings over links of 200 Mbit/s."""
 
+_LEAST_BLOCK_BYTES = 32 << 10
+"""Below it Python's calls for a block take longer than its bytes on links of some Gbit/s."""
+_FILLING = 0.05
+"""Share of a chain's time in which its last links may wait for their first block."""
+
+
+def sum_block_bytes(size: int, count: int, most: int) -> int:
+    """Bytes of a block of a ring: two at least in a chunk, so that a rank sends while it receives.
+
+    Args:
+        size: of the tensor (bytes).
+        count: of ranks.
+        most: at most so many bytes.
+    """
+    return min(most, max(_LEAST_BLOCK_BYTES, size // count // 2))
+
+
+def chain_block_bytes(size: int, count: int, most: int) -> int:
+    """Bytes of a block of a chain: so few that its time hardly grows with the number of ranks.
+
+    The last of n ranks gets its first block after n - 2 others: of blocks of b bytes a copy of S takes
+    1 + (n - 2) b / S times what one link takes. Arguments as :func:`sum_block_bytes`.
+    """
+    return min(most, max(_LEAST_BLOCK_BYTES, int(_FILLING * size / max(1, count - 2))))
+
 
 def chunk(length: int, count: int, place: int) -> tuple[int, int]:
     """Start and end of a chunk, in elements; chunks differ by one at most, and may be empty.

@@ -15,7 +15,7 @@ import torch.distributed as distributed
 from stoker.core.errors import ExchangeError
 from stoker.train.ring import passes
 from stoker.train.ring.addresses import own_address
-from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES, block_elements
+from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES, block_elements, chain_block_bytes, sum_block_bytes
 from stoker.train.ring.engine import FLAT, WATCH, ExchangeEngine, ExchangeJob
 from stoker.train.ring.links import PassOpening
 from stoker.train.ring.meeting import GATHERED_BYTES, Assembly, meet
@@ -31,7 +31,7 @@ class RingExchange:
         assembly: the ranks; connecting is a collective of theirs.
         order: of the ring, places in the assembly; by default as they are.
         timeout_s: of the process group: longest time in which an exchange does not move.
-        block_bytes: of what is sent on as soon as it is there.
+        block_bytes: of what is sent on as soon as it is there, at most; small tensors and chains have smaller blocks.
         find_address: finds the address to listen on.
 
     Attributes:
@@ -133,7 +133,8 @@ class RingExchange:
         return self._engine is not None and self._engine.is_closed
 
     def _sum(self, flat: FlatBuffer, name: str) -> Callable[[int], object]:
-        most = block_elements(self.block_bytes, flat.element_bytes)
+        size = flat.num_elements * flat.element_bytes
+        most = block_elements(sum_block_bytes(size, self.size, self.block_bytes), flat.element_bytes)
         engine = self._engine
         if engine is None:
             return lambda _: None
@@ -153,11 +154,12 @@ class RingExchange:
         engine = self._engine
         if engine is None:
             return lambda _: None
-        link, moved, most = engine.links[FLAT], engine.watch.moved, self.block_bytes
-        place = self._places[source]
+        link, moved, place = engine.links[FLAT], engine.watch.moved, self._places[source]
+        size = sum(map(len, parts))
+        most = chain_block_bytes(size, self.size, self.block_bytes)
 
         def work(number: int) -> None:
-            link.agree(PassOpening(number, f"copy from {source}", name, "", sum(map(len, parts)), most))
+            link.agree(PassOpening(number, f"copy from {source}", name, "", size, most))
             passes.chain(link, parts, most, place, moved)
             link.drain()
 
