@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import random
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -16,11 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.comm_equal import compare, everything
 from benchmarks.programs.exchanged_models import MODELS, Case, drawn, train
 from benchmarks.support.ranks import on_ranks
+from stoker.core.errors import ExchangeError
 from stoker.core.trials.alternating import CutTrial
 from stoker.records.exchange import AgreedExchange, MeasuredExchange
-from stoker.train.exchanging import calling
+from stoker.train.exchanging import calling, own_rings
 from stoker.train.exchanging.replica import ReplicaExchange
 from stoker.train.exchanging.weights import hash_of
+from stoker.train.ring.transport import RingExchange
 
 
 def few(rank: int) -> dict[str, Any]:
@@ -164,9 +169,72 @@ def trial(rank: int) -> dict[str, Any]:
     return {"gain": record.gain, "kept": record.kept, "weights": hash_of(list(ddp.parameters()))}
 
 
+def ring(rank: int) -> dict[str, Any]:
+    """A plan that names own sockets: sums go by them, and nothing of them is left behind."""
+    sums: list[str] = []
+    start = RingExchange.start
+
+    def counted(self: RingExchange, flat: torch.Tensor, name: str) -> Any:
+        sums.append(name)
+        return start(self, flat, name)
+
+    with mock.patch.object(RingExchange, "start", counted):
+        found = _by_ring(rank, {"first": "ring", "middle": "late", "last": "ring"}, tries=False)
+    return {**found, "sums": sorted(set(sums)), "sockets": _sockets()}
+
+
+def no_ring(rank: int) -> dict[str, Any]:
+    """One rank can't connect: the backend makes these sums on all ranks."""
+
+    def refused(group: Any) -> RingExchange:
+        if rank == 1:
+            raise ExchangeError("`rank 1` must connect, and was planted not to", rank=1)
+        raise ExchangeError("`rank 1` is lost", rank=1)
+
+    with mock.patch.object(own_rings, "exchange_of", refused):
+        return _by_ring(rank, {"first": "ring", "middle": "late"}, tries=False)
+
+
+def slow_ring(rank: int) -> dict[str, Any]:
+    """Own sockets that are slow lose the trial; what else the plan has gets one of its own."""
+    CutTrial.TRIALS = 1
+    start = RingExchange.start
+
+    def slow(self: RingExchange, flat: torch.Tensor, name: str) -> Any:
+        time.sleep(0.05)
+        return start(self, flat, name)
+
+    with mock.patch.object(RingExchange, "start", slow):
+        found = _by_ring(rank, {"first": "ring", "middle": "late"}, tries=True, steps=120)
+    return {**found, "sockets": _sockets()}
+
+
+def _by_ring(rank: int, plan: dict[str, str], *, tries: bool, steps: int = 16) -> dict[str, Any]:
+    plain, _, _ = train(Case("mlp", "plain"), rank, steps, lambda ddp: None)
+    losses, ddp, replica = train(
+        Case("mlp", "plain"), rank, steps, lambda ddp: calling.serve(ddp, calling.GivenPlan(plan), tries=tries)
+    )
+    record = replica.record()
+    assert record is not None
+    replica.close()
+    return {
+        "apart": max(abs(a - b) for a, b in zip(plain, losses, strict=True)),
+        "weights": hash_of(list(ddp.parameters())),
+        "methods": {each.module: each.method for each in record.agreed.methods}, "notes": record.notes,
+        "steps": sum(each.steps for each in record.counts),
+    }  # fmt: skip
+
+
+def _sockets() -> int:
+    """Threads of exchanges that are there."""
+    return sum(thread.name.startswith("stoker-exchange") for thread in threading.enumerate())
+
+
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
-    each.__name__: each for each in (few, equal, wrong_factor, different_bit, own_hook, untouched, trial)
-}
+    each.__name__: each for each in (
+        few, equal, wrong_factor, different_bit, own_hook, untouched, trial, ring, no_ring, slow_ring,
+    )
+}  # fmt: skip
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:

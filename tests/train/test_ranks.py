@@ -61,3 +61,29 @@ def test_a_trial_ends_alike_on_all_ranks() -> None:
     ranks = found("trial")
     assert ranks[0]["gain"] is not None
     assert len({(rank["gain"], rank["kept"], rank["weights"]) for rank in ranks}) == 1
+
+
+def test_a_plan_that_names_own_sockets_sums_by_them() -> None:
+    ranks = found("ring")
+    assert len({rank["weights"] for rank in ranks}) == 1
+    assert all(rank["apart"] < 1e-5 and rank["steps"] for rank in ranks)
+    # One sum a bucket, named for its first weight; none and no thread is left behind.
+    assert all({name.partition(".")[0] for name in rank["sums"]} == {"first", "last"} for rank in ranks), ranks
+    assert all(rank["sockets"] == 0 for rank in ranks)
+
+
+def test_where_one_rank_cannot_connect_the_backend_sums_on_all() -> None:
+    ranks = found("no_ring")
+    assert len({rank["weights"] for rank in ranks}) == 1
+    assert all(rank["apart"] < 1e-5 and rank["methods"] == {"middle": "late"} and rank["steps"] for rank in ranks)
+    assert "planted not to" in ranks[1]["notes"][0]
+    assert "the backend makes all sums" in ranks[0]["notes"][0]
+
+
+@pytest.mark.slow("two trials, one with a sum that sleeps")
+def test_slow_sockets_lose_their_trial_and_the_rest_of_the_plan_is_tried() -> None:
+    ranks = found("slow_ring")
+    assert len({(rank["weights"], str(rank["methods"])) for rank in ranks}) == 1
+    assert ranks[0]["methods"] == {"middle": "late"}
+    assert "the rest of the plan is tried without them" in ranks[0]["notes"][0]
+    assert all(rank["sockets"] == 0 for rank in ranks)

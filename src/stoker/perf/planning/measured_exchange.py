@@ -39,7 +39,7 @@ def planned_exchange(
     Args:
         measured: by all ranks, in their order.
         allowed: methods that are not exact, or not safe by themselves.
-        has_ring: whether there is something that sums by `ring` and `islands`.
+        has_ring: whether there are sockets that sum by `ring`, of tensors on the CPU.
     """
     first = measured[0]
     if len({tuple(layer.module for layer in each.layers) for each in measured}) != 1 or not first.layers:
@@ -53,8 +53,10 @@ def planned_exchange(
     terms = Terms(
         group=group, speed=_speed(measured), allowed=allowed, memory_bytes=min(each.memory_bytes for each in measured)
     )  # fmt: skip
-    # Splits change the program's weights, and are not made by the hook; nor is PowerSGD.
-    left_out = {"column", "row", "table", "power", *(() if has_ring else ("ring", "islands"))}
+    # Splits change the program's weights, and are not made by the hook; nor are islands and PowerSGD.
+    left_out = {"column", "row", "table", "power", "islands"}
+    if not has_ring or first.device != "cpu":
+        left_out.add("ring")
     shard = Shard(
         forward_s=(0.0,) * len(layers), backward_s=tuple(layer.backward_s for layer in layers),
         weight_bytes=(0.0,) * len(layers), gradient_bytes=tuple(layer.bytes for layer in layers),

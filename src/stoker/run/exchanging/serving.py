@@ -30,7 +30,7 @@ def planner(allowed: frozenset[Leave] = frozenset()) -> ExchangePlanner:
     """What plans by measured prices."""
 
     def plan(measured: list[MeasuredExchange]) -> AgreedExchange:
-        return planned_exchange(measured, allowed=allowed)
+        return planned_exchange(measured, allowed=allowed, has_ring=True)
 
     return plan
 

@@ -37,7 +37,7 @@ def exchange(
         ddp: a module that has no hook for communication, before its first backward pass; on all ranks alike.
         plan: for paths of modules one of ``late``, ``rows``, ``half``, ``ring``, ``islands`` or ``all_reduce``, which
             is what others get; None to plan by measurements. ``half`` is not exact.
-        ring: sums that ``ring`` and ``islands`` go by; without it the backend makes them.
+        ring: sums that ``ring`` and ``islands`` go by; without it ranks connect their sockets.
 
     Returns:
         The exchange: its ``record()`` has the plan and what came of it, its ``close()`` ends it.

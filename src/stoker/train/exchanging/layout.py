@@ -40,11 +40,13 @@ class BucketLayout:
     Attributes:
         segments: that are gathered.
         sums: ranges of elements that are summed, by the method that sums them.
+        firsts: name of the first weight of each of these sums.
         size: of the bucket, in elements.
     """
 
     segments: tuple[GatheredSegment, ...]
     sums: Mapping[str, tuple[Range, ...]]
+    firsts: Mapping[str, str]
     size: int
 
     @property
@@ -62,6 +64,7 @@ def laid_out(weights: Sequence[PlacedWeight], methods: Mapping[str, LayerMethod]
     """
     segments: list[GatheredSegment] = []
     sums: dict[str, list[Range]] = {}
+    firsts: dict[str, str] = {}
     at = 0
     for weight in weights:
         method = methods.get(weight.name)
@@ -76,10 +79,11 @@ def laid_out(weights: Sequence[PlacedWeight], methods: Mapping[str, LayerMethod]
             )  # fmt: skip
         else:
             way = "all_reduce" if method is None or method.method in GATHERED else method.method
+            firsts.setdefault(way, weight.name)
             ranges = sums.setdefault(way, [])
             if ranges and ranges[-1][1] == at:
                 ranges[-1] = (ranges[-1][0], stop)
             else:
                 ranges.append((at, stop))
         at = stop
-    return BucketLayout(tuple(segments), {way: tuple(ranges) for way, ranges in sums.items()}, at)
+    return BucketLayout(tuple(segments), {way: tuple(ranges) for way, ranges in sums.items()}, firsts, at)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from stoker.train.exchanging.checking import is_product
 from stoker.train.exchanging.factors import FactoredLayer
 from stoker.train.exchanging.layout import BucketLayout
+from stoker.train.exchanging.own_rings import BY_RING
 from stoker.train.exchanging.payload import Doubt, GatheredPayload, GatheredSegment, Header
 from stoker.train.exchanging.rows import add_rows, filled_rows
 from stoker.train.exchanging.standing import LayerStanding
@@ -106,7 +107,7 @@ class MixedRound:
         if layout.segments:
             self._start_gather(found)
         for way, ranges in layout.sums.items():
-            found.sums.append(self._start_sum(buffer, ranges, way))
+            found.sums.append(self._start_sum(buffer, ranges, way, layout.firsts[way]))
         return found.done
 
     def finish(self) -> RoundResult:
@@ -120,7 +121,8 @@ class MixedRound:
                 hashes = hashes or tuple(header.weights for header in own if header.weights)
                 if not self._standings[segment.name].read(own):
                     self._layers_drop(segment)
-                    found.sums.append(self._start_sum(found.buffer, ((segment.start, segment.stop),), "all_reduce"))
+                    ranges = ((segment.start, segment.stop),)
+                    found.sums.append(self._start_sum(found.buffer, ranges, "all_reduce", segment.name))
                     continue
         for found, headers in zip(self._pending, agreed, strict=True):
             for place, own in enumerate(headers):
@@ -189,7 +191,7 @@ class MixedRound:
             return rows, Doubt.PRODUCT, ()
         return rows, Doubt.NONE, (left, right)
 
-    def _start_sum(self, buffer: torch.Tensor, ranges: Sequence[tuple[int, int]], way: str) -> _Sum:
+    def _start_sum(self, buffer: torch.Tensor, ranges: Sequence[tuple[int, int]], way: str, name: str) -> _Sum:
         parts = [buffer[start:stop] for start, stop in ranges]
         wide = buffer.dtype in (torch.float32, torch.float64)
         is_halved = way == "half" and wide
@@ -201,8 +203,8 @@ class MixedRound:
         if is_halved:
             flat = flat.to(torch.float16)
         self._summed_bytes += flat.nbytes
-        if way in ("ring", "islands") and self._ring is not None:
-            return _Sum(flat, targets, self._ring.start(flat, f"{way}:{ranges[0][0]}").wait)
+        if way in BY_RING and self._ring is not None:
+            return _Sum(flat, targets, self._ring.start(flat, name).wait)
         return _Sum(flat, targets, dist.all_reduce(flat, group=self._group, async_op=True).wait)  # type: ignore[union-attr]
 
     def _headers(self, found: _Pending) -> list[list[Header]]:

@@ -30,6 +30,7 @@ from stoker.train.exchanging import measuring, sharing, weights
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, BucketLayout, PlacedWeight, laid_out
 from stoker.train.exchanging.mixed_round import MixedRound, RingReducer
+from stoker.train.exchanging.own_rings import BY_RING, OwnRing
 from stoker.train.exchanging.payload import GatheredSegment
 from stoker.train.exchanging.standing import LayerStanding
 
@@ -63,7 +64,7 @@ class ReplicaExchange:
         tell: called with one line for people, on rank 0.
         name: of the module, for people.
         tries: whether a plan is tried against plain DDP before it is kept.
-        ring: sums by other means than the backend's.
+        ring: sums by other means than the backend's; without it, own sockets where the plan names them.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class ReplicaExchange:
         self.rounds = 0
         self.agreed: AgreedExchange | None = None
         self.ring = ring
+        self._own_ring = OwnRing(self.group)
         self._planner, self._tell, self._tries = planner, tell, tries
         model: nn.Module = ddp.module
         self._model = model
@@ -251,7 +253,18 @@ class ReplicaExchange:
         told = sharing.tell_bytes(plan, self.group, device)
         self.agreed = msgspec.msgpack.decode(told, type=AgreedExchange)
         self._planned_at = self.rounds
+        if self.ring is None and _by_ring(self.agreed):
+            self._connect(device)
         self._adopt(self.agreed)
+
+    def _connect(self, device: torch.device) -> None:
+        """Connects the ring that the plan names; where one rank can't, the backend makes these sums on all."""
+        assert self.agreed is not None
+        why = self._own_ring.connect(device)
+        self.ring = self._own_ring.exchange
+        if why:
+            self.agreed = _without_ring(self.agreed, "there is no ring of sockets")
+            self._say(f"{self.name}: the backend makes all sums, there is no ring of sockets: {why}")
 
     def _measured(self, device: torch.device) -> MeasuredExchange:
         assert self._backward is not None
@@ -274,17 +287,27 @@ class ReplicaExchange:
 
     def _adopt(self, agreed: AgreedExchange) -> None:
         self._capture(on=False)
-        self._methods = {each.weight: each for each in agreed.methods}
+        self._methods = self._by_weight(agreed)
         for each in agreed.methods:
             if each.method in GATHERED:
                 self._standings[each.weight] = LayerStanding(each.rows, each.rows * _MOST_GROWTH)
         for name, layer in self._layers.items():
-            if name not in self._methods:
+            if name not in self._standings:
                 layer.remove()
         if not agreed.methods:
             return
         self._trial = CutTrial() if self._tries else None
         self._turn(on=True)
+
+    def _by_weight(self, agreed: AgreedExchange) -> dict[str, LayerMethod]:
+        """The methods by the names of weights: a gathered one is of one weight, a sum of all that its module has."""
+        found: dict[str, LayerMethod] = {}
+        for each in agreed.methods:
+            if each.method in GATHERED:
+                found[each.weight] = each
+            else:
+                found |= {name: each for name in self._exchanged if name.rpartition(".")[0] == each.module}
+        return found
 
     def _turn(self, *, on: bool) -> None:
         self._is_on = on
@@ -301,6 +324,8 @@ class ReplicaExchange:
 
     def _mixed_round(self) -> MixedRound:
         hashed = 0
+        if self._own_ring.exchange is not None:
+            self._own_ring.exchange.step = self.rounds
         if (self.rounds - self._planned_at) % _HASHED_EVERY == 0:
             hashed = weights.hash_of(list(self._exchanged.values()))
         return MixedRound(
@@ -363,6 +388,8 @@ class ReplicaExchange:
         verdict = math.nan if trial.verdict is None else trial.verdict
         arm, gain = sharing.tell_numbers([float(trial.arm is Arm.ON), verdict], self.group, device)
         if not math.isnan(gain):
+            if gain < CutTrial.LEAST_GAIN and self._try_without_ring(gain):
+                return
             self._trial, self._gain = None, gain
             self._turn(on=gain >= CutTrial.LEAST_GAIN)
             if self._is_on:
@@ -370,9 +397,28 @@ class ReplicaExchange:
             else:
                 for layer in self._layers.values():
                     layer.remove()
-                self._say(f"{self.name}: the planned exchange saves {100 * gain:.0f} % of a step: back to torch's")
+                self._own_ring.close()
+                self._say(f"{self.name}: with the planned exchange a step {_gain_words(gain)}: back to torch's")
         elif bool(arm) != self._is_on:
             self._turn(on=bool(arm))
+
+    def _try_without_ring(self, gain: float) -> bool:
+        """Tries what else a plan has that lost with a ring: its sums are the ones that other ranks' CPUs slow down."""
+        assert self.agreed is not None
+        rest = _without_ring(self.agreed, "")
+        if len(rest.methods) == len(self.agreed.methods) or not rest.methods:
+            return False
+        self.agreed = rest
+        self._methods = self._by_weight(rest)
+        self._own_ring.close()
+        self.ring = None
+        self._times[True].clear()
+        self._say(
+            f"{self.name}: with own sockets a step {_gain_words(gain)}; the rest of the plan is tried without them"
+        )
+        self._trial = CutTrial()
+        self._turn(on=True)
+        return True
 
     def _say(self, text: str) -> None:
         self._notes.append(text)
@@ -405,6 +451,7 @@ class ReplicaExchange:
             self._backward = None
         for layer in self._layers.values():
             layer.remove()
+        self._own_ring.close()
 
     def record(self) -> ExchangeRun | None:
         """What was chosen and measured; None before the plan."""
@@ -428,6 +475,19 @@ class ReplicaExchange:
 
 def _ring_share(ranks: int) -> float:
     return 2 * (ranks - 1) / ranks
+
+
+def _gain_words(gain: float) -> str:
+    return f"takes {100 * abs(gain):.0f} % {'less' if gain >= 0 else 'more'} time"
+
+
+def _by_ring(agreed: AgreedExchange) -> bool:
+    return any(each.method in BY_RING for each in agreed.methods)
+
+
+def _without_ring(agreed: AgreedExchange, note: str) -> AgreedExchange:
+    rest = [each for each in agreed.methods if each.method not in BY_RING]
+    return replace(agreed, methods=rest, note=agreed.note or ("" if rest else note))
 
 
 def segments_of(replica: ReplicaExchange) -> list[GatheredSegment]:
