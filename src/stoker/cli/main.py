@@ -47,7 +47,9 @@ COMMANDS = (
     Command("logs", "stoker.cli.jobs.logs", "show what a job of a cluster printed"),
     Command("plan", "stoker.cli.plan", "recommend GPUs, their number and a strategy for a budget and a deadline"),
     Command("memory", "stoker.cli.memory.main", "predict what holds a program's memory, and what lowers its peak"),
-    Command("exchange", "stoker.cli.exchange.main", "plan how ranks exchange a program's gradients, layer by layer"),
+    Command(
+        "exchange", "stoker.cli.exchange.main", "plan how ranks exchange a program's gradients, or show how a run did"
+    ),
     Command("perf", "stoker.cli.perf.main", "predict where time goes: of a program's step, of a fleet of jobs"),
     Command("sim", "stoker.cli.sim", "simulate a cluster's jobs, with and without the allocator of CPUs"),
     Command("config", "stoker.cli.config_show", "show the settings and where each comes from"),

@@ -20,5 +20,7 @@ class Explanation(msgspec.Struct, kw_only=True):
     """Number of the loader that the program was about to iterate over."""
     cuts: dict[int, str] = {}
     """What was moved out of a run's loop over each loader, by the loader's number; `stoker graph` has more."""
+    exchanges: list[str] = []
+    """How a run exchanged the gradients of each replicated module; `stoker exchange` has more."""
     rank: int = 0
     world_size: int = 1

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from stoker.core.units import format_bytes, format_count, format_seconds
+from stoker.records.exchange import ExchangeRun
 from stoker.records.parts import REPORTED
 from stoker.records.runlog import Run
 from stoker.ui.advice import Advice
 from stoker.ui.cuts import headline_cut, latest_cuts, write_cut
 from stoker.ui.exchange.averaging_plots import draw_averaging
 from stoker.ui.exchange.averaging_text import averages_of, write_averaging
+from stoker.ui.exchange.run_html import draw_exchanges
 from stoker.ui.figures import shorten, write_clock, write_count, write_percent, write_rate
 from stoker.ui.graph_svg import render_svg
 from stoker.ui.html_page import (
@@ -43,14 +45,14 @@ _LABELLED_FRAC = 0.15
 """A part of a bar narrower than this has no room for its figure."""
 
 
-def render_html(run: Run, summary: Summary) -> str:
-    """The page, for one rank's records and their summary."""
+def render_html(run: Run, summary: Summary, exchanges: Sequence[ExchangeRun] = ()) -> str:
+    """The page, for one rank's records, their summary, and the exchanges of the run."""
     program = shlex.join(summary.argv) or summary.run_id
-    body = "\n".join(part for part in _parts(run, summary, program) if part)
+    body = "\n".join(part for part in _parts(run, summary, program, exchanges) if part)
     return render_page(f"{program} · stoker report", body)
 
 
-def _parts(run: Run, summary: Summary, program: str) -> Iterable[str]:
+def _parts(run: Run, summary: Summary, program: str, exchanges: Sequence[ExchangeRun]) -> Iterable[str]:
     main = summary.main_loader()
     yield _header(summary, program)
     yield _verdict(summary)
@@ -63,6 +65,7 @@ def _parts(run: Run, summary: Summary, program: str) -> Iterable[str]:
         yield _plots(run, summary, main)
     yield _cuts(run, summary)
     yield _averaging(run)
+    yield draw_exchanges(exchanges)
     yield _ranks(summary)
     yield _loaders(summary)
     yield _incidents(summary)

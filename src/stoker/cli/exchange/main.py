@@ -1,4 +1,7 @@
-"""`stoker exchange`: how a program's gradients are best exchanged over given ranks and a link, without any of them."""
+"""`stoker exchange`: how a program's gradients are best exchanged over given ranks and a link, without any of them.
+
+Of a run instead of a program it shows what that chose and measured.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import sys
 from typing import cast
 
 from stoker.cli.arguments import Parser, split_program, whole
+from stoker.cli.exchange.of_run import is_run, show_run
 from stoker.cli.output import print_json
 from stoker.cli.traced import ABOUT_PROGRAM, batches_of
 from stoker.core.errors import ConfigError
@@ -26,6 +30,7 @@ from stoker.perf.planning.exchanging import ExchangeQuestion, exchange
 from stoker.perf.planning.pricing import precision_of
 from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import Strategy
+from stoker.records.runlog import RUNS_FOLDER
 from stoker.ui.exchange.plan_text import render_exchange
 from stoker.ui.terminal import style_for
 
@@ -34,10 +39,14 @@ _RATE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([kMGT])bit(?:/s)?", re.AS
 _BITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _MEMORY = 64e9
 """Bytes/s between processes of a host, where no calibration has them: about one channel of memory (assumed)."""
+_PLANNED = ("ranks", "link", "hosts", "gpu", "cpu", "comm_allow", "precision", "hint", "module")
+"""Options of a plan: with any of them the word is a program."""
 _EPILOG = f"""\
 {ABOUT_PROGRAM}
 Nothing is exchanged: the plan says what each method would send, and how long a step would take.
+RUN is a run folder or the name of one under `{RUNS_FOLDER}`; by default the one that exchanged last.
 examples:
+  stoker exchange
   stoker exchange train.py --ranks 8 --link 10Gbit,50us
   stoker exchange train.py --ranks 16 --hosts 2 --link 100Gbit,20us --gpu H100-SXM
   stoker exchange train.py --ranks 4 --link 1Gbit,100us --cpu --comm-allow split,compress"""
@@ -48,10 +57,18 @@ def main(argv: list[str]) -> int:
 
     Raises:
         ConfigError: an option or a file has a wrong value.
+        RunFolderError: there is no such run.
         TracingError: the program cannot be characterised.
     """
     ours, theirs = split_program(argv)
-    arguments = _parser().parse_args(ours)
+    parser = _parser()
+    arguments = parser.parse_args(ours)
+    given = [each for each in _PLANNED if getattr(arguments, each) != parser.get_default(each)]
+    if not given and not theirs and is_run(arguments.program):
+        return show_run(arguments.program, as_json=arguments.json)
+    for name in ("ranks", "link"):
+        if getattr(arguments, name) is None:
+            parser.error(f"the following arguments are required: --{name}")
     hosts = arguments.ranks if arguments.hosts is None else arguments.hosts
     if arguments.ranks % hosts:
         raise ConfigError(
@@ -78,15 +95,17 @@ def _parser() -> Parser:
     parser = Parser(
         prog="stoker exchange",
         usage="stoker exchange PROGRAM --ranks N --link RATE,LATENCY [options] [-- arguments of the program]\n"
-        "       stoker exchange -m MODULE --ranks N --link RATE,LATENCY [options] [-- arguments of the program]",
-        description="Plans how ranks exchange the gradients of a program, layer by layer, with no cluster at all.",
+        "       stoker exchange -m MODULE --ranks N --link RATE,LATENCY [options] [-- arguments of the program]\n"
+        "       stoker exchange [--json] [RUN]",
+        description="Plans how ranks exchange the gradients of a program, layer by layer, with no cluster at all; "
+        "of a RUN it shows what that chose and measured.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--ranks", required=True, type=whole(1), metavar="N", help="processes that train together")
+    add("--ranks", type=whole(1), metavar="N", help="processes that train together")
     add(
-        "--link", required=True, type=_link, metavar="RATE,LATENCY",
+        "--link", type=_link, metavar="RATE,LATENCY",
         help="what a host sends to others in a second, and a message's latency (10Gbit,50us)",
     )  # fmt: skip
     add("--hosts", type=whole(1), metavar="N", help="hosts that the ranks are on (default: one for each rank)")
@@ -105,9 +124,9 @@ def _parser() -> Parser:
         help="of products on a GPU; by default what the program uses",
     )
     add("--hint", action="append", default=[], metavar="NAME=VALUE", help="as of `stoker perf features`")
-    add("--json", action="store_true", help="print the plan for programs")
+    add("--json", action="store_true", help="print it for programs")
     add("-m", dest="module", metavar="MODULE", help="a program that runs as `python -m MODULE`")
-    add("program", metavar="PROGRAM", nargs="?", default="", help="script, module:function or features.json")
+    add("program", metavar="PROGRAM", nargs="?", default="", help="script, module:function or features.json; or a run")
     return parser
 
 

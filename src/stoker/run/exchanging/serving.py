@@ -13,17 +13,15 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from stoker.core.saying import say
-from stoker.core.texts import to_json
 from stoker.perf.communication.methods import Leave
 from stoker.perf.planning.measured_exchange import planned_exchange
-from stoker.records.exchange import AgreedExchange, ExchangeRun, ExchangeRuns, MeasuredExchange
+from stoker.records.exchange import AgreedExchange, ExchangeRuns, MeasuredExchange
+from stoker.records.exchange_file import EXCHANGE_FILE, write_exchanges
 from stoker.train.exchanging.calling import serve
 from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
 from stoker.train.program.replicas import ReplicaWatch
 from stoker.train.settings import ExchangeSettings, leaves_of
-
-FILE = "exchange.json"
-"""Name of the record in a run folder."""
+from stoker.ui.exchange.run_text import write_exchange_run
 
 
 def planner(allowed: frozenset[Leave] = frozenset()) -> ExchangePlanner:
@@ -76,29 +74,16 @@ class Exchanging:
         runs = [record for each in self._replicas if (record := each.record()) is not None]
         self._watch.remove()
         if rank == 0 and runs:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / FILE).write_bytes(to_json(ExchangeRuns(replicas=runs)))
+            write_exchanges(self._folder, ExchangeRuns(replicas=runs))
         if self._quiet or rank:
             return
         for run in runs:
-            say(line_of_run(run))
+            say(f"exchange of {run.name}: {write_exchange_run(run)}; see `stoker exchange {self._folder}`")
         # A launcher's ranks are other processes, which speak for themselves.
-        is_launcher = "torch.distributed.launcher" in sys.modules or (self._folder / FILE).exists()
+        is_launcher = "torch.distributed.launcher" in sys.modules or (self._folder / EXCHANGE_FILE).exists()
         if not self._watch.made and speaks and not is_launcher:
             say("`--comm auto` needs a `DistributedDataParallel`, and this program made none: nothing was exchanged")
         elif self._is_alone and not self._replicas:
             say("`--comm auto` needs two ranks or more, got 1: nothing was exchanged; start it with torchrun")
         elif self._replicas and not runs:
             say("exchange: the program ended before there was a plan, which takes six steps")
-
-
-def line_of_run(run: ExchangeRun) -> str:
-    """What one module's exchange came to, in one line."""
-    if not run.agreed.methods:
-        return f"exchange of {run.name}: as torch does it: {run.agreed.note}"
-    layers = f"{len(run.agreed.methods)} of its layers by {', '.join(sorted({m.method for m in run.agreed.methods}))}"
-    bytes_ = f"{run.planned_bytes / 1e6:.2f} MB a step of a rank instead of {run.plain_bytes / 1e6:.2f}"
-    if run.gain is None:
-        return f"exchange of {run.name}: {layers}, {bytes_}; the program ended during its trial"
-    times = f"a step {1e3 * run.planned_step_s:.1f} ms, {1e3 * run.plain_step_s:.1f} ms without"
-    return f"exchange of {run.name}: {'kept' if run.kept else 'given up'}: {layers}, {bytes_}; {times}"

@@ -1,1 +1,1 @@
-"""How plans of an exchange are shown."""
+"""How plans of an exchange, and what runs made of them, are shown."""

@@ -30,13 +30,13 @@ METHOD_WORDS = {
 def render_exchange(report: ExchangeReport, style: Style | None = None) -> str:
     """The report, lines joined by newlines, the last one ended by one."""
     style = style or Style()
-    shown = _shown(report.layers) if report.ranks > 1 else []
+    shown = shown_layers(report.layers) if report.ranks > 1 else []
     blocks = (
         _heading(report, style),
         wrap(write_headline(report), style, 1),
-        _layers(report, shown, style),
+        layer_lines(report, shown, style),
         _steps(report, style),
-        _rejected(shown, style),
+        rejected_lines(shown, style),
         _notes(report, style),
     )
     return join(blocks, style, "")
@@ -53,7 +53,7 @@ def write_headline(report: ExchangeReport) -> str:
     return (
         f"A step takes {format_seconds(after.step_s.likely)} instead of {format_seconds(before.step_s.likely)} "
         f"({times:.2f}x): {format_count(len(changed), 'layer')} of {len(report.layers)} leave the backend's "
-        f"all-reduce, and a rank sends {_mb(after.bytes)} instead of {_mb(before.bytes)}."
+        f"all-reduce, and a rank sends {write_size(after.bytes)} instead of {write_size(before.bytes)}."
     )
 
 
@@ -74,20 +74,21 @@ def _heading(report: ExchangeReport, style: Style) -> list[str]:
     ]
 
 
-def _shown(layers: Sequence[ExchangedLayer]) -> list[ExchangedLayer]:
+def shown_layers(layers: Sequence[ExchangedLayer]) -> list[ExchangedLayer]:
     """The layers worth a line, in the order of the model."""
     order = sorted(layers, key=lambda layer: (layer.method == "all_reduce", -layer.gradient_bytes))
     chosen = {id(layer) for layer in order[:_SHOWN]}
     return [layer for layer in layers if id(layer) in chosen]
 
 
-def _layers(report: ExchangeReport, shown: Sequence[ExchangedLayer], style: Style) -> list[str]:
+def layer_lines(report: ExchangeReport, shown: Sequence[ExchangedLayer], style: Style) -> list[str]:
+    """What each shown layer sends, as a table under its title."""
     head = ["bytes", "seconds", "from … to", "rows", "shape", "method", "layer"]
     rows = [
         [
-            _mb(layer.bytes),
+            write_size(layer.bytes),
             format_seconds(layer.seconds.likely),
-            _ends(layer.seconds),
+            write_ends(layer.seconds),
             f"{layer.rows:,}" if layer.rows else "",
             " x ".join(map(str, layer.shape)),
             METHOD_WORDS[layer.method],
@@ -99,7 +100,7 @@ def _layers(report: ExchangeReport, shown: Sequence[ExchangedLayer], style: Styl
     left = len(report.layers) - len(shown)
     if left and shown:
         sent = sum(layer.bytes for layer in report.layers) - sum(layer.bytes for layer in shown)
-        lines.append(style.paint(f"and {format_count(left, 'layer')} that send less: {_mb(sent)}", 90))
+        lines.append(style.paint(f"and {format_count(left, 'layer')} that send less: {write_size(sent)}", 90))
     return titled("Sent by a rank in a step", lines, style)
 
 
@@ -110,17 +111,17 @@ def _steps(report: ExchangeReport, style: Style) -> list[str]:
         right=(1, 3, 4, 5, 6),
     )  # fmt: skip
     if report.memory_bytes:
-        lines.append(style.clean(f"What other ranks send takes {_mb(report.memory_bytes)} of a rank's memory."))
+        lines.append(style.clean(f"What other ranks send takes {write_size(report.memory_bytes)} of a rank's memory."))
     return titled(f"The step ({100 * report.share:.0f} % intervals of the computation)", lines, style)
 
 
 def _step(name: str, step: ExchangedStep) -> list[str]:
     times = (step.exposed_s, step.hidden_s, step.work_s)
     likely = format_seconds(step.step_s.likely)
-    return [name, likely, _ends(step.step_s), *map(format_seconds, times), _mb(step.bytes)]
+    return [name, likely, write_ends(step.step_s), *map(format_seconds, times), write_size(step.bytes)]
 
 
-def _rejected(shown: Sequence[ExchangedLayer], style: Style) -> list[str]:
+def rejected_lines(shown: Sequence[ExchangedLayer], style: Style) -> list[str]:
     """Why the other methods are not taken; what holds for all layers is said once, without figures."""
     every = [{(each.method, each.reason) for each in layer.rejected} for layer in shown]
     common = set[tuple[str, str]].intersection(*every) if len(every) > 1 else set[tuple[str, str]]()
@@ -143,7 +144,7 @@ def _reasons(layer: ExchangedLayer, common: Collection[tuple[str, str]]) -> Iter
         yield f"late-multiply, rows: {layer.why_not}"
     for each in layer.rejected:
         if (each.method, each.reason) not in common:
-            found = f"{_mb(each.bytes)}, {format_seconds(each.seconds.likely)}"
+            found = f"{write_size(each.bytes)}, {format_seconds(each.seconds.likely)}"
             yield f"{METHOD_WORDS[each.method]} ({found}): {each.reason}"
 
 
@@ -151,11 +152,12 @@ def _notes(report: ExchangeReport, style: Style) -> list[str]:
     return [line for note in report.notes for line in wrap(f"Note: {note}.", style, 90)]
 
 
-def _ends(span: Span) -> str:
+def write_ends(span: Span) -> str:
+    """An interval of seconds."""
     return f"{format_seconds(span.low)} … {format_seconds(span.high)}"
 
 
-def _mb(num_bytes: float) -> str:
+def write_size(num_bytes: float) -> str:
     """Decimal units, as links are rated: ``1.57 kB``, ``23.5 MB``."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= size:

@@ -1,0 +1,107 @@
+"""The exchanges of a run as text: what was planned, what the steps took, what went another way, how the trial ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stoker.core.units import format_count, format_seconds
+from stoker.records.exchange import ExchangedStep, ExchangeRun
+from stoker.ui.blocks import join, titled, wrap
+from stoker.ui.exchange.plan_text import METHOD_WORDS, layer_lines, rejected_lines, shown_layers, write_ends, write_size
+from stoker.ui.report_text import Style
+from stoker.ui.tables import render_table
+
+STEP_HEAD = ("", "planned", "from … to", "measured", "bytes planned", "sent")
+"""Head of :func:`step_rows`."""
+FALLBACK_HEAD = ("steps", "by all-reduce", "method", "weight", "why")
+"""Head of :func:`fallback_rows`."""
+
+
+def render_exchange_run(run: ExchangeRun, style: Style | None = None) -> str:
+    """Lines about one module's exchange, joined by newlines, the last one ended by one."""
+    style = style or Style()
+    report = run.agreed.report
+    heading = f"Exchange of {run.name} · {format_count(run.ranks, 'rank')}"
+    if report is not None:
+        heading += f" · {report.backend} on {report.device} · plan {report.digest}"
+    steps = render_table(list(STEP_HEAD), step_rows(run), style, right=(1, 3, 4, 5))
+    went = render_table(list(FALLBACK_HEAD), fallback_rows(run), style, right=(0, 1)) if run.counts else []
+    shown = shown_layers(report.layers) if report is not None else []
+    blocks = (
+        [style.paint(style.cut(heading, style.width), 1)],
+        wrap(write_exchange_run(run), style, 1),
+        titled("The step", steps, style),
+        layer_lines(report, shown, style) if report is not None else _given(run, style),
+        titled("Layers that were gathered, step by step", went, style),
+        [line for note in write_notes(run) for line in wrap(note, style, 90)],
+        rejected_lines(shown, style),
+    )
+    return join(blocks, style, "")
+
+
+def write_exchange_run(run: ExchangeRun) -> str:
+    """What the exchange of a module came to, as one sentence without its full stop."""
+    agreed = run.agreed
+    if not agreed.methods:
+        return f"The exchange is torch's own: {agreed.note or 'no layer got another method'}"
+    methods = ", ".join(sorted({METHOD_WORDS[each.method] for each in agreed.methods}))
+    plan = (
+        f"{format_count(len(agreed.methods), 'layer')} by {methods}, {write_size(run.planned_bytes)} a step of a rank "
+        f"instead of {write_size(run.plain_bytes)}"
+    )
+    if run.gain is None:
+        ended = "followed without a trial" if agreed.report is None else "the program ended during its trial"
+        return f"{plan}; {ended}"
+    times = f"a step takes {format_seconds(run.planned_step_s)}, {format_seconds(run.plain_step_s)} without the plan"
+    return f"{'Kept' if run.kept else 'Given up'} after the trial: {plan}; {times}"
+
+
+def step_rows(run: ExchangeRun) -> list[list[str]]:
+    """The step without and with the plan, as planned and as measured."""
+    report = run.agreed.report
+    before, after = (report.before, report.after) if report is not None else (None, None)
+    rows = [_step("as torch does it", before, run.plain_step_s, run.plain_bytes)]
+    if run.agreed.methods:
+        rows.append(_step("with the plan", after, run.planned_step_s, run.planned_bytes))
+    return rows
+
+
+def fallback_rows(run: ExchangeRun) -> list[list[str]]:
+    """How often layers went their planned way, and why not."""
+    return [
+        [
+            f"{each.steps:,}", f"{sum(each.doubts.values()):,}", METHOD_WORDS[each.method], each.weight,
+            "; ".join(
+                [f"{count:,} x {reason}" for reason, count in each.doubts.items()]
+                + ([f"left for good: {each.left}"] if each.left else [])
+            ),
+        ]
+        for each in run.counts
+    ]  # fmt: skip
+
+
+def write_notes(run: ExchangeRun) -> list[str]:
+    """What was said during the run, and repairs."""
+    notes = [f"Said: {note}." for note in run.notes]
+    if run.agreed.methods and run.agreed.note:
+        notes.append(f"Note: {run.agreed.note}.")
+    notes += [f"Note: {note}." for note in (run.agreed.report.notes if run.agreed.report is not None else [])]
+    return notes
+
+
+def _step(name: str, planned: ExchangedStep | None, measured_s: float, sent: float) -> list[str]:
+    measured = format_seconds(measured_s) if measured_s else ""
+    if planned is None:
+        return [name, "", "", measured, "", write_size(sent)]
+    return [
+        name, format_seconds(planned.step_s.likely), write_ends(planned.step_s), measured, write_size(planned.bytes),
+        write_size(sent),
+    ]  # fmt: skip
+
+
+def _given(run: ExchangeRun, style: Style) -> list[str]:
+    rows: Sequence[list[str]] = [
+        [METHOD_WORDS[each.method], f"{each.rows:,}" if each.rows else "", each.module] for each in run.agreed.methods
+    ]
+    lines = render_table(["method", "rows", "layer"], list(rows), style, right=(1,)) if rows else []
+    return titled("Methods that the program gave", lines, style)
