@@ -55,7 +55,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "cpu_price": st.none() | st.floats(0.0, 10.0),
     "horizon_s": st.floats(1.0, 1e6),
     "accumulation_env": st.none() | st.just("ACCUMULATION"),
-    "comm": st.sampled_from(["off", "auto"]),
+    "comm": st.sampled_from(["off", "auto", "average"]),
     "comm_allow": st.none() | st.sampled_from(["split", "compress", "split,compress"]),
 }
 some_settings = st.builds(RunSettings.of, **VALUES)

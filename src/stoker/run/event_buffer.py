@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.records import events
 
 _MAX_RECORDS = 20_000
-"""Most records in memory; beyond it every second counter record is dropped, which costs resolution only."""
+"""Most records in memory; beyond it every second one of counters or averages is dropped, which costs resolution."""
 
 
 class EventBuffer:
@@ -24,7 +24,7 @@ class EventBuffer:
         kept: list[events.AnyEvent] = []
         dropping = True
         for record in self.records:
-            if isinstance(record, events.Progress):
+            if isinstance(record, events.Progress | events.ModelAveraged):
                 dropping = not dropping
                 if dropping:
                     continue

@@ -31,6 +31,7 @@ from stoker.ui.summary import summarise
 from stoker.ui.terminal import style_for
 
 if TYPE_CHECKING:
+    from stoker.run.exchanging.averaging import Averaging
     from stoker.run.exchanging.serving import Exchanging
 
 
@@ -48,8 +49,8 @@ class Session:
         self._live = LiveLine.on(sys.stderr, os.environ, quiet=active.settings.report.quiet, rank=find_place().rank)
         self._log = RunLog(active.run_dir, self._header)
         self._memory = EventBuffer()
-        self._served = False
-        self._exchanging: Exchanging | None = None
+        self._served = self._averaged = False
+        self._exchanging: Exchanging | Averaging | None = None
         self._owner = Owner()
         self.serving = Serving(
             active.settings,
@@ -72,15 +73,25 @@ class Session:
             watch = CheckpointWatch(sizes, serving.emit, serving.now_s, serving.limit_workers)
             watch.install()
             serving.add_sink(watch.on_event)
-        if self._active.settings.exchange.comm != "off":
-            # Imported here: few programs are distributed.
-            from stoker.run.exchanging.serving import Exchanging
-
-            self._exchanging = Exchanging(
-                self._active.settings.exchange, Path(self._active.run_dir), quiet=self._active.settings.report.quiet
-            )
+        self._exchanging = self._make_exchanging()
+        if self._exchanging is not None:
             self._exchanging.start()
         atexit.register(self.finish)
+
+    def _make_exchanging(self) -> Exchanging | Averaging | None:
+        """What serves the replicated modules of the program, if the user asked for it."""
+        settings, quiet = self._active.settings.exchange, self._active.settings.report.quiet
+        folder = Path(self._active.run_dir)
+        # Imported here: few programs are distributed.
+        if settings.comm == "average":
+            from stoker.run.exchanging.averaging import Averaging
+
+            return Averaging(self.serving, folder, quiet=quiet)
+        if settings.comm == "auto":
+            from stoker.run.exchanging.serving import Exchanging
+
+            return Exchanging(settings, folder, quiet=quiet)
+        return None
 
     @property
     def _rank(self) -> int:
@@ -90,6 +101,7 @@ class Session:
         if not self._served and self._rank:
             self._live.close()  # rank 0 speaks for all
         self._served = self._served or isinstance(event, events.LoaderOpened)
+        self._averaged = self._averaged or isinstance(event, events.ModelAveraged)
 
     def _header(self) -> events.RunHeader:
         active = self._active
@@ -127,6 +139,7 @@ class Session:
         outcome = error.__name__ if error is not None else "finished"
         if self._served:
             self._report_cache()
+        if self._served or self._averaged:
             self.serving.emit(events.RunEnded(t_s=self.serving.now_s(), outcome=outcome))
         self._live.close()
         self._log.close()

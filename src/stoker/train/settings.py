@@ -8,7 +8,9 @@ from stoker.core.settings import Option, Settings, choice
 
 LEAVES = ("split", "compress")
 """What changes sums, or what an optimizer sees, beyond rounding."""
-_COMM = "exchange gradients as it pays best, exactly (auto), or as torch does it"
+_COMM = (
+    "exchange gradients as it pays best, exactly (auto), as torch does it (off), or average the ranks' models instead"
+)
 _ALLOW = "methods that auto may use though they are not exact or not safe by themselves: split, compress or both"
 
 
@@ -24,7 +26,7 @@ def _is_leave(value: object) -> bool:
 class ExchangeSettings(Settings, frozen=True, kw_only=True):
     """How a program's replicas exchange their gradients."""
 
-    comm: Annotated[Literal["off", "auto"], choice(_COMM)] = "off"
+    comm: Annotated[Literal["off", "auto", "average"], choice(_COMM)] = "off"
     comm_allow: Annotated[
         str | None,
         Option(form="METHODS", text=_ALLOW, rule="`split`, `compress`, `split,compress` or `auto`", accepts=_is_leave),

@@ -170,6 +170,11 @@ class Serving:
             memory_frac=1.0 / ranks,
         )
 
+    def look_at_place(self) -> None:
+        """Finds the place again if no loader was iterated yet: the program may have made its process group since."""
+        if not self._count and (place := find_place()) != self.place:
+            self._take_place(place)
+
     def emit(self, event: events.AnyEvent) -> None:
         """Sends an event to all sinks; a failing sink gets no more."""
         for sink in (*self._sinks,):
@@ -239,8 +244,7 @@ class Serving:
         found = self._feeds.get(id(loader))
         if found is not None and found[0]() is loader:
             return found[1]
-        if not self._count and (place := find_place()) != self.place:
-            self._take_place(place)  # the program has made its process group since it imported torch
+        self.look_at_place()
         feed = LoaderFeed(loader, self, self._count)
         self._count += 1
         key = id(loader)

@@ -197,6 +197,9 @@ def why_not(model: nn.Module) -> str:
     """Why a model cannot be averaged, as a sentence; empty where it can."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     name = type(inner).__name__
+    if isinstance(model, DistributedDataParallel) and model.static_graph:
+        # Outside of the exchange torch counts hooks that it never sees: an internal assertion in the first backward.
+        return f"`{name}` must be in a DistributedDataParallel without `static_graph` to be averaged, got True"
     if not parameters_of(inner):
         return f"`{name}` must have weights that are trained to be averaged, got none"
     for path, parameter in inner.named_parameters():

@@ -437,6 +437,9 @@ class ReplicaExchange:
 
             ddp.register_forward_pre_hook(forwarded)
 
+    def join_begins(self) -> None:
+        """Changes nothing: ranks that have joined send no rows, and take part in each exchange."""
+
     def give_way(self, hook: ProgramHook, state: Any) -> None:
         """The program registers its hook, which is called instead from now on."""
         self.program_hook = hook, state

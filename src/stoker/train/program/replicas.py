@@ -33,6 +33,10 @@ class HookOwner(Protocol):
         """Ranks that have joined no longer count."""
         ...
 
+    def join_begins(self) -> None:
+        """From now on ranks may end before others, and answer the collectives of the module's own exchange alone."""
+        ...
+
     def close(self) -> None:
         """Takes back changes of the module."""
         ...
@@ -130,8 +134,10 @@ class ReplicaWatch:
         @functools.wraps(original)
         def join_hook(ddp: DistributedDataParallel, **kwargs: Any) -> Any:
             owner = self._owners.get(ddp)
-            if owner is not None and not kwargs.get("divide_by_initial_world_size", True):
-                owner.divide_by_active(ddp)
+            if owner is not None:
+                owner.join_begins()
+                if not kwargs.get("divide_by_initial_world_size", True):
+                    owner.divide_by_active(ddp)
             return original(ddp, **kwargs)
 
         return join_hook
