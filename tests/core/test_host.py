@@ -144,6 +144,24 @@ def test_a_real_reading_is_plausible() -> None:
     assert here.start_method in multiprocessing.get_all_start_methods()
 
 
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.events.local": "oom 3\noom_kill 2\n"}, 2),
+        ({"proc/self/cgroup": "0::/out/of/sight\n", "sys/fs/cgroup/memory.events": "oom_kill 4\n"}, 4),
+        ({"proc/self/cgroup": "9:memory:/job\n", "sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill 0\n"}, 0),
+        ({"proc/self/cgroup": "9:memory:/job\n", "sys/fs/cgroup/memory/job/memory.oom_control": "under_oom 0\n"}, 7),
+        ({"proc/self/cgroup": "0::/\n"}, 7),
+    ],
+)
+def test_kills_for_memory_are_those_of_the_own_cgroup_where_it_counts(
+    files: dict[str, str], expected: int, tmp_path: Path
+) -> None:
+    """Another program that ran out of memory beside this one is no reason why a worker of it ended."""
+    root = tree(tmp_path, files | {"proc/vmstat": "nr_free_pages 1\noom_kill 7\n"})
+    assert host.kills_for_memory(root) == expected
+
+
 def test_no_shared_memory_is_zero(tmp_path: Path) -> None:
     assert host.shm_free_bytes(tmp_path / "none") == 0
     assert host.shm_free_bytes(tmp_path) > 0

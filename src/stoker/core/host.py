@@ -125,15 +125,18 @@ def private_bytes(root: Path = ROOT) -> int:
 
 
 def kills_for_memory(root: Path = ROOT) -> int:
-    """How many processes the kernel has killed for lack of memory, in this process's cgroups or on the machine.
+    """How many processes of this process's own cgroup the kernel has killed for lack of memory.
 
-    Only differences mean something: the count starts with the machine or the cgroup.
+    Only differences mean something: the count starts with the cgroup. Machine-wide kills are counted only where no
+    cgroup counts: they are mostly other programs'. A kill counts in the cgroup of the killed process, whoever's limit
+    was hit (Linux, ``mm/oom_kill.c``; Documentation/admin-guide/cgroup-v2.rst, ``memory.events.local``).
     """
-    counted = [_counted(_read(folder / "memory.events") or "", "oom_kill") for folder in _cgroup_folders(root, "")]
-    counted += [
-        _counted(_read(folder / "memory.oom_control") or "", "oom_kill") for folder in _cgroup_folders(root, "memory")
-    ]
-    return sum(counted) + _counted(_read(root / "proc/vmstat") or "", "oom_kill")
+    files = [("", "memory.events.local"), ("", "memory.events"), ("memory", "memory.oom_control")]
+    for controller, name in files:
+        for text in _read_each(_cgroup_folders(root, controller), name):
+            if (kills := _counted(text, "oom_kill")) is not None:
+                return kills
+    return _counted(_read(root / "proc/vmstat") or "", "oom_kill") or 0
 
 
 def shm_free_bytes(folder: Path = Path("/dev/shm")) -> int:
@@ -221,16 +224,16 @@ def _own_limits(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def _stat_value(folder: Path, name: str) -> int:
-    return _counted(_read(folder / "memory.stat") or "", name)
+    return _counted(_read(folder / "memory.stat") or "", name) or 0
 
 
-def _counted(text: str, name: str) -> int:
-    """The number after a name, in a file with a name and a number on each line; 0 if it is missing."""
+def _counted(text: str, name: str) -> int | None:
+    """The number after a name, in a file with a name and a number on each line; None if it is missing."""
     for line in text.splitlines():
         key, _, value = line.partition(" ")
         if key == name:
             return int(value)
-    return 0
+    return None
 
 
 def _read_each(folders: Iterator[Path], name: str) -> Iterator[str]:
