@@ -61,6 +61,8 @@ BARS = (
     "perf_hooks",
     "plan_quality",
     "comm_plan",
+    "comm_equal",
+    "comm_late",
     "comm_average",
     "comm_pipeline",
     "memory_cuda",
