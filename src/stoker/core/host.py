@@ -128,7 +128,7 @@ def kills_for_memory(root: Path = ROOT) -> int:
     """How many processes of this process's own cgroup the kernel has killed for lack of memory.
 
     Only differences mean something: the count starts with the cgroup. Machine-wide kills are counted only where no
-    cgroup counts: they are mostly other programs'. A kill counts in the cgroup of the killed process, whoever's limit
+    cgroup counts: they are mostly other programs'. A kill counts in the cgroup of the killed process, whichever limit
     was hit (Linux, ``mm/oom_kill.c``; Documentation/admin-guide/cgroup-v2.rst, ``memory.events.local``).
     """
     files = [("", "memory.events.local"), ("", "memory.events"), ("memory", "memory.oom_control")]
