@@ -38,6 +38,7 @@ SYMBOLS = (
     ("torch._subclasses.fake_tensor.DynamicOutputShapeException", "a shape depends on values", "before 2.6"),
     ("torch._subclasses.fake_tensor.FakeTensor", "a tensor without values", "before 2.6"),
     ("torch._subclasses.fake_tensor.FakeTensorMode", "computes shapes alone", "before 2.6"),
+    ("torch._subclasses.fake_tensor.UnsupportedOperatorException", "there is no way to compute a shape", "before 2.6"),
     ("torch._subclasses.fake_tensor.in_kernel_invocation_manager", "calls a kernel for shapes", "before 2.6"),
     ("torch.Tensor._indices", "indices of a sparse tensor", "before 2.6"),
     ("torch.Tensor._nnz", "elements that a sparse tensor has", "before 2.6"),
@@ -62,6 +63,7 @@ SYMBOLS = (
 FakeTensor, FakeTensorMode = _fake.FakeTensor, _fake.FakeTensorMode
 DataDependentOutputException = _fake.DataDependentOutputException
 DynamicOutputShapeException = _fake.DynamicOutputShapeException
+UnsupportedOperatorException = _fake.UnsupportedOperatorException
 in_kernel_invocation_manager = _fake.in_kernel_invocation_manager
 TorchDispatchMode = _dispatch.TorchDispatchMode
 without_modes: Callable[[], Any] = _dispatch._disable_current_modes

@@ -26,6 +26,7 @@ from stoker.perf.features.torch_private import (
     FakeTensor,
     FakeTensorMode,
     TorchDispatchMode,
+    UnsupportedOperatorException,
     in_kernel_invocation_manager,
     indices_of,
     next_sequence,
@@ -197,6 +198,10 @@ class DispatchRecorder(TorchDispatchMode):
             return out if name != "mkldnn_rnn_layer" else (*out[:3], self._workspace(args))
         except (DynamicOutputShapeException, DataDependentOutputException):
             return self._sized(name, args, kwargs)
+        except UnsupportedOperatorException:
+            if not str(schema_of(func).name).startswith("c10d::"):
+                raise
+            return _collective(func, args, kwargs)
 
     def _aligned(self, name: str, args: tuple[Any, ...]) -> Any:
         """CTC's result: for each sample and time, states of its target and the gaps around; lengths may be known."""
@@ -252,6 +257,20 @@ class DispatchRecorder(TorchDispatchMode):
             if name in ("repeat_interleave", "bincount"):
                 return x.new_empty(self.hints.size(name, x.numel()), dtype=torch.int64)
         raise self.hints.error(name)
+
+
+def _collective(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """An exchange on shapes where torch has none (before 2.7): the group meets nobody, so empty tensors do."""
+    fakes: dict[int, Tensor] = {}
+    kept: list[Tensor] = []  # an id is unique while its tensor lives
+
+    def stand_in(fake: Tensor) -> Tensor:
+        kept.append(torch.empty(0, dtype=fake.dtype))
+        fakes[id(kept[-1])] = fake
+        return kept[-1]
+
+    args, kwargs = tree_map_only(FakeTensor, stand_in, (args, dict(kwargs)))
+    return tree_map_only(Tensor, lambda found: fakes.get(id(found), found), func(*args, **kwargs))
 
 
 def tensors_of(values: Sequence[Any]) -> list[Tensor]:
