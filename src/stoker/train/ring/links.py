@@ -139,6 +139,20 @@ class RingLink:
         except PeerLostError as error:
             raise LinkBrokenError(self.before) from error
 
+    def answer(self, data: bytes) -> None:
+        """Sends a few bytes to the rank before; raises :class:`LinkBrokenError`."""
+        try:
+            self._preceding.send_all(data)
+        except PeerLostError as error:
+            raise LinkBrokenError(self.before) from error
+
+    def take_answer(self, target: memoryview) -> None:
+        """Fills memory with what the next rank answers; raises :class:`LinkBrokenError`."""
+        try:
+            self._following.into(target)
+        except PeerLostError as error:
+            raise LinkBrokenError(self.after) from error
+
     def drain(self) -> None:
         """Returns when all that is queued has been sent; raises :class:`LinkBrokenError`."""
         sent = threading.Event()

@@ -17,7 +17,7 @@ from stoker.train.ring import passes
 from stoker.train.ring.addresses import own_address
 from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES, block_elements, chain_block_bytes, sum_block_bytes
 from stoker.train.ring.engine import FLAT, WATCH, ExchangeEngine, ExchangeJob
-from stoker.train.ring.links import PassOpening
+from stoker.train.ring.links import PassOpening, RingLink
 from stoker.train.ring.meeting import GATHERED_BYTES, Assembly, meet
 from stoker.train.ring.tensors import FlatBuffer, memory_of
 
@@ -36,7 +36,8 @@ class RingExchange:
 
     Attributes:
         step: of training, as the caller counts; errors name it.
-        hosts: the machine of each rank; alike for ranks of one.
+        hosts: the machine of each rank; alike for ranks of one. Empty with one rank.
+        order: of the ring: ranks by place in it.
 
     Raises:
         ExchangeError: the ranks can't connect.
@@ -55,6 +56,7 @@ class RingExchange:
             raise ValueError(f"`block_bytes` must be {MIN_BLOCK_BYTES} to {MAX_BLOCK_BYTES}, got {block_bytes}")
         self.step = 0
         self.rank = assembly.rank
+        self.order = tuple(order)
         self.size = len(ranks)
         self.block_bytes = block_bytes
         self.hosts: list[str] = []
@@ -63,7 +65,6 @@ class RingExchange:
         self._scratch = bytearray()
         if self.size > 1:
             sockets, self.hosts = meet(assembly, {FLAT: order, WATCH: order}, find_address, timeout_s)
-            self._places = {rank: place for place, rank in enumerate(order)}
             self._engine = ExchangeEngine(sockets, ranks, timeout_s)
             self._close = weakref.finalize(self, self._engine.close)
 
@@ -123,9 +124,36 @@ class RingExchange:
             if sent.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(sent)
 
+    def carry_out(self, name: str, work: Callable[[RingLink, passes.Moved], object]) -> None:
+        """Has work done on the connections of the ring, in its turn among the exchanges, and waits for it.
+
+        Args:
+            name: of the work, alike on all ranks.
+            work: called with the connections, and what it is to call when something has come; the same on all ranks.
+
+        Raises:
+            ExchangeError: a rank is lost.
+        """
+        engine = self._engine
+        if engine is None:
+            return
+        link, moved = engine.links[FLAT], engine.watch.moved
+
+        def agreed(number: int) -> None:
+            link.agree(PassOpening(number, "work", name, "", 0, 0))
+            work(link, moved)
+            link.drain()
+
+        self._wait(self._submit(name, agreed))
+
     def close(self) -> None:
         """Ends the threads and closes the sockets; the other ranks do the same when they are done."""
         self._close()
+
+    @property
+    def place(self) -> int:
+        """This rank's in the ring."""
+        return self.order.index(self.rank)
 
     @property
     def is_closed(self) -> bool:
@@ -154,7 +182,7 @@ class RingExchange:
         engine = self._engine
         if engine is None:
             return lambda _: None
-        link, moved, place = engine.links[FLAT], engine.watch.moved, self._places[source]
+        link, moved, place = engine.links[FLAT], engine.watch.moved, self.order.index(source)
         size = sum(map(len, parts))
         most = chain_block_bytes(size, self.size, self.block_bytes)
 
