@@ -123,18 +123,28 @@ class ExchangeEngine:
         try:
             job.work(self._number)
             return None
-        except LinkBrokenError as error:
+        except Exception as error:
             if self.is_closed:
                 return _closed(job)
-            if error.why:
-                self.watch.report(RankFault(error.rank, error.why))
-            return self._said(job, self.watch.verdict(error.rank))
-        except Exception as error:  # a mistake of ours: the other ranks must not wait for this one
-            fault = RankFault(self._rank, f"failed: {type(error).__name__}: {error}")
-            self.watch.report(fault)
-            return self._said(job, fault)
+            return self._said(job, self._fault_behind(error))
         finally:
             self.watch.end()
+
+    def fail(self, error: Exception) -> None:
+        """An exchange has failed in a further thread: all ranks hear why, and all that waits for bytes ends."""
+        if not self.is_closed:
+            self._fault_behind(error)
+        self._shut()
+
+    def _fault_behind(self, error: Exception) -> RankFault:
+        if isinstance(error, LinkBrokenError):
+            if error.why:
+                self.watch.report(RankFault(error.rank, error.why))
+            return self.watch.verdict(error.rank)
+        # A mistake of ours: the other ranks must not wait for this one.
+        fault = RankFault(self._rank, f"failed: {type(error).__name__}: {error}")
+        self.watch.report(fault)
+        return fault
 
     def _said(self, job: ExchangeJob, fault: RankFault) -> ExchangeError:
         return ExchangeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ def connect(
     group: distributed.ProcessGroup | None = None,
     *,
     order: list[int] | None = None,
+    islands: Sequence[Sequence[int]] = (),
     block_bytes: int = DEFAULT_BLOCK_BYTES,
 ) -> RingExchange:
     """Connects a process group in an order and with blocks that differ; a collective. It replaces an earlier one.
@@ -50,7 +52,9 @@ def connect(
     """
     group = group_of(group)
     release(group)
-    made = RingExchange(GroupAssembly(group), timeout_s=timeout_s(group), order=order, block_bytes=block_bytes)
+    made = RingExchange(
+        GroupAssembly(group), timeout_s=timeout_s(group), order=order, islands=islands, block_bytes=block_bytes
+    )
     with _lock:
         _open[group] = made
         _install()

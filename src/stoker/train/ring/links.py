@@ -39,7 +39,7 @@ class PassOpening(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         number: of the exchange on this rank, from 1.
-        work: what is done: ``sum`` or ``copy``.
+        work: what is done, such as ``sum``.
         name: the caller's, such as a layer's.
         dtype: of the elements; empty for bytes.
         elements: their number.

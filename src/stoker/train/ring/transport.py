@@ -17,6 +17,15 @@ from stoker.train.ring import passes
 from stoker.train.ring.addresses import own_address
 from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES, block_elements, chain_block_bytes, sum_block_bytes
 from stoker.train.ring.engine import FLAT, WATCH, ExchangeEngine, ExchangeJob
+from stoker.train.ring.islands import (
+    ACROSS,
+    BACK,
+    WITHIN,
+    IslandSum,
+    checked_islands,
+    island_block_bytes,
+    island_rings,
+)
 from stoker.train.ring.links import PassOpening, RingLink
 from stoker.train.ring.meeting import GATHERED_BYTES, Assembly, meet
 from stoker.train.ring.tensors import FlatBuffer, memory_of
@@ -29,7 +38,8 @@ class RingExchange:
 
     Args:
         assembly: the ranks; connecting is a collective of theirs.
-        order: of the ring, places in the assembly; by default as they are.
+        order: of the ring, places in the assembly; by default as they are, island by island.
+        islands: places that are close to each other, for :meth:`start_by_islands`; two at least, of one size from 2 on.
         timeout_s: of the process group: longest time in which an exchange does not move.
         block_bytes: of what is sent on as soon as it is there, at most; small tensors and chains have smaller blocks.
         find_address: finds the address to listen on.
@@ -38,6 +48,7 @@ class RingExchange:
         step: of training, as the caller counts; errors name it.
         hosts: the machine of each rank; alike for ranks of one. Empty with one rank.
         order: of the ring: ranks by place in it.
+        islands: as passed; empty for none.
 
     Raises:
         ExchangeError: the ranks can't connect.
@@ -46,10 +57,13 @@ class RingExchange:
 
     def __init__(
         self, assembly: Assembly, *, timeout_s: float, order: Sequence[int] | None = None,
-        block_bytes: int = DEFAULT_BLOCK_BYTES, find_address: Callable[[], str] = own_address,
+        islands: Sequence[Sequence[int]] = (), block_bytes: int = DEFAULT_BLOCK_BYTES,
+        find_address: Callable[[], str] = own_address,
     ) -> None:  # fmt: skip
         ranks = list(assembly.ranks)
-        order = list(range(len(ranks))) if order is None else list(order)
+        self.islands: tuple[tuple[int, ...], ...] = checked_islands(islands, len(ranks)) if islands else ()
+        placed = [place for island in self.islands for place in island] or list(range(len(ranks)))
+        order = placed if order is None else list(order)
         if sorted(order) != list(range(len(ranks))):
             raise ValueError(f"`order` must hold each place of {len(ranks)} once, got {order}")
         if not MIN_BLOCK_BYTES <= block_bytes <= MAX_BLOCK_BYTES:
@@ -64,7 +78,7 @@ class RingExchange:
         self._close: Callable[[], object] = lambda: None
         self._scratch = bytearray()
         if self.size > 1:
-            sockets, self.hosts = meet(assembly, {FLAT: order, WATCH: order}, find_address, timeout_s)
+            sockets, self.hosts = meet(assembly, self._rings, find_address, timeout_s)
             self._engine = ExchangeEngine(sockets, ranks, timeout_s)
             self._close = weakref.finalize(self, self._engine.close)
 
@@ -82,6 +96,15 @@ class RingExchange:
         Raises:
             ValueError: the tensor can't be summed.
         """
+        return self._start(flat, name, self._sum)
+
+    def start_by_islands(self, flat: torch.Tensor, name: str) -> torch.futures.Future[torch.Tensor]:
+        """As :meth:`start`, within islands and across them; by the ring where there are no islands."""
+        return self._start(flat, name, self._sum_by_islands if self.islands else self._sum)
+
+    def _start(
+        self, flat: torch.Tensor, name: str, work: Callable[[FlatBuffer, str], Callable[[int], object]]
+    ) -> torch.futures.Future[torch.Tensor]:
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
         def finish(error: ExchangeError | None) -> None:
@@ -90,7 +113,7 @@ class RingExchange:
             else:
                 future.set_exception(error)  # type: ignore[arg-type]  # torch declares a result there
 
-        self._submit(name, self._sum(FlatBuffer(flat), name), finish)
+        self._submit(name, work(FlatBuffer(flat), name), finish)
         return future
 
     def all_reduce(self, tensor: torch.Tensor, name: str = "all_reduce") -> None:
@@ -151,6 +174,11 @@ class RingExchange:
         self._close()
 
     @property
+    def _rings(self) -> dict[str, Sequence[int]]:
+        rings: dict[str, Sequence[int]] = {FLAT: self.order, WATCH: self.order}
+        return rings | island_rings(self.islands, self.rank) if self.islands else rings
+
+    @property
     def place(self) -> int:
         """This rank's in the ring."""
         return self.order.index(self.rank)
@@ -177,6 +205,21 @@ class RingExchange:
             link.drain()
 
         return work
+
+    def _sum_by_islands(self, flat: FlatBuffer, name: str) -> Callable[[int], object]:
+        engine = self._engine
+        assert engine is not None  # islands have ranks enough
+        links = {ring: engine.links[ring] for ring in (WITHIN, ACROSS, BACK)}
+        size = flat.num_elements * flat.element_bytes
+        block = island_block_bytes(size, len(self.islands), len(self.islands[0]), self.block_bytes)
+        most = block_elements(self.block_bytes, flat.element_bytes)
+        done = IslandSum(
+            links, flat, block_elements(block, flat.element_bytes), most, engine.watch.moved, engine.fail
+        )  # fmt: skip
+        dtype = str(flat.tensor.dtype).removeprefix("torch.")
+        return lambda number: done.run(
+            PassOpening(number, "sum by islands", name, dtype, flat.num_elements, done.block)
+        )
 
     def _copy(self, parts: list[memoryview], source: int, name: str) -> Callable[[int], object]:
         engine = self._engine
