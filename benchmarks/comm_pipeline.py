@@ -1,6 +1,7 @@
 """Sums by ring and copies by chain over own sockets against gloo's, among ranks in network namespaces at one switch.
 
-Every rank has a link of its own, shaped at both ends. All share this machine's cores. The time of an exchange is that
+Every rank has a separate link, shaped at both ends. Further sums go by islands, where two switches are joined by a link
+that ranks share. All share this machine's cores. The time of an exchange is that
 from the last rank's start to the last rank's end; bytes are those that came from each rank's interface.
 """
 
@@ -16,18 +17,25 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.support.harness import Bar, Options, Report, no_collections, ratios, run
-from benchmarks.support.nodes import Machine, NoNamespaces, switched
+from benchmarks.support.nodes import Machine, NoNamespaces, islands, switched
 from benchmarks.support.ranks import on_ranks
 from stoker.perf.communication.methods import ring_bytes
 from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES
 from stoker.train.ring.groups import connect, release
+from stoker.train.ring.probe import probe
 
 BAR = Bar(
     "comm_pipeline",
-    "ring and chain over own sockets against gloo's, 2 to 8 ranks: copies at 400 Mbit/s, sums at 200",
-    headline=("chain_grows", "chain_faster", "ring_slowest", "ring_closed_form"),
-)
+    "ring, chain and islands over own sockets against gloo's, 2 to 8 ranks: copies at 400 Mbit/s, sums at 200",
+    headline=(
+        "chain_grows", "chain_faster", "ring_slowest", "ring_closed_form", "block_found", "islands_faster",
+        "islands_in_turns",
+    ),
+)  # fmt: skip
 _COPY_MEGABITS, _SUM_MEGABITS = 400.0, 200.0
+_INNER_MEGABITS, _UPLINK_MEGABITS = 400.0, 100.0
+"""Links of the ranks of an island to its switch, and of that to the other island's."""
+_BLOCKS = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20)
 _MB = 1 << 20
 _LIMIT_S = 280.0
 
@@ -65,8 +73,10 @@ def _on(nodes: Sequence[Machine], work: Callable[[int], Found]) -> list[Found]:
     )  # fmt: skip
 
 
-def _timing(nodes: Sequence[Machine], cases: Sequence[Case], rounds: int, *, copies: bool) -> Callable[[int], Found]:
-    """What a rank does: all cases, own and gloo's in turns; ranks that a case has no place for wait."""
+def _timing(
+    nodes: Sequence[Machine], cases: Sequence[Case], rounds: int, *, copies: bool, alone: bool = False
+) -> Callable[[int], Found]:
+    """What a rank does: all cases, own and gloo's in turns, or own alone; ranks that a case has no place for wait."""
 
     def work(rank: int) -> Found:
         found: Found = {}
@@ -81,6 +91,8 @@ def _timing(nodes: Sequence[Machine], cases: Sequence[Case], rounds: int, *, cop
                     if copies
                     else {"own": own.all_reduce, "gloo": _summing(group)}
                 )
+                if alone:
+                    del ways["gloo"]
                 found |= _in_turns(case, ways, rounds, group, nodes[rank])
                 release(group)
         dist.barrier()
@@ -184,8 +196,70 @@ def _sums(report: Report, nodes: Sequence[Machine], options: Options) -> None:
     report.figure("ring_bytes", max(carried))
 
 
+def _probed_block(_: int) -> int:
+    found = probe(connect()).block_bytes
+    release()
+    return found
+
+
+def _block_sizes(report: Report, nodes: Sequence[Machine], options: Options) -> None:
+    """Sums in blocks of all sizes that a probe may answer, and its answer among them."""
+    enter, environ = [node.enter for node in nodes], [{"GLOO_SOCKET_IFNAME": node.inner} for node in nodes]
+    found = on_ranks(len(nodes), _probed_block, timeout_s=_LIMIT_S, enter=enter, environ=environ)[0]
+    size = options.pick(16 * _MB, 4 * _MB, _MB // 4)
+    cases = [Case(len(nodes), size, block) for block in sorted({found, *options.pick(_BLOCKS, _BLOCKS[::2], ())})]
+    timed = _on(nodes, _timing(nodes, cases, options.rounds, copies=False, alone=True))
+    seconds = {case.block_bytes: seconds_of(timed, case, "own") for case in cases}
+    rows = [
+        [f"{block >> 10} KB", f"{1e3 * statistics.median(each):.0f}", "from the probe" if block == found else ""]
+        for block, each in seconds.items()
+    ]
+    report.table([f"blocks, {cases[0].show()}", "ring, ms", ""], rows)
+    best = min(seconds.values(), key=statistics.median)
+    report.at_most("block_found", "ring in the probe's blocks / in the best ones", ratios(seconds[found], best), 1.05)
+    report.figure("block_bytes", found)
+
+
+def _by_islands(places: Sequence[Sequence[int]], size: int, rounds: int, nodes: Sequence[Machine]) -> list[Found]:
+    case = Case(len(nodes), size)
+
+    def work(rank: int) -> Found:
+        own, group = connect(islands=places), dist.group.WORLD
+        assert group is not None
+        ways: dict[str, Exchange] = {
+            "own": lambda data: own.start_by_islands(data, "bar").wait(), "gloo": _summing(group)
+        }  # fmt: skip
+        found = _in_turns(case, ways, rounds, group, nodes[rank])
+        release(group)
+        return found
+
+    return _on(nodes, work)
+
+
+def _islands(report: Report, options: Options) -> None:
+    """Ranks that follow each other island by island, and ranks placed in turns: what gloo does not know."""
+    local, size = options.pick(4, 4, 2), options.pick(2 * _MB, 2 * _MB, _MB // 4)
+    rows: list[list[str]] = []
+    with islands([local, local], _INNER_MEGABITS, _UPLINK_MEGABITS) as (first, second):
+        in_turns = [node for both in zip(first, second, strict=True) for node in both]
+        for key, title, nodes, least in (
+            ("islands_faster", "island by island", [*first, *second], 1.35),
+            ("islands_in_turns", "in turns", in_turns, 5.0),
+        ):
+            places = [[nodes.index(node) for node in island] for island in (first, second)]
+            case, found = Case(2 * local, size), _by_islands(places, size, options.rounds, nodes)
+            own, gloo = (seconds_of(found, case, way) for way in ("own", "gloo"))
+            report.at_least(key, f"gloo's sum / by islands, ranks {title}", ratios(gloo, own), least)
+            sent = _sent(found, case, "own") / ring_bytes(case.ranks, case.size)
+            rows.append(
+                [f"{case.show()}, {title}", *(f"{1e3 * statistics.median(each):.0f}" for each in (own, gloo)),
+                 f"{8e3 * case.size / _UPLINK_MEGABITS / 1e6:.0f}", f"{sent:.3f}"]
+            )  # fmt: skip
+    report.table(["sum, 2 islands", "islands, ms", "gloo, ms", "of the uplink, ms", "bytes / closed form"], rows)
+
+
 def measure(options: Options) -> Report:
-    """All cases over one set of machines."""
+    """All cases over one set of machines, and over two islands of others."""
     report = Report()
     try:
         with switched([_COPY_MEGABITS] * options.pick(8, 8, 3)) as nodes:
@@ -193,6 +267,8 @@ def measure(options: Options) -> Report:
             for node in nodes:
                 node.shape(_SUM_MEGABITS)
             _sums(report, nodes, options)
+            _block_sizes(report, nodes, options)
+        _islands(report, options)
     except NoNamespaces as error:
         report.skip(f"network namespaces are refused here ({error})")
     return report

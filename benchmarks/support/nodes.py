@@ -107,18 +107,74 @@ def switched(megabits: Sequence[float]) -> Iterator[list[Machine]]:
         NoNamespaces: they can't be made here.
     """
     number = next(_numbers)
-    switch, net = f"sw{os.getpid()}{number}"[:15], f"10.{200 + os.getpid() % 50}.{number}"
+    switch, net = f"sw{os.getpid()}{number}"[:15], _net(number)
     made: list[Machine] = []
     try:
-        _do("ip", "link", "add", switch, "type", "bridge")
-        _do("ip", "link", "set", switch, "up")
+        _switch(switch)
         for rate in megabits:
             made.append(_plugged(next(_numbers), switch, f"{net}.{len(made) + 2}"))
             made[-1].shape(rate)
         yield made
     finally:
-        for machine in made:
-            subprocess.run(["ip", "netns", "del", machine.name], check=False, capture_output=True)
+        _take_down(made, [switch])
+
+
+@contextlib.contextmanager
+def islands(counts: Sequence[int], megabits: float, uplink_megabits: float) -> Iterator[list[list[Machine]]]:
+    """Machines at one switch an island, each switch with one link to a further one: rates in Mbit/s, both ways.
+
+    Raises:
+        NoNamespaces: they can't be made here.
+    """
+    number = next(_numbers)
+    core, net = f"sw{os.getpid()}{number}"[:15], _net(number)
+    switches = [core]
+    every: list[Machine] = []
+    try:
+        _switch(core)
+        found: list[list[Machine]] = []
+        for count in counts:
+            switches.append(f"sw{os.getpid()}{next(_numbers)}"[:15])
+            _switch(switches[-1])
+            _uplink(switches[-1], core, uplink_megabits)
+            found.append([])
+            for _ in range(count):
+                every.append(_plugged(next(_numbers), switches[-1], f"{net}.{len(every) + 2}"))
+                every[-1].shape(megabits)
+                found[-1].append(every[-1])
+        yield found
+    finally:
+        _take_down(every, switches)
+
+
+def _net(number: int) -> str:
+    return f"10.{200 + os.getpid() % 50}.{number}"
+
+
+def _switch(name: str) -> None:
+    _do("ip", "link", "add", name, "type", "bridge")
+    _do("ip", "link", "set", name, "up")
+
+
+def _uplink(switch: str, core: str, megabits: float) -> None:
+    """Links two switches; the link goes when either does."""
+    number = next(_numbers)
+    ends = {f"su{os.getpid()}{number}a": switch, f"su{os.getpid()}{number}b": core}
+    own, other = ends
+    _do("ip", "link", "add", own, "type", "veth", "peer", "name", other)
+    for end, at in ends.items():
+        _do("ip", "link", "set", end, "master", at)
+        _do("ip", "link", "set", end, "up")
+        _do("tc", "qdisc", "add", "dev", end, *_shaped(megabits, _SWITCHED_BURST_BYTES))
+
+
+def _take_down(made: Sequence[Machine], switches: Sequence[str]) -> None:
+    for machine in made:
+        subprocess.run(["ip", "netns", "del", machine.name], check=False, capture_output=True)
+    for switch in switches:
+        ports = Path(f"/sys/class/net/{switch}/brif")
+        for port in [each.name for each in ports.iterdir()] if ports.is_dir() else []:
+            subprocess.run(["ip", "link", "del", port], check=False, capture_output=True)
         subprocess.run(["ip", "link", "del", switch], check=False, capture_output=True)
 
 
