@@ -112,6 +112,24 @@ class MeasuredLayer(msgspec.Struct, frozen=True, kw_only=True):
     """Why its gradient is neither, as a part of a sentence."""
 
 
+class ProbedLinks(msgspec.Struct, frozen=True, kw_only=True):
+    """What a probe found of the links between ranks, in the ring that their sums would go by; the same on all ranks."""
+
+    order: list[int]
+    """Ranks by their place in the ring."""
+    sums: list[tuple[float, float]]
+    """Bytes of sums by the ring, and their seconds."""
+    latencies_s: list[float]
+    """From each place to the next."""
+    rates: list[float]
+    """Bytes/s from each place to the next, all at once."""
+    islands: list[list[int]]
+    """Ranks that are close to each other."""
+    block_bytes: int
+    """What is sent on as soon as it is there."""
+    took_s: float
+
+
 class MeasuredExchange(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank measured before a plan: its steps, its buckets, its products."""
 
@@ -132,6 +150,8 @@ class MeasuredExchange(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds to read or write a byte of memory."""
     memory_bytes: float
     """What factors and rows of all ranks may take."""
+    links: ProbedLinks | None = None
+    """What a probe found; None without one."""
 
 
 class LayerMethod(msgspec.Struct, frozen=True, kw_only=True):

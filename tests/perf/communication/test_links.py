@@ -1,11 +1,21 @@
 """Links from what a user says and from probes, and what gloo makes of them: against measured times."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.perf.communication.collectives import Group, all_gather, all_reduce, hierarchical
+from stoker.perf.communication.collectives import (
+    Group,
+    all_gather,
+    all_reduce,
+    between_servers,
+    hierarchical,
+    within_servers,
+)
 from stoker.perf.communication.links import Interconnect, probed, stated
+from stoker.perf.communication.methods import by_islands, ring
 
 SHAPED = stated(25e6, 50e-6)
 """200 Mbit/s, as the measured ranks had it."""
@@ -26,10 +36,34 @@ def test_gloo_over_a_shaped_link_takes_what_was_measured(ranks: int, measured: f
 def test_gloo_carries_one_ring_over_shared_uplinks_and_islands_less() -> None:
     """2 x 4 ranks, 2 MB, 400 Mbit/s inside and 100 between: 287 ms measured, 211 by islands in blocks."""
     group = by_gloo(8, 4, network=stated(12.5e6, 50e-6), fabric=stated(50e6, 50e-6))
-    flat, islands = all_reduce(group, 2e6), hierarchical(group, 2e6)
+    flat, islands, blocks = all_reduce(group, 2e6), hierarchical(group, 2e6), by_islands(group, 2e6)
     assert flat.seconds == pytest.approx(0.287, rel=0.05)
     assert islands.low <= 0.211 <= islands.high
-    assert islands.seconds < flat.seconds
+    assert blocks.seconds == pytest.approx(0.195, rel=0.05)
+    assert blocks.seconds < islands.seconds < flat.seconds
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.floats(0, 1e9), st.floats(1e5, 1e11), st.floats(1e5, 1e11))
+def test_sums_by_islands_are_no_faster_than_their_slower_stages(
+    count: int, local: int, size: float, inside: float, between: float
+) -> None:
+    group = by_gloo(count * local, local, network=stated(between, 1e-5), fabric=stated(inside, 1e-5))
+    cost = by_islands(group, size)
+    assert cost.low <= cost.seconds <= cost.high
+    if count > 1 and local > 1 and size:
+        assert cost.seconds > max(within_servers(group, size).seconds, between_servers(group, size).seconds)
+        faster = by_gloo(count * local, local, network=stated(2 * between, 1e-5), fabric=stated(2 * inside, 1e-5))
+        assert by_islands(faster, size).seconds <= cost.seconds
+
+
+def test_the_backends_sums_cost_what_they_were_measured_at() -> None:
+    """Ranks in turns: each step of gloo's ring crosses the uplink, which 4 ranks share."""
+    group = replace(by_gloo(8, 4, network=stated(12.5e6, 50e-6), fabric=stated(50e6, 50e-6)), flat=stated(3e6, 50e-6))
+    assert all_reduce(group, 2e6) == all_reduce(by_gloo(8, network=stated(3e6, 50e-6)), 2e6)
+    assert all_reduce(group, 2e6).seconds == pytest.approx(1.23, rel=0.05)
+    unmeasured = replace(group, flat=None)
+    assert by_islands(group, 2e6) == by_islands(unmeasured, 2e6)
+    assert ring(group, 2e6) == ring(unmeasured, 2e6)
 
 
 def test_gathered_factors_by_hand() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.perf.planning.measured_exchange import planned_exchange
-from stoker.records.exchange import MeasuredExchange, MeasuredLayer
+from stoker.records.exchange import MeasuredExchange, MeasuredLayer, ProbedLinks
 
 RATE = 25e6
 """Bytes/s of the link: 200 Mbit/s."""
@@ -43,9 +44,64 @@ def test_a_ring_is_named_where_there_are_sockets_for_its_tensors(
     assert {each.module: each.method for each in agreed.methods} == methods
 
 
-def test_splits_and_islands_are_never_named_in_a_run() -> None:
+def test_splits_are_never_named_in_a_run_nor_islands_without_a_probe() -> None:
     agreed = planned_exchange(measured([TRUNK, HEAD]), allowed=frozenset({"split", "compress"}), has_ring=True)
     assert {each.method for each in agreed.methods} <= {"late", "ring", "half"}
+
+
+UPLINK = 12.5e6
+
+
+def probed_ranks(islands: list[list[int]], inner: float = 4 * UPLINK, outer: float = UPLINK) -> list[MeasuredExchange]:
+    """Eight ranks whose own sums crossed an uplink of 100 Mbit/s all the time, and a probe that knows islands."""
+    order = [rank for island in islands for rank in island]
+    number = {rank: place for place, island in enumerate(islands) for rank in island}
+    rates = [
+        inner if number[rank] == number[behind] else outer
+        for rank, behind in zip(order, [*order[1:], order[0]], strict=True)
+    ]
+    links = ProbedLinks(
+        order=order, sums=[(256.0, 3e-3), (98_304.0, 3e-3 + 1.75 * 98_304 / min(rates))],
+        latencies_s=[1e-4] * len(order), rates=rates, islands=islands, block_bytes=1 << 18, took_s=0.2,
+    )  # fmt: skip
+    whole = measured([TRUNK], ranks=8)
+    return [replace(each, sums=[(s, t * RATE / UPLINK) for s, t in each.sums], links=links) for each in whole]
+
+
+@pytest.mark.parametrize(
+    ("islands", "inner", "method"),
+    [
+        ([[0, 2, 4, 6], [1, 3, 5, 7]], 4 * UPLINK, "islands"),
+        ([[0, 1, 2, 3], [4, 5, 6, 7]], 4 * UPLINK, "islands"),
+        ([[0, 1, 2, 3], [4, 5, 6, 7]], UPLINK / 4, ""),  # links inside are slower than what they would spare
+        ([[0, 1, 2, 3, 4], [5, 6, 7]], 4 * UPLINK, ""),
+        ([[0, 1, 2, 3, 4, 5, 6, 7]], UPLINK, ""),
+        ([[rank] for rank in range(8)], UPLINK, ""),
+    ],
+)
+def test_islands_are_named_where_a_probe_found_some_of_one_size(
+    islands: list[list[int]], inner: float, method: str
+) -> None:
+    ranks = probed_ranks(islands, inner)
+    agreed = planned_exchange(ranks, has_ring=True)
+    assert {each.method for each in agreed.methods} & {"islands"} == ({method} if method else set())
+    assert "islands" not in {each.method for each in planned_exchange(ranks).methods}
+    without = [replace(each, links=None if each.rank == 3 else each.links) for each in ranks]
+    assert "islands" not in {each.method for each in planned_exchange(without, has_ring=True).methods}
+
+
+def test_a_ring_in_the_order_of_islands_is_faster_than_one_that_crosses_them_at_each_step() -> None:
+    """The backend's sums were 4 times slower than what the probe's ring shows: the ring is taken."""
+    ranks = probed_ranks([[0, 2, 4], [1, 3, 5, 6, 7]], outer=4 * UPLINK)
+    agreed = planned_exchange(ranks, has_ring=True)
+    assert {each.method for each in agreed.methods} == {"ring"}
+    assert agreed.report is not None
+    assert agreed.report.after.exposed_s < 0.4 * agreed.report.before.exposed_s
+
+
+def test_a_ring_that_a_probe_found_slow_is_not_taken() -> None:
+    ranks = probed_ranks([[rank] for rank in range(8)], outer=UPLINK / 2)
+    assert planned_exchange(ranks, has_ring=True).methods == []
 
 
 def test_ranks_with_other_layers_change_nothing() -> None:

@@ -41,6 +41,9 @@ class Group:
         size: all of them.
         local: of them in each server.
         network: a server's links to the others, of which this group has the whole rate for itself.
+        backend: of its collectives.
+        flat: a ring through all ranks as the backend's own sums showed it, where these were measured: it may leave each
+            server several times, where ranks are placed in turns.
     """
 
     fabric: Interconnect
@@ -48,6 +51,7 @@ class Group:
     local: int
     network: Interconnect
     backend: Backend = "nccl"
+    flat: Interconnect | None = None
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.local < 1:
@@ -61,6 +65,8 @@ class Group:
 
 def all_reduce(group: Group, size_bytes: float) -> ExchangeCost:
     """All-reduce: each rank gets the sum, as the backend makes it."""
+    if group.flat is not None:
+        group = replace(group, fabric=group.flat, network=group.flat, local=1, flat=None)
     if group.size > 1 and group.nodes > 1 and group.local > 1 and group.backend == "gloo" and size_bytes > 0:
         return _through_all(group, size_bytes)
     return hierarchical(group, size_bytes)
@@ -75,10 +81,19 @@ def hierarchical(group: Group, size_bytes: float) -> ExchangeCost:
         return NOTHING
     if group.nodes == 1:
         return _within(group.fabric, group.size, size_bytes)
-    inside = _within(group.fabric, group.local, size_bytes)
-    between = _between(group, 2, size_bytes)
+    inside, between = within_servers(group, size_bytes), between_servers(group, size_bytes)
     both = after((inside, between))
     return ExchangeCost(both.seconds, min(both.seconds, max(inside.low, between.low)), both.high, both.basis, both.note)
+
+
+def within_servers(group: Group, size_bytes: float) -> ExchangeCost:
+    """The stages of :func:`hierarchical` within each server."""
+    return _within(group.fabric, group.local, size_bytes)
+
+
+def between_servers(group: Group, size_bytes: float) -> ExchangeCost:
+    """Its stage between servers."""
+    return _between(group, 2, size_bytes)
 
 
 def reduce_scatter(group: Group, size_bytes: float) -> ExchangeCost:

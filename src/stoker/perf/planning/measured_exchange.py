@@ -19,10 +19,13 @@ from stoker.records.exchange import (
     LayerMethod,
     MeasuredExchange,
     MeasuredLayer,
+    ProbedLinks,
 )
 from stoker.records.plan import Span
 
 _SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+_PROBE_SPREAD = 1.25
+"""Interval of what a probe of 0.3 s says of sums by sockets, to each side (assumed)."""
 _SPREAD = 1.15
 """Interval of a measured step, to each side (assumed: the spread of steps of one program)."""
 _ROOM = 1.25
@@ -49,14 +52,16 @@ def planned_exchange(
     if link is None:
         return AgreedExchange(methods=[], note="larger sums take no longer here, so there is nothing to save")
     gradients = [_gradient(layer) for layer in layers]
-    group = Group(fabric=link, size=first.ranks, local=1, network=link, backend=cast("Backend", first.backend))
+    group = _group(link, measured, has_ring=has_ring)
     terms = Terms(
         group=group, speed=_speed(measured), allowed=allowed, memory_bytes=min(each.memory_bytes for each in measured)
     )  # fmt: skip
-    # Splits change the program's weights, and are not made by the hook; nor are islands and PowerSGD.
-    left_out = {"column", "row", "table", "power", "islands"}
+    # Splits change the program's weights, and are not made by the hook; nor is PowerSGD.
+    left_out = {"column", "row", "table", "power"}
     if not has_ring or first.device != "cpu":
-        left_out.add("ring")
+        left_out |= {"ring", "islands"}
+    if group.local == 1 or group.nodes == 1:
+        left_out.add("islands")
     shard = Shard(
         forward_s=(0.0,) * len(layers), backward_s=tuple(layer.backward_s for layer in layers),
         weight_bytes=(0.0,) * len(layers), gradient_bytes=tuple(layer.bytes for layer in layers),
@@ -66,7 +71,7 @@ def planned_exchange(
     methods = [_method(layer, chosen[layer.module]) for layer in layers if layer.module in chosen]
     found = [each for each in methods if each.method != "all_reduce"]
     note = "" if found else "no other method makes the step shorter"
-    return AgreedExchange(methods=found, report=_report(measured, plan, link, allowed), note=note)
+    return AgreedExchange(methods=found, report=_report(measured, plan, group, link, allowed), note=note)
 
 
 def _method(layer: MeasuredLayer, method: Method) -> LayerMethod:
@@ -122,6 +127,47 @@ def _link(measured: Sequence[MeasuredExchange]) -> Interconnect | None:
         return None
 
 
+def _group(link: Interconnect, measured: Sequence[MeasuredExchange], *, has_ring: bool) -> Group:
+    """The ranks with their links: as the program's own sums show them, and as a probe does where sockets would go.
+
+    Islands of different sizes count as none: sums go by a ring through all ranks then.
+    """
+    first = measured[0]
+    backend, links = cast("Backend", first.backend), first.links
+    flat = Group(fabric=link, size=first.ranks, local=1, network=link, backend=backend)
+    if links is None or not has_ring or any(each.links is None for each in measured):
+        return flat
+    try:
+        step_s = probed(links.sums, first.ranks).step_s
+    except ValueError:  # on the fastest links large sums take no longer than small ones
+        step_s = min(seconds for _, seconds in links.sums) / (2 * (first.ranks - 1))
+    inner, outer = _rates(links)
+
+    def ring(name: str, rate: float) -> Interconnect:
+        return Interconnect(
+            name=name, bandwidth=rate, step_s=step_s, spread=_PROBE_SPREAD, source="a probe", basis="probe",
+            words="as a probe found them",
+        )  # fmt: skip
+
+    local = len(links.islands[0]) if len({len(island) for island in links.islands}) == 1 else 1
+    between = ring("network", min(outer, default=min(links.rates)))
+    inside = ring("islands", min(inner)) if inner and local > 1 else between
+    if local == 1:
+        inside = between = ring("network", min(links.rates))
+    return Group(fabric=inside, size=first.ranks, local=local, network=between, backend=backend, flat=link)
+
+
+def _rates(links: ProbedLinks) -> tuple[list[float], list[float]]:
+    """Rates of the ring's links inside islands, and between them."""
+    island = {rank: number for number, ranks in enumerate(links.islands) for rank in ranks}
+    inner: list[float] = []
+    outer: list[float] = []
+    for place, rate in enumerate(links.rates):
+        rank, behind = links.order[place], links.order[(place + 1) % len(links.order)]
+        (inner if island[rank] == island[behind] else outer).append(rate)
+    return inner, outer
+
+
 def _speed(measured: Sequence[MeasuredExchange]) -> RankSpeed:
     """The slowest rank's: all wait for it."""
     rates = [
@@ -138,19 +184,26 @@ def _speed(measured: Sequence[MeasuredExchange]) -> RankSpeed:
 
 
 def _report(
-    measured: Sequence[MeasuredExchange], plan: ExchangePlan, link: Interconnect, allowed: frozenset[Leave]
+    measured: Sequence[MeasuredExchange],
+    plan: ExchangePlan,
+    group: Group,
+    link: Interconnect,
+    allowed: frozenset[Leave],
 ) -> ExchangeReport:
     first = measured[0]
     step_s = statistics.median(each.step_s for each in measured)
     alone_s = max(0.0, step_s - plan.before.overlap.exposed_s)
+    notes = ["times are those of the program's own steps, on links as their sums showed them"]
+    if group.local > 1 and group.nodes > 1:
+        notes.append(f"a probe found {group.nodes} islands of {group.local} ranks")
     return ExchangeReport(
-        name=first.name, ranks=first.ranks, hosts=first.ranks, rate_bytes_per_s=link.bandwidth,
+        name=first.name, ranks=first.ranks, hosts=group.nodes, rate_bytes_per_s=link.bandwidth,
         latency_s=link.step_s, device=first.device, backend=first.backend, allowed=sorted(allowed),
         basis=link.basis, tier="measured", share=0.9,
         before=_step(alone_s, plan.before, 0.0, sum(ring_bytes(first.ranks, each.layer.bytes) for each in plan.layers)),
         after=_step(alone_s, plan.after, plan.work_s, sum(layer.bytes for layer in plan.layers)),
         memory_bytes=plan.memory_bytes, digest=digest_of(plan), layers=[layer_record(each) for each in plan.layers],
-        notes=["times are those of the program's own steps, on links as their sums showed them"],
+        notes=notes,
     )  # fmt: skip
 
 
