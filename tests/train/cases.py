@@ -7,10 +7,11 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -23,8 +24,11 @@ from stoker.core.errors import ExchangeError
 from stoker.core.trials.alternating import CutTrial
 from stoker.records.exchange import AgreedExchange, MeasuredExchange
 from stoker.train.exchanging import calling, own_rings
-from stoker.train.exchanging.replica import ReplicaExchange
+from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
 from stoker.train.exchanging.weights import hash_of
+from stoker.train.ring import meeting
+from stoker.train.ring import probe as ring_probe
+from stoker.train.ring.probe import islands_of
 from stoker.train.ring.transport import RingExchange
 
 
@@ -195,6 +199,56 @@ def no_ring(rank: int) -> dict[str, Any]:
         return _by_ring(rank, {"first": "ring", "middle": "late"}, tries=False)
 
 
+def probed(rank: int) -> dict[str, Any]:
+    """Two machines, as ranks say, placed in turns: links are probed machine by machine, and sums go by islands."""
+    seen: list[MeasuredExchange] = []
+
+    def planner(measured: list[MeasuredExchange]) -> AgreedExchange:
+        seen.extend(measured)
+        return calling.GivenPlan({"first": "islands", "middle": "late", "last": "ring"})(measured)
+
+    def by_machine(hosts: Sequence[str], rates: Sequence[float]) -> Any:
+        del rates  # of this machine's loopback, disturbed by all else
+        return islands_of(hosts, ())
+
+    def host() -> str:
+        return f"machine {rank % 2}"
+
+    sums: list[str] = []
+    start = RingExchange.start_by_islands
+
+    def counted(self: RingExchange, flat: torch.Tensor, name: str) -> Any:
+        sums.append(f"{name} {self.order} {self.islands}")
+        return start(self, flat, name)
+
+    with (
+        mock.patch.object(meeting, "host_name", host), mock.patch.object(own_rings, "host_name", host),
+        mock.patch.object(ring_probe, "islands_of", by_machine),
+        mock.patch.object(RingExchange, "start_by_islands", counted),
+    ):  # fmt: skip
+        found = _planned(rank, planner, tries=False)
+    links = [each.links for each in seen]
+    return {**found, "sums": sorted(set(sums)), "sockets": _sockets(), "links": msgspec.to_builtins(links)}
+
+
+def no_probe(rank: int) -> dict[str, Any]:
+    """The probe fails on one rank: the plan is made without it on all, and their ring is connected again."""
+    seen: list[MeasuredExchange] = []
+
+    def planner(measured: list[MeasuredExchange]) -> AgreedExchange:
+        seen.extend(measured)
+        return calling.GivenPlan({"first": "ring"})(measured)
+
+    def failing(exchange: RingExchange) -> Any:
+        if rank == 1:
+            raise MemoryError("planted")
+        return ring_probe.probe(exchange)
+
+    with mock.patch.object(own_rings, "probe", failing):
+        found = _planned(rank, planner, tries=False)
+    return {**found, "sockets": _sockets(), "links": [each.links for each in seen]}
+
+
 def slow_ring(rank: int) -> dict[str, Any]:
     """Own sockets that are slow lose the trial; what else the plan has gets one of its own."""
     CutTrial.TRIALS = 1
@@ -210,9 +264,15 @@ def slow_ring(rank: int) -> dict[str, Any]:
 
 
 def _by_ring(rank: int, plan: dict[str, str], *, tries: bool, steps: int = 16) -> dict[str, Any]:
+    return _planned(rank, calling.GivenPlan(plan), tries=tries, steps=steps, probes=False)
+
+
+def _planned(
+    rank: int, planner: ExchangePlanner, *, tries: bool, steps: int = 16, probes: bool = True
+) -> dict[str, Any]:
     plain, _, _ = train(Case("mlp", "plain"), rank, steps, lambda ddp: None)
     losses, ddp, replica = train(
-        Case("mlp", "plain"), rank, steps, lambda ddp: calling.serve(ddp, calling.GivenPlan(plan), tries=tries)
+        Case("mlp", "plain"), rank, steps, lambda ddp: calling.serve(ddp, planner, tries=tries, probes=probes)
     )
     record = replica.record()
     assert record is not None
@@ -233,9 +293,10 @@ def _sockets() -> int:
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
     each.__name__: each for each in (
         few, equal, wrong_factor, different_bit, own_hook, untouched, trial, ring, no_ring, slow_ring,
+        probed, no_probe,
     )
 }  # fmt: skip
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        print(json.dumps(on_ranks(3, CASES[name], timeout_s=100)), flush=True)
+        print(json.dumps(on_ranks(4 if name == "probed" else 3, CASES[name], timeout_s=100)), flush=True)

@@ -87,3 +87,26 @@ def test_slow_sockets_lose_their_trial_and_the_rest_of_the_plan_is_tried() -> No
     assert ranks[0]["methods"] == {"middle": "late"}
     assert "the rest of the plan is tried without them" in ranks[0]["notes"][0]
     assert all(rank["sockets"] == 0 for rank in ranks)
+
+
+def test_links_are_probed_before_a_plan_and_sums_go_by_islands() -> None:
+    ranks = found("probed")
+    assert len({rank["weights"] for rank in ranks}) == 1
+    assert all(rank["apart"] < 1e-5 and rank["steps"] and not rank["notes"] for rank in ranks), ranks
+    # Rank 0 plans; what each rank says of the links is the same, but for the time that it took.
+    links = [{**each, "took_s": 0} for each in ranks[0]["links"]]
+    assert links == [links[0]] * 4
+    assert (links[0]["order"], links[0]["islands"]) == ([0, 2, 1, 3], [[0, 2], [1, 3]])
+    assert len(links[0]["rates"]) == len(links[0]["latencies_s"]) == 4
+    assert all(rank["sums"] == ["first.bias (0, 2, 1, 3) ((0, 2), (1, 3))"] for rank in ranks), ranks
+    assert all(rank["sockets"] == 0 for rank in ranks)
+
+
+def test_where_one_rank_cannot_probe_all_plan_without_it() -> None:
+    ranks = found("no_probe")
+    assert len({rank["weights"] for rank in ranks}) == 1
+    assert all(rank["apart"] < 1e-5 and rank["methods"] == {"first": "ring"} for rank in ranks), ranks
+    assert ranks[0]["links"] == [None] * 3
+    assert ranks[1]["notes"] == ["Mlp: planned without a probe of the links: planted"], ranks
+    assert "planned without a probe of the links: `rank 1` has " in ranks[0]["notes"][0]
+    assert all(rank["sockets"] == 0 for rank in ranks)

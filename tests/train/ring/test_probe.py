@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.perf.communication.links import probed
 from stoker.train.ring.groups import exchange_of
-from stoker.train.ring.probe import LinkProbe, block_for, islands_of, probe, rate_of, sizes_for
+from stoker.train.ring.probe import LinkProbe, block_for, islands_of, order_of, probe, rate_of, sizes_for
 from tests.train.ring.ranks import ring
 from tests.train.ring.test_groups import ranks as forked
 
@@ -46,6 +46,9 @@ def test_islands():
     fast, slow = 5e7, 1.2e7
     assert islands_of(list("abcdef"), [fast, fast, slow, fast, fast, slow]) == ((0, 1, 2), (3, 4, 5))
     assert islands_of(list("aabb"), [9e9, slow, 3e9, slow]) == ((0, 1), (2, 3))
+    assert len(islands_of(list("abcd"), [9e8, 3e8, 9e8, 3e8])) == 4  # what processors make of equal links
+    assert islands_of(list("abab"), ()) == ((0, 2), (1, 3))
+    assert order_of(list("abab")) == [0, 2, 1, 3]
     assert islands_of(list("ab"), [fast, slow]) == ((0,), (1,))  # two directions of one link
 
 

@@ -60,7 +60,7 @@ class Exchanging:
             return None
         number = len(self._replicas)
         name = type(untyped.module).__name__
-        replica = serve(ddp, planner(self._allowed), name=f"{name} {number}" if number else name)
+        replica = serve(ddp, planner(self._allowed), name=f"{name} {number}" if number else name, probes=True)
         self._replicas.append(replica)
         return replica
 

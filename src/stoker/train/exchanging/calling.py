@@ -51,7 +51,7 @@ def exchange(
         raise TypeError(f"`ddp` must be a DistributedDataParallel, got {type(ddp).__name__}")
     if plan is None:
         planner = cast("ExchangePlanner", getattr(import_module(_PLANNER[0]), _PLANNER[1])())
-        return serve(ddp, planner, ring=ring)
+        return serve(ddp, planner, ring=ring, probes=True)
     if wrong := [method for method in plan.values() if method not in METHODS]:
         raise ValueError(f"`plan` must name methods among {', '.join(METHODS)}, got {wrong[0]!r}")
     return serve(ddp, GivenPlan(plan), tries=False, ring=ring)
@@ -59,11 +59,13 @@ def exchange(
 
 def serve(
     ddp: DistributedDataParallel, planner: ExchangePlanner, *, name: str = "", tries: bool = True,
-    ring: RingReducer | None = None,
+    ring: RingReducer | None = None, probes: bool = False,
 ) -> ReplicaExchange:  # fmt: skip
     """Gives a module the hook; what it returns is the hook's state."""
     name = name or type(ddp.module).__name__
-    replica = ReplicaExchange(ddp, planner, lambda line: say(f"exchange of {line}"), name, tries=tries, ring=ring)
+    replica = ReplicaExchange(
+        ddp, planner, lambda line: say(f"exchange of {line}"), name, tries=tries, ring=ring, probes=probes
+    )  # fmt: skip
     try:
         ddp.register_comm_hook(replica, exchange_hook)
     except BaseException:

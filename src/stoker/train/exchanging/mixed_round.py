@@ -20,7 +20,6 @@ import torch.distributed as dist
 from stoker.train.exchanging.checking import is_product
 from stoker.train.exchanging.factors import FactoredLayer
 from stoker.train.exchanging.layout import BucketLayout
-from stoker.train.exchanging.own_rings import BY_RING
 from stoker.train.exchanging.payload import Doubt, GatheredPayload, GatheredSegment, Header
 from stoker.train.exchanging.rows import add_rows, filled_rows
 from stoker.train.exchanging.standing import LayerStanding
@@ -83,17 +82,19 @@ class MixedRound:
         layers: that capture factors, by the names of their weights.
         standings: of gathered layers, by the names of their weights.
         draw: random numbers of mean square 1, so many on a device.
-        ring: sums ``ring`` and ``islands``; None for the backend.
+        ring: sums ``ring``, and ``islands`` without ``islands``; None for the backend.
+        islands: sums ``islands``.
         weights: hash of the weights, to be compared; 0 for none.
     """
 
     def __init__(
         self, group: Any, layers: Mapping[str, FactoredLayer], standings: Mapping[str, LayerStanding],
-        draw: Callable[[int, torch.device], torch.Tensor], *, ring: RingReducer | None = None, weights: int = 0,
-        scale: float | None = None,
+        draw: Callable[[int, torch.device], torch.Tensor], *, ring: RingReducer | None = None,
+        islands: RingReducer | None = None, weights: int = 0, scale: float | None = None,
     ) -> None:  # fmt: skip
         self._group, self._layers, self._standings, self._draw = group, layers, standings, draw
-        self._ring, self._weights = ring, weights
+        self._rings = {"ring": ring, "islands": islands or ring}
+        self._weights = weights
         self._ranks = dist.get_world_size(group)
         self._scale = 1.0 / self._ranks if scale is None else scale
         self._pending: list[_Pending] = []
@@ -203,8 +204,9 @@ class MixedRound:
         if is_halved:
             flat = flat.to(torch.float16)
         self._summed_bytes += flat.nbytes
-        if way in BY_RING and self._ring is not None:
-            return _Sum(flat, targets, self._ring.start(flat, name).wait)
+        ring = self._rings.get(way)
+        if ring is not None:
+            return _Sum(flat, targets, ring.start(flat, name).wait)
         return _Sum(flat, targets, dist.all_reduce(flat, group=self._group, async_op=True).wait)  # type: ignore[union-attr]
 
     def _headers(self, found: _Pending) -> list[list[Header]]:

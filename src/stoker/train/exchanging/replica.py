@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker.core.host import memory_bytes
 from stoker.core.mishaps import line_of
 from stoker.core.trials.alternating import Arm, CutTrial
-from stoker.records.exchange import AgreedExchange, ExchangeRun, LayerCounts, LayerMethod, MeasuredExchange
+from stoker.records.exchange import AgreedExchange, ExchangeRun, LayerCounts, LayerMethod, MeasuredExchange, ProbedLinks
 from stoker.train.exchanging import measuring, sharing, weights
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, BucketLayout, PlacedWeight, laid_out
@@ -65,11 +65,12 @@ class ReplicaExchange:
         name: of the module, for people.
         tries: whether a plan is tried against plain DDP before it is kept.
         ring: sums by other means than the backend's; without it, own sockets where the plan names them.
+        probes: whether links are probed before the plan.
     """
 
     def __init__(
         self, ddp: DistributedDataParallel, planner: ExchangePlanner, tell: Callable[[str], None], name: str,
-        *, tries: bool = True, ring: RingReducer | None = None,
+        *, tries: bool = True, ring: RingReducer | None = None, probes: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self.group: Any = ddp.process_group
@@ -81,6 +82,7 @@ class ReplicaExchange:
         self.ring = ring
         self._own_ring = OwnRing(self.group)
         self._planner, self._tell, self._tries = planner, tell, tries
+        self._probes = probes and ring is None
         model: nn.Module = ddp.module
         self._model = model
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -231,8 +233,9 @@ class ReplicaExchange:
     def _agree(self, device: torch.device) -> None:
         """All ranks tell rank 0 what they measured, and get the same plan."""
         assert self._backward is not None
+        links = self._probed(device)
         try:
-            measured = self._measured(device)
+            measured = replace(self._measured(device), links=links)
         except Exception as error:  # the others wait for this rank's word
             self._tell(line_of("measuring of the exchange", error, "gradients are exchanged as torch does it"))
             measured = MeasuredExchange(
@@ -255,12 +258,23 @@ class ReplicaExchange:
         self._planned_at = self.rounds
         if self.ring is None and _by_ring(self.agreed):
             self._connect(device)
+        else:
+            self._own_ring.close()
         self._adopt(self.agreed)
+
+    def _probed(self, device: torch.device) -> ProbedLinks | None:
+        """What the links can do, by sockets; the same on all ranks."""
+        if not self._probes or self.ranks == 1 or device.type != "cpu":
+            return None
+        if why := self._own_ring.probe(device):
+            self._say(f"{self.name}: planned without a probe of the links: {why}")
+        return self._own_ring.links
 
     def _connect(self, device: torch.device) -> None:
         """Connects the ring that the plan names; where one rank can't, the backend makes these sums on all."""
         assert self.agreed is not None
-        why = self._own_ring.connect(device)
+        by_islands = any(each.method == "islands" for each in self.agreed.methods)
+        why = self._own_ring.connect(device, by_islands=by_islands)
         self.ring = self._own_ring.exchange
         if why:
             self.agreed = _without_ring(self.agreed, "there is no ring of sockets")
@@ -329,8 +343,9 @@ class ReplicaExchange:
         if (self.rounds - self._planned_at) % _HASHED_EVERY == 0:
             hashed = weights.hash_of(list(self._exchanged.values()))
         return MixedRound(
-            self.group, self._layers, self._standings, self._draw, ring=self.ring, weights=hashed, scale=self._scale
-        )
+            self.group, self._layers, self._standings, self._draw, ring=self.ring,
+            islands=self._own_ring.islands, weights=hashed, scale=self._scale,
+        )  # fmt: skip
 
     def _layout(self, bucket: Any) -> BucketLayout:
         parameters: list[nn.Parameter] = bucket.parameters()

@@ -34,9 +34,14 @@ def exchange_of(group: distributed.ProcessGroup | None = None) -> RingExchange:
         ValueError: there is no process group, or this rank is not in it.
     """
     group = group_of(group)
+    return opened(group) or connect(group)
+
+
+def opened(group: distributed.ProcessGroup) -> RingExchange | None:
+    """The exchange of a process group, if it is connected."""
     with _lock:
         found = _open.get(group)
-    return found if found is not None and not found.is_closed else connect(group)
+    return None if found is None or found.is_closed else found
 
 
 def connect(

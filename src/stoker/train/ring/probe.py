@@ -29,6 +29,8 @@ _STREAM_S, _SUMS_S, _SMALL_S = 0.05, 0.12, 0.04
 _SUMS, _MOST_SMALL = 3, 4
 _FASTER = 2.0
 """Times the slowest link's rate from which a link joins two ranks to one island: shared links halve at least."""
+_WIRE_BYTES_PER_S = 250e6
+"""Rate from which processors limit a link, and not the wire: on one machine's loopback links differed by 3."""
 _LEAST_BLOCK, _MOST_BLOCK = 64 << 10, 1 << 20
 _OVER_STEP = 64
 """Times a ring's step that a block takes on the wire: its own cost then adds 2 %."""
@@ -106,14 +108,19 @@ def rate_of(size: int, whole_s: float, later_s: float) -> float:
     return min(size / max(whole_s, 1e-7), (size - size // 2) / max(later_s, 1e-7))
 
 
+def order_of(hosts: Sequence[str]) -> list[int]:
+    """Ranks machine by machine, in the order in which machines first occur."""
+    return sorted(range(len(hosts)), key=lambda rank: (hosts.index(hosts[rank]), rank))
+
+
 def islands_of(hosts: Sequence[str], rates: Sequence[float]) -> tuple[tuple[int, ...], ...]:
-    """Places of a ring that are close to each other: of one machine, or by a link much faster than the slowest.
+    """Places of a ring that are close to each other: of one machine, or by a link much faster than a slow wire.
 
     Places that are not next to each other are joined by their machine, or through the places between them.
 
     Args:
         hosts: the machine of each place.
-        rates: bytes/s from each place to the next.
+        rates: bytes/s from each place to the next; empty if they are not known.
 
     Returns:
         the islands, each with its places in order; all places once.
@@ -121,9 +128,9 @@ def islands_of(hosts: Sequence[str], rates: Sequence[float]) -> tuple[tuple[int,
     count = len(hosts)
     island = list(range(count))
     joined = [(place, hosts.index(host)) for place, host in enumerate(hosts)]
-    joined += [
-        (place, (place + 1) % count) for place, rate in enumerate(rates) if rate >= _FASTER * min(rates) and count > 2
-    ]
+    slowest = min(rates, default=_WIRE_BYTES_PER_S)
+    if slowest < _WIRE_BYTES_PER_S and count > 2:
+        joined += [(place, (place + 1) % count) for place, rate in enumerate(rates) if rate >= _FASTER * slowest]
     for one, other in joined:
         old, new = island[one], island[other]
         island = [new if each == old else each for each in island]
