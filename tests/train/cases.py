@@ -30,6 +30,7 @@ from stoker.train.ring import meeting
 from stoker.train.ring import probe as ring_probe
 from stoker.train.ring.probe import islands_of
 from stoker.train.ring.transport import RingExchange
+from tests.train.first_copies import copied, uncopied
 
 
 def few(rank: int) -> dict[str, Any]:
@@ -293,7 +294,7 @@ def _sockets() -> int:
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
     each.__name__: each for each in (
         few, equal, wrong_factor, different_bit, own_hook, untouched, trial, ring, no_ring, slow_ring,
-        probed, no_probe,
+        probed, no_probe, copied, uncopied,
     )
 }  # fmt: skip
 

@@ -110,3 +110,19 @@ def test_where_one_rank_cannot_probe_all_plan_without_it() -> None:
     assert ranks[1]["notes"] == ["Mlp: planned without a probe of the links: planted"], ranks
     assert "planned without a probe of the links: `rank 1` has " in ranks[0]["notes"][0]
     assert all(rank["sockets"] == 0 for rank in ranks)
+
+
+def test_ddps_first_copy_goes_by_chain_to_the_last_bit() -> None:
+    expected = {
+        "alike": True, "sockets": [0, True], "parameters": True, "buffers": True, "ignored": True, "refused": True,
+        "chained": [True, True, True], "others": [False], "torch": True, "said": [],
+    }  # fmt: skip
+    assert found("copied") == [expected] * 3
+
+
+def test_where_one_rank_cannot_copy_by_chain_torch_does_on_all() -> None:
+    ranks = found("uncopied")
+    assert all(rank["alike"] and rank["chained"] == [False] and rank["sockets"] == 0 for rank in ranks), ranks
+    (line,) = ranks[0]["said"]
+    assert line.startswith("the first synchronisation goes by torch's own broadcast: rank ")
+    assert ranks[1]["said"] == ranks[2]["said"] == []

@@ -20,6 +20,7 @@ from stoker.records.exchange_file import EXCHANGE_FILE, write_exchanges
 from stoker.train.exchanging.calling import serve
 from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
 from stoker.train.program.replicas import ReplicaWatch
+from stoker.train.ring.synchronise import copied_by_chain
 from stoker.train.settings import ExchangeSettings, leaves_of
 from stoker.ui.exchange.run_text import write_exchange_run
 
@@ -46,12 +47,18 @@ class Exchanging:
         self._folder, self._quiet = folder, quiet
         self._allowed = cast("frozenset[Leave]", leaves_of(settings.comm_allow or ""))
         self._replicas: list[ReplicaExchange] = []
-        self._watch = ReplicaWatch(self._serve)
+        self._watch = ReplicaWatch(self._serve, self._copy)
         self._is_alone = False
 
     def start(self) -> None:
         """Serves the modules that are made from now on."""
         self._watch.install()
+
+    def _copy(self, module: Any, group: Any, buffers: bool) -> bool:
+        if not dist.is_initialized():
+            return False
+        name = type(module).__name__
+        return copied_by_chain(module, group, lambda line: say(f"exchange of {name}: {line}"), buffers=buffers)
 
     def _serve(self, ddp: DistributedDataParallel) -> ReplicaExchange | None:
         untyped = cast("Any", ddp)

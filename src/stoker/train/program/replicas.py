@@ -9,6 +9,7 @@ the place of ours whenever it is registered: torch allows one hook for a module,
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -44,6 +45,13 @@ class HookOwner(Protocol):
 
 Serve = Callable[[DistributedDataParallel], HookOwner | None]
 """Called with each new module; what it returns holds its hook."""
+FirstCopy = Callable[[Any, Any, bool], bool]
+"""Called with a module that is to be wrapped, its process group or None, and whether its buffers are copied as well;
+returns whether all ranks have what the first one has. A collective."""
+_SYNC = "init_sync"
+"""The constructor's argument for DDP's own copy, asked for by name."""
+_COPIED_OTHERWISE = ("device_mesh", "delay_all_reduce_named_params")
+"""Arguments that change which tensors are copied."""
 
 
 class ReplicaWatch:
@@ -51,10 +59,11 @@ class ReplicaWatch:
 
     Args:
         serve: called with each new one that has no hook yet.
+        copy: called before, with modules whose parameters DDP would copy from the first rank; without it DDP does.
     """
 
-    def __init__(self, serve: Serve) -> None:
-        self._serve = serve
+    def __init__(self, serve: Serve, copy: FirstCopy | None = None) -> None:
+        self._serve, self._copy = serve, copy
         self._patches = Patches("the exchange of replicated modules")
         self._owners: weakref.WeakKeyDictionary[DistributedDataParallel, HookOwner] = weakref.WeakKeyDictionary()
         self._hooked: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
@@ -83,8 +92,11 @@ class ReplicaWatch:
         self._owners[ddp] = owner
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+
         @functools.wraps(original)
         def construct(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+            args, kwargs = self._copied(signature, ddp, args, kwargs)
             original(ddp, *args, **kwargs)
             try:
                 self.made += 1
@@ -96,6 +108,32 @@ class ReplicaWatch:
                 say(line_of("exchange", error, "gradients are exchanged as torch does it"))
 
         return construct
+
+    def _copied(
+        self, signature: inspect.Signature, ddp: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a constructor, without DDP's own copy where it is done already."""
+        if self._copy is None or _SYNC not in signature.parameters:
+            return args, kwargs
+        try:
+            bound = signature.bind(ddp, *args, **kwargs)
+        except TypeError:  # torch has its own words
+            return args, kwargs
+        given = bound.arguments
+        if not given.get(_SYNC, True) or any(given.get(name) is not None for name in _COPIED_OTHERWISE):
+            return args, kwargs
+        # As torch reads them: a newer argument for later copies leaves the first one as it is.
+        wanted = given.get("broadcast_buffers")
+        buffers = given.get("forward_sync_buffers") is not None or wanted is None or bool(wanted)
+        try:
+            if not self._copy(given["module"], given.get("process_group"), buffers):
+                return args, kwargs
+        except Exception as error:
+            reraise_from_handler(error)
+            say(line_of("exchange", error, "parameters are copied as torch does it"))
+            return args, kwargs
+        given[_SYNC] = False
+        return bound.args[1:], bound.kwargs
 
     def _registering(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
