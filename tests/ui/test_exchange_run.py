@@ -23,6 +23,8 @@ from stoker.ui.report_text import Style
 from tests.perf.planning.test_measured_exchange import HEAD, TRUNK, measured
 from tests.ui.timeline import make_header
 
+GIVEN = AgreedExchange(methods=[LayerMethod(module="a", weight="a.weight", method="rows", rows=3)])
+
 
 def run(**given: object) -> ExchangeRun:
     facts = {
@@ -45,8 +47,8 @@ def test_the_text_has_the_verdict_both_steps_and_what_fell_back() -> None:
         "Exchange of Net · 2 ranks · gloo on cpu · plan ",
         "Kept after the trial: 2 layers by late-multiply, own ring, 8.3 MB a step of a rank instead of 24.8 MB",
         "a step takes 600 ms, 1.00 s without the plan",
-        "as torch does it",
-        "with the plan",
+        "as torch does it, predicted",
+        "with the plan, measured      600 ms",
         "4 x its gradient holds more than the product",
         "saves 40 % of a step",
     ):
@@ -62,8 +64,7 @@ def test_the_text_has_the_verdict_both_steps_and_what_fell_back() -> None:
         ({"agreed": AgreedExchange(methods=[], note="nothing to save")}, "torch's own: nothing to save"),
         (
             {
-                "agreed": AgreedExchange(methods=[LayerMethod(module="a", weight="a.weight", method="rows", rows=3)]),
-                "gain": None, "counts": [],
+                "agreed": GIVEN, "gain": None, "counts": [],
             },
             "1 layer by rows, 8.3 MB a step of a rank instead of 24.8 MB; followed without a trial",
         ),
@@ -78,7 +79,13 @@ def test_the_page_has_a_section_that_is_well_formed() -> None:
     section = draw_exchanges([run(name="<Net>"), run(counts=[], planned_step_s=0.0)])
     ElementTree.fromstring(section.replace("class=n", 'class="n"'))
     assert "&lt;Net&gt;" in section
-    assert section.count('class="bars"') == 1
+    assert section.count('class="bars"') == 2
+    assert section.count('class="tiles"') == 1, "without a step by the plan there is nothing to compare"
+    assert "Not taken: all-reduce (" in section
+    assert "All layers: 16 bits: not allowed (--comm-allow compress)." in section
+    assert "4 x its gradient holds more than the product" in section
+    assert draw_exchanges([run(agreed=GIVEN, gain=None, counts=[])]).count("Methods that the program gave") == 1
+    assert "Methods" not in draw_exchanges([run(agreed=AgreedExchange(methods=[], note="nothing to save"))])
     assert draw_exchanges([]) == ""
 
 

@@ -107,6 +107,11 @@ td.t { white-space: nowrap; color: var(--soft); }
 .tier.elastic { color: var(--good); border-color: currentColor; }
 .tier.stock, .tier.process { color: var(--s0); border-color: currentColor; }
 .cuts .card + .card { margin-top: 14px; }
+.exchange > .card { margin-top: 14px; overflow-x: auto; } .exchange > .verdict { display: block; }
+.exchange h3 { margin-bottom: 8px; } .exchange .bars { margin: 6px 0 12px; }
+.exchange table { font-size: 14px; } .exchange td { padding-top: 6px; padding-bottom: 6px; }
+.layers td.bytes { width: 26%; vertical-align: middle; } .layers .bar { height: 12px; border-radius: 3px; }
+.layers td.why { padding-top: 0; font-size: 12.5px; } .layers .rest { background: var(--rule); }
 .picture { overflow-x: auto; margin-top: 10px; } .picture svg { margin: 0 auto; flex: none; }
 details { margin-top: 4px; } summary { cursor: pointer; color: var(--soft); font-size: 13.5px; }
 ul { margin: 4px 0 0; padding-left: 18px; }

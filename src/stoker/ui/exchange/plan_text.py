@@ -25,6 +25,8 @@ METHOD_WORDS = {
     "half": "16 bits",
     "power": "PowerSGD",
 }
+STEP_HEAD = ("", "step", "from … to", "exposed", "hidden", "added work", "bytes")
+"""Head of :func:`step_row`."""
 
 
 def render_exchange(report: ExchangeReport, style: Style | None = None) -> str:
@@ -105,47 +107,55 @@ def layer_lines(report: ExchangeReport, shown: Sequence[ExchangedLayer], style: 
 
 
 def _steps(report: ExchangeReport, style: Style) -> list[str]:
-    head = ["", "step", "from … to", "exposed", "hidden", "added work", "bytes"]
-    lines = render_table(
-        head, [_step(f"{report.backend} alone", report.before), _step("as planned", report.after)], style,
-        right=(1, 3, 4, 5, 6),
-    )  # fmt: skip
+    rows = [step_row(f"{report.backend} alone", report.before), step_row("as planned", report.after)]
+    lines = render_table(list(STEP_HEAD), rows, style, right=(1, 3, 4, 5, 6))
     if report.memory_bytes:
         lines.append(style.clean(f"What other ranks send takes {write_size(report.memory_bytes)} of a rank's memory."))
     return titled(f"The step ({100 * report.share:.0f} % intervals of the computation)", lines, style)
 
 
-def _step(name: str, step: ExchangedStep) -> list[str]:
+def step_row(name: str, step: ExchangedStep) -> list[str]:
+    """Cells of a predicted step below :data:`STEP_HEAD`."""
     times = (step.exposed_s, step.hidden_s, step.work_s)
     likely = format_seconds(step.step_s.likely)
     return [name, likely, write_ends(step.step_s), *map(format_seconds, times), write_size(step.bytes)]
 
 
-def rejected_lines(shown: Sequence[ExchangedLayer], style: Style) -> list[str]:
-    """Why the other methods are not taken; what holds for all layers is said once, without figures."""
+Refused = tuple[str, str]
+"""A method that a layer does not get, and why."""
+
+
+def common_refusals(shown: Sequence[ExchangedLayer]) -> list[Refused]:
+    """What holds for all layers, in the order of methods; nothing for a single layer."""
     every = [{(each.method, each.reason) for each in layer.rejected} for layer in shown]
-    common = set[tuple[str, str]].intersection(*every) if len(every) > 1 else set[tuple[str, str]]()
-    lines: list[str] = []
-    if common:
-        lines.append(style.paint("all layers", 1))
-        told = sorted(common, key=lambda each: list(METHOD_WORDS).index(each[0]))
-        for method, reason in told:
-            lines += wrap(f"  {METHOD_WORDS[method]}: {reason}", style, indent="    ")
-    for layer in shown:
-        reasons = list(_reasons(layer, common))
-        if reasons:
-            lines += wrap(layer.module or "(outside of modules)", style, 1)
-            lines += [line for reason in reasons for line in wrap(f"  {reason}", style, indent="    ")]
-    return titled("Not taken, and why", lines, style)
+    common = set[Refused].intersection(*every) if len(every) > 1 else set[Refused]()
+    return sorted(common, key=lambda each: list(METHOD_WORDS).index(each[0]))
 
 
-def _reasons(layer: ExchangedLayer, common: Collection[tuple[str, str]]) -> Iterator[str]:
+def own_refusals(layer: ExchangedLayer, common: Collection[Refused]) -> Iterator[str]:
+    """Each method that a layer alone does not get, with its figures and the reason."""
     if layer.why_not:
         yield f"late-multiply, rows: {layer.why_not}"
     for each in layer.rejected:
         if (each.method, each.reason) not in common:
             found = f"{write_size(each.bytes)}, {format_seconds(each.seconds.likely)}"
             yield f"{METHOD_WORDS[each.method]} ({found}): {each.reason}"
+
+
+def rejected_lines(shown: Sequence[ExchangedLayer], style: Style) -> list[str]:
+    """Why the other methods are not taken; what holds for all layers is said once, without figures."""
+    common = common_refusals(shown)
+    lines: list[str] = []
+    if common:
+        lines.append(style.paint("all layers", 1))
+        for method, reason in common:
+            lines += wrap(f"  {METHOD_WORDS[method]}: {reason}", style, indent="    ")
+    for layer in shown:
+        reasons = list(own_refusals(layer, common))
+        if reasons:
+            lines += wrap(layer.module or "(outside of modules)", style, 1)
+            lines += [line for reason in reasons for line in wrap(f"  {reason}", style, indent="    ")]
+    return titled("Not taken, and why", lines, style)
 
 
 def _notes(report: ExchangeReport, style: Style) -> list[str]:

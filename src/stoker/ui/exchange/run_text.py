@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.core.units import format_count, format_seconds
-from stoker.records.exchange import ExchangedStep, ExchangeRun
+from stoker.records.exchange import ExchangeRun
 from stoker.ui.blocks import join, titled, wrap
-from stoker.ui.exchange.plan_text import METHOD_WORDS, layer_lines, rejected_lines, shown_layers, write_ends, write_size
+from stoker.ui.exchange.plan_text import (
+    METHOD_WORDS,
+    STEP_HEAD,
+    layer_lines,
+    rejected_lines,
+    shown_layers,
+    step_row,
+    write_size,
+)
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
 
-STEP_HEAD = ("", "planned", "from … to", "measured", "bytes planned", "sent")
-"""Head of :func:`step_rows`."""
 FALLBACK_HEAD = ("steps", "by all-reduce", "method", "weight", "why")
 """Head of :func:`fallback_rows`."""
 
@@ -24,7 +30,7 @@ def render_exchange_run(run: ExchangeRun, style: Style | None = None) -> str:
     heading = f"Exchange of {run.name} · {format_count(run.ranks, 'rank')}"
     if report is not None:
         heading += f" · {report.backend} on {report.device} · plan {report.digest}"
-    steps = render_table(list(STEP_HEAD), step_rows(run), style, right=(1, 3, 4, 5))
+    steps = render_table(list(STEP_HEAD), step_rows(run), style, right=(1, 3, 4, 5, 6))
     went = render_table(list(FALLBACK_HEAD), fallback_rows(run), style, right=(0, 1)) if run.counts else []
     shown = shown_layers(report.layers) if report is not None else []
     blocks = (
@@ -57,12 +63,14 @@ def write_exchange_run(run: ExchangeRun) -> str:
 
 
 def step_rows(run: ExchangeRun) -> list[list[str]]:
-    """The step without and with the plan, as planned and as measured."""
+    """The step without and with the plan, as predicted and as measured, below :data:`STEP_HEAD`."""
     report = run.agreed.report
-    before, after = (report.before, report.after) if report is not None else (None, None)
-    rows = [_step("as torch does it", before, run.plain_step_s, run.plain_bytes)]
-    if run.agreed.methods:
-        rows.append(_step("with the plan", after, run.planned_step_s, run.planned_bytes))
+    rows = [step_row("as torch does it, predicted", report.before)] if report is not None else []
+    rows.append(_measured("as torch does it, measured", run.plain_step_s, run.plain_bytes))
+    if run.agreed.methods and report is not None:
+        rows.append(step_row("with the plan, predicted", report.after))
+    if run.agreed.methods and run.planned_step_s:
+        rows.append(_measured("with the plan, measured", run.planned_step_s, run.planned_bytes))
     return rows
 
 
@@ -89,14 +97,8 @@ def write_notes(run: ExchangeRun) -> list[str]:
     return notes
 
 
-def _step(name: str, planned: ExchangedStep | None, measured_s: float, sent: float) -> list[str]:
-    measured = format_seconds(measured_s) if measured_s else ""
-    if planned is None:
-        return [name, "", "", measured, "", write_size(sent)]
-    return [
-        name, format_seconds(planned.step_s.likely), write_ends(planned.step_s), measured, write_size(planned.bytes),
-        write_size(sent),
-    ]  # fmt: skip
+def _measured(name: str, seconds: float, sent: float) -> list[str]:
+    return [name, format_seconds(seconds) if seconds else "", "", "", "", "", write_size(sent)]
 
 
 def _given(run: ExchangeRun, style: Style) -> list[str]:
