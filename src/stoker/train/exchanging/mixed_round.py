@@ -103,7 +103,7 @@ class MixedRound:
 
     def add(self, buffer: torch.Tensor, layout: BucketLayout) -> torch.futures.Future[torch.Tensor]:
         """Starts what a bucket sends; its future is done by :meth:`finish`."""
-        found = _Pending(buffer, layout, _future(buffer))
+        found = _Pending(buffer, layout, future_of(buffer))
         self._pending.append(found)
         if layout.segments:
             self._start_gather(found)
@@ -245,7 +245,8 @@ def _settle(each: _Sum) -> None:
         at += target.shape[0]
 
 
-def _future(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+def future_of(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    """A future of DDP's for a bucket, to be completed on the device of its buffer."""
     if buffer.is_cuda:
         return torch.futures.Future(devices=[buffer.device])
     return torch.futures.Future()

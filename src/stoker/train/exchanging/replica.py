@@ -29,7 +29,7 @@ from stoker.records.exchange import AgreedExchange, ExchangeRun, LayerCounts, La
 from stoker.train.exchanging import measuring, sharing, weights
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, BucketLayout, PlacedWeight, laid_out
-from stoker.train.exchanging.mixed_round import MixedRound, RingReducer
+from stoker.train.exchanging.mixed_round import MixedRound, RingReducer, future_of
 from stoker.train.exchanging.own_rings import BY_RING, OwnRing
 from stoker.train.exchanging.payload import GatheredSegment
 from stoker.train.exchanging.standing import LayerStanding
@@ -43,6 +43,8 @@ _MEMORY_SHARE = 0.25
 """Share of the free memory that gathered factors may take."""
 _MOST_GROWTH = 4
 """Times the rows that were measured, to which a layer's room may grow."""
+_RELEASE_S = 0.02
+"""In which the backend's threads release what timed sums: four switches of the interpreter, which may end next."""
 
 ProgramHook = Callable[[Any, Any], Any]
 
@@ -95,6 +97,7 @@ class ReplicaExchange:
         self._backward: measuring.BackwardClock | None = None
         self._sums = measuring.SumClock()
         self._waits: list[Callable[[], object]] = []
+        self._plain_sums: list[tuple[Any, torch.futures.Future[torch.Tensor]]] = []
         self._measuring = True
         self._methods: dict[str, LayerMethod] = {}
         self._standings: dict[str, LayerStanding] = {}
@@ -148,6 +151,7 @@ class ReplicaExchange:
             assert self._round is not None
             done = self._round.add(buffer, layout)
         if is_last:
+            self._settle_plain()
             self._end_round(buffer.device)
         return done
 
@@ -158,17 +162,28 @@ class ReplicaExchange:
         else:
             buffer.mul_(self._scale)
             self._round_bytes += _ring_share(self.ranks) * buffer.nbytes
-        ended = self._sums.started(buffer.nbytes) if self._measuring and not buffer.is_sparse else None
         work: Any = dist.all_reduce(buffer, group=self.group, async_op=True)
-        if self._measuring:
+        if self._measuring and not buffer.is_sparse:
             self._waits.append(work.wait)
+            ended = self._sums.started(buffer.nbytes)
 
-        def first(future: Any) -> torch.Tensor:
-            if ended is not None:
+            def first(future: Any) -> torch.Tensor:
                 ended()
-            return future.value()[0]
+                return future.value()[0]
 
-        return work.get_future().then(first)
+            return work.get_future().then(first)
+        # Otherwise no thread of the backend calls python: one that still waits for the interpreter when that ends is
+        # aborted, and the program with it.
+        done = future_of(buffer)
+        self._plain_sums.append((work, done))
+        return done
+
+    def _settle_plain(self) -> None:
+        """Completes what the backend sums alone: DDP would wait for it next."""
+        sums, self._plain_sums = self._plain_sums, []
+        for work, done in sums:
+            work.wait()
+            done.set_result(work.get_future().value()[0])
 
     def _count_active(self, device: torch.device) -> None:
         """Ranks that have not joined: what `join(divide_by_initial_world_size=False)` divides by."""
@@ -457,11 +472,16 @@ class ReplicaExchange:
 
     def give_way(self, hook: ProgramHook, state: Any) -> None:
         """The program registers its hook, which is called instead from now on."""
+        self._say(
+            f"{self.name}: the program registers its own hook for gradients, which stays: nothing else is planned"
+        )
         self.program_hook = hook, state
         self.close()
 
     def close(self) -> None:
         """Takes back all changes of the module; gradients go by all-reduce."""
+        if self._measuring and self.rounds:
+            time.sleep(_RELEASE_S)
         self._measuring = self._is_on = False
         self._trial = None
         if self._backward is not None:
