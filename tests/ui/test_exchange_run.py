@@ -76,7 +76,7 @@ def test_each_outcome_has_its_words(given: dict[str, object], said: str) -> None
 
 
 def test_the_page_has_a_section_that_is_well_formed() -> None:
-    section = draw_exchanges([run(name="<Net>"), run(counts=[], planned_step_s=0.0)])
+    section = draw_exchanges(ExchangeRuns(replicas=[run(name="<Net>"), run(counts=[], planned_step_s=0.0)]))
     ElementTree.fromstring(section.replace("class=n", 'class="n"'))
     assert "&lt;Net&gt;" in section
     assert section.count('class="bars"') == 2
@@ -84,9 +84,13 @@ def test_the_page_has_a_section_that_is_well_formed() -> None:
     assert "Not taken: all-reduce (" in section
     assert "All layers: 16 bits: not allowed (--comm-allow compress)." in section
     assert "4 x its gradient holds more than the product" in section
-    assert draw_exchanges([run(agreed=GIVEN, gain=None, counts=[])]).count("Methods that the program gave") == 1
-    assert "Methods" not in draw_exchanges([run(agreed=AgreedExchange(methods=[], note="nothing to save"))])
-    assert draw_exchanges([]) == ""
+    assert "Methods that the program gave" in draw_exchanges(
+        ExchangeRuns(replicas=[run(agreed=GIVEN, gain=None, counts=[])])
+    )
+    nothing = run(agreed=AgreedExchange(methods=[], note="nothing to save"))
+    assert "Methods" not in draw_exchanges(ExchangeRuns(replicas=[nothing], notes=["<none> was made"]))
+    assert "&lt;none&gt; was made." in draw_exchanges(ExchangeRuns(notes=["<none> was made"]))
+    assert draw_exchanges(ExchangeRuns()) == ""
 
 
 @pytest.fixture
@@ -123,6 +127,13 @@ def test_report_and_explain_have_it_too(folder: Path, capsys: pytest.CaptureFixt
     assert "exchange of first: Kept after the trial" in capsys.readouterr().out
     assert report([str(folder / "other"), "--html", "-"]) == 0
     assert "Exchange of gradients" not in capsys.readouterr().out
+
+
+def test_a_run_without_replicas_says_why_everywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_exchanges(folder / "first", ExchangeRuns(notes=["this program made none"]))
+    for show in (exchange, report, explain):
+        assert show([str(folder / "first")]) == 0
+        assert "this program made none" in capsys.readouterr().out
 
 
 def test_what_is_no_run_or_cannot_be_read_has_its_line(folder: Path) -> None:

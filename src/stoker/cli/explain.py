@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,14 +19,14 @@ from stoker.cli.run import OPTIONS as RUN_OPTIONS
 from stoker.core.errors import ConfigError, RunFolderError, StokerError
 from stoker.core.saying import say
 from stoker.records.events import LoaderOpened
-from stoker.records.exchange import ExchangeRun
+from stoker.records.exchange import ExchangeRuns
 from stoker.records.exchange_file import read_exchanges
 from stoker.records.explanation import Explanation
 from stoker.records.runlog import RUNS_FOLDER, Run, find_run, read_run
 from stoker.run.launch import command_of
 from stoker.run.settings import resolve
 from stoker.ui.cuts import latest_cuts, summarise_cut, write_cut
-from stoker.ui.exchange.run_text import write_exchange_run
+from stoker.ui.exchange.run_text import write_exchange_lines
 from stoker.ui.explanation import render_explanation
 from stoker.ui.terminal import style_for
 
@@ -104,11 +103,11 @@ def _explain_run(words: list[str], rank: str | None, *, as_json: bool) -> int:
             f"`{RUNS_FOLDER}`"
         ) from error
     run = read_run(folder, int(rank) if rank is not None else None)
-    _show(explanation_of(run, read_exchanges(folder).replicas), as_json=as_json)
+    _show(explanation_of(run, read_exchanges(folder)), as_json=as_json)
     return 0
 
 
-def explanation_of(run: Run, exchanges: Sequence[ExchangeRun] = ()) -> Explanation:
+def explanation_of(run: Run, exchanges: ExchangeRuns | None = None) -> Explanation:
     """The last word of a run's records on each loader, and its exchanges: the probe may have changed the first one."""
     last = {event.loader: event for event in run.events if isinstance(event, LoaderOpened)}
     cuts = {number: summarise_cut(latest_cuts(run.events, number)) for number in sorted(last)}
@@ -116,7 +115,7 @@ def explanation_of(run: Run, exchanges: Sequence[ExchangeRun] = ()) -> Explanati
         program=run.header.argv,
         loaders=[last[number] for number in sorted(last)],
         cuts={number: write_cut(cut) for number, cut in cuts.items() if cut is not None},
-        exchanges=[f"exchange of {each.name}: {write_exchange_run(each)}" for each in exchanges],
+        exchanges=write_exchange_lines(exchanges) if exchanges is not None else [],
         rank=run.header.rank,
         world_size=run.header.world_size,
     )

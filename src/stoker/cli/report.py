@@ -11,7 +11,7 @@ from stoker.cli.output import print_json, write_text
 from stoker.records.exchange_file import read_exchanges
 from stoker.records.runlog import RUNS_FOLDER, find_run, read_ranks, read_run
 from stoker.ui.exchange.averaging_text import averages_of, render_averaging
-from stoker.ui.exchange.run_text import render_exchange_run
+from stoker.ui.exchange.run_text import render_exchange_runs
 from stoker.ui.report_html import render_html
 from stoker.ui.report_text import render_text
 from stoker.ui.summary import summarise
@@ -39,14 +39,14 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         print_json(summary)
     elif arguments.html:
-        write_text(render_html(run, summary, read_exchanges(folder).replicas), arguments.html, "--html")
+        write_text(render_html(run, summary, read_exchanges(folder)), arguments.html, "--html")
     else:
         style = style_for(sys.stdout, os.environ)
         sys.stdout.write(render_text(summary, style))
         for averages in averages_of(run.events):
             sys.stdout.write("\n" + render_averaging(averages, style))
-        for exchange in read_exchanges(folder).replicas:
-            sys.stdout.write("\n" + render_exchange_run(exchange, style))
+        exchanges = render_exchange_runs(read_exchanges(folder), style)
+        sys.stdout.write(f"\n{exchanges}" if exchanges else "")
     return 0
 
 

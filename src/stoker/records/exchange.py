@@ -221,3 +221,5 @@ class ExchangeRuns(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = 1
     replicas: list[ExchangeRun] = []
+    notes: list[str] = []
+    """Why modules of the program are not among them, as sentences without their full stops."""

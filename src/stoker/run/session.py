@@ -49,7 +49,7 @@ class Session:
         self._live = LiveLine.on(sys.stderr, os.environ, quiet=active.settings.report.quiet, rank=find_place().rank)
         self._log = RunLog(active.run_dir, self._header)
         self._memory = EventBuffer()
-        self._served = self._averaged = False
+        self._served = self._recorded = False
         self._exchanging: Exchanging | Averaging | None = None
         self._owner = Owner()
         self.serving = Serving(
@@ -90,7 +90,7 @@ class Session:
         if settings.comm == "auto":
             from stoker.run.exchanging.serving import Exchanging
 
-            return Exchanging(settings, folder, quiet=quiet)
+            return Exchanging(settings, self.serving, folder, self._active.run_id)
         return None
 
     @property
@@ -101,7 +101,7 @@ class Session:
         if not self._served and self._rank:
             self._live.close()  # rank 0 speaks for all
         self._served = self._served or isinstance(event, events.LoaderOpened)
-        self._averaged = self._averaged or isinstance(event, events.ModelAveraged)
+        self._recorded = self._recorded or isinstance(event, (events.ModelAveraged, events.Notice))
 
     def _header(self) -> events.RunHeader:
         active = self._active
@@ -139,7 +139,7 @@ class Session:
         outcome = error.__name__ if error is not None else "finished"
         if self._served:
             self._report_cache()
-        if self._served or self._averaged:
+        if self._served or self._recorded:
             self.serving.emit(events.RunEnded(t_s=self.serving.now_s(), outcome=outcome))
         self._live.close()
         self._log.close()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from html import escape
 
 from stoker.core.units import format_bytes, format_count, format_seconds
-from stoker.records.exchange import ExchangeRun
+from stoker.records.exchange import ExchangeRuns
 from stoker.records.parts import REPORTED
 from stoker.records.runlog import Run
 from stoker.ui.advice import Advice
@@ -45,14 +45,14 @@ _LABELLED_FRAC = 0.15
 """A part of a bar narrower than this has no room for its figure."""
 
 
-def render_html(run: Run, summary: Summary, exchanges: Sequence[ExchangeRun] = ()) -> str:
+def render_html(run: Run, summary: Summary, exchanges: ExchangeRuns | None = None) -> str:
     """The page, for one rank's records, their summary, and the exchanges of the run."""
     program = shlex.join(summary.argv) or summary.run_id
     body = "\n".join(part for part in _parts(run, summary, program, exchanges) if part)
     return render_page(f"{program} · stoker report", body)
 
 
-def _parts(run: Run, summary: Summary, program: str, exchanges: Sequence[ExchangeRun]) -> Iterable[str]:
+def _parts(run: Run, summary: Summary, program: str, exchanges: ExchangeRuns | None) -> Iterable[str]:
     main = summary.main_loader()
     yield _header(summary, program)
     yield _verdict(summary)
@@ -65,7 +65,8 @@ def _parts(run: Run, summary: Summary, program: str, exchanges: Sequence[Exchang
         yield _plots(run, summary, main)
     yield _cuts(run, summary)
     yield _averaging(run)
-    yield draw_exchanges(exchanges)
+    if exchanges is not None:
+        yield draw_exchanges(exchanges)
     yield _ranks(summary)
     yield _loaders(summary)
     yield _incidents(summary)

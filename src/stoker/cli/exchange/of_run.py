@@ -9,7 +9,7 @@ from pathlib import Path
 from stoker.cli.output import print_json
 from stoker.core.errors import RunFolderError
 from stoker.records.exchange_file import EXCHANGE_FILE, find_exchanges, read_exchanges
-from stoker.ui.exchange.run_text import render_exchange_run
+from stoker.ui.exchange.run_text import render_exchange_runs
 from stoker.ui.terminal import style_for
 
 
@@ -35,7 +35,7 @@ def show_run(name: str, *, as_json: bool) -> int:
     """
     folder = find_exchanges(name or None)
     found = read_exchanges(folder)
-    if not found.replicas:
+    if not found.replicas and not found.notes:
         raise RunFolderError(
             f"`{folder}` must have the exchange of a module, got none; make one with `stoker run --comm auto train.py`",
             folder=str(folder),
@@ -44,5 +44,5 @@ def show_run(name: str, *, as_json: bool) -> int:
         print_json(found)
         return 0
     style = style_for(sys.stdout, os.environ)
-    sys.stdout.write("\n".join(render_exchange_run(run, style) for run in found.replicas))
+    sys.stdout.write(render_exchange_runs(found, style))
     return 0

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import cast
 
@@ -59,13 +59,12 @@ def exchange(
 
 def serve(
     ddp: DistributedDataParallel, planner: ExchangePlanner, *, name: str = "", tries: bool = True,
-    ring: RingReducer | None = None, probes: bool = False,
+    ring: RingReducer | None = None, tell: Callable[[str], None] = lambda line: say(f"exchange of {line}"),
+    probes: bool = False,
 ) -> ReplicaExchange:  # fmt: skip
     """Gives a module the hook; what it returns is the hook's state."""
     name = name or type(ddp.module).__name__
-    replica = ReplicaExchange(
-        ddp, planner, lambda line: say(f"exchange of {line}"), name, tries=tries, ring=ring, probes=probes
-    )  # fmt: skip
+    replica = ReplicaExchange(ddp, planner, tell, name, tries=tries, ring=ring, probes=probes)
     try:
         ddp.register_comm_hook(replica, exchange_hook)
     except BaseException:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from html import escape
 
 from stoker.core.units import format_count, format_seconds
-from stoker.records.exchange import ExchangedLayer, ExchangedStep, ExchangeReport, ExchangeRun
+from stoker.records.exchange import ExchangedLayer, ExchangedStep, ExchangeReport, ExchangeRun, ExchangeRuns
 from stoker.ui.exchange.plan_text import (
     METHOD_WORDS,
     STEP_HEAD,
@@ -32,9 +32,12 @@ _SENT, _SPARED = "s0", "rest"
 _LEGEND = ((_COMPUTED, "computation"), (_WORK, "added work"), (_EXPOSED, "exposed exchange"), (_MEASURED, "measured"))
 
 
-def draw_exchanges(runs: Sequence[ExchangeRun]) -> str:
-    """A section with a part for each replicated module; nothing where there are none."""
-    return draw_section("Exchange of gradients", "".join(map(_drawn, runs)), kind="exchange") if runs else ""
+def draw_exchanges(runs: ExchangeRuns) -> str:
+    """A section with a part for each replicated module, and why others have none; nothing where there are neither."""
+    parts = list(map(_drawn, runs.replicas))
+    if runs.notes:
+        parts.append(f'<div class="card">{draw_list(f"{note}." for note in runs.notes)}</div>')
+    return draw_section("Exchange of gradients", "".join(parts), kind="exchange") if parts else ""
 
 
 def _drawn(run: ExchangeRun) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.core.units import format_count, format_seconds
-from stoker.records.exchange import ExchangeRun
+from stoker.records.exchange import ExchangeRun, ExchangeRuns
 from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.exchange.plan_text import (
     METHOD_WORDS,
@@ -21,6 +21,18 @@ from stoker.ui.tables import render_table
 
 FALLBACK_HEAD = ("steps", "by all-reduce", "method", "weight", "why")
 """Head of :func:`fallback_rows`."""
+
+
+def render_exchange_runs(runs: ExchangeRuns, style: Style | None = None) -> str:
+    """All exchanges of a run, with a blank line between them; empty where there are none."""
+    style = style or Style()
+    notes = "".join(f"{line}\n" for note in runs.notes for line in wrap(f"{note}.", style))
+    return "\n".join([*(render_exchange_run(run, style) for run in runs.replicas), *([notes] if notes else [])])
+
+
+def write_exchange_lines(runs: ExchangeRuns) -> list[str]:
+    """A line for each module, and for what was not exchanged."""
+    return [*(f"exchange of {each.name}: {write_exchange_run(each)}" for each in runs.replicas), *runs.notes]
 
 
 def render_exchange_run(run: ExchangeRun, style: Style | None = None) -> str:

@@ -1,0 +1,79 @@
+"""`stoker run --comm auto`: what an unmodified program gets and what it is said of it, on two real ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.report import main as report
+from stoker.records.exchange_file import read_exchanges
+from stoker.records.runlog import read_ranks
+from tests.warm import programs
+
+pytestmark = pytest.mark.integration
+PROGRAM = str(Path(__file__).parent / "programs" / "exchanged.py")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def started(
+    folder: Path, *words: str, launcher: tuple[str, ...] = (), served: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """The program's end, under `stoker run --comm auto` or under plain python."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")}
+    before = ("-m", "stoker", "run", "--comm", "auto", "--run-dir", str(folder / "run")) if served else ()
+    done = programs.run(
+        [sys.executable, *before, *launcher, PROGRAM, *words], env={**environ, "OMP_NUM_THREADS": "1"}, cwd=folder,
+        capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Stoker's lines."""
+    return [line for line in done.stderr.splitlines() if line.startswith("stoker: ")]
+
+
+def reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The report, as one line."""
+    (run,) = read_ranks(folder / "run")
+    assert run.header.rank == 0
+    assert report([str(folder / "run")]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_program_without_replicas_has_a_line_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = said(started(tmp_path, "alone", "3"))
+    assert "`--comm auto` needs a `DistributedDataParallel`, and this program made none: nothing was exchanged" in line
+    assert "this program made none: nothing was exchanged" in reported(tmp_path, capsys)
+
+
+@pytest.mark.slow("two ranks start python and torch")
+def test_ranks_of_a_program_have_one_voice_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = started(tmp_path, "spawned", "8")
+    assert len(set(done.stdout.split())) == 2, "the same weights on both ranks"
+    (line,) = said(done)
+    assert "exchange of Sequential: " in line
+    assert "Exchange of Sequential" in reported(tmp_path, capsys)
+    (run,) = read_exchanges(tmp_path / "run").replicas
+    assert (run.ranks, run.step, run.steps) == (2, 6, 8)
+
+
+@pytest.mark.slow("two ranks start python and torch, twice")
+def test_a_programs_own_hook_stays_with_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = started(tmp_path, "hooked", "8", launcher=TORCHRUN, served=False)
+    done = started(tmp_path, "hooked", "8", launcher=TORCHRUN)
+    assert done.stdout == plain.stdout
+    (line,) = said(done)
+    assert "Sequential: the program registers its own hook for gradients, which stays" in line
+    assert "Sequential keeps the program's own hook for gradients" in reported(tmp_path, capsys)
+
+
+@pytest.mark.slow("two ranks start python and torch")
+def test_modules_of_fsdp2_are_left_as_they_are_and_named(tmp_path: Path) -> None:
+    (line,) = said(started(tmp_path, "sharded", "3"))
+    assert "`--comm auto` leaves `Sequential` to FSDP2" in line
