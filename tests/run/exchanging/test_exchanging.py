@@ -16,17 +16,19 @@ from tests.warm import programs
 
 pytestmark = pytest.mark.integration
 PROGRAM = str(Path(__file__).parent / "programs" / "exchanged.py")
+FRAMEWORKS = str(Path(__file__).parent / "programs" / "framework_ranks.py")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 def started(
-    folder: Path, *words: str, launcher: tuple[str, ...] = (), served: bool = True
+    folder: Path, *words: str, launcher: tuple[str, ...] = (), served: bool = True, program: str = PROGRAM
 ) -> subprocess.CompletedProcess[str]:
     """The program's end, under `stoker run --comm auto` or under plain python."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")}
+    environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HOME": str(folder / "hub")}
     before = ("-m", "stoker", "run", "--comm", "auto", "--run-dir", str(folder / "run")) if served else ()
     done = programs.run(
-        [sys.executable, *before, *launcher, PROGRAM, *words], env={**environ, "OMP_NUM_THREADS": "1"}, cwd=folder,
+        [sys.executable, *before, *launcher, program, *words], env={**environ, "OMP_NUM_THREADS": "1"}, cwd=folder,
         capture_output=True, text=True, timeout=110,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -77,3 +79,24 @@ def test_a_programs_own_hook_stays_with_a_line(tmp_path: Path, capsys: pytest.Ca
 def test_modules_of_fsdp2_are_left_as_they_are_and_named(tmp_path: Path) -> None:
     (line,) = said(started(tmp_path, "sharded", "3"))
     assert "`--comm auto` leaves `Sequential` to FSDP2" in line
+
+
+@pytest.mark.slow("two ranks import a framework, twice")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("framework", "library"), [("accelerate", "accelerate"), ("lightning", "lightning"), ("trainer", "transformers")]
+)
+def test_what_a_framework_replicates_is_served(framework: str, library: str, tmp_path: Path) -> None:
+    pytest.importorskip(library)
+    ends: list[tuple[float, str]] = []
+    for served in (False, True):
+        done = started(tmp_path, framework, launcher=TORCHRUN, served=served, program=FRAMEWORKS)
+        lines = sorted(line.split() for line in done.stdout.splitlines() if line.startswith("rank "))
+        assert [line[1] for line in lines] == ["0", "1"]
+        assert lines[0][2:] == lines[1][2:], "the same weights on both ranks"
+        ends.append((float(lines[0][2]), done.stderr))
+    (plain, _), (trained, stderr) = ends
+    assert trained == pytest.approx(plain, rel=1e-5)
+    assert sum("exchange of " in line and "`stoker exchange " in line for line in stderr.splitlines()) == 1, stderr
+    (run,) = read_exchanges(tmp_path / "run").replicas
+    assert (run.ranks, run.steps) == (2, 12)
