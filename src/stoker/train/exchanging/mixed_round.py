@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from stoker.core.errors import ExchangeError
 from stoker.train.exchanging.checking import is_product
 from stoker.train.exchanging.factors import FactoredLayer
 from stoker.train.exchanging.layout import BucketLayout
@@ -41,6 +42,8 @@ class _Sum:
     targets: list[torch.Tensor]
     """Where the sums go; empty where the parts were summed in place."""
     wait: Callable[[], object]
+    name: str
+    """The first weight that it holds."""
 
 
 @dataclass(slots=True)
@@ -85,16 +88,18 @@ class MixedRound:
         ring: sums ``ring``, and ``islands`` without ``islands``; None for the backend.
         islands: sums ``islands``.
         weights: hash of the weights, to be compared; 0 for none.
+        scale: what sums are multiplied by; by default that of a mean over all ranks.
+        step: its number, for errors.
     """
 
     def __init__(
         self, group: Any, layers: Mapping[str, FactoredLayer], standings: Mapping[str, LayerStanding],
         draw: Callable[[int, torch.device], torch.Tensor], *, ring: RingReducer | None = None,
-        islands: RingReducer | None = None, weights: int = 0, scale: float | None = None,
+        islands: RingReducer | None = None, weights: int = 0, scale: float | None = None, step: int = 0,
     ) -> None:  # fmt: skip
         self._group, self._layers, self._standings, self._draw = group, layers, standings, draw
         self._rings = {"ring": ring, "islands": islands or ring}
-        self._weights = weights
+        self._weights, self._step = weights, step
         self._ranks = dist.get_world_size(group)
         self._scale = 1.0 / self._ranks if scale is None else scale
         self._pending: list[_Pending] = []
@@ -131,7 +136,7 @@ class MixedRound:
                     self._fill(found, place, own)
         for found in self._pending:
             for each in found.sums:
-                _settle(each)
+                self._settle(each)
             found.done.set_result(found.buffer)
         self._pending.clear()
         return RoundResult(self._gathered_bytes, self._summed_bytes, hashes)
@@ -206,13 +211,20 @@ class MixedRound:
         self._summed_bytes += flat.nbytes
         ring = self._rings.get(way)
         if ring is not None:
-            return _Sum(flat, targets, ring.start(flat, name).wait)
-        return _Sum(flat, targets, dist.all_reduce(flat, group=self._group, async_op=True).wait)  # type: ignore[union-attr]
+            return _Sum(flat, targets, ring.start(flat, name).wait, name)
+        return _Sum(flat, targets, dist.all_reduce(flat, group=self._group, async_op=True).wait, name)  # type: ignore[union-attr]
+
+    def _settle(self, each: _Sum) -> None:
+        wait_for(each.wait, each.name, self._step)
+        at = 0
+        for target in each.targets:
+            target.copy_(each.flat[at : at + target.shape[0]])
+            at += target.shape[0]
 
     def _headers(self, found: _Pending) -> list[list[Header]]:
         if found.payload is None or found.gathered is None:
             return []
-        found.gather.wait()
+        wait_for(found.gather.wait, found.layout.segments[0].name, self._step)
         return found.payload.headers(found.gathered)
 
     def _fill(self, found: _Pending, place: int, headers: Sequence[Header]) -> None:
@@ -237,12 +249,26 @@ class MixedRound:
                 gradient.copy_(torch.mm(left.t(), right).mul_(self._scale))
 
 
-def _settle(each: _Sum) -> None:
-    each.wait()
-    at = 0
-    for target in each.targets:
-        target.copy_(each.flat[at : at + target.shape[0]])
-        at += target.shape[0]
+def wait_for(wait: Callable[[], object], layer: str, step: int) -> None:
+    """Waits for a collective.
+
+    Args:
+        wait: until it is done.
+        layer: first weight of what it exchanges.
+        step: number of the exchange.
+
+    Raises:
+        ExchangeError: it failed, which the backend says without their names.
+    """
+    try:
+        wait()
+    except ExchangeError:
+        raise
+    except RuntimeError as error:
+        raise ExchangeError(
+            f"`{layer}` must be exchanged with all ranks in step {step}, and one is lost: {error}; start the program "
+            "again from its last checkpoint", layer=layer, step=step,
+        ) from error  # fmt: skip
 
 
 def future_of(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

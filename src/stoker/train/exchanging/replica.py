@@ -29,7 +29,7 @@ from stoker.records.exchange import AgreedExchange, ExchangeRun, LayerCounts, La
 from stoker.train.exchanging import measuring, sharing, weights
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, BucketLayout, PlacedWeight, laid_out
-from stoker.train.exchanging.mixed_round import MixedRound, RingReducer, future_of
+from stoker.train.exchanging.mixed_round import MixedRound, RingReducer, future_of, wait_for
 from stoker.train.exchanging.own_rings import BY_RING, OwnRing
 from stoker.train.exchanging.payload import GatheredSegment
 from stoker.train.exchanging.standing import LayerStanding
@@ -97,7 +97,7 @@ class ReplicaExchange:
         self._backward: measuring.BackwardClock | None = None
         self._sums = measuring.SumClock()
         self._waits: list[Callable[[], object]] = []
-        self._plain_sums: list[tuple[Any, torch.futures.Future[torch.Tensor]]] = []
+        self._plain_sums: list[tuple[Any, torch.futures.Future[torch.Tensor], str]] = []
         self._measuring = True
         self._methods: dict[str, LayerMethod] = {}
         self._standings: dict[str, LayerStanding] = {}
@@ -146,7 +146,7 @@ class ReplicaExchange:
         if self._is_on and self._round is None:
             self._round = self._mixed_round()
         if layout is None or layout.is_whole:
-            done = self._plain(buffer)
+            done = self._plain(buffer, self._names.get(id(bucket.parameters()[0]), ""))
         else:
             assert self._round is not None
             done = self._round.add(buffer, layout)
@@ -155,7 +155,7 @@ class ReplicaExchange:
             self._end_round(buffer.device)
         return done
 
-    def _plain(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    def _plain(self, buffer: torch.Tensor, layer: str) -> torch.futures.Future[torch.Tensor]:
         """What DDP does without a hook, bit for bit: it multiplies by the inverse, then sums."""
         if buffer.is_sparse:
             buffer.div_(1.0 / self._scale)
@@ -175,14 +175,14 @@ class ReplicaExchange:
         # Otherwise no thread of the backend calls python: one that still waits for the interpreter when that ends is
         # aborted, and the program with it.
         done = future_of(buffer)
-        self._plain_sums.append((work, done))
+        self._plain_sums.append((work, done, layer))
         return done
 
     def _settle_plain(self) -> None:
         """Completes what the backend sums alone: DDP would wait for it next."""
         sums, self._plain_sums = self._plain_sums, []
-        for work, done in sums:
-            work.wait()
+        for work, done, layer in sums:
+            wait_for(work.wait, layer, self.rounds)
             done.set_result(work.get_future().value()[0])
 
     def _count_active(self, device: torch.device) -> None:
@@ -359,7 +359,7 @@ class ReplicaExchange:
             hashed = weights.hash_of(list(self._exchanged.values()))
         return MixedRound(
             self.group, self._layers, self._standings, self._draw, ring=self.ring,
-            islands=self._own_ring.islands, weights=hashed, scale=self._scale,
+            islands=self._own_ring.islands, weights=hashed, scale=self._scale, step=self.rounds,
         )  # fmt: skip
 
     def _layout(self, bucket: Any) -> BucketLayout:
