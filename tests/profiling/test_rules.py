@@ -14,6 +14,7 @@ from stoker.cli.main import COMMANDS
 from stoker.core.errors import RunFolderError
 from stoker.perf.catalogue import catalogue
 from stoker.perf.diagnosis.breakdown import break_down, without_overhead
+from stoker.perf.diagnosis.exchanged import spared_exchange
 from stoker.perf.diagnosis.gains import gain_of, input_bounds
 from stoker.perf.diagnosis.residual import find_residual, locate
 from stoker.perf.diagnosis.rules import INPUT_LEVELS, Context, judge, level
@@ -27,6 +28,7 @@ from stoker.records.profile import (
     Profile,
     RankRecord,
     Usage,
+    Verdict,
     write_record,
 )
 from stoker.run.profiling.merge_ranks import assemble, gpu_named
@@ -222,6 +224,34 @@ class TestGains:
     def test_money(self) -> None:
         gain = gain_of(2.0, 1.0, 1.5, "because", 3.0)
         assert (gain.saved_per_hour_low, gain.saved_per_hour, gain.saved_per_hour_high) == (0.75, 1.125, 1.5)
+
+
+class TestPlannedExchange:
+    """What `--comm auto` is advised for, and what it is said to gain."""
+
+    def verdict(self, batch_size: int) -> Verdict:
+        ranks = [record(rank=rank, world_size=2, compute=0.06, communication=0.4) for rank in range(2)]
+        return judge(profile_of(*ranks), Context(features=features(batch_size)))
+
+    def test_is_advised_where_layers_have_smaller_forms(self) -> None:
+        """1000 x 1000 weights, 8 rows, 2 ranks: 64 kB instead of 4 MB, and a joint product of twice the rank's rows."""
+        action = self.verdict(8).action
+        assert action.command == "stoker run --comm auto train.py --lr 0.1"
+        assert action.gain is not None
+        assert "1 layer spare 98.4 % of the bytes" in action.gain.basis
+        found = spared_exchange(features(8), 2, exposed_s=0.4, compute_s=0.06)
+        assert found.seconds == pytest.approx(0.984 * 0.4 - 2 * 0.06)
+
+    def test_is_not_advised_where_factors_are_larger_or_the_product_takes_longer(self) -> None:
+        assert "no_sync" in self.verdict(2000).action.text
+        assert "no_sync" in judge(profile_of(record(compute=0.06, communication=0.4)), Context()).action.text
+        assert spared_exchange(features(8), 2, exposed_s=0.1, compute_s=0.6).layers == 0
+
+    @given(st.integers(1, 3000), st.integers(2, 64), st.floats(0, 1), st.floats(0, 1))
+    def test_spares_no_more_than_there_is(self, rows: int, ranks: int, exposed_s: float, compute_s: float) -> None:
+        found = spared_exchange(features(rows), ranks, exposed_s, compute_s)
+        assert 0 <= found.bytes_frac < 1
+        assert 0 <= found.seconds <= exposed_s * found.bytes_frac + 1e-12
 
 
 class TestStragglers:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from stoker.core.units import format_count, format_seconds
+from stoker.perf.diagnosis.exchanged import spared_exchange
 from stoker.perf.diagnosis.gains import NOT_BOUND, cores_of_others, gain_of, input_bounds
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.records.profile import Action, Gain, Predicted, Profile, Verdict
@@ -26,6 +27,9 @@ STRAGGLER_OFTEN = 0.75
 """Share of steps in which one rank is the slowest, above which it is named."""
 STRAGGLER_LOST = 0.05
 """Share of the step that the other ranks spend waiting for the slowest."""
+
+LEAST_PLANNED_GAIN = 0.02
+"""Share of a step below which a run would give its plan up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +255,11 @@ def _communication(profile: Profile, context: Context, severity: str) -> Verdict
         f"{format_seconds(profile.details.straggler_wait_s)} of the exposed time is straggler wait",
     ]
     waiting = min(exposed, profile.details.straggler_wait_s)
+    planned = _planned_exchange(profile, context, exposed - waiting)
+    if planned is not None:
+        return Verdict(
+            kind="COMMUNICATION-BOUND", severity=severity, share=share, text=text, evidence=evidence, action=planned
+        )  # fmt: skip
     best, worst = profile.seconds - exposed / 2, profile.seconds - (exposed - waiting) / 2
     basis = "half as many exchanges for the same samples; straggler wait remains"
     return Verdict(
@@ -260,6 +269,26 @@ def _communication(profile: Profile, context: Context, severity: str) -> Verdict
             command=_again(profile), gain=_gain(profile, context, best, worst, basis),
         ),
     )  # fmt: skip
+
+
+def _planned_exchange(profile: Profile, context: Context, exposed_s: float) -> Action | None:
+    """The advice to plan the exchange, where the layers of the program promise more than a run would ask for."""
+    if context.features is None or profile.gpus < 2 or "run" not in context.commands:
+        return None
+    found = spared_exchange(context.features, profile.gpus, exposed_s, profile.parts["compute"])
+    if found.seconds < LEAST_PLANNED_GAIN * profile.seconds:
+        return None
+    layers = format_count(found.layers, "layer")
+    basis = (
+        f"smaller forms of the gradients of {layers} spare {_percent(found.bytes_frac)} of the bytes; the run tries "
+        "its plan, and returns to torch's exchange where it gains nothing; under DDP"
+    )
+    best = profile.seconds - exposed_s * found.bytes_frac
+    return Action(
+        text="exchange gradients as their layers allow, checked in each step: --comm auto",
+        command=f"stoker run --comm auto {_program(profile)}",
+        gain=_gain(profile, context, best, profile.seconds, basis, profile.seconds - found.seconds),
+    )
 
 
 def _host(profile: Profile, context: Context, severity: str) -> Verdict:
