@@ -22,6 +22,7 @@ from stoker.cache.cluster.messages import frames as nodes
 from stoker.core.errors import PeerLostError, WireError
 from stoker.feed.transport import messages as workers
 from stoker.train.ring import links, watch
+from stoker.train.state import messages as state
 from stoker.wire import greeting
 from stoker.wire.blocking import BlockingChannel
 from stoker.wire.framing import Frame, FrameDecoder, FrameHeader, Framing, Placing
@@ -118,6 +119,21 @@ def _greeting_samples() -> Iterator[bytes]:
         yield greeting.FRAMING.pack(kind, len(body), 0) + body
 
 
+def _state_samples() -> Iterator[bytes]:
+    yield state.pack(state.PartKind.ASK, state.PartQuestion("head.1.weight:exp_avg", 7))
+    yield state.pack(state.PartKind.STANDING, state.RankStanding(8, 7, True, False))
+    yield state.refusal("it has no `head`")
+    yield state.pack(state.PartKind.PART, state.PartHeader(4096))
+
+
+def _state_message(kind: state.PartKind, body: bytes) -> object:
+    records = {
+        state.PartKind.ASK: state.PartQuestion, state.PartKind.PART: state.PartHeader,
+        state.PartKind.STANDING: state.RankStanding,
+    }  # fmt: skip
+    return state.read(body, records[kind]) if kind in records else body
+
+
 def _link_samples() -> Iterator[bytes]:
     body = msgspec.msgpack.encode(links.PassOpening(1, "sum", "head", "float32", 10, 4))
     yield links.FRAMING.pack(links.LinkKind.OPENING, len(body), 0) + body
@@ -139,6 +155,7 @@ def _watch_samples() -> Iterator[bytes]:
 
 
 SPOKEN = {
+    "parts of a state": Spoken(state.FRAMING, tuple(_state_samples()), _state_message),
     "links between ranks": Spoken(links.FRAMING, tuple(_link_samples()), lambda _, body: links.read_pass_opening(body)),
     "watches of ranks": Spoken(watch.FRAMING, tuple(_watch_samples()), _watch_message),
     "hosts": Spoken(hosts.FRAMING, tuple(_host_samples()), _host_message),

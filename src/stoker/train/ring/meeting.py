@@ -115,7 +115,7 @@ def meet(
     """
     until = time.monotonic() + min(timeout_s, _MEET_S)
     with ExitStack() as made:
-        server, present = _presence(assembly, find_address, made)
+        server, present = listen_together(assembly, find_address, made)
         trouble, found = "", dict[str, RingSockets]()
         try:
             found = _connect(assembly.rank, present, rings, server, until)
@@ -132,10 +132,19 @@ def meet(
     return found, [each.host for each in present]
 
 
-def _presence(
+def listen_together(
     assembly: Assembly, find_address: Callable[[], str], made: ExitStack
 ) -> tuple[socket.socket, list[RankPresence]]:
-    """This rank's listening socket, and what each rank says of itself."""
+    """This rank's listening socket, and what each rank says of itself. A collective.
+
+    Args:
+        assembly: all ranks.
+        find_address: as for :func:`meet`.
+        made: closes the socket.
+
+    Raises:
+        ExchangeError: a rank can't listen, or has another version; all ranks raise it.
+    """
     try:
         address, trouble = find_address(), ""
         server = made.enter_context(listen(_url(address)))
@@ -180,6 +189,11 @@ def _exchanged(assembly: Assembly, server: socket.socket, address: str, trouble:
     return present
 
 
+def secret_of(present: Sequence[RankPresence]) -> Secrets:
+    """What the ranks prove to each other: the first one's."""
+    return Secrets({DEFAULT_IDENTITY: present[0].secret})
+
+
 def host_name() -> str:
     """What tells machines apart: the boot, and the network as a process sees it."""
     try:
@@ -197,7 +211,7 @@ def host_name() -> str:
 def _connect(
     rank: int, present: Sequence[RankPresence], rings: Mapping[str, Sequence[int]], server: socket.socket, until: float
 ) -> dict[str, RingSockets]:
-    known = Secrets({DEFAULT_IDENTITY: present[0].secret})
+    known = secret_of(present)
     following: dict[str, socket.socket] = {}
     with Reception(server, rank, known, until) as reception, ExitStack() as opened:
         for name, ranks in rings.items():

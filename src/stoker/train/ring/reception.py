@@ -6,6 +6,7 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -71,10 +72,17 @@ class Reception:
         rank: whose socket it is; its place in the group.
         known: the secret.
         until: on the monotonic clock.
+        serve: called in the connection's own thread once it is proven, in place of :meth:`wait_for`; the socket is
+            closed behind it.
+        most: connections that are proven or served at once; further ones are closed.
     """
 
-    def __init__(self, server: socket.socket, rank: int, known: Secrets, until: float) -> None:
+    def __init__(
+        self, server: socket.socket, rank: int, known: Secrets, until: float, *,
+        serve: Callable[[CallingCard, socket.socket], object] | None = None, most: int = _MOST_GREETINGS,
+    ) -> None:  # fmt: skip
         self._server, self._rank, self._known, self._until = server, rank, known, until
+        self._serve, self._most = serve, most
         self._arrived: queue.SimpleQueue[tuple[CallingCard, socket.socket]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._greeted: dict[socket.socket, threading.Thread] = {}
@@ -84,12 +92,14 @@ class Reception:
         self._thread = threading.Thread(target=self._accept, name="stoker-exchange-accept", daemon=True)
 
     def __enter__(self) -> Reception:
-        self._server.settimeout(_TICK_S)
+        # What serves for long is ended by shutting its socket.
+        self._server.settimeout(_TICK_S if self._serve is None else None)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._is_over = True
+        shut(self._server)  # `accept` notices at once
         self._thread.join()
         with self._lock:
             greeted = dict(self._greeted)
@@ -132,7 +142,7 @@ class Reception:
                 break
             thread = threading.Thread(target=self._greet, args=(sock,), name="stoker-exchange-greet", daemon=True)
             with self._lock:
-                is_full = len(self._greeted) >= _MOST_GREETINGS
+                is_full = len(self._greeted) >= self._most
                 if not is_full:
                     self._greeted[sock] = thread
             if is_full:
@@ -147,7 +157,11 @@ class Reception:
             if card.called != self._rank:
                 sock.close()
                 raise PeerRefusedError(f"`rank {card.caller}` of the group meant rank {card.called}")
-            self._arrived.put((card, sock))
+            if self._serve is None:
+                self._arrived.put((card, sock))
+            else:
+                with sock:
+                    self._serve(card, sock)
         except (StokerError, OSError) as error:
             self.refused.append(str(error))
             sock.close()

@@ -1,0 +1,1 @@
+"""State that ranks hold in parts, served to each other without a collective."""
