@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from stoker.train.averaging.policy import AveragingRules
     from stoker.train.exchanging.calling import exchange
     from stoker.train.ring.groups import broadcast
+    from stoker.train.splitting.calling import split
 
-__all__ = ["AveragingRules", "ModelAverager", "average", "broadcast", "exchange"]
+__all__ = ["AveragingRules", "ModelAverager", "average", "broadcast", "exchange", "split"]
 
 _HOMES = {
     "AveragingRules": "stoker.train.averaging.policy",
@@ -17,6 +18,7 @@ _HOMES = {
     "average": "stoker.train.averaging.averager",
     "broadcast": "stoker.train.ring.groups",
     "exchange": "stoker.train.exchanging.calling",
+    "split": "stoker.train.splitting.calling",
 }
 
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad
 
 SYMBOLS = (
     # dotted name, purpose, since
@@ -21,6 +24,9 @@ SYMBOLS = (
     (
         "torch.nn.parallel.DistributedDataParallel._register_builtin_comm_hook",
         "a program's hook of torch's own C++: replaced", "before 2.6",
+    ),
+    (
+        "torch.nn.utils.clip_grad._get_total_norm", "the norm that clipping goes by: of whole gradients", "before 2.6",
     ),
 )  # fmt: skip
 
@@ -36,3 +42,31 @@ def check_hook(ddp: DistributedDataParallel, hook: Callable[..., Any]) -> None:
 def kind_of(builtin: Any) -> str:
     """Which of torch's own hooks a program asked for: ``ALLREDUCE`` or ``FP16_COMPRESS``."""
     return str(builtin).rpartition(".")[2]
+
+
+_TOTAL_NORM = "_get_total_norm"
+
+
+def norms() -> list[tuple[Any, str]]:
+    """Where torch has the norm of gradients: what ``clip_grad_norm_`` calls, and the public name.
+
+    Raises:
+        RuntimeError: this torch has it elsewhere.
+    """
+    found: list[tuple[Any, str]] = [
+        (owner, name) for owner, name in ((clip_grad, _TOTAL_NORM), (utils, "get_total_norm")) if hasattr(owner, name)
+    ]
+    if not any(name == _TOTAL_NORM for _, name in found):
+        raise RuntimeError(
+            "`torch.nn.utils.clip_grad` must compute norms by `_get_total_norm`, and this torch's does not; "
+            "stoker doctor lists what is missing"
+        )
+    return found
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a program has registered hooks on a module, which another one in its place would not have."""
+    return any(vars(module).get(name) for name in _HOOKS)
