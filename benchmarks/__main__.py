@@ -65,6 +65,7 @@ BARS = (
     "comm_late",
     "comm_average",
     "comm_pipeline",
+    "comm_split",
     "memory_cuda",
     "sim_64gpu",
     "sim_bound",

@@ -60,10 +60,10 @@ class Machine:
             if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), _NEW_NETWORK):
                 raise OSError(ctypes.get_errno(), f"setns of {self.name}")
 
-    def shape(self, megabits: float) -> None:
+    def shape(self, megabits: float, burst_bytes: int = _SWITCHED_BURST_BYTES) -> None:
         """Gives both ends of its link another rate, as at a switch."""
         for prefix, device in (((), self.device), (self.inside, self.inner)):
-            _do(*prefix, "tc", "qdisc", "replace", "dev", device, *_shaped(megabits, _SWITCHED_BURST_BYTES))
+            _do(*prefix, "tc", "qdisc", "replace", "dev", device, *_shaped(megabits, burst_bytes))
 
     def cut(self) -> None:
         """Takes the link down: nothing is carried, and neither side hears of it."""
@@ -100,8 +100,12 @@ def machines(megabits: Sequence[float]) -> Iterator[list[Machine]]:
 
 
 @contextlib.contextmanager
-def switched(megabits: Sequence[float]) -> Iterator[list[Machine]]:
+def switched(megabits: Sequence[float], burst_bytes: int = _SWITCHED_BURST_BYTES) -> Iterator[list[Machine]]:
     """Machines that reach each other by a switch, with a link of so many Mbit/s both ways from it to each.
+
+    Args:
+        megabits: of each link.
+        burst_bytes: that a link takes at once: segments that are larger are cut into packets.
 
     Raises:
         NoNamespaces: they can't be made here.
@@ -113,7 +117,7 @@ def switched(megabits: Sequence[float]) -> Iterator[list[Machine]]:
         _switch(switch)
         for rate in megabits:
             made.append(_plugged(next(_numbers), switch, f"{net}.{len(made) + 2}"))
-            made[-1].shape(rate)
+            made[-1].shape(rate, burst_bytes)
         yield made
     finally:
         _take_down(made, [switch])
