@@ -43,6 +43,10 @@ def test_losses_norms_weights_and_moments_are_those_of_ddp(found: list[dict[str,
             assert rank[name]["moments"] < 1e-4, (name, rank[name])
 
 
+def test_in_half_precision_losses_are_ddps_to_its_rounding(found: list[dict[str, Any]]) -> None:
+    assert all(rank["autocast"]["losses"] < 2e-2 for rank in found), [rank["autocast"] for rank in found]
+
+
 def test_every_rank_reads_the_same_whole_state_under_the_names_of_plain_torch(found: list[dict[str, Any]]) -> None:
     for name in CASES:
         assert all(rank[name]["names"] for rank in found)
@@ -88,10 +92,11 @@ def test_a_step_that_one_rank_makes_alone_is_an_error_on_all(found: list[dict[st
 
 def test_what_cannot_be_is_refused_with_the_reason(found: list[dict[str, Any]]) -> None:
     for rank in found:
-        optimizer, join, copy = rank["refused"]
+        optimizer, join, copy, averages = rank["refused"]
         assert "`Whole` must work by element" in optimizer
         assert "`join` must not be used" in join
         assert "`head.1` must not be copied" in copy
+        assert "`Net` must hold whole weights on each rank to be averaged, got split layers" in averages
 
 
 def run(way: str, folder: Path, ranks: int = 2) -> list[tuple[int, str]]:

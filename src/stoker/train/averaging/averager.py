@@ -22,6 +22,7 @@ from stoker.train.averaging.group_means import GroupMeans
 from stoker.train.averaging.looks import MeansSeen
 from stoker.train.averaging.policy import AveragingRules
 from stoker.train.averaging.replica import AveragedReplica
+from stoker.train.splitting.parts import split_models
 
 _KEPT = 4096
 """Records that an averager keeps, so that its memory is constant."""
@@ -200,6 +201,8 @@ def why_not(model: nn.Module) -> str:
     if isinstance(model, DistributedDataParallel) and model.static_graph:
         # Outside of the exchange torch counts hooks that it never sees: an internal assertion in the first backward.
         return f"`{name}` must be in a DistributedDataParallel without `static_graph` to be averaged, got True"
+    if inner in split_models:
+        return f"`{name}` must hold whole weights on each rank to be averaged, got split layers"
     if not parameters_of(inner):
         return f"`{name}` must have weights that are trained to be averaged, got none"
     for path, parameter in inner.named_parameters():

@@ -17,7 +17,7 @@ from stoker.train.ring.torch_private import timeout_s
 from stoker.train.ring.transport import GroupAssembly
 from stoker.train.splitting import norms, optimizers
 from stoker.train.splitting.layers import SplitEmbedding, SplitKind, SplitLayer, SplitLinear
-from stoker.train.splitting.parts import SplitParts
+from stoker.train.splitting.parts import SplitParts, split_models
 from stoker.train.splitting.planning import check, chosen, pairs_of
 from stoker.train.splitting.samples import SampleExchange
 from stoker.train.state.leaving import watch
@@ -75,6 +75,8 @@ def split(
     check(model, found, len(ranks))
     layers = {path: model.get_submodule(path) for path in found}
     frozen = _parameters_of(layers, found)
+    if found:
+        split_models.add(model)  # what serves replicas may ask while the constructor runs
     # Weights that are frozen are broadcast by DDP's constructor, yet are no part of what it exchanges.
     for parameter in frozen:
         parameter.requires_grad_(False)

@@ -151,6 +151,8 @@ class SplitParts:
 
 all_parts: weakref.WeakSet[SplitParts] = weakref.WeakSet()
 """The parts of this process's models."""
+split_models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Models of which layers are split, or are about to be."""
 
 
 def _bytes_of(tensor: Any) -> memoryview:

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.support.ranks import on_ranks
 from stoker.core.errors import ExchangeError
 from stoker.train import split
+from stoker.train.averaging import serve
 
 ROWS_OF_TABLE, IN, WIDTH, OUT, ROWS, STEPS = 23, 6, 10, 7, 5, 20
 PLANS = {
@@ -57,9 +58,10 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=1e-2)
 
 
-def step_of(ddp, rank, step, optimizer, clip=0.0, rows=ROWS):
+def step_of(ddp, rank, step, optimizer, clip=0.0, rows=ROWS, dtype=None):
     x, y = batch(rank, step, rows)
-    loss = nn.functional.cross_entropy(ddp(x).flatten(0, 1), y.flatten())
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+        loss = nn.functional.cross_entropy(ddp(x).flatten(0, 1), y.flatten())
     loss.backward()
     norm = nn.utils.clip_grad_norm_(ddp.parameters(), clip) if clip else loss
     optimizer.step()
@@ -67,7 +69,7 @@ def step_of(ddp, rank, step, optimizer, clip=0.0, rows=ROWS):
     return [float(loss.detach()), float(norm.detach())]
 
 
-def train(ddp, rank, optimizer, steps=STEPS, uneven=False, accumulate=False, clip=0.0, start=0):
+def train(ddp, rank, optimizer, steps=STEPS, uneven=False, accumulate=False, clip=0.0, start=0, dtype=None):
     found = []
     for step in range(start, start + steps):
         rows = ROWS + rank * (step % 3) if uneven else ROWS
@@ -75,7 +77,7 @@ def train(ddp, rank, optimizer, steps=STEPS, uneven=False, accumulate=False, cli
             x, y = batch(rank, 1000 + step)
             with ddp.no_sync():
                 nn.functional.cross_entropy(ddp(x).flatten(0, 1), y.flatten()).backward()
-        found += step_of(ddp, rank, step, optimizer, clip, rows)
+        found += step_of(ddp, rank, step, optimizer, clip, rows, dtype)
     return found
 
 
@@ -120,6 +122,7 @@ def work(rank):
     found["largest"] = compared(rank, {**ALL, **PLANS["apart"]}, optimizer=sgd, clip=0.1)
     found["uneven"] = compared(rank, ALL, uneven=True)
     found["accumulated"] = compared(rank, PLANS["apart"], accumulate=True)
+    found["autocast"] = compared(rank, ALL, optimizer=sgd, steps=10, dtype=torch.bfloat16)
     found["sent"] = {name: sent(rank, plan) for name, plan in PLANS.items()}
     found["alone"] = alone(rank)
     found["resumed"] = resumed(rank)
@@ -216,12 +219,17 @@ class Whole(torch.optim.SGD):
 
 
 def refused(rank):
-    """What cannot be: an optimizer that is not known to work by element, a copy, `join`."""
+    """What cannot be: an optimizer that is not known to work by element, a copy, `join`, averages."""
     ddp = split(made(rank), None, PLANS["column"])
     x, y = batch(rank, 0)
     nn.functional.cross_entropy(ddp(x).flatten(0, 1), y.flatten()).backward()
     found = []
-    for act in (Whole(ddp.parameters(), lr=0.1).step, ddp.join, lambda: copy.deepcopy(ddp.module.head)):
+    for act in (
+        Whole(ddp.parameters(), lr=0.1).step,
+        ddp.join,
+        lambda: copy.deepcopy(ddp.module.head),
+        lambda: serve(ddp),
+    ):
         try:
             act()
         except (TypeError, ValueError) as error:
