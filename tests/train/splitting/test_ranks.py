@@ -43,6 +43,12 @@ def test_losses_norms_weights_and_moments_are_those_of_ddp(found: list[dict[str,
             assert rank[name]["moments"] < 1e-4, (name, rank[name])
 
 
+def test_any_net_and_plan_and_numbers_of_rows_train_as_under_ddp(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        assert len(rank["drawn"]) > 10
+        assert max(rank["drawn"]) < 1e-4, rank["drawn"]
+
+
 def test_in_half_precision_losses_are_ddps_to_its_rounding(found: list[dict[str, Any]]) -> None:
     assert all(rank["autocast"]["losses"] < 2e-2 for rank in found), [rank["autocast"] for rank in found]
 
@@ -117,13 +123,24 @@ def run(way: str, folder: Path, ranks: int = 2) -> list[tuple[int, str]]:
 def test_ranks_that_are_through_serve_rank_0_until_it_has_saved(tmp_path: Path) -> None:
     ends = run("saves", tmp_path)
     assert [code for code, _ in ends] == [0, 0], ends
-    assert float((tmp_path / "returned1").read_text()) < float((tmp_path / "saved").read_text())
     saved = torch.load(tmp_path / "saved.pt", weights_only=True)
     plain = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3), nn.Linear(3, 2))
     plain.load_state_dict(saved["model"])
     optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01)
     optimizer.load_state_dict(saved["optimizer"])
     assert optimizer.state[plain[0].weight]["exp_avg"].shape == plain[0].weight.shape
+
+
+@pytest.mark.slow("two processes import torch")
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_ranks_of_multiprocessing_serve_to_the_end_as_well(way: str, tmp_path: Path) -> None:
+    done = programs.run(
+        [sys.executable, str(FOLDER / "end.py"), way, "2", str(tmp_path), "saves"], cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(programs.ROOT)},
+        capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(torch.load(tmp_path / "saved.pt", weights_only=True)["optimizer"]["state"]) == 6
 
 
 @pytest.mark.slow("two programs import torch")

@@ -1,4 +1,7 @@
-"""One rank of a program whose rank 0 saves alone at its end: rank, ranks, folder and how it ends are arguments."""
+"""A program whose rank 0 saves alone at its end: rank, ranks, folder and how it ends are its arguments.
+
+In the rank's place, how it starts its ranks itself: ``fork`` or ``spawn``.
+"""
 
 import os
 import sys
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import multiprocessing, nn
 
 from stoker.core.errors import ExchangeError
 from stoker.train import split
@@ -32,20 +35,22 @@ def main(rank, ranks, folder, way):
     if way == "raises":
         ddp(torch.ones(4, 5))  # in which rank 0 never takes part
     dist.destroy_process_group()
-    if way == "killed" and rank == 1:
+    if rank == 1:
         (folder / "through").touch()
+    if way == "killed" and rank == 1:
         os._exit(0)
     if rank == 0:
-        while way == "killed" and not (folder / "through").exists():
+        while not (folder / "through").exists():
             time.sleep(0.05)
-        time.sleep(0.5)  # the others are through
         try:
             torch.save({"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict()}, folder / "saved.pt")
         except ExchangeError as error:
             (folder / "error").write_text(str(error))
-        (folder / "saved").write_text(str(time.time()))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
-    (Path(sys.argv[3]) / f"returned{sys.argv[1]}").write_text(str(time.time()))
+    rest = int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+    if sys.argv[1] in ("fork", "spawn"):
+        multiprocessing.start_processes(main, rest, nprocs=rest[0], start_method=sys.argv[1])
+    else:
+        main(int(sys.argv[1]), *rest)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import sys
 import time
+from random import Random
 
 import torch
 import torch.distributed as dist
@@ -123,12 +124,48 @@ def work(rank):
     found["uneven"] = compared(rank, ALL, uneven=True)
     found["accumulated"] = compared(rank, PLANS["apart"], accumulate=True)
     found["autocast"] = compared(rank, ALL, optimizer=sgd, steps=10, dtype=torch.bfloat16)
+    found["drawn"] = [drawn(rank, Random(seed)) for seed in range(12)]
     found["sent"] = {name: sent(rank, plan) for name, plan in PLANS.items()}
     found["alone"] = alone(rank)
     found["resumed"] = resumed(rank)
     found["different"] = different(rank)
     found["refused"] = refused(rank)
     return found
+
+
+def drawn(rank, random):
+    """Any net, plan and numbers of rows, none among them: the largest difference of a weight after some steps."""
+    ranks = dist.get_world_size()
+    widths = [random.randint(ranks, 9) for _ in range(random.randint(3, 6))]
+    between = [random.choice([nn.ReLU(), nn.Tanh(), nn.LayerNorm(each)]) for each in widths[1:]]
+    rows = [[random.choice([0, 1, 4, 7]) for _ in range(ranks)] for _ in range(4)]
+    num_words, bias = random.randint(ranks, 30), random.random() < 0.7
+    plan = {str(2 * place + 1): random.choice(["column", "row"]) for place in range(len(widths) - 1)}
+    plan = {path: kind for path, kind in plan.items() if random.random() < 0.8}
+    if random.random() < 0.6:
+        plan["0"] = "table"
+
+    def net():
+        torch.manual_seed(rank)
+        layers = [nn.Embedding(num_words, widths[0])]
+        for one, other, act in zip(widths, widths[1:], between, strict=False):
+            layers += [nn.Linear(one, other, bias=bias), copy.deepcopy(act)]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], 2))
+
+    def after(ddp):
+        optimizer = sgd(ddp.parameters())
+        for step, counts in enumerate(rows):
+            ids = torch.randint(num_words, (counts[rank],), generator=torch.Generator().manual_seed(9 * step + rank))
+            (ddp(ids).square().sum() / 8).backward()
+            nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        return ddp.module.state_dict()
+
+    if not plan:
+        return 0.0
+    expected, found = after(DistributedDataParallel(net())), after(split(net(), None, plan))
+    return max(float((found[name] - expected[name]).abs().max()) for name in expected)
 
 
 def sent(rank, plan):
