@@ -23,9 +23,13 @@ from benchmarks.support.ranks import on_ranks
 from stoker.core.errors import ExchangeError
 from stoker.core.trials.alternating import CutTrial
 from stoker.records.exchange import AgreedExchange, MeasuredExchange
+from stoker.run.exchanging.serving import planner
 from stoker.train.exchanging import calling, own_rings
+from stoker.train.exchanging import replica as replicas_of_hook
+from stoker.train.exchanging.mixed_round import MixedRound
 from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
 from stoker.train.exchanging.weights import hash_of
+from stoker.train.program.replicas import ReplicaWatch
 from stoker.train.ring import meeting
 from stoker.train.ring import probe as ring_probe
 from stoker.train.ring.probe import islands_of
@@ -94,27 +98,127 @@ def different_bit(rank: int) -> dict[str, Any]:
 
     def served(ddp: DistributedDataParallel) -> ReplicaExchange:
         replica = calling.serve(ddp, planted, tries=False)
-        adopt = replica._adopt
+        end = replica._end_mixed
 
-        def changed(agreed: AgreedExchange) -> None:
-            adopt(agreed)
-            if rank == 2:
-                weight = next(ddp.parameters()).detach()
-                weight.view(torch.int32)[0, 0] ^= 1
+        def changed(mixed: MixedRound) -> None:
+            end(mixed)
+            if rank == 2 and replica.rounds == 7:
+                _flip_bit(ddp)
 
-        replica._adopt = changed  # type: ignore[method-assign]
+        replica._end_mixed = changed  # type: ignore[method-assign]
         return replica
 
-    _, ddp, replica = train(Case("mlp", "plain"), rank, 12, served)
+    with mock.patch.object(replicas_of_hook, "_HASHED_EVERY", 4):
+        _, ddp, replica = train(Case("mlp", "plain"), rank, 12, served)
     record = replica.record()
     assert record is not None
     return {"repaired": record.repaired, "weights": hash_of(list(ddp.parameters())), "notes": record.notes}
 
 
+def own_difference(rank: int) -> dict[str, Any]:
+    """Weights that differ by the program's own doing are left as they are, also where a plan is followed."""
+
+    def served(ddp: DistributedDataParallel) -> ReplicaExchange:
+        if rank == 2:
+            _flip_bit(ddp)
+        return calling.serve(ddp, everything, tries=False)
+
+    with mock.patch.object(replicas_of_hook, "_HASHED_EVERY", 2):
+        _, ddp, replica = train(Case("mlp", "plain"), rank, 14, served)
+    record = replica.record()
+    assert record is not None
+    return {"repaired": record.repaired, "weights": hash_of(list(ddp.parameters())), "notes": record.notes}
+
+
+def _flip_bit(ddp: DistributedDataParallel) -> None:
+    next(ddp.parameters()).detach().view(torch.int32)[0, 0] ^= 1
+
+
+def joined(rank: int) -> dict[str, Any]:
+    """Rank 0 ends first: its weights, which wait for the end of `join()`, are no measure for the others."""
+    plain = _joined(rank, is_served=False)
+    with mock.patch.object(replicas_of_hook, "_HASHED_EVERY", 2):
+        served = _joined(rank, is_served=True)
+    return {
+        "apart": max(abs(a - b) for a, b in zip(plain["losses"], served["losses"], strict=True)),
+        "repaired": served["repaired"], "weights": served["weights"],
+    }  # fmt: skip
+
+
+def _joined(rank: int, *, is_served: bool) -> dict[str, Any]:
+    replicas: list[ReplicaExchange] = []
+
+    def serve(ddp: DistributedDataParallel) -> ReplicaExchange:
+        replicas.append(calling.serve(ddp, everything, tries=False))
+        return replicas[-1]
+
+    watch = ReplicaWatch(serve)
+    if is_served:
+        watch.install()
+    torch.manual_seed(0)
+    ddp = DistributedDataParallel(nn.Sequential(nn.Linear(24, 48), nn.ReLU(), nn.Linear(48, 10)))
+    watch.remove()
+    for replica in replicas:
+        watch.adopt(ddp, replica)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    torch.manual_seed(100 + rank)
+    losses: list[float] = []
+    for _ in range(2):
+        with ddp.join():
+            for _ in range(12 + 6 * rank):
+                optimizer.zero_grad()
+                loss = ddp(torch.randn(8, 24)).square().mean()
+                loss.backward()
+                optimizer.step()
+                losses.append(float(loss.detach()))
+    record = replicas[0].record() if replicas else None
+    return {
+        "losses": losses, "weights": hash_of(list(ddp.parameters())),
+        "repaired": record.repaired if record is not None else 0,
+    }  # fmt: skip
+
+
+def sparse(rank: int) -> dict[str, Any]:
+    """A table with sparse gradients beside a layer that is planned: torch exchanges it."""
+    found: list[list[float]] = []
+    methods: dict[str, str] = {}
+    for is_served in (False, True):
+        torch.manual_seed(0)
+        words, head = nn.Embedding(50, 24, sparse=True), nn.Linear(24, 48)
+        ddp = DistributedDataParallel(nn.Sequential(words, head))
+        replica = calling.serve(ddp, everything, tries=False) if is_served else None
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+        torch.manual_seed(100 + rank)
+        losses: list[float] = []
+        for _ in range(14):
+            optimizer.zero_grad()
+            loss = ddp(torch.randint(50, (8,))).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        found.append(losses)
+        record = replica.record() if replica is not None else None
+        if record is not None:
+            methods = {each.module: each.method for each in record.agreed.methods}
+    return {"apart": max(abs(a - b) for a, b in zip(*found, strict=True)), "methods": methods}
+
+
+def unseen(rank: int) -> dict[str, Any]:
+    """Buckets that cannot be looked at on one rank: all ranks stay with torch's exchange."""
+
+    def served(ddp: DistributedDataParallel) -> ReplicaExchange:
+        replica = calling.serve(ddp, planner(), tries=False)
+        if rank == 1:
+            replica._look = lambda bucket: bucket.nothing  # type: ignore[method-assign]
+        return replica
+
+    plain, _, _ = train(Case("mlp", "plain"), rank, 10, lambda ddp: None)
+    losses, _, replica = train(Case("mlp", "plain"), rank, 10, served)
+    return {"same": plain == losses, "note": replica.agreed.note}
+
+
 def own_hook(rank: int) -> dict[str, Any]:
     """The program's own hook takes the place of ours, and is refused as torch refuses it."""
-    from stoker.train.program.replicas import ReplicaWatch
-
     called: list[int] = []
 
     def theirs(state, bucket):  # torch takes annotations as objects only
@@ -293,8 +397,8 @@ def _sockets() -> int:
 
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
     each.__name__: each for each in (
-        few, equal, wrong_factor, different_bit, own_hook, untouched, trial, ring, no_ring, slow_ring,
-        probed, no_probe, copied, uncopied,
+        few, equal, wrong_factor, different_bit, own_difference, joined, sparse, unseen, own_hook, untouched, trial,
+        ring, no_ring, slow_ring, probed, no_probe, copied, uncopied,
     )
 }  # fmt: skip
 

@@ -46,6 +46,27 @@ def test_a_planted_different_bit_is_found_and_repaired() -> None:
     assert "ranks had different weights" in ranks[0]["notes"][0]
 
 
+def test_weights_that_the_program_lets_differ_are_left() -> None:
+    ranks = found("own_difference")
+    assert not any(rank["repaired"] for rank in ranks)
+    assert len({rank["weights"] for rank in ranks}) == 2
+    assert "before the plan" in ranks[0]["notes"][0]
+
+
+def test_a_rank_that_has_joined_is_no_measure_for_the_weights_of_others() -> None:
+    ranks = found("joined")
+    assert all(rank["apart"] <= 1e-5 and not rank["repaired"] for rank in ranks), ranks
+    assert len({rank["weights"] for rank in ranks}) == 1
+
+
+def test_torch_exchanges_sparse_gradients_beside_a_plan() -> None:
+    assert all(rank["apart"] <= 1e-5 and rank["methods"] == {"1": "late"} for rank in found("sparse"))
+
+
+def test_where_one_rank_cannot_look_at_its_buckets_all_stay_with_torch() -> None:
+    assert all(rank == {"same": True, "note": "ranks do not have the same layers"} for rank in found("unseen"))
+
+
 def test_a_programs_own_hook_stays() -> None:
     ranks = found("own_hook")
     assert all(rank["called"] == 1 and rank["restored"] for rank in ranks)

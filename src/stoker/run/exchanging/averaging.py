@@ -122,6 +122,9 @@ class AveragedModule:
     def divide_by_active(self, ddp: DistributedDataParallel) -> None:
         """Nothing: the averages have ended where ranks join."""
 
+    def joined(self, *, is_over: bool) -> None:
+        """Nothing: the averages have ended where ranks join."""
+
     def join_begins(self) -> None:
         """Ranks that have joined answer torch's exchange, and would let an average wait."""
         self._end("enters `join()`, where ranks make different numbers of steps")

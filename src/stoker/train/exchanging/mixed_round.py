@@ -69,7 +69,7 @@ class RoundResult:
     Attributes:
         bytes: of payloads and sums, before the collectives multiply them.
         gathered_bytes, summed_bytes: its parts.
-        weights: hashes of all ranks' weights; empty if none were asked for.
+        weights: hashes of all ranks' weights, 0 of one that has none to compare; empty if none were asked for.
     """
 
     gathered_bytes: int
@@ -87,7 +87,7 @@ class MixedRound:
         draw: random numbers of mean square 1, so many on a device.
         ring: sums ``ring``, and ``islands`` without ``islands``; None for the backend.
         islands: sums ``islands``.
-        weights: hash of the weights, to be compared; 0 for none.
+        weights: hash of the weights, to be compared, 0 where this rank has none; None where no rank compares.
         scale: what sums are multiplied by; by default that of a mean over all ranks.
         step: its number, for errors.
     """
@@ -95,7 +95,7 @@ class MixedRound:
     def __init__(
         self, group: Any, layers: Mapping[str, FactoredLayer], standings: Mapping[str, LayerStanding],
         draw: Callable[[int, torch.device], torch.Tensor], *, ring: RingReducer | None = None,
-        islands: RingReducer | None = None, weights: int = 0, scale: float | None = None, step: int = 0,
+        islands: RingReducer | None = None, weights: int | None = None, scale: float | None = None, step: int = 0,
     ) -> None:  # fmt: skip
         self._group, self._layers, self._standings, self._draw = group, layers, standings, draw
         self._rings = {"ring": ring, "islands": islands or ring}
@@ -124,12 +124,15 @@ class MixedRound:
             headers = self._headers(found)
             agreed.append(headers)
             for segment, own in zip(found.layout.segments, headers, strict=True):
-                hashes = hashes or tuple(header.weights for header in own if header.weights)
+                told = tuple(header.weights for header in own)
+                hashes = hashes or (told if any(told) else ())
                 if not self._standings[segment.name].read(own):
                     self._layers_drop(segment)
                     ranges = ((segment.start, segment.stop),)
                     found.sums.append(self._start_sum(found.buffer, ranges, "all_reduce", segment.name))
                     continue
+        if self._weights is not None and self._pending:
+            hashes = self._gathered_hashes(self._weights)
         for found, headers in zip(self._pending, agreed, strict=True):
             for place, own in enumerate(headers):
                 if all(header.doubt is Doubt.NONE for header in own):
@@ -169,8 +172,8 @@ class MixedRound:
             )  # fmt: skip
         except Exception:
             rows, doubt, parts = 0, Doubt.FAILED, ()
-        weights, self._weights = self._weights, 0
-        return Header(rows=rows, doubt=doubt, weights=weights), () if doubt else parts
+        weights, self._weights = self._weights, None
+        return Header(rows=rows, doubt=doubt, weights=weights or 0), () if doubt else parts
 
     def _rows(
         self, gradient: torch.Tensor, found: _Pending, place: int, segment: GatheredSegment
@@ -220,6 +223,13 @@ class MixedRound:
         for target in each.targets:
             target.copy_(each.flat[at : at + target.shape[0]])
             at += target.shape[0]
+
+    def _gathered_hashes(self, weights: int) -> tuple[int, ...]:
+        """The hashes of all ranks' weights, where no header carried them."""
+        own = torch.tensor([weights], dtype=torch.int64, device=self._pending[0].buffer.device)
+        every = [torch.zeros_like(own) for _ in range(self._ranks)]
+        dist.all_gather(every, own, group=self._group)
+        return tuple(int(each) for each in every)
 
     def _headers(self, found: _Pending) -> list[list[Header]]:
         if found.payload is None or found.gathered is None:

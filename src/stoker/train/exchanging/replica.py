@@ -90,6 +90,10 @@ class ReplicaExchange:
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._exchanged: dict[str, nn.Parameter] = {}
+        self._sparse: set[str] = set()
+        """Those of them whose gradients are sparse: torch exchanges them, whatever the plan says."""
+        self._unseen: Exception | None = None
+        """Why the buckets could not be looked at."""
         self._layers = {layer.name: layer for _, layer in factored_layers(model)}
         self._tables = measuring.tables_of(model)
         self._generator = torch.Generator().manual_seed(0x5706)  # never the program's own stream
@@ -115,6 +119,9 @@ class ReplicaExchange:
         self._notes: list[str] = []
         self._counts_active = False
         self._forwarded = False
+        self._has_joined = False
+        self._compares, self._is_compared = True, False
+        """Whether ranks shall have the same weights: that is so if they had when they were first compared."""
         self._scale = 1.0 / self.ranks
         for layer in self._layers.values():
             layer.install()
@@ -140,8 +147,11 @@ class ReplicaExchange:
         is_last = bool(bucket.is_last())
         if self._counts_active and bucket.index() == 0:
             self._count_active(buffer.device)
-        if self._measuring:
-            self._look(bucket)
+        if self._measuring and self._unseen is None:
+            try:
+                self._look(bucket)
+            except Exception as error:  # there will be no plan, on any rank
+                self._unseen = error
         layout = self._layout(bucket) if self._is_on and not buffer.is_sparse else None
         if self._is_on and self._round is None:
             self._round = self._mixed_round()
@@ -196,11 +206,15 @@ class ReplicaExchange:
 
     def _look(self, bucket: Any) -> None:
         parameters: list[nn.Parameter] = bucket.parameters()
+        is_sparse = bool(bucket.buffer().is_sparse)
         for parameter in parameters:
             name = self._names.get(id(parameter))
             if name is not None:
                 self._exchanged[name] = parameter
-        if self.rounds <= TIMED:
+                if is_sparse:
+                    self._sparse.add(name)
+        # A sparse gradient is a bucket by itself, and torch shows it as the buffer alone.
+        if self.rounds <= TIMED or is_sparse:
             return
         for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
             name = self._names.get(id(parameter), "")
@@ -249,10 +263,12 @@ class ReplicaExchange:
         """All ranks tell rank 0 what they measured, and get the same plan."""
         assert self._backward is not None
         links = self._probed(device)
+        # Collective, and so outside of what may fail on one rank alone.
+        small = measuring.timed_sums(self.group, device)
         try:
-            measured = replace(self._measured(device), links=links)
+            measured = replace(self._measured(device, small), links=links)
         except Exception as error:  # the others wait for this rank's word
-            self._tell(line_of("measuring of the exchange", error, "gradients are exchanged as torch does it"))
+            self._mishap("measuring of the exchange", error)
             measured = MeasuredExchange(
                 name=self.name, rank=self.rank, ranks=self.ranks, backend="", device=device.type, step_s=0.0, layers=[],
                 sums=[], products=[], byte_s=0.0, memory_bytes=0.0,
@@ -265,7 +281,7 @@ class ReplicaExchange:
             try:
                 agreed = self._planner([msgspec.msgpack.decode(each, type=MeasuredExchange) for each in every])
             except Exception as error:
-                self._tell(line_of("planning of the exchange", error, "gradients are exchanged as torch does it"))
+                self._mishap("planning of the exchange", error)
                 agreed = AgreedExchange(methods=[], note="no plan could be made")
             plan = msgspec.msgpack.encode(agreed)
         told = sharing.tell_bytes(plan, self.group, device)
@@ -295,11 +311,12 @@ class ReplicaExchange:
             self.agreed = _without_ring(self.agreed, "there is no ring of sockets")
             self._say(f"{self.name}: the backend makes all sums, there is no ring of sockets: {why}")
 
-    def _measured(self, device: torch.device) -> MeasuredExchange:
+    def _measured(self, device: torch.device, small: list[tuple[float, float]]) -> MeasuredExchange:
         assert self._backward is not None
-        layers = measuring.measured_layers(
-            self._model, self._exchanged, self._layers, self._tables, self._proof, self._backward
-        )
+        if self._unseen is not None:
+            raise self._unseen
+        dense = {name: each for name, each in self._exchanged.items() if name not in self._sparse}
+        layers = measuring.measured_layers(self._model, dense, self._layers, self._tables, self._proof, self._backward)
         try:
             free = float(memory_bytes()[0]) if device.type == "cpu" else float(torch.cuda.mem_get_info(device)[0])
         except (RuntimeError, OSError, ValueError):
@@ -307,7 +324,7 @@ class ReplicaExchange:
         return MeasuredExchange(
             name=self.name, rank=self.rank, ranks=self.ranks, backend=str(dist.get_backend(self.group)),
             device=device.type, step_s=statistics.median(self._times[False] or [0.0]), layers=layers,
-            sums=[*measuring.timed_sums(self.group, device), *self._sums.sums()],
+            sums=[*small, *self._sums.sums()],
             products=measuring.timed_products(layers, self.ranks, device), byte_s=measuring.copied_byte_s(device),
             memory_bytes=free * _MEMORY_SHARE / self.ranks,
         )  # fmt: skip
@@ -352,11 +369,12 @@ class ReplicaExchange:
             layer.limit(standing.room if standing is not None else None)
 
     def _mixed_round(self) -> MixedRound:
-        hashed = 0
+        hashed = None
         if self._own_ring.exchange is not None:
             self._own_ring.exchange.step = self.rounds
-        if (self.rounds - self._planned_at) % _HASHED_EVERY == 0:
-            hashed = weights.hash_of(list(self._exchanged.values()))
+        if self._compares and (self.rounds - self._planned_at) % _HASHED_EVERY == 0:
+            # A rank that has joined is behind the others, and gets their weights at the end.
+            hashed = 0 if self._has_joined else weights.hash_of(list(self._exchanged.values()))
         return MixedRound(
             self.group, self._layers, self._standings, self._draw, ring=self.ring,
             islands=self._own_ring.islands, weights=hashed, scale=self._scale, step=self.rounds,
@@ -404,7 +422,17 @@ class ReplicaExchange:
                     self._layers[name].limit(each.room)
             if each.left:
                 self._say(f"{self.name}: `{name}` goes by all-reduce from now on: {each.left}")
-        if len(set(result.weights)) > 1:
+        if not result.weights or 0 in result.weights:
+            return
+        is_first, self._is_compared = not self._is_compared, True
+        if len(set(result.weights)) == 1:
+            return
+        if is_first:
+            self._compares = False
+            self._say(
+                f"{self.name}: ranks had different weights before the plan; they are left as the program has them"
+            )
+        else:
             weights.take_first(list(self._exchanged.values()), self.group)
             self._repaired += 1
             self._say(f"{self.name}: ranks had different weights; all have taken those of rank 0")
@@ -450,6 +478,9 @@ class ReplicaExchange:
         self._turn(on=True)
         return True
 
+    def _mishap(self, what: str, error: Exception) -> None:
+        self._tell(f"{self.name}: {line_of(what, error, 'gradients are exchanged as torch does it')}")
+
     def _say(self, text: str) -> None:
         self._notes.append(text)
         if self.rank == 0:
@@ -469,6 +500,10 @@ class ReplicaExchange:
 
     def join_begins(self) -> None:
         """Changes nothing: ranks that have joined send no rows, and take part in each exchange."""
+
+    def joined(self, *, is_over: bool) -> None:
+        """This rank makes no steps of its own until the others are through, too."""
+        self._has_joined = not is_over
 
     def give_way(self, hook: ProgramHook, state: Any) -> None:
         """The program registers its hook, which is called instead from now on."""

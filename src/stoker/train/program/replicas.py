@@ -38,6 +38,10 @@ class HookOwner(Protocol):
         """From now on ranks may end before others, and answer the collectives of the module's own exchange alone."""
         ...
 
+    def joined(self, *, is_over: bool) -> None:
+        """This rank has ended before others, and answers for a step of theirs; or all have ended."""
+        ...
+
     def close(self) -> None:
         """Takes back changes of the module."""
         ...
@@ -176,6 +180,18 @@ class ReplicaWatch:
                 owner.join_begins()
                 if not kwargs.get("divide_by_initial_world_size", True):
                     owner.divide_by_active(ddp)
-            return original(ddp, **kwargs)
+            found = original(ddp, **kwargs)
+            if owner is not None:
+                found.main_hook = _telling(found.main_hook, owner, is_over=False)
+                found.post_hook = _telling(found.post_hook, owner, is_over=True)
+            return found
 
         return join_hook
+
+
+def _telling(original: Callable[..., None], owner: HookOwner, *, is_over: bool) -> Callable[..., None]:
+    def hook(*args: Any, **kwargs: Any) -> None:
+        owner.joined(is_over=is_over)
+        original(*args, **kwargs)
+
+    return hook
