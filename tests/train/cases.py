@@ -136,16 +136,19 @@ def _flip_bit(ddp: DistributedDataParallel) -> None:
 
 def joined(rank: int) -> dict[str, Any]:
     """Rank 0 ends first: its weights, which wait for the end of `join()`, are no measure for the others."""
-    plain = _joined(rank, is_served=False)
-    with mock.patch.object(replicas_of_hook, "_HASHED_EVERY", 2):
-        served = _joined(rank, is_served=True)
-    return {
-        "apart": max(abs(a - b) for a, b in zip(plain["losses"], served["losses"], strict=True)),
-        "repaired": served["repaired"], "weights": served["weights"],
-    }  # fmt: skip
+    found: dict[str, Any] = {"apart": 0.0, "repaired": 0, "steps": []}
+    for momentum in (0.9, 0.0):  # with it the ranks go apart after `join()`, also under plain DDP
+        plain = _joined(rank, momentum, is_served=False)
+        with mock.patch.object(replicas_of_hook, "_HASHED_EVERY", 2):
+            served = _joined(rank, momentum, is_served=True)
+        apart = max(abs(a - b) for a, b in zip(plain["losses"], served["losses"], strict=True))
+        found["apart"] = max(found["apart"], apart)
+        found["repaired"] += served["repaired"]
+        found["steps"].append(served["steps"])
+    return {**found, "weights": served["weights"]}
 
 
-def _joined(rank: int, *, is_served: bool) -> dict[str, Any]:
+def _joined(rank: int, momentum: float, *, is_served: bool) -> dict[str, Any]:
     replicas: list[ReplicaExchange] = []
 
     def serve(ddp: DistributedDataParallel) -> ReplicaExchange:
@@ -157,14 +160,11 @@ def _joined(rank: int, *, is_served: bool) -> dict[str, Any]:
         watch.install()
     torch.manual_seed(0)
     ddp = DistributedDataParallel(nn.Sequential(nn.Linear(24, 48), nn.ReLU(), nn.Linear(48, 10)))
-    watch.remove()
-    for replica in replicas:
-        watch.adopt(ddp, replica)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=momentum)
     torch.manual_seed(100 + rank)
     losses: list[float] = []
-    for _ in range(2):
-        with ddp.join():
+    for divides_by_all in (True, False, True):
+        with ddp.join(divide_by_initial_world_size=divides_by_all):
             for _ in range(12 + 6 * rank):
                 optimizer.zero_grad()
                 loss = ddp(torch.randn(8, 24)).square().mean()
@@ -172,9 +172,11 @@ def _joined(rank: int, *, is_served: bool) -> dict[str, Any]:
                 optimizer.step()
                 losses.append(float(loss.detach()))
     record = replicas[0].record() if replicas else None
+    watch.remove()
     return {
         "losses": losses, "weights": hash_of(list(ddp.parameters())),
         "repaired": record.repaired if record is not None else 0,
+        "steps": sum(each.steps for each in record.counts) if record is not None else 0,
     }  # fmt: skip
 
 

@@ -117,7 +117,8 @@ class ReplicaExchange:
         self._round_bytes = 0.0
         self._repaired = 0
         self._notes: list[str] = []
-        self._counts_active = False
+        self._forward_hook: Any = None
+        """Notes whether this rank makes steps, while the mean is over those that do."""
         self._forwarded = False
         self._has_joined = False
         self._compares, self._is_compared = True, False
@@ -145,7 +146,7 @@ class ReplicaExchange:
             return hook(state, bucket)
         buffer: torch.Tensor = bucket.buffer()
         is_last = bool(bucket.is_last())
-        if self._counts_active and bucket.index() == 0:
+        if self._forward_hook is not None and bucket.index() == 0:
             self._count_active(buffer.device)
         if self._measuring and self._unseen is None:
             try:
@@ -429,9 +430,7 @@ class ReplicaExchange:
             return
         if is_first:
             self._compares = False
-            self._say(
-                f"{self.name}: ranks had different weights before the plan; they are left as the program has them"
-            )
+            self._say(f"{self.name}: the program gives ranks different weights, which stay so")
         else:
             weights.take_first(list(self._exchanged.values()), self.group)
             self._repaired += 1
@@ -489,14 +488,13 @@ class ReplicaExchange:
     # From outside
 
     def divide_by_active(self, ddp: DistributedDataParallel) -> None:
-        """From now on the mean is over the ranks that have not joined yet."""
-        if not self._counts_active:
-            self._counts_active = True
+        """Until `join()` ends the mean is over the ranks that have not joined yet."""
+        if self._forward_hook is None:
 
             def forwarded(*_: Any) -> None:
                 self._forwarded = True
 
-            ddp.register_forward_pre_hook(forwarded)
+            self._forward_hook = ddp.register_forward_pre_hook(forwarded)
 
     def join_begins(self) -> None:
         """Changes nothing: ranks that have joined send no rows, and take part in each exchange."""
@@ -504,6 +502,13 @@ class ReplicaExchange:
     def joined(self, *, is_over: bool) -> None:
         """This rank makes no steps of its own until the others are through, too."""
         self._has_joined = not is_over
+        if is_over:
+            # Weights are equal now, but momentum is not: ranks may go apart, as by torch's exchange.
+            self._compares = False
+        if is_over and self._forward_hook is not None:
+            self._forward_hook.remove()
+            self._forward_hook = None
+            self._scale = 1.0 / self.ranks
 
     def give_way(self, hook: ProgramHook, state: Any) -> None:
         """The program registers its hook, which is called instead from now on."""

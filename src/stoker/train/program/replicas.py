@@ -31,7 +31,7 @@ class HookOwner(Protocol):
         ...
 
     def divide_by_active(self, ddp: DistributedDataParallel) -> None:
-        """Ranks that have joined no longer count."""
+        """Ranks that have joined do not count, until all have."""
         ...
 
     def join_begins(self) -> None:
