@@ -294,6 +294,35 @@ def ring(rank: int) -> dict[str, Any]:
     return {**found, "sums": sorted(set(sums)), "sockets": _sockets()}
 
 
+def compressed(rank: int) -> dict[str, Any]:
+    """Sums of 16 bits and of low rank, with a step that is not finite."""
+    plan = {"0": "power", "2": "half"}
+    losses: dict[bool, list[float]] = {}
+    for is_served in (False, True):
+        torch.manual_seed(0)
+        ddp = DistributedDataParallel(nn.Sequential(nn.Linear(24, 48), nn.ReLU(), nn.Linear(48, 10)))
+        replica = calling.exchange(ddp, plan) if is_served else None
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+        torch.manual_seed(100 + rank)
+        losses[is_served] = []
+        for step in range(60):
+            optimizer.zero_grad()
+            x = torch.randn(8, 24)
+            loss = (ddp(x) - x[:, :10]).square().mean()
+            (loss * float("inf") if step == 20 and rank == 1 else loss).backward()
+            if step != 20:
+                optimizer.step()
+            losses[is_served].append(float(loss.detach()))
+    assert replica is not None
+    record = replica.record()
+    assert record is not None
+    return {
+        "weights": hash_of(list(ddp.parameters())), "counts": {each.method: each.steps for each in record.counts},
+        "doubts": {each.method: sorted(each.doubts) for each in record.counts}, "losses": losses[True],
+        "plain": losses[False], "bytes": record.planned_bytes / record.plain_bytes,
+    }  # fmt: skip
+
+
 def no_ring(rank: int) -> dict[str, Any]:
     """One rank can't connect: the backend makes these sums on all ranks."""
 
@@ -400,7 +429,7 @@ def _sockets() -> int:
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
     each.__name__: each for each in (
         few, equal, wrong_factor, different_bit, own_difference, joined, sparse, unseen, own_hook, untouched, trial,
-        ring, no_ring, slow_ring, probed, no_probe, copied, uncopied,
+        ring, no_ring, slow_ring, probed, no_probe, copied, uncopied, compressed,
     )
 }  # fmt: skip
 

@@ -93,6 +93,17 @@ def test_a_plan_that_names_own_sockets_sums_by_them() -> None:
     assert all(rank["sockets"] == 0 for rank in ranks)
 
 
+def test_compressed_sums_have_the_same_weights_on_all_ranks_and_learn() -> None:
+    ranks = found("compressed")
+    assert len({rank["weights"] for rank in ranks}) == 1
+    for rank in ranks:
+        assert all(0 < count < 60 for count in rank["counts"].values()), rank["counts"]
+        assert rank["doubts"] == {"power": ["its values were not finite"], "half": ["its values were not finite"]}
+        assert rank["losses"] != rank["plain"]
+        assert sum(rank["losses"][-10:]) < 1.1 * sum(rank["plain"][-10:])
+        assert rank["bytes"] < 0.6
+
+
 def test_where_one_rank_cannot_connect_the_backend_sums_on_all() -> None:
     ranks = found("no_ring")
     assert len({rank["weights"] for rank in ranks}) == 1

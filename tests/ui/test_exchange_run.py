@@ -56,6 +56,13 @@ def test_the_text_has_the_verdict_both_steps_and_what_fell_back() -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
+def test_what_is_not_exact_is_said() -> None:
+    said = "sums were not exact, so losses differ from those of plain DDP"
+    allowed = planned_exchange(measured([TRUNK, HEAD]), allowed=frozenset({"compress"}), has_ring=True)
+    assert said in write_exchange_run(run(agreed=allowed))
+    assert said not in write_exchange_run(run())
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

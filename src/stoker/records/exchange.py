@@ -10,6 +10,12 @@ import msgspec
 
 from stoker.records.plan import Span
 
+POWER_RANK = 4
+"""Rank of PowerSGD's factors, as its authors have it for language models (arXiv 1905.13727, recalled); torch's hook has
+1 by default."""
+LOSSY = ("half", "power")
+"""Methods whose sums are not exact, so that losses differ from those of plain DDP."""
+
 
 class RejectedMethod(msgspec.Struct, frozen=True, kw_only=True):
     """What a layer could have been exchanged by."""

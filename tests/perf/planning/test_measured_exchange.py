@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from stoker.perf.communication.methods import Leave
 from stoker.perf.planning.measured_exchange import planned_exchange
-from stoker.records.exchange import MeasuredExchange, MeasuredLayer, ProbedLinks
+from stoker.records.exchange import LOSSY, MeasuredExchange, MeasuredLayer, ProbedLinks
 
 RATE = 25e6
 """Bytes/s of the link: 200 Mbit/s."""
@@ -46,7 +47,18 @@ def test_a_ring_is_named_where_there_are_sockets_for_its_tensors(
 
 def test_splits_are_never_named_in_a_run_nor_islands_without_a_probe() -> None:
     agreed = planned_exchange(measured([TRUNK, HEAD]), allowed=frozenset({"split", "compress"}), has_ring=True)
-    assert {each.method for each in agreed.methods} <= {"late", "ring", "half"}
+    assert {each.method for each in agreed.methods} <= {"late", "ring", "half", "power"}
+
+
+def test_what_is_not_exact_needs_leave() -> None:
+    for allowed in (frozenset[Leave](), frozenset[Leave]({"split"})):
+        agreed = planned_exchange(measured([TRUNK, HEAD]), allowed=allowed, has_ring=True)
+        assert not {each.method for each in agreed.methods} & set(LOSSY)
+        assert agreed.report is not None
+        reasons = {other.method: other.reason for layer in agreed.report.layers for other in layer.rejected}
+        assert all(reasons[method] == "not allowed (--comm-allow compress)" for method in LOSSY)
+    agreed = planned_exchange(measured([TRUNK, HEAD]), allowed=frozenset({"compress"}), has_ring=True)
+    assert {each.module: each.method for each in agreed.methods} == {"head": "power", "trunk": "half"}
 
 
 UPLINK = 12.5e6

@@ -23,6 +23,7 @@ from stoker.perf.communication.collectives import (
 )
 from stoker.perf.communication.cost import NOTHING, ExchangeCost, after
 from stoker.perf.communication.replicas import Sent, Ways
+from stoker.records.exchange import POWER_RANK
 
 Method = Literal["all_reduce", "ring", "islands", "late", "rows", "column", "row", "table", "half", "power"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -38,9 +39,6 @@ NEEDS: dict[Method, Leave] = {
 """Methods that change sums, or what the optimizer sees, beyond rounding: only with the user's leave."""
 ID_BYTES = 8
 """The number of a table's row."""
-POWER_RANK = 4
-"""Rank of PowerSGD's factors, as its authors have it for language models (arXiv 1905.13727, recalled); torch's hook has
-1 by default."""
 _RING_BYTES_PER_S = 1e9
 """Most that a ring in Python sends a second (assumed)."""
 _RING_GAIN, _RING_START_S = 1.01, 1e-3
@@ -49,6 +47,7 @@ Its start is assumed: below a megabyte nothing was measured."""
 _ISLANDS_IDLE = 0.4
 """Share of the shorter stages of a sum by islands that the longer one does not hide: 2 MB by 2 islands of 4 ranks took
 195 ms, where links of 400 Mbit/s inside take 63 and the one of 100 Mbit/s between takes 168."""
+_NO_ROOM = "the error that it keeps takes more memory than is left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +220,8 @@ def _sums(layer: GradientLayer, terms: Terms) -> Iterator[MethodOption]:
         barred["islands"] = "all ranks are one island" if group.nodes == 1 else "each rank is an island by itself"
     ways: tuple[Method, ...] = ("all_reduce", "ring", "islands", "half")
     for method in ways:
-        # Gradients are read and written once in 32 bits, and once in 16, before and after.
-        work = 3 * layer.bytes * terms.speed.byte_s if method == "half" else 0.0
+        # Gradients are read, sums written twice and read once, in 32 bits; five passes over 16 bits count half.
+        work = 5 * layer.bytes * terms.speed.byte_s if method == "half" else 0.0
         sent = layer.bytes / 2 if method == "half" else layer.bytes
         yield MethodOption(
             method=method, sent=Sent(layer.bytes, method, work_s=work), bytes=ring_bytes(group.size, sent),
@@ -284,7 +283,8 @@ def _power(layer: GradientLayer, terms: Terms) -> MethodOption:
     work += 3 * layer.product_bytes * speed.byte_s
     return MethodOption(
         method="power", sent=Sent(rest, own=reduced, work_s=work), bytes=ring_bytes(group.size, factors + rest),
-        transfer=after((reduced, all_reduce(group, rest))), work_s=work, barred=_leave("power", terms),
+        transfer=after((reduced, all_reduce(group, rest))), work_s=work, memory_bytes=layer.product_bytes,
+        barred=_leave("power", terms) or ("" if layer.product_bytes <= terms.memory_bytes else _NO_ROOM),
     )  # fmt: skip
 
 

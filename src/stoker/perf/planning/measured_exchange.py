@@ -56,8 +56,8 @@ def planned_exchange(
     terms = Terms(
         group=group, speed=_speed(measured), allowed=allowed, memory_bytes=min(each.memory_bytes for each in measured)
     )  # fmt: skip
-    # Splits change the program's weights, and are not made by the hook; nor is PowerSGD.
-    left_out = {"column", "row", "table", "power"}
+    # Splits change the program's weights, and are not made by the hook.
+    left_out = {"column", "row", "table"}
     if not has_ring or first.device != "cpu":
         left_out |= {"ring", "islands"}
     if group.local == 1 or group.nodes == 1:

@@ -13,10 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker.core.saying import say
 from stoker.records.exchange import AgreedExchange, LayerMethod, MeasuredExchange
 from stoker.train.exchanging.hook import exchange_hook
+from stoker.train.exchanging.layout import OF_WEIGHTS
 from stoker.train.exchanging.mixed_round import RingReducer
 from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
 
-METHODS = ("all_reduce", "late", "rows", "ring", "islands", "half")
+METHODS = ("all_reduce", "late", "rows", "ring", "islands", "half", "power")
 """What a program may name."""
 _PLANNER = ("stoker.run.exchanging.serving", "planner")
 """What decides by prices. It lives in a layer above, where capabilities are joined, and so is found by name."""
@@ -35,8 +36,8 @@ def exchange(
 
     Args:
         ddp: a module that has no hook for communication, before its first backward pass; on all ranks alike.
-        plan: for paths of modules one of ``late``, ``rows``, ``half``, ``ring``, ``islands`` or ``all_reduce``, which
-            is what others get; None to plan by measurements. ``half`` is not exact.
+        plan: for paths of modules one of ``late``, ``rows``, ``half``, ``power``, ``ring``, ``islands`` or
+            ``all_reduce``, which is what others get; None to plan by measurements. ``half`` and ``power`` are inexact.
         ring: sums that ``ring`` and ``islands`` go by; without it ranks connect their sockets.
 
     Returns:
@@ -92,7 +93,7 @@ class GivenPlan:
             every = [rank.layers[place] for rank in measured if place < len(rank.layers)]
             if method == "all_reduce":
                 continue
-            if method in ("late", "rows"):
+            if method in OF_WEIGHTS:
                 is_table = any(each.table_rows for each in every)
                 if any(each.why_not for each in every) or is_table != (method == "rows"):
                     left.append(layer.module)

@@ -12,6 +12,8 @@ from stoker.train.exchanging.payload import GatheredSegment
 
 GATHERED = ("late", "rows")
 """Methods whose layers are gathered instead of summed."""
+OF_WEIGHTS = (*GATHERED, "power")
+"""Methods of one weight; others are of all weights that a module has."""
 Range = tuple[int, int]
 
 
@@ -34,17 +36,35 @@ class PlacedWeight:
 
 
 @dataclass(frozen=True, slots=True)
+class LowRankSegment:
+    """A weight's part of a bucket that is summed as two thin factors.
+
+    Attributes:
+        name: of the weight.
+        start, stop: its elements in the bucket.
+        shape: of its gradient as a matrix.
+    """
+
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class BucketLayout:
     """The parts of a bucket.
 
     Attributes:
         segments: that are gathered.
+        thin: that are summed as factors of low rank.
         sums: ranges of elements that are summed, by the method that sums them.
         firsts: name of the first weight of each of these sums.
         size: of the bucket, in elements.
     """
 
     segments: tuple[GatheredSegment, ...]
+    thin: tuple[LowRankSegment, ...]
     sums: Mapping[str, tuple[Range, ...]]
     firsts: Mapping[str, str]
     size: int
@@ -52,7 +72,7 @@ class BucketLayout:
     @property
     def is_whole(self) -> bool:
         """Whether the backend sums all of the bucket, as without a plan."""
-        return not self.segments and tuple(self.sums) in ((), ("all_reduce",))
+        return not self.segments and not self.thin and tuple(self.sums) in ((), ("all_reduce",))
 
 
 def laid_out(weights: Sequence[PlacedWeight], methods: Mapping[str, LayerMethod]) -> BucketLayout:
@@ -63,6 +83,7 @@ def laid_out(weights: Sequence[PlacedWeight], methods: Mapping[str, LayerMethod]
         methods: by the names of weights; those without one are all-reduced.
     """
     segments: list[GatheredSegment] = []
+    thin: list[LowRankSegment] = []
     sums: dict[str, list[Range]] = {}
     firsts: dict[str, str] = {}
     at = 0
@@ -77,8 +98,10 @@ def laid_out(weights: Sequence[PlacedWeight], methods: Mapping[str, LayerMethod]
                     factor_type=factor,
                 )
             )  # fmt: skip
+        elif method is not None and method.method == "power" and weight.is_plain:
+            thin.append(LowRankSegment(weight.name, at, stop, weight.shape))
         else:
-            way = "all_reduce" if method is None or method.method in GATHERED else method.method
+            way = "all_reduce" if method is None or method.method in OF_WEIGHTS else method.method
             firsts.setdefault(way, weight.name)
             ranges = sums.setdefault(way, [])
             if ranges and ranges[-1][1] == at:
@@ -86,4 +109,4 @@ def laid_out(weights: Sequence[PlacedWeight], methods: Mapping[str, LayerMethod]
             else:
                 ranges.append((at, stop))
         at = stop
-    return BucketLayout(tuple(segments), {way: tuple(ranges) for way, ranges in sums.items()}, firsts, at)
+    return BucketLayout(tuple(segments), tuple(thin), {way: tuple(ranges) for way, ranges in sums.items()}, firsts, at)

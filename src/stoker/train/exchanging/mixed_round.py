@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from stoker.core.errors import ExchangeError
 from stoker.train.exchanging.checking import is_product
+from stoker.train.exchanging.compressed import HalvedSum, LowRankSum
 from stoker.train.exchanging.factors import FactoredLayer
 from stoker.train.exchanging.layout import BucketLayout
 from stoker.train.exchanging.payload import Doubt, GatheredPayload, GatheredSegment, Header
@@ -44,6 +45,8 @@ class _Sum:
     wait: Callable[[], object]
     name: str
     """The first weight that it holds."""
+    half: HalvedSum | None = None
+    """The scale of a sum in 16 bits; it may go in more of them in its first steps."""
 
 
 @dataclass(slots=True)
@@ -58,6 +61,10 @@ class _Pending:
     gathered: torch.Tensor | None = None
     gather: Any = None
     sums: list[_Sum] = field(default_factory=list["_Sum"])
+    left: _Sum | None = None
+    """Left factors of all weights of low rank."""
+    right: tuple[_Sum, list[int]] | None = None
+    """Right factors of those of them that stay thin in this step, and their places."""
     filled: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     """Numbers of a table's own rows, by the segment's place."""
 
@@ -90,16 +97,20 @@ class MixedRound:
         weights: hash of the weights, to be compared, 0 where this rank has none; None where no rank compares.
         scale: what sums are multiplied by; by default that of a mean over all ranks.
         step: its number, for errors.
+        halves: scales of sums in 16 bits, by the name of a sum's first weight; new ones are added.
+        thin: of weights whose sums are of low rank, by their names.
     """
 
     def __init__(
         self, group: Any, layers: Mapping[str, FactoredLayer], standings: Mapping[str, LayerStanding],
         draw: Callable[[int, torch.device], torch.Tensor], *, ring: RingReducer | None = None,
         islands: RingReducer | None = None, weights: int | None = None, scale: float | None = None, step: int = 0,
+        halves: dict[str, HalvedSum] | None = None, thin: Mapping[str, LowRankSum] | None = None,
     ) -> None:  # fmt: skip
         self._group, self._layers, self._standings, self._draw = group, layers, standings, draw
         self._rings = {"ring": ring, "islands": islands or ring}
         self._weights, self._step = weights, step
+        self._halves, self._thin = {} if halves is None else halves, thin or {}
         self._ranks = dist.get_world_size(group)
         self._scale = 1.0 / self._ranks if scale is None else scale
         self._pending: list[_Pending] = []
@@ -112,6 +123,8 @@ class MixedRound:
         self._pending.append(found)
         if layout.segments:
             self._start_gather(found)
+        if layout.thin:
+            self._start_left(found)
         for way, ranges in layout.sums.items():
             found.sums.append(self._start_sum(buffer, ranges, way, layout.firsts[way]))
         return found.done
@@ -131,6 +144,9 @@ class MixedRound:
                     ranges = ((segment.start, segment.stop),)
                     found.sums.append(self._start_sum(found.buffer, ranges, "all_reduce", segment.name))
                     continue
+        for found in self._pending:
+            if found.left is not None:
+                self._start_right(found)
         if self._weights is not None and self._pending:
             hashes = self._gathered_hashes(self._weights)
         for found, headers in zip(self._pending, agreed, strict=True):
@@ -140,6 +156,8 @@ class MixedRound:
         for found in self._pending:
             for each in found.sums:
                 self._settle(each)
+            if found.right is not None:
+                self._fill_thin(found, *found.right)
             found.done.set_result(found.buffer)
         self._pending.clear()
         return RoundResult(self._gathered_bytes, self._summed_bytes, hashes)
@@ -202,27 +220,79 @@ class MixedRound:
 
     def _start_sum(self, buffer: torch.Tensor, ranges: Sequence[tuple[int, int]], way: str, name: str) -> _Sum:
         parts = [buffer[start:stop] for start, stop in ranges]
-        wide = buffer.dtype in (torch.float32, torch.float64)
-        is_halved = way == "half" and wide
-        if len(parts) == 1 and not is_halved:
+        half = None
+        if way == "half" and buffer.dtype in (torch.float32, torch.float64):
+            half = self._halves.setdefault(name, HalvedSum())
+            narrowed = half.narrowed(parts, self._scale)
+            if narrowed is not None:
+                return _Sum(narrowed, parts, self._summed(narrowed), name, half)
+        if len(parts) == 1:
             flat, targets = parts[0], []
         else:
             flat, targets = torch.cat(parts), parts
         flat.mul_(self._scale)
-        if is_halved:
-            flat = flat.to(torch.float16)
-        self._summed_bytes += flat.nbytes
         ring = self._rings.get(way)
         if ring is not None:
+            self._summed_bytes += flat.nbytes
             return _Sum(flat, targets, ring.start(flat, name).wait, name)
-        return _Sum(flat, targets, dist.all_reduce(flat, group=self._group, async_op=True).wait, name)  # type: ignore[union-attr]
+        return _Sum(flat, targets, self._summed(flat), name, half)
+
+    def _summed(self, flat: torch.Tensor) -> Callable[[], object]:
+        """Begins a sum by the backend; what is returned waits for it."""
+        self._summed_bytes += flat.nbytes
+        work: Any = dist.all_reduce(flat, group=self._group, async_op=True)
+        return work.wait
 
     def _settle(self, each: _Sum) -> None:
+        """Waits for a sum, and puts it where it belongs."""
         wait_for(each.wait, each.name, self._step)
-        at = 0
-        for target in each.targets:
-            target.copy_(each.flat[at : at + target.shape[0]])
-            at += target.shape[0]
+        half = each.half
+        if half is not None and each.flat.dtype == torch.float16 and each.targets:
+            if half.widen(each.flat, each.targets):
+                return
+            # The same on all ranks, since they have the same sums: now in the gradients' own type.
+            each.flat = torch.cat(each.targets).mul_(self._scale)
+            wait_for(self._summed(each.flat), each.name, self._step)
+            half.overflowed(each.flat)
+        elif half is not None:
+            half.first(each.flat)
+        _spread(each.flat, each.targets)
+
+    def _start_left(self, found: _Pending) -> None:
+        with torch.autocast(found.buffer.device.type, enabled=False):
+            parts = [
+                self._thin[segment.name].left(found.buffer[segment.start : segment.stop].view(segment.shape))
+                for segment in found.layout.thin
+            ]
+        flat = torch.cat([part.flatten() for part in parts]).mul_(self._scale)
+        found.left = _Sum(flat, parts, self._summed(flat), found.layout.thin[0].name)
+
+    def _start_right(self, found: _Pending) -> None:
+        """Starts the sums of right factors; weights whose left ones are not finite are summed whole."""
+        assert found.left is not None
+        wait_for(found.left.wait, found.left.name, self._step)
+        parts: list[torch.Tensor] = []
+        places: list[int] = []
+        for place, (segment, left) in enumerate(zip(found.layout.thin, _parts(found.left), strict=True)):
+            with torch.autocast(left.device.type, enabled=False):
+                right = self._thin[segment.name].right(left.view(segment.shape[0], -1))
+            if right is None:
+                ranges = ((segment.start, segment.stop),)
+                found.sums.append(self._start_sum(found.buffer, ranges, "all_reduce", segment.name))
+            else:
+                parts.append(right)
+                places.append(place)
+        if parts:
+            flat = torch.cat([part.flatten() for part in parts]).mul_(self._scale)
+            found.right = _Sum(flat, parts, self._summed(flat), found.layout.thin[0].name), places
+
+    def _fill_thin(self, found: _Pending, sums: _Sum, places: Sequence[int]) -> None:
+        wait_for(sums.wait, sums.name, self._step)
+        for place, right in zip(places, _parts(sums), strict=True):
+            segment = found.layout.thin[place]
+            with torch.autocast(right.device.type, enabled=False):
+                gradient = found.buffer[segment.start : segment.stop].view(segment.shape)
+                self._thin[segment.name].fill(gradient, right.view(segment.shape[1], -1))
 
     def _gathered_hashes(self, weights: int) -> tuple[int, ...]:
         """The hashes of all ranks' weights, where no header carried them."""
@@ -279,6 +349,18 @@ def wait_for(wait: Callable[[], object], layer: str, step: int) -> None:
             f"`{layer}` must be exchanged with all ranks in step {step}, and one is lost: {error}; start the program "
             "again from its last checkpoint", layer=layer, step=step,
         ) from error  # fmt: skip
+
+
+def _parts(each: _Sum) -> list[torch.Tensor]:
+    """The sum of each of its parts, flat."""
+    return list(torch.split(each.flat, [part.numel() for part in each.targets]))
+
+
+def _spread(flat: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:
+    at = 0
+    for target in targets:
+        target.copy_(flat[at : at + target.shape[0]])
+        at += target.shape[0]
 
 
 def future_of(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

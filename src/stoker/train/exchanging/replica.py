@@ -25,10 +25,19 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker.core.host import memory_bytes
 from stoker.core.mishaps import line_of
 from stoker.core.trials.alternating import Arm, CutTrial
-from stoker.records.exchange import AgreedExchange, ExchangeRun, LayerCounts, LayerMethod, MeasuredExchange, ProbedLinks
+from stoker.records.exchange import (
+    POWER_RANK,
+    AgreedExchange,
+    ExchangeRun,
+    LayerCounts,
+    LayerMethod,
+    MeasuredExchange,
+    ProbedLinks,
+)
 from stoker.train.exchanging import measuring, sharing, weights
+from stoker.train.exchanging.compressed import HalvedSum, LowRankSum
 from stoker.train.exchanging.factors import factored_layers
-from stoker.train.exchanging.layout import GATHERED, BucketLayout, PlacedWeight, laid_out
+from stoker.train.exchanging.layout import GATHERED, OF_WEIGHTS, BucketLayout, PlacedWeight, laid_out
 from stoker.train.exchanging.mixed_round import MixedRound, RingReducer, future_of, wait_for
 from stoker.train.exchanging.own_rings import BY_RING, OwnRing
 from stoker.train.exchanging.payload import GatheredSegment
@@ -105,6 +114,8 @@ class ReplicaExchange:
         self._measuring = True
         self._methods: dict[str, LayerMethod] = {}
         self._standings: dict[str, LayerStanding] = {}
+        self._halves: dict[str, HalvedSum] = {}
+        self._thin: dict[str, LowRankSum] = {}
         self._layouts: dict[tuple[int, ...], BucketLayout] = {}
         self._round: MixedRound | None = None
         self._trial: CutTrial | None = None
@@ -338,6 +349,9 @@ class ReplicaExchange:
         for each in agreed.methods:
             if each.method in GATHERED:
                 self._standings[each.weight] = LayerStanding(each.rows, each.rows * _MOST_GROWTH)
+            elif each.method == "power":
+                weight = self._exchanged[each.weight]
+                self._thin[each.weight] = LowRankSum(each.weight, (weight.shape[0], weight[0].numel()), POWER_RANK)
         for name, layer in self._layers.items():
             if name not in self._standings:
                 layer.remove()
@@ -347,10 +361,10 @@ class ReplicaExchange:
         self._turn(on=True)
 
     def _by_weight(self, agreed: AgreedExchange) -> dict[str, LayerMethod]:
-        """The methods by the names of weights: a gathered one is of one weight, a sum of all that its module has."""
+        """The methods by the names of weights: some are of one weight, sums of all that a module has."""
         found: dict[str, LayerMethod] = {}
         for each in agreed.methods:
-            if each.method in GATHERED:
+            if each.method in OF_WEIGHTS:
                 found[each.weight] = each
             else:
                 found |= {name: each for name in self._exchanged if name.rpartition(".")[0] == each.module}
@@ -379,6 +393,7 @@ class ReplicaExchange:
         return MixedRound(
             self.group, self._layers, self._standings, self._draw, ring=self.ring,
             islands=self._own_ring.islands, weights=hashed, scale=self._scale, step=self.rounds,
+            halves=self._halves, thin=self._thin,
         )  # fmt: skip
 
     def _layout(self, bucket: Any) -> BucketLayout:
@@ -529,6 +544,8 @@ class ReplicaExchange:
             self._backward = None
         for layer in self._layers.values():
             layer.remove()
+        for each in self._thin.values():
+            each.forget()
         self._own_ring.close()
 
     def record(self) -> ExchangeRun | None:
@@ -546,6 +563,9 @@ class ReplicaExchange:
                     left=each.left,
                 )
                 for name, each in self._standings.items()
+            ] + [
+                LayerCounts(weight=name, method=method, steps=each.steps, doubts=dict(each.doubts), left="")
+                for method, sums in (("power", self._thin), ("half", self._halves)) for name, each in sums.items()
             ],
             notes=list(self._notes),
         )  # fmt: skip

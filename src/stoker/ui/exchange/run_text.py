@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.core.units import format_count, format_seconds
-from stoker.records.exchange import ExchangeRun, ExchangeRuns
+from stoker.records.exchange import LOSSY, ExchangeRun, ExchangeRuns
 from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.exchange.plan_text import (
     METHOD_WORDS,
@@ -50,7 +50,7 @@ def render_exchange_run(run: ExchangeRun, style: Style | None = None) -> str:
         wrap(write_exchange_run(run), style, 1),
         titled("The step", steps, style),
         layer_lines(report, shown, style) if report is not None else _given(run, style),
-        titled("Layers that were gathered, step by step", went, style),
+        titled("Layers that were gathered or compressed, step by step", went, style),
         [line for note in write_notes(run) for line in wrap(note, style, 90)],
         rejected_lines(shown, style),
     )
@@ -67,6 +67,8 @@ def write_exchange_run(run: ExchangeRun) -> str:
         f"{format_count(len(agreed.methods), 'layer')} by {methods}, {write_size(run.planned_bytes)} a step of a rank "
         f"instead of {write_size(run.plain_bytes)}"
     )
+    if any(each.method in LOSSY for each in agreed.methods):
+        plan += "; sums were not exact, so losses differ from those of plain DDP"
     if run.gain is None:
         ended = "followed without a trial" if agreed.report is None else "the program ended during its trial"
         return f"{plan}; {ended}"
