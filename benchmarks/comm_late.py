@@ -1,25 +1,25 @@
-"""Late-multiply over a link of 200 Mbit/s between two ranks, in network namespaces: bytes at the interface, seconds.
+"""Late-multiply over links of 200 Mbit/s among 2 to 8 ranks, in network namespaces: bytes at the interface, seconds.
 
-The first rank is on this side of the link, the second beyond it. Both share this machine's cores.
+Ranks are at one switch, and share this machine's cores. So the gather is also timed alone, while nobody multiplies.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.support.harness import Bar, Options, Report, run
-from benchmarks.support.nodes import Machine, NoNamespaces, machines
+from benchmarks.support.nodes import Machine, NoNamespaces, switched
 from benchmarks.support.ranks import on_ranks
 from stoker.perf.communication.methods import late_bytes, ring_bytes
 from stoker.run.exchanging.serving import planner
@@ -28,12 +28,15 @@ from stoker.train.exchanging.checking import is_product
 
 BAR = Bar(
     "comm_late",
-    "2048 x 2048 weights, 32 rows, 2 ranks at 200 Mbit/s: bytes of the closed form, a trial that keeps what pays",
-    headline=("bytes", "faster", "kept"),
+    "2048 x 2048 weights, 32 rows, 2 to 8 ranks at 200 Mbit/s: bytes and seconds of the closed form, trials",
+    headline=("bytes", "wire", "faster", "kept"),
 )
 _WIDTH, _ROWS = 2048, 32
-_NEW_NETWORK = 0x40000000
-_PORT = 29_417
+_MANY_ROWS = 128
+_MEGABITS, _FAST_MEGABITS = 200.0, 1000.0
+_CARRIED = 0.95
+"""Share of a link's rate that payload gets: the plan's own figure."""
+_LIMIT_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -41,80 +44,96 @@ class Timed:
     """Steps of one rank.
 
     Attributes:
-        step_s: median. sent: bytes that the interface sent in a step. gain: of the trial; None without one.
+        step_s: median. sent: bytes that the interface sent in a step, without headers.
+        wire_s: of the gather of factors by itself.
+        gain: of the trial; None without one. predicted_s: of a step, by the plan. kept: whether the trial kept it.
+        by_late: whether the plan named late-multiply.
     """
 
     step_s: float
-    sent: float
+    sent: float = 0.0
+    wire_s: float = 0.0
     gain: float | None = None
     predicted_s: float = 0.0
     kept: bool = False
+    by_late: bool = False
 
 
-def _entering(machine: Machine) -> Callable[[], None]:
-    def enter() -> None:
-        with Path(f"/var/run/netns/{machine.name}").open() as space:
-            if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), _NEW_NETWORK):
-                raise OSError(ctypes.get_errno(), f"setns of {machine.name}")
+def _on(nodes: Sequence[Machine], work: Callable[[int, Any], Timed], ranks: int) -> Timed:
+    """What rank 0 finds with the first ranks; the others wait."""
 
-    return enter
+    def in_group(rank: int) -> Timed:
+        group = dist.new_group(list(range(ranks)))
+        found = work(rank, group) if rank < ranks else Timed(0.0)
+        dist.barrier()
+        return found
 
-
-def _both(machine: Machine, work: Callable[[int], Timed]) -> Timed:
-    other = machine.device[:-1] + "b"
-    host = machine.address.rpartition(".")[0] + ".1"
-    found = on_ranks(
-        2, work, enter=(lambda: None, _entering(machine)), init_method=f"tcp://{host}:{_PORT}",
-        environ=({"GLOO_SOCKET_IFNAME": machine.device}, {"GLOO_SOCKET_IFNAME": other}), timeout_s=240,
-    )  # fmt: skip
-    return found[0]
+    return on_ranks(
+        len(nodes), in_group, timeout_s=_LIMIT_S, enter=[node.enter for node in nodes],
+        environ=[{"GLOO_SOCKET_IFNAME": node.inner} for node in nodes],
+    )[0]  # fmt: skip
 
 
-def _module() -> DistributedDataParallel:
+def _module(group: Any) -> DistributedDataParallel:
     torch.manual_seed(0)
-    return DistributedDataParallel(nn.Sequential(nn.Linear(_WIDTH, _WIDTH, bias=False), nn.ReLU()), bucket_cap_mb=100)
+    model = nn.Sequential(nn.Linear(_WIDTH, _WIDTH, bias=False), nn.ReLU())
+    return DistributedDataParallel(model, bucket_cap_mb=100, process_group=group)
 
 
-def _steps(ddp: DistributedDataParallel, count: int) -> list[float]:
+def _steps(ddp: DistributedDataParallel, count: int, rows: int = _ROWS) -> list[float]:
     times: list[float] = []
     for _ in range(count):
         begun = time.perf_counter()
-        ddp(torch.randn(_ROWS, _WIDTH)).square().mean().backward()
+        ddp(torch.randn(rows, _WIDTH)).square().mean().backward()
         ddp.zero_grad(set_to_none=False)
         times.append(time.perf_counter() - begun)
     return times
 
 
-def _sent(device: str) -> int:
-    path = Path(f"/sys/class/net/{device}/statistics/tx_bytes")
-    return int(path.read_text()) if path.exists() else 0
-
-
-def _given(machine: Machine, plan: dict[str, str] | None, steps: int) -> Callable[[int], Timed]:
-    def work(rank: int) -> Timed:
-        ddp = _module()
+def _given(nodes: Sequence[Machine], plan: dict[str, str] | None, steps: int) -> Callable[[int, Any], Timed]:
+    def work(rank: int, group: Any) -> Timed:
+        ddp = _module(group)
         if plan is not None:
             exchange(ddp, plan)
         _steps(ddp, 7)
-        before = _sent(machine.device) if rank == 0 else 0
+        dist.barrier(group=group)
+        before = nodes[rank].sent_payload
         times = _steps(ddp, steps)
-        sent = (_sent(machine.device) - before) / steps if rank == 0 else 0.0
-        return Timed(statistics.median(times), sent)
+        dist.barrier(group=group)
+        sent = (nodes[rank].sent_payload - before) / steps
+        return Timed(statistics.median(times), sent, wire_s=_gathered_s(group, steps))
 
     return work
 
 
-def _tried(rank: int) -> Timed:
-    ddp = _module()
-    replica = serve(ddp, planner())
-    _steps(ddp, 72)
-    record = replica.record()
-    assert record is not None
-    report = record.agreed.report
-    return Timed(
-        record.planned_step_s, record.planned_bytes, record.gain, report.after.step_s.likely if report else 0.0,
-        record.kept,
-    )  # fmt: skip
+def _gathered_s(group: Any, times: int) -> float:
+    """Seconds of the gather alone: no rank multiplies."""
+    own = torch.ones(_ROWS * 2 * _WIDTH)
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    found: list[float] = []
+    for _ in range(times):
+        dist.barrier(group=group)
+        begun = time.perf_counter()
+        dist.all_gather(parts, own, group=group)
+        found.append(time.perf_counter() - begun)
+    return statistics.median(found)
+
+
+def _tried(rows: int) -> Callable[[int, Any], Timed]:
+    def work(_: int, group: Any) -> Timed:
+        ddp = _module(group)
+        replica = serve(ddp, planner())
+        _steps(ddp, 72, rows)
+        record = replica.record()
+        assert record is not None
+        report = record.agreed.report
+        return Timed(
+            record.planned_step_s, record.planned_bytes, gain=record.gain, kept=record.kept,
+            predicted_s=report.after.step_s.likely if report else 0.0,
+            by_late=any(each.method == "late" for each in record.agreed.methods),
+        )  # fmt: skip
+
+    return work
 
 
 def _check_share() -> float:
@@ -143,23 +162,45 @@ def measure(options: Options) -> Report:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     steps = options.pick(12, 6, 1)
     report.figure("check", _check_share())
+    counts = options.pick((2, 4, 8), (2, 4), (2,))
+    rows: list[list[str]] = []
+    bytes_, wires, faster = [], [], []
     try:
-        with machines([200.0]) as (machine,):
-            plain = _both(machine, _given(machine, None, steps))
-            late = _both(machine, _given(machine, {"0": "late"}, steps))
-            closed = late_bytes(2, _ROWS, 2 * _WIDTH)
-            report.note(f"plain: {plain.sent / 1e6:.2f} MB and {1e3 * plain.step_s:.0f} ms a step")
-            report.note(f"late-multiply: {late.sent / 1e6:.3f} MB and {1e3 * late.step_s:.0f} ms a step")
-            report.figure("plain_bytes", plain.sent / ring_bytes(2, 4.0 * _WIDTH * _WIDTH))
-            report.at_most("bytes", "bytes of late-multiply / closed form", [late.sent / closed], 1.01, 4)
-            report.at_least("faster", "step of plain DDP / with late-multiply", [plain.step_s / late.step_s], 4.0)
+        with switched([_MEGABITS] * max(counts)) as nodes:
+            for ranks in counts:
+                plain = _on(nodes, _given(nodes, None, steps), ranks)
+                late = _on(nodes, _given(nodes, {"0": "late"}, steps), ranks)
+                closed = late_bytes(ranks, _ROWS, 2 * _WIDTH)
+                bytes_.append(late.sent / closed)
+                wires.append(late.wire_s / (closed / (_MEGABITS * 1e6 / 8 * _CARRIED)))
+                faster.append(plain.step_s / late.step_s)
+                rows.append([
+                    f"{ranks} ranks", f"{plain.sent / 1e6:.2f} MB", f"{1e3 * plain.step_s:.0f} ms",
+                    f"{late.sent / 1e6:.3f} MB", f"{1e3 * late.step_s:.0f} ms", f"{1e3 * late.wire_s:.1f} ms",
+                ])  # fmt: skip
+                report.figure(f"plain_bytes_{ranks}", plain.sent / ring_bytes(ranks, 4.0 * _WIDTH * _WIDTH))
+            report.at_most("bytes", "bytes of late-multiply / closed form, the worst", [max(bytes_)], 1.01, 4)
             if options.size != "tiny":
-                tried = _both(machine, _tried)
+                apart = max(abs(each - 1.0) for each in wires)
+                report.at_most("wire", "its gather: apart from the closed form's seconds, the worst", [apart], 0.10)
+            report.at_least("faster", "step of plain DDP / with late-multiply, 2 ranks", [faster[0]], 4.0)
+            if options.size != "tiny":
+                tried = _on(nodes, _tried(_ROWS), 2)
                 report.at_least("kept", "the trial of the run's own plan keeps it", [float(tried.kept)], 1.0)
                 report.figure("gain", tried.gain or 0.0)
                 report.figure("predicted", tried.predicted_s / tried.step_s if tried.step_s else 0.0)
+        if options.size != "tiny":
+            # 128 rows of 4 ranks: a quarter of the bytes, at a rate where the joint product takes longer than these.
+            with switched([_FAST_MEGABITS] * 4) as nodes:
+                lost = _on(nodes, _tried(_MANY_ROWS), 4)
+                is_chosen = lost.by_late and lost.kept
+                report.at_most(
+                    "lost", "late-multiply is kept where 4x fewer bytes take longer", [float(is_chosen)], 0.0
+                )  # fmt: skip
     except NoNamespaces as error:
-        report.note(f"skipped: {error}")
+        report.skip(str(error))
+        return report
+    report.table(["", "plain", "step", "late-multiply", "step", "its gather"], rows)
     return report
 
 

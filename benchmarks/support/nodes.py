@@ -21,6 +21,7 @@ from pathlib import Path
 _BURST_BYTES = 1 << 18
 _SWITCHED_BURST_BYTES = 1 << 16
 """Of links at a switch: few bytes beside what is timed, and no less than the kernel's segments."""
+_HEADER_BYTES = 14 + 20 + 32
 _NEW_NETWORK = 0x40000000
 _numbers = itertools.count()
 """One for each: the kernel takes its time to remove a namespace."""
@@ -53,6 +54,12 @@ class Machine:
         A process that enters the namespace still does.
         """
         return int(Path(f"/sys/class/net/{self.device}/statistics/rx_bytes").read_text())
+
+    @property
+    def sent_payload(self) -> int:
+        """The same without the headers of its packets, of Ethernet, IPv4 and TCP with time stamps."""
+        packets = int(Path(f"/sys/class/net/{self.device}/statistics/rx_packets").read_text())
+        return self.sent - _HEADER_BYTES * packets
 
     def enter(self) -> None:
         """Moves the calling process there, or its thread if it has several; raises ``OSError``."""
