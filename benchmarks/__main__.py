@@ -66,6 +66,7 @@ BARS = (
     "comm_average",
     "comm_pipeline",
     "comm_split",
+    "comm_programs",
     "memory_cuda",
     "sim_64gpu",
     "sim_bound",
