@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from stoker.cli.main import main
-from stoker.records.memory import MemoryReport
+from stoker.records.memory import MemoryReport, SnapshotReport
+from tests.perf.memory.snapshots import Recorder
 
 MODULE = """
 import torch
@@ -103,3 +105,35 @@ def test_a_program_holds_no_batch_that_it_dropped(folder: Path, capsys: pytest.C
     assert [held.variable for held in found.held] == ["out"]
     assert (found.held[0].assigned, found.held[0].last_used) == ("train.py:10", "train.py:11")
     assert found.line == "train.py:12"
+
+
+def test_a_snapshot_of_torch(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorder = Recorder(expandable=False)
+    for size in (24 << 20, 30 << 20, 36 << 20):
+        recorder.free(recorder.allocate(size, 7))
+    (folder / "dump.pickle").write_bytes(pickle.dumps(recorder.snapshot()))
+    assert main(["memory", "dump.pickle"]) == 0
+    text = capsys.readouterr().out
+    assert "peak 37.7 MB requested, 94.4 reserved: train.py:7" in text
+    assert "41.9  -55.6 %  expandable segments, replayed" in text
+    assert "Next  export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in text
+    assert main(["memory", "dump.pickle", "--json"]) == 0
+    found = msgspec.json.decode(capsys.readouterr().out, type=SnapshotReport)
+    assert [share.name for share in found.lines] == ["train.py:7"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("none.pickle",), "`none.pickle` must be a file that can be read: No such file or directory"),
+        (("bad.pickle",), "`bad.pickle` must be a pickle of plain data"),
+        (("bad.pickle", "--gpu", "T4"), "`--gpu` must go with a program, got a snapshot"),
+        (("bad.pickle", "--", "5"), "`--` must go with a program, got a snapshot"),
+    ],
+)
+def test_wrong_snapshots_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    (folder / "bad.pickle").write_bytes(b"\x80\x04bad")
+    assert main(["memory", *words]) == 2
+    assert said in capsys.readouterr().err

@@ -86,3 +86,57 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     moments: list[MemoryMoment]
     notes: list[str]
     """What was assumed, as sentences without their full stops."""
+
+
+class AllocatorChoice(msgspec.Struct, frozen=True):
+    """What the allocator would have had from the device for the same requests."""
+
+    name: str
+    bytes: int
+
+
+class SnapshotMoment(msgspec.Struct, frozen=True, array_like=True):
+    """What is alive at one moment of a snapshot's history."""
+
+    at_frac: float
+    """Share of the events that are past."""
+    bytes: list[int]
+    """By line, in the order of :attr:`SnapshotReport.shown`, the rest last."""
+    reserved_bytes: int
+
+
+class SnapshotReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a memory snapshot of torch says of one device."""
+
+    name: str
+    device: int
+    others: list[int]
+    """Other devices that the process had memory of."""
+    events: int
+    asked_bytes: int | None
+    """What did not fit when memory ran out for the last time; None if it never did."""
+    asked_line: str
+    free_bytes: int | None
+    """Bytes of the device that were free at that time."""
+    at: int
+    """Events before the moment of this report: when memory ran out, else the peak."""
+    line: str
+    """That reached the peak; empty if it is not known, or memory ran out."""
+    peak_bytes: int
+    """Requested bytes at that moment."""
+    reserved_bytes: int
+    """What the allocator had from the device at that moment."""
+    most_reserved_bytes: int
+    parts: list[MemoryShare]
+    """They sum to ``reserved_bytes``."""
+    lines: list[MemoryShare]
+    """They sum to ``peak_bytes``, the largest first."""
+    expandable: bool
+    """Whether segments grew in the recorded run."""
+    choices: list[AllocatorChoice]
+    """The recorded run first."""
+    shown: list[str]
+    """Lines of :attr:`moments`."""
+    moments: list[SnapshotMoment]
+    notes: list[str]
+    """What was assumed, as sentences without their full stops."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from bisect import bisect_right
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,16 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.perf.memory.allocator import AllocatorReplay, DeviceFullError, rounded, segment_bytes
+from tests.perf.memory.snapshots import read_trace
 
-TRACES = Path(__file__).parents[4] / "shared" / "data" / "memory"
 MIB = 1 << 20
-
-
-def read(name: str) -> dict[str, Any]:
-    path = TRACES / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not on this machine: allocation traces of real CUDA steps")
-    return json.loads(gzip.decompress(path.read_bytes()))
 
 
 def blocks_at_start(trace: dict[str, Any]) -> list[tuple[int, int]]:
@@ -45,7 +35,7 @@ def blocks_at_start(trace: dict[str, Any]) -> list[tuple[int, int]]:
     ("name", "most_missed"), [("medium_128", 0), ("medium_256", 0), ("medium_512", 0.13), ("medium_1024", 0)]
 )
 def test_real_traces_get_the_same_addresses_and_segments(name: str, most_missed: float) -> None:
-    trace = read(name)
+    trace = read_trace(name)
     given_out = iter([address for action, address, _ in trace["events"] if action == "s"])
     replay = AllocatorReplay(address_of=lambda _: next(given_out))
     replay.restore([(address, size, bool(small)) for address, size, small in trace["segments"]], blocks_at_start(trace))

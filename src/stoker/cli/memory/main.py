@@ -7,8 +7,10 @@ import os
 import re
 import shlex
 import sys
+from pathlib import Path
 
 from stoker.cli.arguments import Parser, split_program, whole
+from stoker.cli.memory.snapshot import show_snapshot
 from stoker.cli.output import print_json
 from stoker.cli.traced import memories_of
 from stoker.core.errors import ConfigError
@@ -18,6 +20,7 @@ from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory import capacity
 from stoker.perf.memory.reporting import MemoryQuestion, report
+from stoker.perf.memory.snapshot_file import is_pickle
 from stoker.perf.memory.timeline import with_seconds
 from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import DataParallel, Machines, Strategy
@@ -29,12 +32,14 @@ _PRICED = "A100-80GB-SXM"
 """GPU whose times the costs of remedies are shares of, where none is named."""
 _EPILOG = """\
 PROGRAM is a script, run up to its second optimizer step without a GPU; or module:function (file.py:function), which
-returns what stoker.perf.characterise takes. Nothing is computed, and no memory of a GPU is used.
+returns what stoker.perf.characterise takes. Nothing is computed, and no memory of a GPU is used. Or it is a snapshot
+of torch.cuda.memory._dump_snapshot: what held the memory then. None of its content is run.
 examples:
   stoker memory train.py
   stoker memory train.py --gpu RTX-4090
   stoker memory model.py:step --memory 24GB --ranks 8
-  stoker memory train.py --gpu T4 -- --batch-size 64"""
+  stoker memory train.py --gpu T4 -- --batch-size 64
+  stoker memory snapshot.pickle"""
 
 
 def main(argv: list[str]) -> int:
@@ -46,6 +51,8 @@ def main(argv: list[str]) -> int:
     """
     ours, theirs = split_program(argv)
     arguments = _parser().parse_args(ours)
+    if arguments.program and is_pickle(Path(arguments.program)):
+        return show_snapshot(Path(arguments.program), arguments, theirs)
     card = _card(arguments.gpu) if arguments.gpu else None
     available: int | None = arguments.memory
     if available is None and card is not None:
@@ -66,7 +73,8 @@ def _parser() -> Parser:
     parser = Parser(
         prog="stoker memory",
         usage="stoker memory PROGRAM [options] [-- arguments of the program]\n"
-        "       stoker memory -m MODULE [options] [-- arguments of the program]",
+        "       stoker memory -m MODULE [options] [-- arguments of the program]\n"
+        "       stoker memory SNAPSHOT [--json]",
         description="Predicts what holds a program's memory, whether it fits a GPU, and what lowers its peak.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -78,7 +86,7 @@ def _parser() -> Parser:
     add("--hint", action="append", default=[], metavar="NAME=VALUE", help="as of `stoker perf features`")
     add("--json", action="store_true", help="print the report for programs")
     add("-m", dest="module", metavar="MODULE", help="a program that runs as `python -m MODULE`")
-    add("program", metavar="PROGRAM", nargs="?", default="", help="script or module:function")
+    add("program", metavar="PROGRAM", nargs="?", default="", help="script, module:function or snapshot")
     return parser
 
 

@@ -35,6 +35,11 @@ def segment_bytes(size: int) -> int:
     return _LARGE_SEGMENT if size < _LEAST_OWN else -(-size // _ROUND_OWN) * _ROUND_OWN
 
 
+def splits(rest: int, *, small: bool) -> bool:
+    """Whether a block is split for a request that leaves ``rest`` bytes of it."""
+    return rest >= _ROUND if small else rest > _SMALL
+
+
 class DeviceFullError(Exception):
     """A replayed request does not fit the device, also after the release of what is reserved and free.
 
@@ -122,7 +127,7 @@ class AllocatorReplay:
             block = self._grown(wanted, small) if self._expandable else self._reserved_for(wanted, small)
         self._take_out(block)
         rest = block.size - wanted
-        if rest >= _ROUND if small or self._expandable else rest > _SMALL:
+        if splits(rest, small=small or self._expandable):
             left = _Block(block.address + wanted, rest, small, block.segment, before=block, after=block.after)
             if left.after is not None:
                 left.after.before = left
@@ -156,6 +161,13 @@ class AllocatorReplay:
         assert block.after is None
         self._take_out(block)
         self.reserved -= self.segments.pop(address)
+
+    def release_all(self) -> None:
+        """Returns every segment without allocated blocks; segments that grow keep what they have."""
+        if not self._expandable:
+            whole = [block for block in self._at.values() if block.size == self.segments[block.segment]]
+            for block in whole:
+                self.release(block.address)
 
     def blocks(self) -> list[tuple[int, int]]:
         """Address and bytes of each allocated block, in the order of addresses."""
@@ -199,10 +211,7 @@ class AllocatorReplay:
         """Returns free segments if the limit asks for it, as the allocator does when the driver refuses."""
         if self.reserved + more <= self._limit:
             return
-        if not self._expandable:
-            whole = [block for block in self._at.values() if block.size == self.segments[block.segment]]
-            for block in whole:
-                self.release(block.address)
+        self.release_all()
         if self.reserved + more > self._limit:
             raise DeviceFullError(more, self.reserved)
 

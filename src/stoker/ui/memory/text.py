@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.records.memory import HeldTooLong, MemoryRemedy, MemoryReport, MemoryShare
+from stoker.records.memory import HeldTooLong, MemoryRemedy, MemoryReport
 from stoker.ui.blocks import join, titled, wrap
+from stoker.ui.memory.figures import MemoryUnit, render_shares, write_shares
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
 
-_SHOWN = 6
-"""Modules and lines that are shown one by one."""
 _PASSES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer's step", "start": "start"}
 
 
@@ -23,13 +22,13 @@ def render_memory(report: MemoryReport, style: Style | None = None, command: str
         command: to type next; empty for none.
     """
     style = style or Style()
-    unit = _Unit(report.peak_bytes)
-    modules = _parts(report.modules, unit, style, "(outside of modules)")
-    lines = _parts(report.lines, unit, style, "(not known)")
+    unit = MemoryUnit(report.peak_bytes)
+    modules = render_shares(report.modules, unit, style, "(outside of modules)")
+    lines = render_shares(report.lines, unit, style, "(not known)")
     held = [line for each in report.held for line in wrap(_kept(each, unit), style)]
     blocks = (
         [style.paint(style.cut(f"stoker memory · {report.name}", style.width), 1), *wrap(_facts(report), style)],
-        wrap(write_verdict(report), style, 1) + wrap(" · ".join(_shares(report.categories, unit)), style, indent="  "),
+        wrap(write_verdict(report), style, 1) + wrap(write_shares(report.categories, unit), style, indent="  "),
         titled(f"Modules ({unit.name}, tensors alone)", modules, style),
         titled(f"Lines ({unit.name}, tensors alone)", lines, style),
         titled("Held too long", held, style),
@@ -42,7 +41,7 @@ def render_memory(report: MemoryReport, style: Style | None = None, command: str
 
 def write_verdict(report: MemoryReport) -> str:
     """The answer in one sentence."""
-    unit = _Unit(report.peak_bytes)
+    unit = MemoryUnit(report.peak_bytes)
     where = f"{_PASSES[report.phase]}{f' of {report.module}' if report.module else ''}"
     peak = f"peak {unit.of(report.peak_bytes)} {unit.name}"
     if report.available_bytes is not None:
@@ -52,35 +51,12 @@ def write_verdict(report: MemoryReport) -> str:
     return f"{peak}: {where}{f', {report.line}' if report.line else ''}"
 
 
-class _Unit:
-    """Decimal units by the size of the peak, so that all figures of a report can be compared."""
-
-    def __init__(self, peak: int) -> None:
-        self.name, self._size = ("GB", 1e9) if peak >= 2e9 else ("MB", 1e6)
-
-    def of(self, nbytes: int) -> str:
-        """The number without its unit."""
-        return f"{nbytes / self._size:,.1f}"
-
-
 def _facts(report: MemoryReport) -> str:
     ranks = f" · {report.ranks} ranks" if report.ranks > 1 else ""
     return f"batch of {report.batch_size:,}{ranks} · predicted, nothing was computed"
 
 
-def _shares(shares: Sequence[MemoryShare], unit: _Unit) -> list[str]:
-    return [f"{share.name} {unit.of(share.bytes)}" for share in shares if share.bytes]
-
-
-def _parts(shares: Sequence[MemoryShare], unit: _Unit, style: Style, unnamed: str) -> list[str]:
-    rows = [[unit.of(share.bytes), share.name or unnamed] for share in shares[:_SHOWN]]
-    left = shares[_SHOWN:]
-    if left:
-        rows.append([unit.of(sum(share.bytes for share in left)), f"and {len(left):,} more"])
-    return render_table(["peak", ""], rows, style, right=(0,))
-
-
-def _kept(held: HeldTooLong, unit: _Unit) -> str:
+def _kept(held: HeldTooLong, unit: MemoryUnit) -> str:
     where = f" ({held.assigned})" if held.assigned else ""
     line = held.last_used.rpartition(":")[2]
     saves = f"lowers the peak by {unit.of(held.saves_bytes)} {unit.name}" if held.saves_bytes else "the peak stays"
@@ -96,7 +72,7 @@ def _largest(report: MemoryReport) -> str:
     return f"{report.largest_batch:,} as it is{more} (both sizes by the peaks of two traced ones)"
 
 
-def _remedies(remedies: Sequence[MemoryRemedy], unit: _Unit, style: Style) -> list[str]:
+def _remedies(remedies: Sequence[MemoryRemedy], unit: MemoryUnit, style: Style) -> list[str]:
     if not remedies:
         return []
     rows = [
