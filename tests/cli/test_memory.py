@@ -10,6 +10,7 @@ import pytest
 
 from stoker.cli.main import main
 from stoker.records.memory import MemoryReport, SnapshotReport
+from stoker.ui.memory.html import render_memory_page
 from tests.perf.memory.snapshots import Recorder
 
 MODULE = """
@@ -105,6 +106,9 @@ def test_a_program_holds_no_batch_that_it_dropped(folder: Path, capsys: pytest.C
     assert [held.variable for held in found.held] == ["out"]
     assert (found.held[0].assigned, found.held[0].last_used) == ("train.py:10", "train.py:11")
     assert found.line == "train.py:12"
+    page = render_memory_page(found)
+    assert " · train.py:12<" in page
+    assert [name in page for name in (">forward pass<", ">backward pass<", ">activations<")] == [True] * 3
 
 
 def test_a_snapshot_of_torch(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +124,8 @@ def test_a_snapshot_of_torch(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["memory", "dump.pickle", "--json"]) == 0
     found = msgspec.json.decode(capsys.readouterr().out, type=SnapshotReport)
     assert [share.name for share in found.lines] == ["train.py:7"]
+    assert main(["memory", "dump.pickle", "--html", "dump.html"]) == 0
+    assert "peak · train.py:7" in (folder / "dump.html").read_text()
 
 
 @pytest.mark.parametrize(

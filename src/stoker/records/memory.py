@@ -51,7 +51,9 @@ class MemoryMoment(msgspec.Struct, frozen=True, array_like=True):
     at_frac: float
     """Share of the step's events that are past."""
     bytes: list[int]
-    """By category, in the order of :attr:`MemoryReport.categories` without the allocator and the context."""
+    """By category, in the order of :attr:`MemoryReport.drawn`."""
+    phase: str = ""
+    """Pass of the call before it."""
 
 
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +85,11 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """Samples that fit; None if no device was named or no second size could be traced."""
     largest_recomputed: int | None
     """The same with expandable segments and every block recomputed."""
+    drawn: list[str]
+    """Categories of :attr:`moments`."""
     moments: list[MemoryMoment]
+    peak_frac: float | None
+    """Share of the step's events up to the peak; None if it is before the step."""
     notes: list[str]
     """What was assumed, as sentences without their full stops."""
 

@@ -102,6 +102,16 @@ class Plot:
             f'<circle cx="{place:.2f}%" cy="0" r="4"/><title>{escape(text)}</title></g>'
         )
 
+    def note(self, x: float, y: float, kind: str, text: str) -> None:
+        """A point with words next to it, on the side that has room."""
+        left, top = 100 * self._x(x) / _UNIT, 100 * self._y(y) / _UNIT
+        aside, anchor = (10, "start") if left < 50 else (-10, "end")
+        self._marks.append(
+            f'<g class="note {kind}"><circle cx="{left:.2f}%" cy="{top:.2f}%" r="4.5"/>'
+            f'<text x="{left:.2f}%" y="{top:.2f}%" dx="{aside}" dy="-8" text-anchor="{anchor}">'
+            f"{escape(text)}</text></g>"
+        )
+
     def explain(self, from_s: float, to_s: float, text: str) -> None:
         """Shows the text when the span is pointed at."""
         left, right = 100 * self._x(from_s) / _UNIT, 100 * self._x(to_s) / _UNIT

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stoker.cli.arguments import Parser, split_program, whole
 from stoker.cli.memory.snapshot import show_snapshot
-from stoker.cli.output import print_json
+from stoker.cli.output import print_json, write_text
 from stoker.cli.traced import memories_of
 from stoker.core.errors import ConfigError
 from stoker.core.units import parse_bytes
@@ -25,6 +25,7 @@ from stoker.perf.memory.timeline import with_seconds
 from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import DataParallel, Machines, Strategy
 from stoker.records.memory import MemoryReport
+from stoker.ui.memory.html import render_memory_page
 from stoker.ui.memory.text import render_memory
 from stoker.ui.terminal import style_for
 
@@ -39,6 +40,7 @@ examples:
   stoker memory train.py --gpu RTX-4090
   stoker memory model.py:step --memory 24GB --ranks 8
   stoker memory train.py --gpu T4 -- --batch-size 64
+  stoker memory train.py --gpu RTX-4090 --html memory.html
   stoker memory snapshot.pickle"""
 
 
@@ -63,6 +65,8 @@ def main(argv: list[str]) -> int:
     found = report(_question(arguments, traced, card, available))
     if arguments.json:
         print_json(found)
+    elif arguments.html:
+        write_text(render_memory_page(found), arguments.html, "--html")
     else:
         command = _next(found, arguments, theirs)
         sys.stdout.write(render_memory(found, style_for(sys.stdout, os.environ), command))
@@ -74,7 +78,7 @@ def _parser() -> Parser:
         prog="stoker memory",
         usage="stoker memory PROGRAM [options] [-- arguments of the program]\n"
         "       stoker memory -m MODULE [options] [-- arguments of the program]\n"
-        "       stoker memory SNAPSHOT [--json]",
+        "       stoker memory SNAPSHOT [--html FILE] [--json]",
         description="Predicts what holds a program's memory, whether it fits a GPU, and what lowers its peak.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -84,6 +88,7 @@ def _parser() -> Parser:
     add("--memory", type=_size, metavar="SIZE", help="memory that it should fit, such as 20GB; instead of the GPU's")
     add("--ranks", type=whole(1), default=1, metavar="N", help="GPUs that train together (default: 1)")
     add("--hint", action="append", default=[], metavar="NAME=VALUE", help="as of `stoker perf features`")
+    add("--html", metavar="FILE", help="write the report as one page with a picture of the step (- prints it)")
     add("--json", action="store_true", help="print the report for programs")
     add("-m", dest="module", metavar="MODULE", help="a program that runs as `python -m MODULE`")
     add("program", metavar="PROGRAM", nargs="?", default="", help="script, module:function or snapshot")

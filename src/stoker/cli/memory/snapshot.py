@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.cli.output import print_json
+from stoker.cli.output import print_json, write_text
 from stoker.core.errors import ConfigError
 from stoker.perf.memory.snapshot_file import read_snapshot
 from stoker.perf.memory.snapshot_report import snapshot_report
 from stoker.records.memory import SnapshotReport
+from stoker.ui.memory.snapshot_html import render_snapshot_page
 from stoker.ui.memory.snapshot_text import render_snapshot
 from stoker.ui.terminal import style_for
 
@@ -30,6 +31,8 @@ def show_snapshot(path: Path, arguments: argparse.Namespace, theirs: Sequence[st
     report = snapshot_report(read_snapshot(path), path.name)
     if arguments.json:
         print_json(report)
+    elif arguments.html:
+        write_text(render_snapshot_page(report), arguments.html, "--html")
     else:
         sys.stdout.write(render_snapshot(report, style_for(sys.stdout, os.environ), _next(report)))
     return 0

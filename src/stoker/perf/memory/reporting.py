@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -85,6 +86,7 @@ def report(question: MemoryQuestion) -> MemoryReport:
         held=_held(base, taken, question.available), remedies=list(_remedies(question, base, taken)),
         largest_batch=_largest(question, lambda timeline: timeline, taken, expandable=False),
         largest_recomputed=_largest(question, _all_recomputed, taken, expandable=True), moments=_moments(base),
+        drawn=list(CATEGORIES), peak_frac=_place_of(base, places),
         notes=[*question.features.assumptions, *_notes(question)],
     )  # fmt: skip
 
@@ -249,11 +251,21 @@ def _moments(timeline: MemoryTimeline) -> list[MemoryMoment]:
     count = live.shape[1]
     parts = min(_POINTS, count)
     edges = [count * part // parts for part in range(parts + 1)]
+    begin = max(0, timeline.begin - 1)
+    calls = [call.at for call in timeline.calls]
     found: list[MemoryMoment] = []
     for start, stop in itertools.pairwise(edges):
         at = start + int(np.argmax(live[:, start:stop].sum(axis=0)))
-        found.append(MemoryMoment(at / max(1, count - 1), [int(size) for size in live[:, at]]))
+        # A call of as many events before it has run once the next event happens.
+        past = bisect_right(calls, begin + at + 1) - 1
+        phase = timeline.calls[past].phase if past >= 0 else ""
+        found.append(MemoryMoment(at / max(1, count - 1), [int(size) for size in live[:, at]], phase))
     return found
+
+
+def _place_of(timeline: MemoryTimeline, peak: MemoryPeak) -> float | None:
+    begin = max(0, timeline.begin - 1)
+    return (peak.at - begin) / max(1, timeline.end - begin - 1) if peak.at >= begin else None
 
 
 def _notes(question: MemoryQuestion) -> list[str]:

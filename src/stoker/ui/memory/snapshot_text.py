@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.records.memory import SnapshotReport
 from stoker.ui.blocks import join, titled, wrap
-from stoker.ui.memory.figures import MemoryUnit, render_shares, write_shares
+from stoker.ui.memory.words import MemoryUnit, render_shares, write_shares
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
 
