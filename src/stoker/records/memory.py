@@ -146,3 +146,32 @@ class SnapshotReport(msgspec.Struct, frozen=True, kw_only=True):
     moments: list[SnapshotMoment]
     notes: list[str]
     """What was assumed, as sentences without their full stops."""
+
+
+class AskedMemory(msgspec.Struct, frozen=True):
+    """What an error of torch's allocators says."""
+
+    bytes: int | None
+    """None if it does not say so."""
+    device: str
+    """Kind of the device: ``cpu``, ``cuda``."""
+    index: int | None = None
+    """Number of the device; None if it is not named."""
+    capacity_bytes: int | None = None
+    """What the device or the process may have in all."""
+    idle_bytes: int | None = None
+    """Reserved by torch's allocator and in no tensor."""
+
+
+class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program held when it ended because memory ran out."""
+
+    asked: AskedMemory
+    line: str
+    """Innermost line of the program; empty if it is not known."""
+    categories: list[MemoryShare]
+    """What tensors were counted, by what they are for."""
+    variables: list[MemoryShare]
+    """Variables of the functions that were running, by what they hold beyond parameters and their like."""
+    command: str
+    """To type next; empty for none."""

@@ -23,6 +23,7 @@ from stoker.run.header import describe_run
 from stoker.run.loaders import patch
 from stoker.run.loaders.serving import Serving
 from stoker.run.loaders.steps import StepClock
+from stoker.run.memory.asked import asked_of
 from stoker.run.rank import find_place
 from stoker.run.run_context import Active
 from stoker.ui.live import LiveLine
@@ -124,6 +125,8 @@ class Session:
         """
         if not self._owner.is_here:
             return
+        if not self._active.settings.report.quiet:
+            _explain_memory(self._active.program)
         try:
             self._finish()
         except Exception as error:  # must not change how the program ends
@@ -188,6 +191,19 @@ class Session:
             sys.stderr.write(f"{text}\n")
         except Exception as error:  # a full disk or a closed stream must not change how the program ends
             say(f"no report: {error}")
+
+
+def _explain_memory(program: Sequence[str]) -> None:
+    """After the traceback of an error for lack of memory, says what held it."""
+    try:
+        found = asked_of(getattr(sys, "last_value", None))
+        if found is not None:
+            # Imported here: most programs end otherwise.
+            from stoker.run.memory.ending import explain
+
+            explain(*found, program)
+    except Exception as failure:  # must not change how the program ends
+        say(line_of("count of memory", failure, "what held it is not known"))
 
 
 def _say_unused(program: Sequence[str]) -> None:

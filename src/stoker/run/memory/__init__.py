@@ -1,0 +1,1 @@
+"""What held the memory of a program that ended because there was no more."""
