@@ -126,6 +126,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/train/splitting/test_ranks.py::test_ranks_of_multiprocessing": "stays: programs that end",
     "tests/train/test_ranks.py::*[equal": "stays: four of twelve models",
     "tests/train/test_ranks.py::test_slow_sockets": "stays: a plan that names own sockets",
+    "tests/train/test_ranks.py::test_a_thousand": "stays: a thousand sums of a ring, in tests/train/ring",
     "tests/train/test_ranks.py::test_weights_that_the_program": "stays: a planted different bit",
     "tests/train/test_ranks.py::test_where_one_rank_cannot_look": "stays: one rank that can't connect",
     "tests/train/test_ranks.py::test_a_trial": "stays: the trial by turns, in core",

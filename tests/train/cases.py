@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import random
+import resource
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -399,6 +403,30 @@ def slow_ring(rank: int) -> dict[str, Any]:
     return {**found, "sockets": _sockets()}
 
 
+def thousand_steps(rank: int) -> dict[str, Any]:
+    """What a process holds after 300 steps and after 1,300: descriptors, threads, resident bytes."""
+    found: list[tuple[int, int, int]] = []
+    torch.manual_seed(0)
+    ddp = DistributedDataParallel(nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 8)))
+    replica = calling.exchange(ddp, {"0": "late", "2": "ring"})
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+    for step in range(1_301):
+        optimizer.zero_grad()
+        ddp(torch.randn(8, 64)).square().mean().backward()
+        optimizer.step()
+        if step in (300, 1_300):
+            gc.collect()
+            resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+            found.append((len(os.listdir("/proc/self/fd")), threading.active_count(), resident))
+    record = replica.record()
+    assert record is not None
+    replica.close()
+    return {
+        "before": found[0], "after": found[1], "steps": sum(each.steps for each in record.counts),
+        "weights": hash_of(list(ddp.parameters())), "sockets": _sockets(),
+    }  # fmt: skip
+
+
 def _by_ring(rank: int, plan: dict[str, str], *, tries: bool, steps: int = 16) -> dict[str, Any]:
     return _planned(rank, calling.GivenPlan(plan), tries=tries, steps=steps, probes=False)
 
@@ -429,7 +457,7 @@ def _sockets() -> int:
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
     each.__name__: each for each in (
         few, equal, wrong_factor, different_bit, own_difference, joined, sparse, unseen, own_hook, untouched, trial,
-        ring, no_ring, slow_ring, probed, no_probe, copied, uncopied, compressed,
+        ring, no_ring, slow_ring, probed, no_probe, copied, uncopied, compressed, thousand_steps,
     )
 }  # fmt: skip
 

@@ -158,3 +158,15 @@ def test_where_one_rank_cannot_copy_by_chain_torch_does_on_all() -> None:
     (line,) = ranks[0]["said"]
     assert line.startswith("the first synchronisation goes by torch's own broadcast: rank ")
     assert ranks[1]["said"] == ranks[2]["said"] == []
+
+
+@pytest.mark.slow("1,300 steps on three ranks")
+def test_a_thousand_steps_take_no_more_memory_or_descriptors() -> None:
+    ranks = found("thousand_steps")
+    assert len({rank["weights"] for rank in ranks}) == 1
+    for rank in ranks:
+        assert rank["steps"] > 1_200
+        assert rank["after"][0] <= rank["before"][0], "descriptors"
+        assert rank["after"][1] <= rank["before"][1], "threads"
+        assert rank["after"][2] - rank["before"][2] < 4 << 20, "resident bytes"
+        assert rank["sockets"] == 0
