@@ -44,24 +44,23 @@ def kind_of(builtin: Any) -> str:
     return str(builtin).rpartition(".")[2]
 
 
-_TOTAL_NORM = "_get_total_norm"
+_TOTAL_NORMS = ("_get_total_norm", "get_total_norm")
+"""Its names over time; the second is public."""
 
 
 def norms() -> list[tuple[Any, str]]:
-    """Where torch has the norm of gradients: what ``clip_grad_norm_`` calls, and the public name.
+    """Where torch has the norm of gradients: what ``clip_grad_norm_`` calls, and what programs do.
 
     Raises:
         RuntimeError: this torch has it elsewhere.
     """
-    found: list[tuple[Any, str]] = [
-        (owner, name) for owner, name in ((clip_grad, _TOTAL_NORM), (utils, "get_total_norm")) if hasattr(owner, name)
-    ]
-    if not any(name == _TOTAL_NORM for _, name in found):
+    called = [(clip_grad, name) for name in _TOTAL_NORMS if hasattr(clip_grad, name)]
+    if not called:
         raise RuntimeError(
-            "`torch.nn.utils.clip_grad` must compute norms by `_get_total_norm`, and this torch's does not; "
-            "stoker doctor lists what is missing"
+            "`torch.nn.utils.clip_grad` must compute norms by `_get_total_norm` or `get_total_norm`, and this torch's "
+            "has neither; stoker doctor lists what is missing"
         )
-    return found
+    return [*called, *((utils, name) for name in _TOTAL_NORMS if hasattr(utils, name))]
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

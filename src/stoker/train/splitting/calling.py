@@ -63,6 +63,7 @@ def split(
 
     Raises:
         ValueError: a path or a method of the plan does not fit, or nothing would be left to DDP.
+        RuntimeError: this torch computes norms of gradients in a way that is not known.
         TypeError: later, if an optimizer is not known to work by element.
         ExchangeError: the ranks can't connect; later, if they do different things, or one is gone.
 
@@ -76,6 +77,8 @@ def split(
     layers = {path: model.get_submodule(path) for path in found}
     frozen = _parameters_of(layers, found)
     if found:
+        norms.install()
+        optimizers.install()
         split_models.add(model)  # what serves replicas may ask while the constructor runs
     # Weights that are frozen are broadcast by DDP's constructor, yet are no part of what it exchanges.
     for parameter in frozen:
@@ -87,8 +90,6 @@ def split(
             parameter.requires_grad_(True)
     if not found:
         return ddp
-    norms.install()
-    optimizers.install()
     own: Any = dist.new_group(ranks, use_local_synchronization=True)
     exchange = SampleExchange(own)
     parts = SplitParts(exchange, by_element)
