@@ -91,6 +91,11 @@ REFUSALS = [
     (["run", "--worker-memory", "5", "t.py"], "`worker-memory` must be a size of at least 1 MiB, such as `2GiB`, or"),
     (["run", "--slot-memory", "1KB", "t.py"], "`slot-memory` must be a size of at least 1 MiB, such as `2GiB`, or"),
     (["run", "--cpu-budget", "nan", "t.py"], "`cpu-budget` must be a number of cores of at least 0.1, or `auto`"),
+    (["run", "--comm", "sometimes", "t.py"], "`comm` must be one of `off`, `auto`, `average`, got 'sometimes'"),
+    (
+        ["run", "--comm-allow", "splits", "t.py"],
+        "`comm-allow` must be `split`, `compress`, `split,compress` or `auto`, got",
+    ),
     (["run", "--stall-timeout", "1us", "t.py"], "`stall-timeout` must be a time of at least `0.1s`, such as `60s`"),
     (["run", "--workers", "-1", "t.py"], "`workers` must be a whole number of at least 0 or `auto`, got -1"),
 ]
