@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import fsspec
 import numpy as np
@@ -16,7 +20,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from stoker.cache.filesystem import arrow, routing
+from stoker.cache.filesystem import arrow, arrow_files, routing
 from stoker.cache.filesystem.arrow_files import open_file
 from stoker.cache.filesystem.parquet_ahead import Chunk, chunks_of, touched, wanted
 from stoker.cache.page_stores import close_page_stores
@@ -143,3 +147,30 @@ def test_only_routed_urls_change(url: str, tmp_path: Path) -> None:
     assert not isinstance(handler, arrow.StokerHandler)
     routing.uninstall()
     assert pafs.FileSystem is arrow._FileSystem
+
+
+class TestTheEndOfAProcess:
+    """A thread of pyarrow's that drops a file while the interpreter ends would abort the process."""
+
+    def test_waits_for_files_of_other_threads(self) -> None:
+        lent = [io.BytesIO()]
+        dropped: list[float] = []
+        with mock.patch.object(arrow_files, "_lent", weakref.WeakSet(lent)):
+
+            def drop() -> None:
+                time.sleep(0.03)
+                dropped.append(time.monotonic())
+                lent.clear()
+
+            thread = threading.Thread(target=drop)
+            thread.start()
+            arrow_files._await_return()  # pyright: ignore[reportPrivateUsage]
+            assert dropped
+            thread.join()
+
+    def test_does_not_wait_for_what_the_program_keeps(self) -> None:
+        kept = io.BytesIO()
+        begun_s = time.monotonic()
+        with mock.patch.object(arrow_files, "_lent", weakref.WeakSet([kept])):
+            arrow_files._await_return()  # pyright: ignore[reportPrivateUsage]
+        assert time.monotonic() - begun_s < 10

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 import weakref
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
@@ -26,6 +28,9 @@ _columns: dict[str, frozenset[str]] = {}
 _columns_lock = ForkedLock()
 _mapped: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """Keeps the page store from dropping the bytes of mapped files."""
+_lent: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Files that pyarrow's threads hold."""
+_RETURN_S = 0.2
 
 
 class ParquetFile(CachedFile):
@@ -90,11 +95,28 @@ def open_file(filesystem: StokerFileSystem, path: str) -> Any:
     path = filesystem._strip_protocol(path)  # pyright: ignore[reportPrivateUsage]
     _, rule = filesystem.reader.rules.of(path)
     if not rule.cached:
-        return pa.PythonFile(filesystem.open(path, "rb"), mode="r")
+        return _lend(filesystem.open(path, "rb"))
     snapshot = filesystem.reader.snapshot(path)
     if not snapshot.is_file:
         raise FileNotFoundError(path)
-    return _map(filesystem, snapshot) or pa.PythonFile(ParquetFile(filesystem, snapshot), mode="r")
+    return _map(filesystem, snapshot) or _lend(ParquetFile(filesystem, snapshot))
+
+
+def _lend(file: Any) -> Any:
+    _lent.add(file)
+    return pa.PythonFile(file, mode="r")
+
+
+@atexit.register
+def _await_return() -> None:
+    """Waits for pyarrow's threads to drop their files, except those that the program still holds.
+
+    A thread of C++ that asks for the interpreter while it ends is ended by it, and with it the process ("terminate
+    called without an active exception", before Python 3.14).
+    """
+    end_s = time.monotonic() + _RETURN_S
+    while len(_lent) and time.monotonic() < end_s:
+        time.sleep(0.001)
 
 
 def _map(filesystem: StokerFileSystem, snapshot: Snapshot) -> Any:
