@@ -93,6 +93,7 @@ def split(
     own: Any = dist.new_group(ranks, use_local_synchronization=True)
     exchange = SampleExchange(own)
     parts = SplitParts(exchange, by_element)
+    parts.kept = group
     limit_s = timeout_s(group)
     parts.service = PartService(GroupAssembly(own), parts, timeout_s=limit_s)
     exchange.version = parts.version

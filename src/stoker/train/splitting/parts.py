@@ -69,6 +69,9 @@ class SplitParts:
         self.parts: dict[str, SplitPart] = {}
         self.optimizers: list[Optimizer] = []
         self.service: PartService | None = None
+        self.kept: object = None
+        """The group of DDP, kept until the program ends. DDP's reducer must not hold it last: it would wait, with the
+        GIL, for threads that want the GIL, and this rank could serve nothing."""
         self._wholes: dict[str, tuple[int, Tensor]] = {}
         all_parts.add(self)
 
