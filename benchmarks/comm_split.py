@@ -140,7 +140,7 @@ def _ranks(nodes: list[Machine], work: Callable[[int], Found]) -> list[Found]:
     if not nodes:
         return on_ranks(RANKS, work, timeout_s=400)
     return on_ranks(
-        RANKS, work, enter=[node.enter for node in nodes], init_method=f"tcp://{nodes[0].address}:{_PORT}",
+        RANKS, work, enter=[node.enter for node in nodes],
         environ=[{"GLOO_SOCKET_IFNAME": node.inner} for node in nodes], timeout_s=400,
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ class RankFailed(Exception):
 
 def on_ranks(
     count: int, work: Callable[[int], T], *, timeout_s: float = 300.0, enter: Sequence[Callable[[], None]] = (),
-    environ: Sequence[dict[str, str]] = (), init_method: str = "",
+    environ: Sequence[dict[str, str]] = (),
 ) -> list[T]:  # fmt: skip
     """What ``work`` returns on each rank, called with its number.
 
@@ -36,13 +36,12 @@ def on_ranks(
         timeout_s: for all of it.
         enter: called first in each rank, such as to enter a network namespace.
         environ: variables of each rank.
-        init_method: where ranks meet; by default a file.
 
     Raises:
         RankFailed: one of them failed.
     """
     with tempfile.TemporaryDirectory(prefix="stoker-ranks-") as folder:
-        meeting = init_method or f"file://{Path(folder) / 'meeting'}"
+        meeting = f"file://{Path(folder) / 'meeting'}"
         pipes: list[int] = []
         children: list[int] = []
         for rank in range(count):

@@ -18,7 +18,7 @@ GROUPS = ("order", "lazy", "random", "options", "change", "values", "objects", "
 """Streams (`iterable`, `datapipes`) stay here by design, as pinned loaders do in each group."""
 LEFT_OUT = ("infinite_loader", "handles_of_workers")
 """Programs that see the number of workers, or what they draw ahead in the middle of an epoch: both are forced here."""
-AS_DECLARED = ("order", "lazy", "frameworks")
+AS_DECLARED = ("order", "lazy", "options", "frameworks")
 """Groups whose programs see how much is drawn ahead: as many workers begin as are declared; of others, one."""
 MADE_THERE = ("order", "lazy", "random", "options")
 """Groups with loaders that are long enough for another machine to make items; others' have two or three batches."""
