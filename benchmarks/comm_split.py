@@ -36,7 +36,6 @@ BAR = Bar(
 RANKS, ROWS, CLASSES = 4, 32, 100
 PLAN = {"head.1": "column", "head.3": "row", "head.5": "column"}
 CLIP = 0.5
-_PORT = 29_431
 _MEGABITS, _BURST_BYTES = 1000.0, 1 << 20
 """A smaller burst cuts the kernel's segments into packets, whose headers are counted."""
 
