@@ -51,13 +51,19 @@ unit: setup
 # Those that fork data workers from their own process are run apart: a fork costs in proportion to the memory of its
 # parent. They wait as much as they compute, and are three at a time.
 integration: setup
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "integration and forking and not exhaustive"
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "integration and not forking and not exhaustive"
+	$(call live,integration and forking and not exhaustive,3)
+	$(call live,integration and not forking and not exhaustive,2)
 
 # Kinds of tests of which `make test` has one each, over all that they can be about.
 exhaustive: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "exhaustive and forking"
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "exhaustive and not forking"
+	$(call live,exhaustive and forking,2)
+	$(call live,exhaustive and not forking,2)
+
+# Tests of real processes, by mark, so many at a time. Those that fail are run once more, alone, and must pass then: in
+# thousands of starts of torchrun and Ray one goes wrong by itself. Both runs print their failures. A first run that
+# ended otherwise (1 is "tests failed") is not repeated, and a second one without a test is an error.
+live = $(BIN)/python -m pytest -q -n $(2) --dist loadfile -m "$(1)" || { test $$? = 1 && \
+	  $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none -m "$(1)"; }
 
 # What stoker takes from torch, under another torch: its private names, the unit tests, the contract suite. Of most
 # versions there are builds for CUDA alone, of 6 GB with their libraries; they run where there is no accelerator too.

@@ -250,7 +250,7 @@ def test_a_head_that_is_killed_and_started_again(other: clusters.ClusterRecord) 
         taking.until_away(20, 80)
 
     harm(found[0], kill)
-    assert not ours(found[0])
+    await_that("nothing is left on the new nodes", lambda: not ours(found[0]), 20)
 
 
 @pytest.mark.exhaustive
