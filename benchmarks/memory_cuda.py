@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.support.harness import Bar, Options, Report, run
 from stoker.perf.features.program import trace_program
-from stoker.perf.memory.reserve import WORKSPACE_BYTES, replay
+from stoker.perf.memory.reserve import replay
 
 BAR = Bar(
     "memory_cuda",
@@ -34,7 +34,8 @@ def measure(options: Options) -> Report:
     rows: list[list[str]] = []
     for context in contexts:
         words = [str(PROGRAM), str(context), *(["bf16"] if context >= 512 else [])]
-        found = replay(trace_program(words)[1], workspace_bytes=WORKSPACE_BYTES)
+        timeline = trace_program(words)[1]
+        found = replay(timeline, workspace_bytes=timeline.workspace_bytes)
         requested, reserved = RECORDED[context]
         errors.append((100 * (found.requested / requested - 1), 100 * (found.reserved / reserved - 1)))
         rows.append([str(context), f"{found.requested / 1e6:,.0f}", *(f"{error:+.3f} %" for error in errors[-1])])

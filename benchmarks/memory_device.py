@@ -18,7 +18,8 @@ import torch
 
 from benchmarks.support.harness import Bar, Options, Report, run
 from stoker.perf.features.program import trace_program
-from stoker.perf.memory.reserve import WORKSPACE_BYTES, replay
+from stoker.perf.memory.kernel_memory import on_gpu
+from stoker.perf.memory.reserve import replay
 from stoker.perf.memory.snapshot import devices_of, history_of, replay_snapshot
 from stoker.perf.memory.snapshot_file import read_snapshot
 
@@ -45,10 +46,10 @@ def measure(options: Options) -> Report:
     errors: list[tuple[float, float, float]] = []
     for words in options.pick(_PROGRAMS, (_PROGRAMS[0], _PROGRAMS[2]), (_PROGRAMS[3],)):
         program = [str(_HERE / "device_steps.py"), *words]
-        timeline = trace_program(program)[1]
+        timeline = on_gpu(trace_program(program)[1], card)
         for expandable in (False, True):
             taken, replayed = _recorded(program, expandable=expandable)
-            found = replay(timeline, expandable=expandable, workspace_bytes=WORKSPACE_BYTES)
+            found = replay(timeline, expandable=expandable, workspace_bytes=timeline.workspace_bytes)
             errors.append((
                 100 * (found.requested / taken["requested"] - 1), 100 * (found.reserved / taken["reserved"] - 1),
                 100 * (replayed / taken["reserved"] - 1),

@@ -19,6 +19,7 @@ from stoker.perf.catalogue import Gpu, gpu
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory import capacity
+from stoker.perf.memory.kernel_memory import on_gpu
 from stoker.perf.memory.reporting import MemoryQuestion, report
 from stoker.perf.memory.snapshot_file import is_pickle
 from stoker.perf.memory.timeline import with_seconds
@@ -118,6 +119,7 @@ def _question(
 ) -> MemoryQuestion:  # fmt: skip
     features, timeline = traced[0]
     predictor, priced = Predictor(), card or gpu(_PRICED)
+    timeline = on_gpu(timeline, priced)
     rank = predictor.rank(features, priced)
     if rank.tier != "refused":
         timeline = with_seconds(timeline, features, rank.times)
@@ -128,7 +130,7 @@ def _question(
         return None if found.tier == "refused" else found.seconds
 
     return MemoryQuestion(
-        features=features, timeline=timeline, larger=traced[1][1] if len(traced) > 1 else None,
+        features=features, timeline=timeline, larger=on_gpu(traced[1][1], priced) if len(traced) > 1 else None,
         device=arguments.gpu if arguments.gpu and arguments.memory is None else "", available=available,
         ranks=arguments.ranks, step_s=step_s,
     )  # fmt: skip

@@ -54,6 +54,17 @@ class CallInTime(msgspec.Struct, frozen=True, array_like=True):
     """Predicted for a GPU; 0 until it is predicted."""
 
 
+class Scratch(msgspec.Struct, frozen=True, array_like=True):
+    """Memory that a kernel takes while it runs, on GPUs with tensor cores for fp32."""
+
+    at: int
+    """Events before it, those of its outputs among them."""
+    bytes: int
+    phase: Phase
+    module: str
+    line: str
+
+
 class HeldVariable(msgspec.Struct, frozen=True):
     """A variable of the program that holds memory when a backward pass begins."""
 
@@ -81,6 +92,11 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of their births."""
     calls: tuple[CallInTime, ...]
     held: tuple[HeldVariable, ...] = ()
+    scratch: tuple[Scratch, ...] = ()
+    """In the order of time; no part of the buffers, since it depends on the GPU."""
+    workspace_bytes: int = 8_519_680
+    """What the library of matrix products keeps for each thread that multiplies: cuBLAS's default (``:4096:2:16:8``)
+    before Hopper, unless a GPU is known."""
 
     def to_json(self) -> bytes:
         """The timeline as JSON, for files and other programs."""

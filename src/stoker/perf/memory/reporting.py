@@ -17,7 +17,7 @@ from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory.choosing import choose, costs_of
 from stoker.perf.memory.needs import CONTEXT_BYTES
 from stoker.perf.memory.remedies import BlockSpan, deleted, one_by_one, recomputed, sharded, spans_of, with_copies
-from stoker.perf.memory.reserve import WORKSPACE_BYTES, Reserve, replay
+from stoker.perf.memory.reserve import Reserve, replay
 from stoker.perf.memory.timeline import (
     MemoryPeak,
     by_category,
@@ -30,7 +30,6 @@ from stoker.perf.memory.timeline import (
 from stoker.perf.strategy import DataParallel
 from stoker.records.memory import HeldTooLong, MemoryMoment, MemoryRemedy, MemoryReport, MemoryShare
 
-_WORKSPACES = 2 * WORKSPACE_BYTES
 _POINTS = 240
 _LEAST_SAVED = 0.002
 """Share of the peak that a remedy must save to be shown (assumed)."""
@@ -102,7 +101,7 @@ def _of_ranks(question: MemoryQuestion) -> MemoryTimeline:
 def _taken(timeline: MemoryTimeline, available: int | None, *, expandable: bool = False) -> _Taken:
     step, before = step_peak(timeline), peak_before(timeline)
     peak = step if step.bytes >= before.bytes else before
-    found = replay(timeline, expandable=expandable, workspace_bytes=WORKSPACE_BYTES)
+    found = replay(timeline, expandable=expandable, workspace_bytes=timeline.workspace_bytes)
     total = found.reserved + int(CONTEXT_BYTES)
     if available is None:
         return _Taken(peak, found, total, None)
@@ -111,7 +110,7 @@ def _taken(timeline: MemoryTimeline, available: int | None, *, expandable: bool 
     # The allocator returns what it holds unused before it gives up.
     room = available - CONTEXT_BYTES
     within = None if found.requested > room else replay(
-        timeline, expandable=expandable, limit=room, workspace_bytes=WORKSPACE_BYTES
+        timeline, expandable=expandable, limit=room, workspace_bytes=timeline.workspace_bytes
     )  # fmt: skip
     if within is None or within.full:
         return _Taken(peak, found, total, False)
@@ -179,7 +178,7 @@ def _chosen(
     first = [span for place, span in enumerate(spans) if span.path not in {each.path for each in spans[:place]}]
     if available is not None and len(first) == len(spans):
         costs, rest = costs_of(timeline, spans)
-        budget = available - int(CONTEXT_BYTES) - _WORKSPACES
+        budget = available - int(CONTEXT_BYTES) - 2 * timeline.workspace_bytes
         for _ in range(_TRIES):
             places = choose(costs, budget, rest=rest)
             if places is None:
@@ -236,7 +235,7 @@ def _largest(
     slope = (peaks[1] - peaks[0]) / (larger.batch_size - own.batch_size)
     unusable = 0 if expandable else taken.reserve.unusable
     copies = _of_ranks(question).buffers[0].bytes if question.ranks > 1 else 0
-    room = question.available - CONTEXT_BYTES - _WORKSPACES - unusable - copies - peaks[0]
+    room = question.available - CONTEXT_BYTES - 2 * own.workspace_bytes - unusable - copies - peaks[0]
     return max(0, own.batch_size + math.floor(room / slope)) if slope > 0 else None
 
 

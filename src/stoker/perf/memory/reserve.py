@@ -7,13 +7,11 @@ from collections import deque
 from dataclasses import dataclass
 
 from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.features.records import Phase
 from stoker.perf.memory.allocator import AllocatorReplay, DeviceFullError
 
-WORKSPACE_BYTES = 8_519_680
-"""What the default workspace of cuBLAS (``:4096:2:16:8``) takes for each thread that multiplies; 32 MiB from
-Hopper on (aten/src/ATen/cuda/CUDABlas.cpp)."""
-_THREADS = 2
-"""Threads that multiply: the program's, and autograd's."""
+_OF_PASSES = ("activations", "temporaries")
+"""Memory that a pass makes; what else is made in one is parameters, inputs and states."""
 _STEPS = 3
 """Steps after which the reserve of steps that are all alike grew no more in the traces that were replayed."""
 
@@ -69,6 +67,7 @@ class _Run:
     def __init__(self, timeline: MemoryTimeline, allocator: AllocatorReplay, workspace_bytes: int) -> None:
         self.timeline, self.allocator = timeline, allocator
         self._workspace = workspace_bytes
+        self._without: set[Phase] = {"forward", "backward"}
         self._births: dict[int, list[int]] = {}
         self._deaths: dict[int, list[int]] = {}
         for place, buffer in enumerate(timeline.buffers):
@@ -91,8 +90,8 @@ class _Run:
                 self._free(place)
             for place in self._births.get(at, ()):
                 buffer = self.timeline.buffers[place]
-                if self._workspace and buffer.phase == "backward":
-                    self._multiply()
+                if buffer.phase == "backward" or buffer.category in _OF_PASSES:
+                    self._multiply(buffer.phase)
                 self._allocate(place, buffer.bytes)
 
     def repeat(self) -> None:
@@ -117,11 +116,12 @@ class _Run:
         buffer = self.timeline.buffers[place]
         return buffer.category, buffer.bytes
 
-    def _multiply(self) -> None:
-        for _ in range(_THREADS):
+    def _multiply(self, phase: Phase) -> None:
+        """A thread's first product takes its workspace: the program's in a forward pass, autograd's in a backward one."""
+        if self._workspace and phase in self._without:
+            self._without.discard(phase)
             self.allocator.allocate(self._workspace)
             self._requested += self._workspace
-        self._workspace = 0
 
     def _allocate(self, place: int, size: int) -> None:
         if not size:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker.perf.features.operators import cpu_kernels
+from stoker.perf.features.operators import cpu_kernels, scratch
 from stoker.perf.features.operators.calls import base_name, is_view
 from stoker.perf.features.operators.costs import Cost, Formula, Touch, all_of, elements, simple, touched
 from stoker.perf.features.torch_private import schema_of
@@ -62,7 +62,8 @@ def _conv_dims(x: Tensor, weight: Tensor, out: Tensor, groups: int) -> tuple[int
 def _convolution(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
     x, weight, transposed, groups = args[0], args[1], args[6], args[8]
     flops = _conv_flops(x, weight, outs[0], transposed)
-    return Cost("conv", flops, _conv_dims(x, weight, outs[0], groups), all_of(ins), all_of(outs))
+    taken = scratch.convolution(x, weight, outs[0], groups, args[3])
+    return Cost("conv", flops, _conv_dims(x, weight, outs[0], groups), all_of(ins), all_of(outs), taken)
 
 
 def _convolution_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
@@ -74,7 +75,23 @@ def _convolution_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[T
     reads = [Touch(grad, touched(grad).bytes * sum(map(bool, wanted)))]
     reads += [touched(weight)] if wanted[0] else []
     reads += [touched(x)] if wanted[1] else []
-    return Cost("conv", flops, _conv_dims(x, weight, grad, groups), reads, all_of(outs))
+    taken = scratch.convolution(x, weight, grad, groups, args[4], backward=True)
+    return Cost("conv", flops, _conv_dims(x, weight, grad, groups), reads, all_of(outs), taken)
+
+
+def _sum(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+    dims = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
+    return simple("reduction", 1.0)(args, ins, outs)._replace(scratch=scratch.column_sum(ins[0], dims))
+
+
+def _softmax(flops_per_element: float, tensors: int) -> Formula:
+    """A softmax of the first tensors; they are copied where their elements do not lie in order."""
+    formula = simple("softmax", flops_per_element)
+
+    def cost(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
+        return formula(args, ins, outs)._replace(scratch=scratch.softmax(ins[:tensors]))
+
+    return cost
 
 
 def _twice(kind: str, flops_per_element: float, tensors: int) -> Formula:
@@ -250,9 +267,9 @@ FORMULAS: dict[str, Formula] = {
     ),
     "_native_batch_norm_legit_no_training": simple("norm", 2),
     "_batch_norm_no_update": simple("norm", 2),
-    **_names(simple("softmax", SOFTMAX_FLOPS), "_softmax _log_softmax _safe_softmax"),
+    **_names(_softmax(SOFTMAX_FLOPS, 1), "_softmax _log_softmax _safe_softmax"),
     **_names(
-        simple("softmax", SOFTMAX_BACKWARD_FLOPS),
+        _softmax(SOFTMAX_BACKWARD_FLOPS, 2),
         "_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward",
     ),
     "embedding": _embedding,
@@ -330,7 +347,7 @@ FORMULAS: dict[str, Formula] = {
     **_names(
         simple("reduction", 1.0),
         """
-        sum mean prod amax amin max min argmax argmin all any var var_mean std std_mean logsumexp cumsum cumprod
+        mean prod amax amin max min argmax argmin all any var var_mean std std_mean logsumexp cumsum cumprod
         cumlogsumexp cummax cummin nansum linalg_vector_norm norm median mode aminmax mse_loss smooth_l1_loss
         huber_loss binary_cross_entropy binary_cross_entropy_with_logits dist nanmedian bincount histc count_nonzero
         logcumsumexp trace soft_margin_loss multi_margin_loss multilabel_margin_loss_forward kthvalue searchsorted
@@ -381,6 +398,12 @@ FORMULAS: dict[str, Formula] = {
 }  # fmt: skip
 
 REDUCTION = simple("reduction", 1.0)
+FORMULAS["sum"] = _sum
+TAKING_SCRATCH = frozenset((
+    "convolution", "convolution_backward", "sum", "_softmax", "_log_softmax", "_safe_softmax", "_softmax_backward_data",
+    "_log_softmax_backward_data",
+))  # fmt: skip
+"""Operations whose kernels may take memory while they run; those of stand-ins say so themselves."""
 UNKNOWN = simple("unknown")
 
 

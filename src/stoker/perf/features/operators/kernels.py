@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stoker.perf.features.operators import scratch
 from stoker.perf.features.operators.costs import Cost, Touch, attention_dims, causal_pairs, simple, touched
 from stoker.perf.features.operators.formulas import NORM_FLOPS, RMS_NORM_BACKWARD
+from stoker.perf.features.operators.scratch import recurrent_reserve
 
 Record = Callable[[str, Cost, torch.dtype], None]
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -71,7 +73,8 @@ class Attention(torch.autograd.Function):
         wanted = ctx.needs_input_grad
         grads = [torch.empty_like(t) if w else None for t, w in zip((q, k, v, mask), wanted, strict=False)]
         flops = 2.0 * pairs * (3 * q.shape[-1] + 2 * v.shape[-1])
-        cost = Cost("attention", flops, ctx.dims, _all(q, k, v, mask, out, sums, grad), _all(*grads))
+        taken = scratch.attention_backward(q)
+        cost = Cost("attention", flops, ctx.dims, _all(q, k, v, mask, out, sums, grad), _all(*grads), taken)
         record(f"{name}_backward", cost, q.dtype)
         return (*grads, None, None, None)
 
@@ -94,24 +97,25 @@ class Recurrent(torch.autograd.Function):
         tokens = math.prod(x.shape[:-1])
         out = x.new_empty(shape)
         layers = h.shape[0]
-        reserve = x.new_empty((layers, tokens, (gates + (2 if name == "lstm" else 1)) * hidden))
+        reserve = x.new_empty((recurrent_reserve(gates, layers, directions), tokens, hidden))
         ctx.save_for_backward(x, h, c, out, reserve, *weights)
         width = sum(matrix.numel() for matrix in matrices)
         # Matrices that multiply the state: one row per gate, as many columns as the state has.
         again = sum(m.numel() * m.element_size() for m in matrices[1::2]) * (steps - 1)
         flops = 2.0 * tokens * width + 10.0 * tokens * layers * hidden
-        ctx.rest = name, flops, again, record
+        taken = scratch.recurrent(tokens * hidden * directions * x.element_size(), sum(each.nbytes for each in weights))
+        ctx.rest = name, flops, again, taken, record
         ctx.dims = (tokens, steps, x.shape[-1], hidden, layers, gates)
         states = [torch.empty_like(h), *([torch.empty_like(c)] if c is not None else [])]
         reads = [*_all(x, h, c, *weights), Touch(matrices[1], again)]
-        record(name, Cost("rnn", flops, ctx.dims, reads, _all(out, reserve, *states)), x.dtype)
+        record(name, Cost("rnn", flops, ctx.dims, reads, _all(out, reserve, *states), taken), x.dtype)
         return (out, *states)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *state_grads: Tensor) -> tuple[Any, ...]:
         """Shapes of the gradients; both products of each forward product."""
         x, h, c, out, reserve, *weights = ctx.saved_tensors
-        name, flops, again, record = ctx.rest
+        name, flops, again, taken, record = ctx.rest
         wanted = ctx.needs_input_grad[6:]
         grads = [
             torch.empty_like(t) if w and t is not None else None
@@ -121,7 +125,7 @@ class Recurrent(torch.autograd.Function):
         reads = [*_all(x, h, c, out, reserve, grad, *weights), Touch(matrix, again)]
         # The gates' gradients are written once and read by the products for the weights.
         gates = touched(reserve)
-        cost = Cost("rnn", 2 * flops, ctx.dims, [*reads, gates], [*_all(*grads), gates])
+        cost = Cost("rnn", 2 * flops, ctx.dims, [*reads, gates], [*_all(*grads), gates], taken)
         record(f"{name}_backward", cost, x.dtype)
         return (None, None, None, None, None, None, *grads)
 

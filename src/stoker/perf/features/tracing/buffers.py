@@ -45,6 +45,8 @@ class Buffers:
         """Variable that holds a buffer when a backward pass begins, where it is assigned, and where it is read last."""
         self.old_roles: dict[int, Role] = {}
         """What else was used so when the step began, such as gradients of the step before; no part of the features."""
+        self.scratch: list[tuple[int, int, Phase, int, str]] = []
+        """Memory of kernels while they run: events before it, bytes, phase, module and line."""
         self._numbers: dict[int, int] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._aliases: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -76,6 +78,10 @@ class Buffers:
         self._references[number] = weakref.ref(storage, lambda _: self._end(number, address))
         self._events.append(number)
         return number
+
+    def note_scratch(self, size: float, module: int) -> None:
+        """Records what the kernel took that has just made its outputs."""
+        self.scratch.append((self.now, int(size), self.phase, module, place()))
 
     def alias(self, twin: Tensor, of: Tensor) -> None:
         """Declares that a tensor stands for the memory of another one."""

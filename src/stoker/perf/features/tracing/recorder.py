@@ -17,7 +17,7 @@ from torch import Tensor
 from stoker.perf.features.operators.calls import Shortcut, base_name, is_large, shortcut_of
 from stoker.perf.features.operators.costs import Cost, Formula
 from stoker.perf.features.operators.cpu_kernels import lstm_workspace_bytes
-from stoker.perf.features.operators.formulas import UNKNOWN, formula_of
+from stoker.perf.features.operators.formulas import TAKING_SCRATCH, UNKNOWN, formula_of
 from stoker.perf.features.operators.sparse import RESULTS
 from stoker.perf.features.records import Phase
 from stoker.perf.features.torch_private import (
@@ -129,7 +129,11 @@ class DispatchRecorder(TorchDispatchMode):
             self._number(outs)
         elif fake:
             # Not part of the step, but what is alive when the step begins adds to its memory.
-            self._number(tensors_of(out if isinstance(out, (tuple, list)) else (out,)))
+            outs = tensors_of(out if isinstance(out, (tuple, list)) else (out,))
+            self._number(outs)
+            name, formula = self._formulas.get(func) or self._formula(func)
+            if name in TAKING_SCRATCH and (taken := formula(args, ins, outs).scratch):
+                self.buffers.note_scratch(taken, self.buffers.module)
         return out
 
     def begin(self) -> None:
@@ -147,6 +151,8 @@ class DispatchRecorder(TorchDispatchMode):
     def record(self, name: str, cost: Cost, dtype: torch.dtype, where: str = "") -> None:
         """Records a call."""
         if not self.recording:
+            if cost.scratch:
+                self.buffers.note_scratch(cost.scratch, self.buffers.module)
             return
         node = running_node()
         running = self.buffers.module
@@ -165,6 +171,8 @@ class DispatchRecorder(TorchDispatchMode):
             call.writes.append((number(tensor), (tensor.storage_offset(), *tensor.shape), size))
         if not running and module:
             owners.update(dict.fromkeys(range(known, len(self.buffers.sizes)), module))
+        if cost.scratch:
+            self.buffers.note_scratch(cost.scratch, module)
         self.calls.append(call)
 
     def _formula(self, func: Any) -> tuple[str, Formula]:

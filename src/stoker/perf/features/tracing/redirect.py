@@ -101,6 +101,8 @@ class Redirect(TorchFunctionMode):
         if handler is not None:
             return handler(*args, **kwargs)
         if self.stand_ins and torch.is_autocast_enabled("cpu") and func in _FP32_FUNCTIONS:
+            if func is functional.cross_entropy and args and args[0].dtype in _HALF:
+                return _half_cross_entropy(*args, **kwargs)
             args = tuple(_float(arg) for arg in args)
         return func(*args, **kwargs)
 
@@ -159,6 +161,23 @@ def _is_accelerator(device: Any) -> bool:
 
 def _float(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) and value.dtype in _HALF else value
+
+
+def _half_cross_entropy(
+    scores: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """As CUDA's autocast has it: logarithms in the scores' own precision, the loss of them in float32.
+
+    The function names its precision to ``log_softmax``, which autocast then leaves alone
+    (aten/src/ATen/native/LossNLL.cpp).
+    """
+    if label_smoothing or target.is_floating_point() or size_average is not None or reduce is not None:
+        return functional.cross_entropy(
+            scores.float(), target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
+        )
+    logarithms = torch.log_softmax(scores, min(1, scores.dim() - 1))
+    return functional.nll_loss(logarithms.float(), target, weight, ignore_index=ignore_index, reduction=reduction)
 
 
 class _Autocast(torch.amp.autocast_mode.autocast):

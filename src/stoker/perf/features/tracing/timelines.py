@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stoker.perf.features.lifetimes import BufferLife, CallInTime, Category, HeldVariable, MemoryTimeline
+from stoker.perf.features.lifetimes import BufferLife, CallInTime, Category, HeldVariable, MemoryTimeline, Scratch
 from stoker.perf.features.records import StepFeatures, block_of
 from stoker.perf.features.torch_private import tree_leaves
 from stoker.perf.features.tracing.buffers import Buffers, Role
@@ -50,6 +50,9 @@ def timeline_of(recorder: DispatchRecorder, watch: StepFollower, features: StepF
     return MemoryTimeline(
         name=features.name, target=features.target, batch_size=features.batch_size, begin=buffers.begun, end=end,
         buffers=found, calls=calls, held=held,
+        scratch=tuple(
+            Scratch(at, size, phase, names[module], line) for at, size, phase, module, line in buffers.scratch
+        ),
     )  # fmt: skip
 
 
