@@ -17,11 +17,13 @@ from typing import Any
 import torch
 
 from benchmarks.support.harness import Bar, Options, Report, run
+from stoker.perf.catalogue import catalogue, gpu
 from stoker.perf.features.program import trace_program
 from stoker.perf.memory.kernel_memory import on_gpu
 from stoker.perf.memory.reserve import replay
 from stoker.perf.memory.snapshot import devices_of, history_of, replay_snapshot
 from stoker.perf.memory.snapshot_file import read_snapshot
+from stoker.run.profiling.merge_ranks import gpu_named
 
 BAR = Bar(
     "memory_device",
@@ -41,7 +43,12 @@ def measure(options: Options) -> Report:
     if not torch.cuda.is_available():
         report.skip("needs a CUDA device")
         return report
-    report.note(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    name = gpu_named(torch.cuda.get_device_name(), catalogue())
+    if not name:
+        report.skip(f"{torch.cuda.get_device_name()} is not in the catalogue")
+        return report
+    card = gpu(name)
+    report.note(f"{torch.cuda.get_device_name()}, taken as {card.name}; torch {torch.__version__}")
     rows: list[list[str]] = []
     errors: list[tuple[float, float, float]] = []
     for words in options.pick(_PROGRAMS, (_PROGRAMS[0], _PROGRAMS[2]), (_PROGRAMS[3],)):

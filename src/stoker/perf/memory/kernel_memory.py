@@ -9,7 +9,6 @@ import msgspec.structs
 from stoker.perf.catalogue import Gpu
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 
-
 _LARGE_WORKSPACE_BYTES = 32 << 20
 _WITH_LARGE = ("hopper", "blackwell")
 """GPUs for which cuBLAS takes more for its products (aten/src/ATen/cuda/CUDABlas.cpp)."""

@@ -117,7 +117,7 @@ class _Run:
         return buffer.category, buffer.bytes
 
     def _multiply(self, phase: Phase) -> None:
-        """A thread's first product takes its workspace: the program's in a forward pass, autograd's in a backward one."""
+        """A thread's first product takes its workspace: the program's in a forward pass, autograd's in a backward."""
         if self._workspace and phase in self._without:
             self._without.discard(phase)
             self.allocator.allocate(self._workspace)

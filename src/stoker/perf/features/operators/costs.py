@@ -27,8 +27,8 @@ class Cost(NamedTuple):
     dims: tuple[int, ...]
     reads: Sequence[Touch]
     writes: Sequence[Touch]
-    scratch: float = 0.0
-    """Bytes that the kernel takes while it runs, besides these."""
+    scratch: tuple[float, ...] = ()
+    """Bytes that each of its kernels takes while it runs, besides these."""
 
 
 Formula = Callable[[tuple[Any, ...], list[Tensor], list[Tensor]], Cost]

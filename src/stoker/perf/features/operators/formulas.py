@@ -62,7 +62,7 @@ def _conv_dims(x: Tensor, weight: Tensor, out: Tensor, groups: int) -> tuple[int
 def _convolution(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
     x, weight, transposed, groups = args[0], args[1], args[6], args[8]
     flops = _conv_flops(x, weight, outs[0], transposed)
-    taken = scratch.convolution(x, weight, outs[0], groups, args[3])
+    taken = scratch.convolution(x, weight, outs[0], groups)
     return Cost("conv", flops, _conv_dims(x, weight, outs[0], groups), all_of(ins), all_of(outs), taken)
 
 
@@ -75,13 +75,14 @@ def _convolution_backward(args: tuple[Any, ...], ins: list[Tensor], outs: list[T
     reads = [Touch(grad, touched(grad).bytes * sum(map(bool, wanted)))]
     reads += [touched(weight)] if wanted[0] else []
     reads += [touched(x)] if wanted[1] else []
-    taken = scratch.convolution(x, weight, grad, groups, args[4], backward=True)
+    taken = scratch.convolution_backward(x, weight, grad, groups, args[4], wanted)
     return Cost("conv", flops, _conv_dims(x, weight, grad, groups), reads, all_of(outs), taken)
 
 
 def _sum(args: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> Cost:
-    dims = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
-    return simple("reduction", 1.0)(args, ins, outs)._replace(scratch=scratch.column_sum(ins[0], dims))
+    found = REDUCTION(args, ins, outs)
+    dims: Any = args[1] if len(args) > 1 else None
+    return found._replace(scratch=scratch.column_sum(ins[0], dims)) if isinstance(dims, (list, tuple)) else found
 
 
 def _softmax(flops_per_element: float, tensors: int) -> Formula:

@@ -15,6 +15,9 @@ from torch import Tensor
 
 _TENSOR_CORES = (torch.float32, torch.float16, torch.bfloat16)
 """Precisions of convolutions that run on tensor cores, fp32 as TF32."""
+_PARTS_BYTES = 8 << 20
+"""Most bytes of the parts of a weight's gradient, which were 4 to 15 weights: 2 to 19 MB in seven layers."""
+_MOST_PARTS = 15
 _PROCESSORS = 132
 """Of an H100; GPUs with fewer take somewhat less."""
 _WARP, _MOST_THREADS, _PROCESSOR_THREADS, _LEAST_VALUES, _MOST_VALUES = 32, 512, 2048, 16, 256
@@ -22,37 +25,48 @@ _RNN_STATES, _RNN_WEIGHTS = 6, 2
 """Outputs and weights that cuDNN's recurrent layers take, in each pass; outputs of each direction."""
 
 
-def convolution(
-    x: Tensor, weight: Tensor, out: Tensor, groups: int, stride: Sequence[int], *, backward: bool = False
-) -> float:
+def convolution(x: Tensor, weight: Tensor, out: Tensor, groups: int) -> tuple[float, ...]:
     """Bytes of a convolution that copies to channels last, as tensor cores have it: input, output and weight.
 
-    Tensors that are channels last already, depthwise ones and kernels of one pixel need none; of the latter a backward
-    pass with a stride does.
-
-    Args:
-        x: input.
-        weight: of the layer.
-        out: output, or its gradient.
-        groups: of channels.
-        stride: of the layer.
-        backward: whether this is the backward pass.
+    Tensors that are channels last already, depthwise ones and kernels of one pixel need none.
     """
+    if not _copies(x, groups) or _is_pixel(weight):
+        return ()
+    return (float(x.nbytes + weight.nbytes + out.nbytes),)
+
+
+def convolution_backward(
+    x: Tensor, weight: Tensor, grad: Tensor, groups: int, stride: Sequence[int], wanted: Sequence[bool]
+) -> tuple[float, ...]:
+    """The same of the gradients of input and weight, which are kernels of their own.
+
+    The gradient of a weight is summed in parts. Kernels of one pixel without a stride need none here either.
+    """
+    if not _copies(x, groups) or (_is_pixel(weight) and max(stride) == 1):
+        return ()
+    copies = float(x.nbytes + weight.nbytes + grad.nbytes)
+    return (
+        *((copies,) if wanted[0] else ()),
+        *((copies + min(_MOST_PARTS * weight.nbytes, _PARTS_BYTES),) if wanted[1] else ()),
+    )
+
+
+def _copies(x: Tensor, groups: int) -> bool:
     is_depthwise = groups > 1 and groups == x.shape[1]
-    if is_depthwise or x.dim() != 4 or x.dtype not in _TENSOR_CORES or not x.is_contiguous():
-        return 0.0
-    is_pixel = math.prod(weight.shape[2:]) == 1
-    if is_pixel and not (backward and max(stride) > 1):
-        return 0.0
-    return float(x.nbytes + weight.nbytes + out.nbytes)
+    return not is_depthwise and x.dim() == 4 and x.dtype in _TENSOR_CORES and x.is_contiguous()
 
 
-def softmax(tensors: Sequence[Tensor]) -> float:
+def _is_pixel(weight: Tensor) -> bool:
+    return math.prod(weight.shape[2:]) == 1
+
+
+def softmax(tensors: Sequence[Tensor]) -> tuple[float, ...]:
     """Bytes of a softmax over a tensor whose elements do not lie in order: it is copied first."""
-    return float(sum(each.nbytes for each in tensors if not each.is_contiguous()))
+    copied = sum(each.nbytes for each in tensors if not each.is_contiguous())
+    return (float(copied),) if copied else ()
 
 
-def column_sum(x: Tensor, dims: Sequence[int], *, processors: int = _PROCESSORS) -> float:
+def column_sum(x: Tensor, dims: Sequence[int], *, processors: int = _PROCESSORS) -> tuple[float, ...]:
     """Bytes of a sum over leading dimensions, such as a bias's gradient: parts of blocks that share a column.
 
     Args:
@@ -64,7 +78,7 @@ def column_sum(x: Tensor, dims: Sequence[int], *, processors: int = _PROCESSORS)
     """
     lead = len(dims)
     if not 0 < lead < x.dim() or sorted(d % x.dim() for d in dims) != list(range(lead)) or not x.is_contiguous():
-        return 0.0
+        return ()
     rows, columns = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
     vector = next(width for width in (4, 2, 1) if columns % width == 0)
     threads = _MOST_THREADS // vector
@@ -74,9 +88,9 @@ def column_sum(x: Tensor, dims: Sequence[int], *, processors: int = _PROCESSORS)
     grid = -(-columns // (vector * wide))
     blocks = processors * (_PROCESSOR_THREADS // (wide * high))
     if values < _MOST_VALUES or grid > blocks:
-        return 0.0
+        return ()
     shared = max(min(-(-blocks // grid), -(-values // _LEAST_VALUES)), -(-values // _MOST_VALUES))
-    return 4.0 * columns * shared * wide * vector if shared > 1 else 0.0
+    return (4.0 * columns * shared * wide * vector,) if shared > 1 else ()
 
 
 def _power_below(count: int) -> int:
@@ -84,19 +98,19 @@ def _power_below(count: int) -> int:
     return 1 << max(0, count.bit_length() - 1)
 
 
-def attention_backward(query: Tensor) -> float:
+def attention_backward(query: Tensor) -> tuple[float, ...]:
     """Bytes of fused attention's backward pass: the gradient of the query in fp32, and two numbers a row."""
-    return 4.0 * (query.numel() + 2 * math.prod(query.shape[:-1]))
+    return (4.0 * (query.numel() + 2 * math.prod(query.shape[:-1])),)
 
 
-def recurrent(outputs: float, weights: float) -> float:
+def recurrent(outputs: float, weights: float) -> tuple[float, ...]:
     """Bytes of a recurrent layer's pass.
 
     Args:
         outputs: bytes of one layer's output states, all directions.
         weights: bytes of all weights.
     """
-    return _RNN_STATES * outputs + _RNN_WEIGHTS * weights
+    return (_RNN_STATES * outputs + _RNN_WEIGHTS * weights,)
 
 
 def recurrent_reserve(gates: int, layers: int, directions: int) -> int:

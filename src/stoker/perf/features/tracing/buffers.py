@@ -79,9 +79,10 @@ class Buffers:
         self._events.append(number)
         return number
 
-    def note_scratch(self, size: float, module: int) -> None:
-        """Records what the kernel took that has just made its outputs."""
-        self.scratch.append((self.now, int(size), self.phase, module, place()))
+    def note_scratch(self, sizes: Iterable[float], module: int) -> None:
+        """Records what the kernels took that have just made their outputs, one after another."""
+        for size in sizes:
+            self.scratch.append((self.now, int(size), self.phase, module, place()))
 
     def alias(self, twin: Tensor, of: Tensor) -> None:
         """Declares that a tensor stands for the memory of another one."""
