@@ -224,3 +224,38 @@ def test_figures_of_a_delivery_do_not_move_while_the_next_batch_is_made() -> Non
     program.clock.delivered(program.feed(0))
     assert clock.last is not None
     assert (clock.last.batches, clock.last.input_wait_s) == (2, pytest.approx(6.0))
+
+
+class Marks:
+    """A device that has caught up with the program so long before each request."""
+
+    def __init__(self, idle_s: float) -> None:
+        self.idle_s, self.steps = idle_s, 0
+        self.before: tuple[float, Any] | None = None
+
+    def stepped(self, optimizer: Any) -> None:
+        self.steps += 1
+
+    def asked(self, rest_s: float, answer: Any) -> None:
+        if self.before is not None:
+            self.before[1](self.before[0], self.idle_s)
+        self.before = (rest_s, answer)
+
+
+@pytest.mark.parametrize(("idle_s", "other_s"), [(0.0, 0.0), (1.0, 1.0), (3.0, 3.0), (9.0, 3.0)])
+def test_of_the_rest_of_a_step_only_what_the_device_was_idle_is_other(idle_s: float, other_s: float) -> None:
+    program = Program()
+    marks = Marks(idle_s)
+    program.clock = StepClock(lambda: program.now_s, marks)
+    program.iter(0)
+    for _ in range(11):
+        program.next(0)
+        program.work(2.0)
+        program.step()
+        program.work(3.0)  # it reads its loss, and waits for the device
+    program.next(0)
+    program.next(0)
+    clock = program.clock.of(program.feed(0))
+    assert marks.steps == 11
+    assert clock.compute_s + clock.other_s == pytest.approx(11 * 5.0)
+    assert clock.other_s == pytest.approx(11 * other_s)

@@ -39,6 +39,7 @@ from stoker.records import events
 from stoker.records.versus import Pair
 from stoker.run.environment import ACTIVE_ENV, CACHE_ENV
 from stoker.run.launch import program_name
+from stoker.run.loaders.device_marks import CudaMarks
 from stoker.run.loaders.steps import NOTHING_DELIVERED, LoaderTotals, StepClock
 from stoker.run.rank import RankPlace, find_place, name_of_group
 from stoker.run.settings import RunSettings
@@ -92,7 +93,7 @@ class Serving:
             )
         self._launcher = launcher if program else launcher_of(os.environ)
         self._take_place(find_place())
-        self.clock = clock or StepClock()
+        self.clock = clock or StepClock(device=CudaMarks())
         self._blind: Exception | None = None
         self.cutting = self._look_at_steps()
         self._sinks = sinks

@@ -7,8 +7,10 @@ is the time inside another loader's ``next``: for this one it is the rest of the
 the next ``iter`` is a *pause* (a validation pass between epochs), and part of nothing. Between two deliveries these
 parts sum to the time that passed, since each begins where the one before it ended.
 
-On an accelerator, calls return before the device has finished; these are the host's times, and a copy to the device
-counts where the host waits for it.
+On a GPU, calls return before the device has finished, and the program waits for it later: where it reads its loss. So
+of the rest of a step only the time in which the device had nothing left of the optimizer's step is *other*
+(:mod:`~stoker.run.loaders.device_marks`); what came before is *compute*. A copy to the device counts where the host
+waits for it.
 """
 
 from __future__ import annotations
@@ -17,13 +19,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import get_ident
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from stoker.core.mishaps import reraise_from_handler
 from stoker.feed.loader.loader_feed import LoaderFeed
 from stoker.feed.state.window import Counters
+
+
+class DeviceMarks(Protocol):
+    """Says how long a device had nothing to do behind an optimizer's step."""
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer's step was launched."""
+        ...
+
+    def asked(self, rest_s: float, answer: Callable[[float, float], None]) -> None:
+        """The program asks for a batch; later ``answer`` is called with ``rest_s`` and the device's idle seconds."""
+        ...
 
 
 class LoaderTotals(msgspec.Struct, frozen=True, gc=False):
@@ -78,6 +92,8 @@ class LoaderClock:
         """What the thread had spent inside of loaders by then."""
         self.compute_s = 0.0
         self.other_s = 0.0
+        self.rest_s = 0.0
+        """Of the last step, what came behind the optimizer's."""
         self.paused_s = 0.0
         self.optimizer_steps = 0
         self.first: LoaderTotals | None = None
@@ -120,6 +136,7 @@ class LoaderClock:
             inside_s: what its thread had spent inside of loaders before.
             stepped: when an optimizer made its last step, and what its thread had spent inside of loaders by then.
         """
+        self.rest_s = 0.0
         self._close(now_s, inside_s, stepped)
         self._counters.asked_s = now_s
 
@@ -165,8 +182,20 @@ class LoaderClock:
             compute_s = length_s - elsewhere_s
         compute_s = min(length_s, max(0.0, compute_s))
         self.compute_s += compute_s
-        self.other_s += length_s - compute_s
+        self.rest_s = length_s - compute_s
+        self.other_s += self.rest_s
         self._counters.step_s += length_s
+
+    def device_idle(self, rest_s: float, idle_s: float) -> None:
+        """The device has said how long it had nothing to do in the rest of an earlier step; the other part is compute.
+
+        Args:
+            rest_s: of that step, as it was counted.
+            idle_s: from the device's end of the optimizer's step to the end of the program's.
+        """
+        computing_s = rest_s - min(rest_s, max(0.0, idle_s))
+        self.other_s -= computing_s
+        self.compute_s += computing_s
 
 
 class StepClock:
@@ -174,10 +203,11 @@ class StepClock:
 
     Args:
         now_s: monotonic seconds.
+        device: marks on the device's own time.
     """
 
-    def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
-        self._now_s = now_s
+    def __init__(self, now_s: Callable[[], float] = monotonic, device: DeviceMarks | None = None) -> None:
+        self._now_s, self._device = now_s, device
         self._clocks: dict[int, LoaderClock] = {}
         self._threads: dict[int, _Thread] = {}
         self._current: LoaderClock | None = None
@@ -224,9 +254,12 @@ class StepClock:
         """The program called ``next``: its step is over."""
         now_s = self._now_s()
         thread = self._thread()
-        self.of(feed).asked(now_s, thread.inside_s, self._stepped)
+        clock = self.of(feed)
+        clock.asked(now_s, thread.inside_s, self._stepped)
         thread.enter(now_s)
         self._current = None
+        if self._device is not None:
+            self._device.asked(clock.rest_s, clock.device_idle)
 
     def delivered(self, feed: LoaderFeed) -> None:
         """The program gets a batch."""
@@ -260,5 +293,7 @@ class StepClock:
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
         self._stepped = self._now_s(), self._thread().inside_s
+        if self._device is not None:
+            self._device.stepped(optimizer)
         if self._current is not None:
             self._current.optimizer_steps += 1
