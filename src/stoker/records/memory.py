@@ -56,6 +56,23 @@ class MemoryMoment(msgspec.Struct, frozen=True, array_like=True):
     """Pass of the call before it."""
 
 
+class ArenaSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step takes in one planned piece of memory, and what torch's allocator reserves for it; no context."""
+
+    bound_bytes: int
+    """Below which no plan can be: the most that is alive at once, or more where that is proven."""
+    plan_bytes: int
+    default_bytes: int
+    """Reserved by the allocator as it is, replayed."""
+    expandable_bytes: int
+    """Reserved with expandable segments, replayed."""
+
+    @property
+    def is_smallest(self) -> bool:
+        """Whether the plan is certified to be the smallest."""
+        return self.plan_bytes <= self.bound_bytes
+
+
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to "does this program fit, and what holds its memory?"."""
 
