@@ -78,7 +78,14 @@ class _Program:
         note = self.recorder.hints.note
         accelerator = answering(note) if self.target == "cuda" else contextlib.nullcontext()
         evaluation = self._evaluation.hooks() if self._evaluation is not None else contextlib.nullcontext()
-        with evaluation, redirected(self.recorder, self.redirect), self.watch.hooks(), self._patched(), accelerator, alone(note):
+        with (
+            evaluation,
+            redirected(self.recorder, self.redirect),
+            self.watch.hooks(),
+            self._patched(),
+            accelerator,
+            alone(note),
+        ):
             if is_module:
                 runpy.run_module(words[0], run_name="__main__", alter_sys=True)
             else:
