@@ -68,6 +68,7 @@ BARS = (
     "comm_split",
     "comm_programs",
     "memory_cuda",
+    "memory_arena",
     "sim_64gpu",
     "sim_bound",
     "sim_speed",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from stoker.core.errors import ConfigError, TracingError
 from stoker.core.extras import require
+from stoker.perf.catalogue import Gpu
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures, parse_hints
+from stoker.perf.memory.kernel_memory import on_gpu
 from stoker.perf.planning.batches import Batches
 
 ABOUT_PROGRAM = """\
@@ -57,9 +61,41 @@ def batches_of(
     return Batches(characterise_program([*started, *theirs], target=target, hints=known))
 
 
-def memories_of(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTraces:
+    """A program's step and its memory, and how to have them for other batches.
+
+    Attributes:
+        features: of the step.
+        timeline: of its memory.
+        evaluation: of the program's first evaluation; None if none was seen.
+        evaluates: whether the program was let go on to one.
+        larger: of the step with twice the batch; None if it was not wanted or could not be traced.
+        sized: traces the step with another batch; None where the size does not follow from the program's loaders.
+    """
+
+    features: StepFeatures
+    timeline: MemoryTimeline
+    evaluation: MemoryTimeline | None = None
+    evaluates: bool = False
+    larger: MemoryTimeline | None = None
+    sized: Callable[[int], MemoryTimeline | None] = lambda _: None
+
+    def on(self, card: Gpu) -> MemoryTraces:
+        """The same with what libraries and kernels take on a GPU."""
+
+        def there(timeline: MemoryTimeline | None) -> MemoryTimeline | None:
+            return None if timeline is None else on_gpu(timeline, card)
+
+        return replace(
+            self, timeline=on_gpu(self.timeline, card), evaluation=there(self.evaluation), larger=there(self.larger),
+            sized=lambda size: there(self.sized(size)),
+        )  # fmt: skip
+
+
+def memory_of(
     program: str, module: str | None, theirs: Sequence[str], hints: Sequence[str], *, sized: bool
-) -> list[tuple[StepFeatures, MemoryTimeline]]:
+) -> MemoryTraces:
     """The program's step and its memory; arguments and errors as of :func:`batches_of`.
 
     Args:
@@ -75,23 +111,44 @@ def memories_of(
     require("torch", extra="torch")
     # Imported here: help must not wait for them.
     from stoker.perf.features.definition import trace_definition
-    from stoker.perf.features.program import trace_program
+    from stoker.perf.features.program import trace_program, trace_whole
 
     try:
         known = parse_hints(hints)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if ":" in program and not Path(program).exists():
-        return trace_definition(program, hints=known)
+        (features, timeline), *others = trace_definition(program, hints=known)
+        return MemoryTraces(
+            features=features, timeline=timeline, larger=others[0][1] if others else None,
+            sized=_kept(lambda size: trace_definition(program, hints=known, sizes=(size,))[0][1]),
+        )  # fmt: skip
     started = [*(["-m", module] if module else [program]), *theirs]
-    first = trace_program(started, hints=known)
-    if not sized:
-        return [first]
-    try:
-        second = trace_program(started, hints=known, batch_times=2)
-    except TracingError:
-        return [first]
-    return [first, second] if second[0].batch_size > first[0].batch_size else [first]
+    first = trace_whole(started, hints=known, evaluates=True)
+    own = first.timeline.batch_size
+
+    def again(size: int) -> MemoryTimeline:
+        return trace_program(started, hints=known, batch_times=size / own)[1]
+
+    traced = _kept(again)
+    larger = traced(2 * own) if sized else None
+    return MemoryTraces(
+        features=first.features, timeline=first.timeline, evaluation=first.evaluation, evaluates=True,
+        larger=larger if larger is not None and larger.batch_size > own else None, sized=traced,
+    )  # fmt: skip
+
+
+def _kept(trace: Callable[[int], MemoryTimeline]) -> Callable[[int], MemoryTimeline | None]:
+    """A trace by size, each made once; None where the program cannot be traced."""
+
+    @cache
+    def found(size: int) -> MemoryTimeline | None:
+        try:
+            return trace(size)
+        except TracingError:
+            return None
+
+    return found
 
 
 def _read_features(path: Path) -> StepFeatures:

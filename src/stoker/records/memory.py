@@ -45,6 +45,17 @@ class MemoryRemedy(msgspec.Struct, frozen=True, kw_only=True):
     """None if no device was named."""
 
 
+class MemoryPass(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the program's run, at its fullest."""
+
+    name: str
+    """``first step``, with all before it; ``later steps``; ``evaluation``."""
+    bytes: int
+    """Of tensors alone."""
+    line: str
+    """That reaches it; empty if it is not known."""
+
+
 class MemoryMoment(msgspec.Struct, frozen=True, array_like=True):
     """What is alive at one moment of the step."""
 
@@ -54,6 +65,23 @@ class MemoryMoment(msgspec.Struct, frozen=True, array_like=True):
     """By category, in the order of :attr:`MemoryReport.drawn`."""
     phase: str = ""
     """Pass of the call before it."""
+
+
+class ArenaSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step takes in one planned piece of memory, and what torch's allocator reserves for it; no context."""
+
+    bound_bytes: int
+    """Below which no plan can be: the most that is alive at once, or more where that is proven."""
+    plan_bytes: int
+    default_bytes: int
+    """Reserved by the allocator as it is, replayed."""
+    expandable_bytes: int
+    """Reserved with expandable segments, replayed."""
+
+    @property
+    def is_smallest(self) -> bool:
+        """Whether the plan is certified to be the smallest."""
+        return self.plan_bytes <= self.bound_bytes
 
 
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +96,7 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
     fits: bool | None
     phase: str
-    """In which the peak is reached."""
+    """In which the peak is reached: ``start``, a phase of the step, or ``evaluation``."""
     module: str
     line: str
     categories: list[MemoryShare]
@@ -85,6 +113,12 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """Samples that fit; None if no device was named or no second size could be traced."""
     largest_recomputed: int | None
     """The same with expandable segments and every block recomputed."""
+    largest_traced: bool = False
+    """Whether steps of these sizes were traced; otherwise they follow from two others."""
+    passes: list[MemoryPass] = []
+    """In the order in which the program comes to them."""
+    arena: ArenaSizes | None = None
+    """None if the step was not placed."""
     drawn: list[str]
     """Categories of :attr:`moments`."""
     moments: list[MemoryMoment]

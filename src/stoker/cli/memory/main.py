@@ -12,14 +12,11 @@ from pathlib import Path
 from stoker.cli.arguments import Parser, split_program, whole
 from stoker.cli.memory.snapshot import show_snapshot
 from stoker.cli.output import print_json, write_text
-from stoker.cli.traced import memories_of
+from stoker.cli.traced import MemoryTraces, memory_of
 from stoker.core.errors import ConfigError
 from stoker.core.units import parse_bytes
 from stoker.perf.catalogue import Gpu, gpu
-from stoker.perf.features.lifetimes import MemoryTimeline
-from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory import capacity
-from stoker.perf.memory.kernel_memory import on_gpu
 from stoker.perf.memory.reporting import MemoryQuestion, report
 from stoker.perf.memory.snapshot_file import is_pickle
 from stoker.perf.memory.timeline import with_seconds
@@ -60,7 +57,7 @@ def main(argv: list[str]) -> int:
     available: int | None = arguments.memory
     if available is None and card is not None:
         available = int(capacity(card))
-    traced = memories_of(
+    traced = memory_of(
         arguments.program, arguments.module, theirs, arguments.hint, sized=available is not None
     )  # fmt: skip
     found = report(_question(arguments, traced, card, available))
@@ -114,12 +111,11 @@ def _card(name: str) -> Gpu:
 
 
 def _question(
-    arguments: argparse.Namespace, traced: list[tuple[StepFeatures, MemoryTimeline]], card: Gpu | None,
-    available: int | None,
-) -> MemoryQuestion:  # fmt: skip
-    features, timeline = traced[0]
+    arguments: argparse.Namespace, traced: MemoryTraces, card: Gpu | None, available: int | None
+) -> MemoryQuestion:
     predictor, priced = Predictor(), card or gpu(_PRICED)
-    timeline = on_gpu(timeline, priced)
+    traced = traced.on(priced)
+    features, timeline = traced.features, traced.timeline
     rank = predictor.rank(features, priced)
     if rank.tier != "refused":
         timeline = with_seconds(timeline, features, rank.times)
@@ -130,7 +126,8 @@ def _question(
         return None if found.tier == "refused" else found.seconds
 
     return MemoryQuestion(
-        features=features, timeline=timeline, larger=on_gpu(traced[1][1], priced) if len(traced) > 1 else None,
+        features=features, timeline=timeline, larger=traced.larger, traced=traced.sized,
+        evaluation=traced.evaluation, evaluates=traced.evaluates,
         device=arguments.gpu if arguments.gpu and arguments.memory is None else "", available=available,
         ranks=arguments.ranks, step_s=step_s,
     )  # fmt: skip

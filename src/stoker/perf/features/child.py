@@ -3,7 +3,7 @@
 """Runs a user's program up to its second optimizer step, in a separate process, and writes the features of that step.
 
 Its parameters are fake from their creation; its data are real. The first step is skipped, since optimizers create their
-state in it.
+state in it. If the memory of its evaluation is wanted, the program then goes on to its first pass without gradients.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import os
 import runpy
 import sys
 import traceback
+import weakref
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec.structs
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -25,9 +27,11 @@ from torch.utils.data import DataLoader
 
 from stoker.core.errors import StokerError
 from stoker.core.patching import Patches
-from stoker.perf.features.program import TIMELINE
+from stoker.perf.features.evaluating import EvaluationFollower
+from stoker.perf.features.program import EVALUATION, TIMELINE
+from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.step import fake_of, prepare_optimizer
-from stoker.perf.features.torch_private import BaseIterator, FakeTensor, tree_leaves
+from stoker.perf.features.torch_private import NEXT_INDEX, BaseIterator, FakeTensor, tree_leaves
 from stoker.perf.features.tracing.accelerator import answering
 from stoker.perf.features.tracing.distributed import alone
 from stoker.perf.features.tracing.layers import memory_of
@@ -41,7 +45,9 @@ from stoker.perf.features.tracing.watch import StepFollower, first_size
 class _Program:
     """The program, up to the step that is recorded."""
 
-    def __init__(self, target: str, hints: dict[str, float], out: Path, batch_times: int = 1) -> None:
+    def __init__(
+        self, target: str, hints: dict[str, float], out: Path, batch_times: float = 1, evaluates: bool = False
+    ) -> None:
         self.recorder = DispatchRecorder(hints)
         self.recorder.shapes_weights = True
         self.redirect = Redirect(self.recorder, target)
@@ -58,6 +64,10 @@ class _Program:
         self._first: Optimizer | None = None
         """The optimizer whose second step ends the program, which may have several that step in turn."""
         self._ahead: list[tuple[int, int]] = []
+        self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._found: StepFeatures | None = None
+        """Features of the step, once they are written; the program goes on for its evaluation alone."""
+        self._evaluation = EvaluationFollower(self._begin_evaluation, self._end_evaluation) if evaluates else None
 
     def run(self, words: list[str]) -> None:
         """Runs the script, or ``-m module``, as python would; ends the process when the step is found."""
@@ -67,7 +77,15 @@ class _Program:
         sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.abspath(words[0])))
         note = self.recorder.hints.note
         accelerator = answering(note) if self.target == "cuda" else contextlib.nullcontext()
-        with redirected(self.recorder, self.redirect), self.watch.hooks(), self._patched(), accelerator, alone(note):
+        evaluation = self._evaluation.hooks() if self._evaluation is not None else contextlib.nullcontext()
+        with (
+            evaluation,
+            redirected(self.recorder, self.redirect),
+            self.watch.hooks(),
+            self._patched(),
+            accelerator,
+            alone(note),
+        ):
             if is_module:
                 runpy.run_module(words[0], run_name="__main__", alter_sys=True)
             else:
@@ -79,7 +97,7 @@ class _Program:
         step: Any = __import__("importlib").import_module("torch.optim.optimizer")
         before = step.register_optimizer_step_pre_hook(lambda optimizer, *_: prepare_optimizer(optimizer, self.target))
         after = step.register_optimizer_step_post_hook(self._stepped)
-        load, init = BaseIterator.__next__, DataLoader.__init__
+        load, init, choose = BaseIterator.__next__, DataLoader.__init__, getattr(BaseIterator, NEXT_INDEX)
 
         def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
             if isinstance(data, Tensor) and not isinstance(data, FakeTensor):
@@ -91,14 +109,18 @@ class _Program:
         def loader(this: Any, *args: Any, **rest: Any) -> None:
             for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
                 rest.pop(name, None)
-            if rest.get("batch_size"):
-                rest["batch_size"] *= self.batch_times
-            elif len(args) > 1 and args[1]:
-                args = (args[0], args[1] * self.batch_times, *args[2:])
             init(this, *args, **{**rest, "num_workers": 0, "pin_memory": False})
 
         def loaded(this: Any) -> Any:
             return self._load(load, this)
+
+        def chosen(this: Any) -> Any:
+            """The samples of a batch, taken again and again until they are as many as asked for."""
+            found = choose(this)
+            if self.batch_times == 1 or not isinstance(found, (list, tuple)):
+                return found
+            count = max(1, round(len(found) * self.batch_times))
+            return [found[place % len(found)] for place in range(count)]
 
         def save(*_: Any, **__: Any) -> None:
             # Weights have no values here: a good checkpoint must not be overwritten by them.
@@ -109,6 +131,7 @@ class _Program:
             (nn.Parameter, "__new__", staticmethod(parameter)),
             (DataLoader, "__init__", loader),
             (BaseIterator, "__next__", loaded),
+            (BaseIterator, NEXT_INDEX, chosen),
         ]
         try:
             with Patches("a program is traced: loaders and parameters") as patches:
@@ -120,6 +143,10 @@ class _Program:
             after.remove()
 
     def _load(self, load: Any, iterator: Any) -> Any:
+        if self._found is None:
+            self._iterators.add(iterator)
+        elif self._evaluation is not None and not self._evaluation.may_load(iterator):
+            raise StopIteration
         recording, self.recorder.recording = self.recorder.recording, False
         try:
             batch = load(iterator)
@@ -132,6 +159,8 @@ class _Program:
         return batch
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._found is not None:
+            return
         self._first = self._first or optimizer
         if optimizer is not self._first:
             return
@@ -159,7 +188,33 @@ class _Program:
             input_bytes=sum(nbytes for _, nbytes in batches) or self.redirect.moved_bytes,
         )  # fmt: skip
         self.out.with_name(TIMELINE).write_bytes(timeline_of(self.recorder, self.watch, found).to_json())
-        self.end({"features": json.loads(found.to_json())})
+        answer = {"features": json.loads(found.to_json())}
+        if self._evaluation is None:
+            self.end(answer)
+        self.out.write_text(json.dumps(answer), encoding="utf-8")
+        self._found = found
+        self.batches = []
+        for iterator in list(self._iterators):
+            self._evaluation.known(iterator)
+        self._evaluation.watch()
+
+    def _begin_evaluation(self) -> None:
+        self.recorder.begin()
+        self._note_roles()
+
+    def _end_evaluation(self) -> None:
+        """Writes the memory of the evaluation, if there was one, and ends the process."""
+        found, self._found = self._found, None
+        if found is None:  # it is the answer that is written
+            return
+        self.recorder.recording = False
+        if self._evaluation is not None and self._evaluation.is_evaluating:
+            size = self.batches[-1][0] if self.batches else found.batch_size
+            found = msgspec.structs.replace(found, batch_size=max(1, size))
+            timeline = timeline_of(self.recorder, self.watch, found)
+            descriptor = os.open(self.out.with_name(EVALUATION), os.O_WRONLY | os.O_CREAT)
+            os.write(descriptor, timeline.to_json())
+        os._exit(0)
 
     def _note_roles(self) -> None:
         """Gradients and states that the step finds: it may replace them by others."""
@@ -167,6 +222,11 @@ class _Program:
         self.recorder.buffers.note_roles((memory_of(each) for each in gradients if each is not None), "gradient")
         for optimizer in self.watch.optimizers.values():
             self.recorder.buffers.note_roles(states_of(optimizer), "state")
+
+    def finish(self) -> None:
+        """Ends the process if the step was found already."""
+        if self._found is not None:
+            self._end_evaluation()
 
     def end(self, content: dict[str, Any]) -> NoReturn:
         """Writes the answer and ends the process at once: the rest of the program is not needed."""
@@ -179,17 +239,20 @@ class _Program:
 def main() -> None:
     """Arguments: where to write, the target, hints and a factor of batches as JSON, then the program's command line."""
     out, target, said, *words = sys.argv[1:]
-    hints, batch_times = json.loads(said)
-    program = _Program(target, hints, Path(out), batch_times)
+    hints, batch_times, evaluates = json.loads(said)
+    program = _Program(target, hints, Path(out), batch_times, evaluates)
     try:
         program.run(words)
     except StokerError as error:
+        program.finish()
         program.end({"error": error.args[0]})
     except SystemExit:
         pass
     except BaseException:
+        program.finish()
         traceback.print_exc()
         sys.exit(1)
+    program.finish()
     wanted = "three steps of the first of its optimizers" if program.has_several else "two optimizer steps"
     taken = "after two" if program.has_several else "after one" if program.begun else "without an optimizer step"
     program.end({"error": f"`{program.name}` must take {wanted} to be characterised, and ended {taken}"})

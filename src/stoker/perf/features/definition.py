@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -53,20 +53,25 @@ def characterise_definition(target: str, *, hints: Mapping[str, float] | None = 
 
 
 def trace_definition(
-    target: str, *, hints: Mapping[str, float] | None = None
+    target: str, *, hints: Mapping[str, float] | None = None, sizes: Sequence[int] = ()
 ) -> list[tuple[StepFeatures, MemoryTimeline]]:
     """One training step of a definition and its memory: of its own batch, and of a larger one if it takes a size.
 
-    Arguments and errors as those of :func:`characterise_definition`; finished features have no timeline.
+    Errors as those of :func:`characterise_definition`; finished features have no timeline.
+
+    Args:
+        target: as above.
+        hints: as above.
+        sizes: of batches to trace instead, for a definition that takes a size.
     """
-    defined, timelines = _run(target, hints, "memory")
+    defined, timelines = _run(target, hints, "memory", sizes)
     if len(timelines) != len(defined.traced):
         raise TracingError(f"`{target}` must return a module and its inputs, got finished features", status=0)
     return list(zip(defined.traced, timelines, strict=True))
 
 
 def _run(
-    target: str, hints: Mapping[str, float] | None, wanted: Literal["features", "memory"]
+    target: str, hints: Mapping[str, float] | None, wanted: Literal["features", "memory"], sizes: Sequence[int] = ()
 ) -> tuple[Defined, tuple[MemoryTimeline, ...]]:
     module, colon, function = target.rpartition(":")
     if not (module and colon and function.isidentifier()):
@@ -75,7 +80,7 @@ def _run(
         raise TracingError(f"`{module}` must be a Python file, and is none", status=None)
     with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
         out = Path(folder, "features.json")
-        arguments = [str(out), module, function, json.dumps(dict(hints or {})), wanted]
+        arguments = [str(out), module, function, json.dumps(dict(hints or {})), wanted, json.dumps(list(sizes))]
         environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
         command = [sys.executable, "-m", "stoker.perf.features.definition_child", *arguments]
         status = subprocess.run(command, check=False, stdout=2, env=environ).returncode

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,12 +29,14 @@ _FIRST_BATCH = 1
 
 
 def main() -> None:
-    """Arguments: where to write, module, function, hints as JSON, and whether features or memory are wanted."""
-    out, module, name, hints, wanted = sys.argv[1:]
+    """Arguments: where to write, module, function, hints as JSON, whether features or memory are wanted, and sizes."""
+    out, module, name, hints, wanted, asked = sys.argv[1:]
+    sizes: list[int] = json.loads(asked)
     timelines: list[MemoryTimeline] = []
     sys.path.insert(0, os.getcwd())
     try:
-        batch, found = _features(_function(module, name), json.loads(hints), f"{module}:{name}", timelines, wanted)
+        function = _function(module, name)
+        batch, found = _features(function, json.loads(hints), f"{module}:{name}", timelines, wanted, sizes)
         traced = [json.loads(each.to_json()) for each in found]
         content: dict[str, Any] = {"batch_size": batch, "features": traced}
     except _Mistake as error:
@@ -75,8 +77,9 @@ def _function(module: str, name: str) -> Callable[..., Any]:
 
 
 def _features(
-    function: Callable[..., Any], hints: Mapping[str, float], name: str, timelines: list[MemoryTimeline], wanted: str
-) -> tuple[int, list[StepFeatures]]:
+    function: Callable[..., Any], hints: Mapping[str, float], name: str, timelines: list[MemoryTimeline], wanted: str,
+    asked: Sequence[int] = (),
+) -> tuple[int, list[StepFeatures]]:  # fmt: skip
     """The definition's own batch, and features for sizes near it, or for it and twice as much to have its memory."""
     parameter = next(iter(inspect.signature(function).parameters.values()), None)
     if parameter is None:
@@ -85,7 +88,7 @@ def _features(
     default = parameter.default
     own = default if isinstance(default, int) and default > 0 else _FIRST_BATCH
     first = next_prime(own)
-    sizes = (own, 2 * own) if wanted == "memory" else (first, next_prime(first))
+    sizes = asked or (own, 2 * own) if wanted == "memory" else (first, next_prime(first))
     return own, [_traced(function, (size,), hints, name, size, timelines) for size in sizes]
 
 

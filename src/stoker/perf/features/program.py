@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,23 @@ from stoker.perf.features.records import StepFeatures
 
 TIMELINE = "timeline.json"
 """File in which a traced program's child leaves the timeline of its memory."""
+EVALUATION = "evaluation.json"
+"""The same of its first pass without gradients after the traced step."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedProgram:
+    """What a program's child found.
+
+    Attributes:
+        features: of one training step.
+        timeline: of the program's memory up to the end of that step.
+        evaluation: of the first pass without gradients after it, up to its second batch; None if none was seen.
+    """
+
+    features: StepFeatures
+    timeline: MemoryTimeline
+    evaluation: MemoryTimeline | None = None
 
 
 def characterise_program(
@@ -41,15 +59,27 @@ def characterise_program(
 
 
 def trace_program(
-    program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None, batch_times: int = 1
+    program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None, batch_times: float = 1
 ) -> tuple[StepFeatures, MemoryTimeline]:
-    """The features of one training step of a program, and its memory; errors as above.
+    """The features of one training step of a program, and its memory; arguments and errors as below."""
+    found = trace_whole(program, target=target, hints=hints, batch_times=batch_times)
+    return found.features, found.timeline
+
+
+def trace_whole(
+    program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None, batch_times: float = 1,
+    evaluates: bool = False,
+) -> TracedProgram:  # fmt: skip
+    """The features of one training step of a program, its memory, and that of its evaluation; errors as above.
 
     Args:
         program: as above.
         target: as above.
         hints: as above.
-        batch_times: by how much the batches of the program's loaders are larger than it says.
+        batch_times: by how much the batches of the program's loaders are larger than it says; their samples are taken
+            again and again.
+        evaluates: whether the program goes on to its first pass without gradients: until it writes a file, for some
+            seconds at most. Its loaders give two batches each then.
     """
     name = " ".join(program[:2]) if program[0] == "-m" else program[0]
     if program[0] != "-m" and not Path(name).is_file():
@@ -62,7 +92,7 @@ def trace_program(
             "stoker.perf.features.child",
             str(out),
             target,
-            json.dumps([dict(hints or {}), batch_times]),
+            json.dumps([dict(hints or {}), batch_times, evaluates]),
         ]
         # Warnings about the CPU (no accelerator found and the like) say nothing about the program.
         environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
@@ -70,7 +100,9 @@ def trace_program(
         content: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}
         if "features" in content:
             timeline = MemoryTimeline.from_json(out.with_name(TIMELINE).read_bytes())
-            return msgspec.convert(content["features"], StepFeatures), timeline
+            later = out.with_name(EVALUATION)
+            evaluation = MemoryTimeline.from_json(later.read_bytes()) if later.exists() else None
+            return TracedProgram(msgspec.convert(content["features"], StepFeatures), timeline, evaluation)
     if "error" in content:
         raise TracingError(content["error"], status=status)
     ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

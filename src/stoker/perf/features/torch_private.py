@@ -58,6 +58,7 @@ SYMBOLS = (
     ("torch.utils._pytree.tree_leaves", "tensors in nested values", "before 2.6"),
     ("torch.utils._pytree.tree_map_only", "replaces tensors in nested values", "before 2.6"),
     ("torch.utils.data.dataloader._BaseDataLoaderIter", "loads a batch: replaced", "before 2.6"),
+    ("torch.utils.data.dataloader._BaseDataLoaderIter._next_index", "draws its samples: replaced", "before 2.6"),
 )
 
 FakeTensor, FakeTensorMode = _fake.FakeTensor, _fake.FakeTensorMode
@@ -93,6 +94,7 @@ children_of: Callable[[nn.Module], dict[str, nn.Module | None]] = operator.attrg
 """Modules inside of a module, by name."""
 
 APPLY, RUN_BACKWARD, STATIC_GRAPH = "_apply", "_engine_run_backward", "_set_static_graph"
+NEXT_INDEX = "_next_index"
 """Replaced names."""
 INNER_OF_FSDP = "_fsdp_wrapped_module"
 """Where sharded data parallelism keeps its module; ours does while programs are traced."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +13,9 @@ from stoker.perf.communication.blocks import units_of
 from stoker.perf.communication.times import layers_of
 from stoker.perf.features.lifetimes import CATEGORIES, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
+from stoker.perf.memory.arena import arena_sizes
 from stoker.perf.memory.choosing import choose, costs_of
+from stoker.perf.memory.largest import LargestBatch, SizedStep, largest_batch
 from stoker.perf.memory.needs import CONTEXT_BYTES
 from stoker.perf.memory.remedies import BlockSpan, deleted, one_by_one, recomputed, sharded, spans_of, with_copies
 from stoker.perf.memory.reserve import Reserve, replay
@@ -28,11 +29,12 @@ from stoker.perf.memory.timeline import (
     step_peak,
 )
 from stoker.perf.strategy import DataParallel
-from stoker.records.memory import HeldTooLong, MemoryMoment, MemoryRemedy, MemoryReport, MemoryShare
+from stoker.records.memory import HeldTooLong, MemoryMoment, MemoryPass, MemoryRemedy, MemoryReport, MemoryShare
 
 _POINTS = 240
 _LEAST_SAVED = 0.002
 """Share of the peak that a remedy must save to be shown (assumed)."""
+_NO_EVALUATION = "no evaluation was seen: none came within seconds, or the program would have written a file before it"
 _TRIES = 4
 """Choices of blocks: each after the first has less by what the one before was too much."""
 
@@ -45,6 +47,9 @@ class MemoryQuestion:
         features: of its step.
         timeline: of its memory, with the seconds of its calls if they are known.
         larger: of the same program with a larger batch; None if it could not be traced.
+        evaluation: of the same program up to its first evaluation; None if none was seen.
+        evaluates: whether the program was let go on to an evaluation.
+        traced: the same program with another batch; None if it cannot be traced.
         device: name of the GPU; empty where a size or nothing was given.
         available: bytes of the device; None for no device.
         ranks: GPUs that train together.
@@ -54,6 +59,9 @@ class MemoryQuestion:
     features: StepFeatures
     timeline: MemoryTimeline
     larger: MemoryTimeline | None = None
+    evaluation: MemoryTimeline | None = None
+    evaluates: bool = False
+    traced: Callable[[int], MemoryTimeline | None] = lambda _: None
     device: str = ""
     available: int | None = None
     ranks: int = 1
@@ -68,26 +76,46 @@ class _Taken:
     reserve: Reserve
     total: int
     fits: bool | None
+    timeline: MemoryTimeline
+    """That the peak is of: of the step, or of the evaluation if that takes more."""
 
 
 def report(question: MemoryQuestion) -> MemoryReport:
-    """The whole answer; pure."""
+    """The whole answer; pure, but for the traces that it asks for."""
     base = _of_ranks(question)
-    taken = _taken(base, question.available)
-    places = taken.peak
+    taken = _taken(question, base)
+    places, shown = taken.peak, taken.timeline
+    last = places.last
+    phase = "start" if last is None else "evaluation" if shown is question.evaluation else last.phase
+    largest = _largest(question, lambda timeline: timeline, expandable=False)
+    recomputed_too = _largest(question, _all_recomputed, expandable=True)
+    step = replay(base, workspace_bytes=base.workspace_bytes)
     return MemoryReport(
         name=question.features.name, device=question.device, available_bytes=question.available,
         ranks=question.ranks, batch_size=question.features.batch_size, peak_bytes=taken.total, fits=taken.fits,
-        phase=places.last.phase if places.last else "start", module=places.last.module if places.last else "",
-        line=places.last.line if places.last else "", categories=_categories(base, taken),
-        modules=[MemoryShare(*item) for item in by_module(base, places).items()],
-        lines=[MemoryShare(*item) for item in by_line(base, places).items()], before_bytes=taken.reserve.first,
-        held=_held(base, taken, question.available), remedies=list(_remedies(question, base, taken)),
-        largest_batch=_largest(question, lambda timeline: timeline, taken, expandable=False),
-        largest_recomputed=_largest(question, _all_recomputed, taken, expandable=True), moments=_moments(base),
-        drawn=list(CATEGORIES), peak_frac=_place_of(base, places),
+        phase=phase, module=last.module if last else "", line=last.line if last else "",
+        categories=_categories(taken),
+        modules=[MemoryShare(*item) for item in by_module(shown, places).items()],
+        lines=[MemoryShare(*item) for item in by_line(shown, places).items()], before_bytes=step.first,
+        held=_held(base, taken), remedies=list(_remedies(question, base, taken)),
+        largest_batch=largest.batch_size if largest else None,
+        largest_recomputed=recomputed_too.batch_size if recomputed_too else None,
+        largest_traced=all(each.is_traced for each in (largest, recomputed_too) if each is not None),
+        passes=_passes(question, base),
+        arena=arena_sizes(base, step, replay(base, expandable=True, workspace_bytes=base.workspace_bytes)),
+        moments=_moments(base), drawn=list(CATEGORIES),
+        peak_frac=_place_of(base, places) if shown is base else None,
         notes=[*question.features.assumptions, *_notes(question)],
     )  # fmt: skip
+
+
+def _passes(question: MemoryQuestion, base: MemoryTimeline) -> list[MemoryPass]:
+    peaks = [("first step", peak_before(base)), ("later steps", step_peak(base))]
+    if question.evaluation is not None:
+        peaks.append(("evaluation", step_peak(question.evaluation)))
+    return [
+        MemoryPass(name=name, bytes=peak.bytes, line=peak.last.line if peak.last else "") for name, peak in peaks
+    ]  # fmt: skip
 
 
 def _of_ranks(question: MemoryQuestion) -> MemoryTimeline:
@@ -98,33 +126,45 @@ def _of_ranks(question: MemoryQuestion) -> MemoryTimeline:
     return with_copies(question.timeline, weights.dense_gradient_bytes + weights.embedding_gradient_bytes)
 
 
-def _taken(timeline: MemoryTimeline, available: int | None, *, expandable: bool = False) -> _Taken:
+def _taken(question: MemoryQuestion, timeline: MemoryTimeline, *, expandable: bool = False) -> _Taken:
+    """What a timeline of the step takes, and the evaluation, whichever takes more."""
+    found = _taken_by(timeline, question.available, expandable=expandable)
+    if question.evaluation is None:
+        return found
+    other = _taken_by(question.evaluation, question.available, expandable=expandable)
+    fits = None if found.fits is None else bool(found.fits and other.fits)
+    return replace(max((found, other), key=lambda taken: taken.total), fits=fits)
+
+
+def _taken_by(timeline: MemoryTimeline, available: int | None, *, expandable: bool) -> _Taken:
     step, before = step_peak(timeline), peak_before(timeline)
     peak = step if step.bytes >= before.bytes else before
     found = replay(timeline, expandable=expandable, workspace_bytes=timeline.workspace_bytes)
     total = found.reserved + int(CONTEXT_BYTES)
     if available is None:
-        return _Taken(peak, found, total, None)
+        return _Taken(peak, found, total, None, timeline)
     if total <= available:
-        return _Taken(peak, found, total, True)
+        return _Taken(peak, found, total, True, timeline)
     # The allocator returns what it holds unused before it gives up.
     room = available - CONTEXT_BYTES
     within = None if found.requested > room else replay(
         timeline, expandable=expandable, limit=room, workspace_bytes=timeline.workspace_bytes
     )  # fmt: skip
     if within is None or within.full:
-        return _Taken(peak, found, total, False)
-    return _Taken(peak, within, within.reserved + int(CONTEXT_BYTES), True)
+        return _Taken(peak, found, total, False, timeline)
+    return _Taken(peak, within, within.reserved + int(CONTEXT_BYTES), True, timeline)
 
 
-def _categories(timeline: MemoryTimeline, taken: _Taken) -> list[MemoryShare]:
-    tensors = by_category(timeline, taken.peak)
+def _categories(taken: _Taken) -> list[MemoryShare]:
+    tensors = by_category(taken.timeline, taken.peak)
     found = [MemoryShare(name, size) for name, size in tensors.items()]
     beyond = taken.reserve.reserved - taken.peak.bytes
     return [*found, MemoryShare("allocator", beyond), MemoryShare("context", int(CONTEXT_BYTES))]
 
 
-def _held(timeline: MemoryTimeline, taken: _Taken, available: int | None) -> list[HeldTooLong]:
+def _held(timeline: MemoryTimeline, taken: _Taken) -> list[HeldTooLong]:
+    if taken.timeline is not timeline:
+        return []
     return [
         HeldTooLong(
             variable=kept.name, bytes=kept.bytes, assigned=kept.assigned, last_used=kept.last_used,
@@ -135,7 +175,6 @@ def _held(timeline: MemoryTimeline, taken: _Taken, available: int | None) -> lis
 
 
 def _remedies(question: MemoryQuestion, base: MemoryTimeline, before: _Taken) -> list[MemoryRemedy]:
-    available = question.available
     step_s = sum(call.seconds for call in base.calls)
 
     def of(name: str, how: str, taken: _Taken, added_s: float, losses: str = "equal") -> MemoryRemedy:
@@ -146,18 +185,16 @@ def _remedies(question: MemoryQuestion, base: MemoryTimeline, before: _Taken) ->
 
     found = [
         of("expandable segments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-           _taken(base, available, expandable=True), 0.0)
+           _taken(question, base, expandable=True), 0.0)
     ]  # fmt: skip
     single, added_s = one_by_one(base)
-    found.append(
-        of("one parameter after another", "foreach=False of the optimizer", _taken(single, available), added_s)
-    )
-    chosen = _chosen(base, available)
+    found.append(of("one parameter after another", "foreach=False of the optimizer", _taken(question, single), added_s))
+    chosen = _chosen(question, base)
     if chosen is not None:
         spans, all_spans = chosen
         changed, added_s = recomputed(base, spans)
         name = f"recompute {_count(spans)} of {_count(all_spans)} blocks"
-        found.append(of(name, "torch.utils.checkpoint.checkpoint", _taken(changed, available), added_s))
+        found.append(of(name, "torch.utils.checkpoint.checkpoint", _taken(question, changed), added_s))
     found += _shared(question, of)
     least = _LEAST_SAVED * before.total
     return sorted((each for each in found if each.saves_bytes >= least), key=lambda each: each.saves_bytes)
@@ -168,10 +205,10 @@ def _count(spans: tuple[BlockSpan, ...]) -> int:
 
 
 def _chosen(
-    timeline: MemoryTimeline, available: int | None
+    question: MemoryQuestion, timeline: MemoryTimeline
 ) -> tuple[tuple[BlockSpan, ...], tuple[BlockSpan, ...]] | None:
     """The blocks to recompute, and all: those that fit in the least time, or all if none do or no device is known."""
-    spans = spans_of(timeline)
+    available, spans = question.available, spans_of(timeline)
     if not spans:
         return None
     # With accumulation a block runs several times; its passes are alike and are recomputed together.
@@ -184,7 +221,7 @@ def _chosen(
             if places is None:
                 break
             picked = tuple(spans[place] for place in sorted(places))
-            taken = _taken(recomputed(timeline, picked)[0], available)
+            taken = _taken(question, recomputed(timeline, picked)[0])
             if taken.fits:
                 return (picked, spans) if picked else None
             budget -= max(1, taken.total - available)
@@ -212,7 +249,7 @@ def _shared(question: MemoryQuestion, of: Callable[..., MemoryRemedy]) -> list[M
         shared_s = question.step_s(kind)
         added_s = 0.0 if alone_s is None or shared_s is None else shared_s - alone_s
         losses = "equal" if kind == "zero1" else "within 1e-5"
-        found.append(of(name, how, _taken(changed, question.available), added_s, losses))
+        found.append(of(name, how, _taken(question, changed), added_s, losses))
     return found
 
 
@@ -225,18 +262,24 @@ def _all_recomputed(timeline: MemoryTimeline) -> MemoryTimeline:
 
 
 def _largest(
-    question: MemoryQuestion, change: Callable[[MemoryTimeline], MemoryTimeline], taken: _Taken, *, expandable: bool
-) -> int | None:
-    """Samples that fit, on the line through the peaks of the two traced sizes."""
-    larger, own = question.larger, question.timeline
-    if larger is None or question.available is None or larger.batch_size <= own.batch_size:
+    question: MemoryQuestion, change: Callable[[MemoryTimeline], MemoryTimeline], *, expandable: bool
+) -> LargestBatch | None:
+    """The largest batch that fits with a change; None if no device was named or no second size could be traced."""
+    larger, own, available = question.larger, question.timeline, question.available
+    if larger is None or available is None or larger.batch_size <= own.batch_size:
         return None
-    peaks = [step_peak(change(each)).bytes for each in (own, larger)]
-    slope = (peaks[1] - peaks[0]) / (larger.batch_size - own.batch_size)
-    unusable = 0 if expandable else taken.reserve.unusable
-    copies = _of_ranks(question).buffers[0].bytes if question.ranks > 1 else 0
-    room = question.available - CONTEXT_BYTES - 2 * own.workspace_bytes - unusable - copies - peaks[0]
-    return max(0, own.batch_size + math.floor(room / slope)) if slope > 0 else None
+
+    def step(timeline: MemoryTimeline) -> SizedStep:
+        changed = change(_of_ranks(replace(question, timeline=timeline)))
+        found = _taken_by(changed, available, expandable=expandable)
+        whole = replay(changed, expandable=expandable, workspace_bytes=changed.workspace_bytes).reserved
+        return SizedStep(timeline.batch_size, whole + int(CONTEXT_BYTES), bool(found.fits))
+
+    def traced(size: int) -> SizedStep | None:
+        found = question.traced(size)
+        return None if found is None else step(found)
+
+    return largest_batch({each.batch_size: step(each) for each in (own, larger)}, available, traced)
 
 
 def _moments(timeline: MemoryTimeline) -> list[MemoryMoment]:
@@ -272,4 +315,6 @@ def _notes(question: MemoryQuestion) -> list[str]:
     notes.append(f"the context of CUDA and its libraries was taken as {CONTEXT_BYTES / 1e9:.2f} GB")
     if question.available is not None and question.larger is None:
         notes.append("no largest batch: a second size of the batch could not be traced")
+    if question.evaluates:
+        notes.append("an evaluation was traced up to its second batch" if question.evaluation else _NO_EVALUATION)
     return notes

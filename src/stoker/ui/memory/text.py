@@ -9,14 +9,20 @@ from stoker.ui.memory.words import (
     MemoryUnit,
     remedy_rows,
     render_shares,
+    write_arena,
+    write_course,
     write_facts,
     write_kept,
     write_largest,
+    write_passes,
     write_shares,
     write_verdict,
 )
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
+
+_COURSE = 72
+"""Characters of the step as one line."""
 
 
 def render_memory(report: MemoryReport, style: Style | None = None, command: str = "") -> str:
@@ -35,14 +41,21 @@ def render_memory(report: MemoryReport, style: Style | None = None, command: str
     blocks = (
         [style.paint(style.cut(f"stoker memory · {report.name}", style.width), 1), *wrap(write_facts(report), style)],
         wrap(write_verdict(report), style, 1) + wrap(write_shares(report.categories, unit), style, indent="  "),
+        titled("The step, from nothing to its peak", write_course(report, min(style.width, _COURSE)), style),
+        titled(f"Peaks ({unit.name}, tensors alone)", _passes(report, style), style),
         titled(f"Modules ({unit.name}, tensors alone)", modules, style),
         titled(f"Lines ({unit.name}, tensors alone)", lines, style),
         titled("Held too long", held, style),
         titled("Largest batch", wrap(write_largest(report), style) if report.largest_batch is not None else [], style),
+        titled(f"Reserved for a step ({unit.name}, without the context)", wrap(write_arena(report), style), style),
         titled(f"Remedies ({unit.name})", _remedies(report, unit, style), style),
         [line for note in report.notes for line in wrap(f"Note: {note}.", style, 90)],
     )
     return join(blocks, style, command)
+
+
+def _passes(report: MemoryReport, style: Style) -> list[str]:
+    return render_table(["peak", ""], write_passes(report), style, right=(0,)) if report.passes else []
 
 
 def _remedies(report: MemoryReport, unit: MemoryUnit, style: Style) -> list[str]:

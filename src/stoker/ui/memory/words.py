@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from stoker.records.memory import HeldTooLong, MemoryRemedy, MemoryReport, MemoryShare
+from stoker.records.memory import ArenaSizes, HeldTooLong, MemoryRemedy, MemoryReport, MemoryShare
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
 
-PASSES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer's step", "start": "start"}
+PASSES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer's step", "start": "start",
+          "evaluation": "evaluation"}  # fmt: skip
 _SHOWN = 6
 """Modules and lines that are shown one by one."""
 
@@ -81,7 +83,61 @@ def write_largest(report: MemoryReport) -> str:
     """The largest batch that fits, and how it is known."""
     recomputed = report.largest_recomputed
     more = f", {recomputed:,} with expandable segments and every block recomputed" if recomputed else ""
-    return f"{report.largest_batch:,} as it is{more} (both sizes by the peaks of two traced ones)"
+    sizes = "both sizes" if recomputed else "this size"
+    how = f"{sizes} traced" if report.largest_traced else f"{sizes} by the peaks of two traced ones"
+    return f"{report.largest_batch:,} as it is{more} ({how})"
+
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def write_course(report: MemoryReport, width: int) -> list[str]:
+    """The step as one line, each character the fullest of its part from nothing to the peak, above its passes."""
+    if not report.moments or width < len(_LEVELS):
+        return []
+    columns: list[tuple[int, str]] = []
+    for column in range(width):
+        first, last = (len(report.moments) * (column + each) // width for each in (0, 1))
+        part = report.moments[first : max(last, first + 1)]
+        fullest = max(part, key=lambda moment: sum(moment.bytes))
+        columns.append((sum(fullest.bytes), fullest.phase))
+    most = max(1, max(size for size, _ in columns))
+    course = "".join(_LEVELS[max(0, -(-size * len(_LEVELS) // most) - 1)] for size, _ in columns)
+    passes = ""
+    for phase, found in itertools.groupby(phase for _, phase in columns):
+        count, name = len(list(found)), phase if phase in PASSES else ""
+        passes += (name if len(name) < count else "").ljust(count)
+    return [course, passes.rstrip()]
+
+
+def write_passes(report: MemoryReport) -> list[list[str]]:
+    """Figure and name of each part of the run, with the line that reaches its peak."""
+    unit = MemoryUnit(report.peak_bytes)
+    return [
+        [unit.of(each.bytes), f"{each.name}{f': {each.line}' if each.line else ''}"] for each in report.passes
+    ]  # fmt: skip
+
+
+def write_arena(report: MemoryReport) -> str:
+    """What the step takes in one planned arena and of the allocator; empty if it was not placed."""
+    arena = report.arena
+    if arena is None:
+        return ""
+    unit = MemoryUnit(report.peak_bytes)
+
+    def more(size: int) -> str:
+        return f" ({100 * (size / max(1, arena.bound_bytes) - 1):+.1f} %)"
+
+    proof = "no plan is smaller" if arena.is_smallest else f"within {_percent(arena)} of the bound, not certified"
+    return (
+        f"alive at once {unit.of(arena.bound_bytes)} · one planned arena {unit.of(arena.plan_bytes)}, {proof} · "
+        f"expandable segments {unit.of(arena.expandable_bytes)}{more(arena.expandable_bytes)} · default allocator "
+        f"{unit.of(arena.default_bytes)}{more(arena.default_bytes)}"
+    )
+
+
+def _percent(arena: ArenaSizes) -> str:
+    return f"{100 * (arena.plan_bytes / max(1, arena.bound_bytes) - 1):.2f} %"
 
 
 REMEDY_HEAD = ("", "saves", "peak", "step", "losses", "fits", "by")

@@ -151,6 +151,9 @@ class DispatchRecorder(TorchDispatchMode):
     def record(self, name: str, cost: Cost, dtype: torch.dtype, where: str = "") -> None:
         """Records a call."""
         if not self.recording:
+            # Not part of the step, but alive before it.
+            for tensor, _ in cost.writes:
+                self.buffers.number(tensor)
             if cost.scratch:
                 self.buffers.note_scratch(cost.scratch, self.buffers.module)
             return
