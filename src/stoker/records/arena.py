@@ -1,0 +1,54 @@
+"""What a planned arena holds of a step, and what stays outside of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ArenaOutside(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that lie outside of an arena when most are alive."""
+
+    operator: str
+    """That made them."""
+    reason: str
+    """Why they can't lie inside."""
+    peak_bytes: int
+
+
+class ArenaPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of one pair of compiled graphs at one shape, without parameters, inputs and gradients."""
+
+    name: str
+    arena_bytes: int
+    """Of the planned piece."""
+    bound_bytes: int
+    """Most bytes of planned buffers alive at once: no plan is smaller."""
+    peak_bytes: int
+    """Activations and temporaries when most of them are alive, inside and outside."""
+    inside_bytes: int
+    """Of them, those inside the arena."""
+    gradient_bytes: int
+    """Of all that the backward graph returns, at any time: ordinary memory."""
+    num_planned: int
+    """Buffers with a place."""
+    outside: list[ArenaOutside] = []  # noqa: RUF012 - msgspec copies it
+    """At the peak, largest first."""
+
+    @property
+    def inside_frac(self) -> float:
+        """Share of activations and temporaries at their peak that lie inside."""
+        return self.inside_bytes / self.peak_bytes if self.peak_bytes else 0.0
+
+
+class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of the arenas of a program."""
+
+    plans: list[ArenaPlan]
+    arena_bytes: int
+    """That all arenas hold now."""
+    planned_passes: int
+    """Forward and backward passes whose buffers lay in an arena."""
+    ordinary_passes: dict[str, int]
+    """Those that ran in ordinary memory, by reason."""
+    left: list[str]
+    """Graphs that were left to `aot_eager` after an error of stoker's own, with it."""

@@ -1,0 +1,1 @@
+"""One planned piece of memory for what a compiled step computes."""

@@ -1,0 +1,34 @@
+"""The backend of `torch.compile` that is called `stoker.arena`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from functorch.compile import min_cut_rematerialization_partition
+from torch.fx import GraphModule
+
+import stoker.train.arena.torch_private as private
+from stoker.train.arena.memory import Arena
+from stoker.train.arena.running import Graphs
+
+
+def arena(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """Compiles a traced module: the graphs of `aot_eager`, with activations and temporaries in one planned piece of memory.
+
+    Torch finds it by its name: `torch.compile(model, backend="stoker.arena")`.
+    """
+    return compiled_in(Arena(), module, inputs, stays=False)
+
+
+def compiled_in(memory: Arena, module: GraphModule, inputs: Sequence[Any], *, stays: bool) -> Callable[..., Any]:
+    """The same in an arena that is given."""
+    graphs = Graphs("graph", memory, stays=stays)
+
+    def partition(joint: GraphModule, joint_inputs: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
+        graphs.partitioned(options["num_fwd_outputs"])
+        return min_cut_rematerialization_partition(joint, joint_inputs, **options)
+
+    return private.compiled(
+        module, inputs, graphs.compile_forward, graphs.compile_backward, graphs.compile_forward, partition
+    )
