@@ -15,13 +15,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 import stoker.train.arena.torch_private as private
+from stoker.train.arena.memory import Views
 from stoker.train.arena.recording import Leaf, Recording, last_uses, leaves_in
 from stoker.train.arena.torch_private import Compiled, Operator
 from stoker.train.arena.variants import Call, writer_of
-
-View = Callable[[Leaf], Tensor]
-"""The tensor of a leaf that lies in the arena."""
-
 
 class Straight:
     """Writes the code of one graph.
@@ -30,22 +27,20 @@ class Straight:
         module: the graph.
         recording: of a run of it.
         planned: its buffers that lie in the arena.
-        view: makes the tensors of these.
+        views: tensors in the arena.
         kept: results from this one on that are saved for the backward pass: each run returns them as tensors of their
             own, so that it can be told how long they live.
     """
 
     def __init__(
-        self, module: GraphModule, recording: Recording, planned: Mapping[int, int], view: View, kept: int = 0
+        self, module: GraphModule, recording: Recording, planned: Mapping[int, int], views: Views, kept: int = 0
     ) -> None:
         self._module, self._recording, self._planned = module, recording, planned
-        self._view, self._kept = view, kept
+        self._views, self._kept = views, kept
         self._names: dict[str, Any] = {}
         self._ids: dict[int, str] = {}
         self._values: dict[str, Any] = {}  # of nodes that are not computed: tensors, or tuples of them
         self._lines: list[str] = []
-        self.num_kept = 0
-        """Tensors that lie in the arena and that a run returns."""
         self.kept_at: dict[int, int] = {}
         """Bytes from the arena's start of each of them, by its place among the results."""
 
@@ -100,7 +95,7 @@ class Straight:
 
     def _tensors(self, tree: Any) -> Any:
         if isinstance(tree, Leaf):
-            return self._view(tree)
+            return self._views.at(tree, self._planned[tree.buffer])
         return tuple(self._tensors(each) for each in tree) if isinstance(tree, tuple) else None
 
     def _written(self, node: Node, leaves: Sequence[Leaf]) -> None:
@@ -168,6 +163,8 @@ class Straight:
         name = self._ids.get(id(value))
         if name is None:
             name = self._ids[id(value)] = f"_k{len(self._ids)}"
+            if isinstance(value, Tensor):
+                self._views.hold(value)  # a part of a result, for example
             self._names[name] = value
         return name
 

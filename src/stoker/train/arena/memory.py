@@ -76,21 +76,24 @@ class Arena:
         return value.data_ptr() - self._storage.data_ptr()
 
     def view(self, leaf: Leaf, offset: int) -> Tensor:
-        """A tensor of the arena's own, which must be taken, and be large enough; `give_up` ends it.
+        """A tensor in the arena, which must be taken, and be large enough.
 
         Each has a version counter of its own: autograd would take a write to one of several that share it for a change of
         all.
         """
         # Not an inference tensor, even if the first pass is one of inference mode: that can't be written outside of it.
-        with self._lock, torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             found = torch.empty(0, dtype=leaf.dtype)
             start = offset // found.element_size() + leaf.offset
-            found.set_(self._storage, start, leaf.size, leaf.stride)  # pyright: ignore[reportUnknownMemberType]
-            self._own += 1
-        return found
+            return found.set_(self._storage, start, leaf.size, leaf.stride)
+
+    def own(self, count: int) -> None:
+        """Counts so many more tensors as its own."""
+        with self._lock:
+            self._own += count
 
     def give_up(self, views: list[Tensor]) -> None:
-        """Forgets views, the last references to them."""
+        """Forgets tensors of its own, the last references to them."""
         with self._lock:
             self._own -= len(views)
             views.clear()
@@ -107,5 +110,11 @@ class Views:
     def at(self, leaf: Leaf, offset: int) -> Tensor:
         """One more."""
         found = self._arena.view(leaf, offset)
-        self._made.append(found)
+        self.hold(found)
         return found
+
+    def hold(self, value: Tensor) -> None:
+        """Takes a tensor that was made of another one as the arena's own, if it lies in it."""
+        if self._arena.holds(value) and not any(value is each for each in self._made):
+            self._made.append(value)
+            self._arena.own(1)

@@ -258,6 +258,9 @@ def _why_not(node: Node, args: Any, kwargs: Any, value: Any) -> str:
     """Why results can't be written into given memory; empty if they can."""
     if node.target is operator.getitem or not isinstance(node.target, Operator):
         return "not an operator"
+    write = writer_of(node.target)
+    if write is None:
+        return "no native out variant"
     results = cast("Sequence[Any]", value if isinstance(value, (tuple, list)) else (value,))
     if not all(type(each) is Tensor and each.layout == torch.strided for each in results):
         return "not tensors alone"
@@ -268,9 +271,6 @@ def _why_not(node: Node, args: Any, kwargs: Any, value: Any) -> str:
         return "a lazy tensor"
     if sum(each.numel() * each.element_size() for each in tensors) < LEAST_BYTES:
         return "small"
-    write = writer_of(node.target)
-    if write is None:
-        return "no native out variant"
     if not all(_is_dense(each) for each in tensors):
         return "its elements don't lie side by side"
     scratch = [_scratch(each) for each in tensors]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from torch import SymBool, SymFloat, SymInt, Tensor
@@ -27,6 +29,7 @@ BUSY = "something else lay in the arena"
 LOOKED_AT = "calls are looked at by a mode of torch"
 TOO_MANY = f"more than {MOST_SHAPES} shapes"
 KEPT = "what was saved is needed again"
+HELD = "something besides autograd holds what was saved"
 UNPLANNED = "its forward pass ran in ordinary memory"
 BY_VALUE = "shapes depend on values"
 LEFT = "left to aot_eager"
@@ -71,6 +74,7 @@ class Graphs:
         self._is_dynamic = self._by_value = False
         self._shapes: dict[Key, Shape] = {}
         self._by_saved: dict[Key, Shape] = {}
+        self._saved: set[str] = set()
         self.planned_passes = 0
         self.ordinary: Counter[str] = Counter()
         self.problem = ""
@@ -139,8 +143,8 @@ class Graphs:
             return self._ordinary("backward", args, UNPLANNED)
         if private.keeps_graph():
             return self._ordinary("backward", args, KEPT)
-        if not self.arena.take_back(shape, len(shape.saved)):
-            return self._ordinary("backward", args, BUSY)
+        if references(args, shape.saved) > _ALONE or not self.arena.take_back(shape, len(shape.saved)):
+            return self._ordinary("backward", args, HELD)
         try:
             self.planned_passes += 1
             return shape.run_backward(args)
@@ -175,10 +179,7 @@ class Graphs:
     def _saved_key(self, args: Sequence[Any]) -> Key:
         """The shape of what a forward pass saved, as its backward pass finds it."""
         names = [node.name for node in self._modules["backward"].graph.nodes if node.op == "placeholder"]
-        saved = next(
-            (set(each.forward.returned[self._num_returned :]) for each in self._shapes.values() if each.forward), set()
-        )
-        return _key_of([value for name, value in sorted(zip(names, args, strict=True)) if name in saved])
+        return _saved_key_of((name, value) for name, value in zip(names, args, strict=True) if name in self._saved)
 
     def _record_forward(self, shape: Shape, args: list[Any]) -> Sequence[Any]:
         recorder = Recorder(self._modules["forward"])
@@ -187,6 +188,11 @@ class Graphs:
         recording = self._taken(recorder)
         if recording is not None:
             shape.forward = recording
+            if self._is_dynamic and self._trains:
+                names = recording.returned[self._num_returned :]
+                saved = [(name, each) for name, each in zip(names, results[self._num_returned :], strict=True) if name]
+                self._saved = {name for name, _ in saved}
+                self._by_saved[_saved_key_of(saved)] = shape
         return results
 
     def _record_backward(self, shape: Shape, args: list[Any]) -> Sequence[Any]:
@@ -233,9 +239,7 @@ class Graphs:
 
     def _straight(self, which: str, recording: Recording, planned: Mapping[int, int], views: Views) -> Straight:
         returned = len(recording.returned) if not self._trains or which == "backward" else self._num_returned
-        return Straight(
-            self._modules[which], recording, planned, lambda leaf: views.at(leaf, planned[leaf.buffer]), returned
-        )
+        return Straight(self._modules[which], recording, planned, views, returned)
 
     def _lies_as_planned(self, shape: Shape, args: Sequence[Any]) -> bool:
         at = self.arena.at
@@ -264,6 +268,15 @@ def known() -> list[Graphs]:
     return list(_known)
 
 
+def references(args: list[Any], saved: Sequence[tuple[int, int]]) -> int:
+    """Most references of Python to one of the saved tensors, that of the list of arguments included."""
+    return max((sys.getrefcount(args[place]) for place, _ in saved), default=0)
+
+
+_ALONE = references([object()], [(0, 0)])
+"""References to something that only the list holds: what the program took from the graph itself has more."""
+
+
 def is_dynamic(module: GraphModule) -> bool:
     """Whether a graph takes arguments of several shapes."""
     return any(_has_symbol(node.meta.get("val")) for node in module.graph.nodes if node.op == "placeholder")
@@ -280,5 +293,9 @@ def _has_symbol(value: Any) -> bool:
     return isinstance(value, (SymInt, SymBool, SymFloat))
 
 
-def _key_of(args: Sequence[Any]) -> Key:
+def _key_of(args: Iterable[Any]) -> Key:
     return tuple((tuple(each.shape), each.stride()) if isinstance(each, Tensor) else each for each in args)
+
+
+def _saved_key_of(saved: Iterable[tuple[str, Any]]) -> Key:
+    return _key_of(value for _, value in sorted(saved, key=itemgetter(0)))

@@ -189,9 +189,9 @@ def _normalised(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[T
     ]
 
 
-def _by_tensor(variant: Operator) -> Writer:
-    """For a number where the variant has a tensor: torch makes a tensor of it too."""
-    return _by_variant(variant)
+def _counted(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
+    """`arange`, of which the result has its type already."""
+    return [Call(private.direct(aten.arange.start_out), tuple(args), {"out": outs[0]})]
 
 
 _OWN: dict[Operator, Writer] = {
@@ -213,8 +213,12 @@ _OWN: dict[Operator, Writer] = {
     aten.slice_backward.default: _slice_spread,
     aten.select_backward.default: _select_spread,
     aten._native_batch_norm_legit_functional.default: _normalised,
-    aten.add.Scalar: _by_tensor(aten.add.out),
-    aten.sub.Scalar: _by_tensor(aten.sub.out),
-    aten.mul.Scalar: _by_tensor(aten.mul.out),
-    aten.div.Scalar: _by_tensor(aten.div.out),
+    # Their arguments have other names, or no kernel of one device alone computes them.
+    aten.stack.default: _by_variant(aten.stack.out),
+    aten.arange.start_step: _counted,
+    # Variants that take a tensor where these take a number: torch makes one of it too.
+    aten.add.Scalar: _by_variant(aten.add.out),
+    aten.sub.Scalar: _by_variant(aten.sub.out),
+    aten.mul.Scalar: _by_variant(aten.mul.out),
+    aten.div.Scalar: _by_variant(aten.div.out),
 }
