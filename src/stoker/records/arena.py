@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from stoker.core.units import format_bytes
+
 
 class ArenaOutside(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that lie outside of an arena when most are alive."""
@@ -31,7 +33,7 @@ class ArenaPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Of all that the backward graph returns, at any time: ordinary memory."""
     num_planned: int
     """Buffers with a place."""
-    outside: list[ArenaOutside] = []  # noqa: RUF012 - msgspec copies it
+    outside: list[ArenaOutside] = []
     """At the peak, largest first."""
 
     @property
@@ -52,3 +54,36 @@ class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
     """Those that ran in ordinary memory, by reason."""
     left: list[str]
     """Graphs that were left to `aot_eager` after an error of stoker's own, with it."""
+
+    def line(self) -> str:
+        """All of it in one line."""
+        ordinary = sum(self.ordinary_passes.values())
+        share = self.inside_frac
+        words = [
+            f"arena of {format_bytes(self.arena_bytes)}",
+            f"{self.planned_passes} passes in it, {ordinary} in ordinary memory",
+        ]
+        if share is not None:
+            words.append(f"{share:.0%} of activations and temporaries at the peak inside")
+        return ", ".join([*words, *self.left])
+
+    @property
+    def inside_frac(self) -> float | None:
+        """Share of activations and temporaries inside, at the peak of the plan that has the highest; None: no plan."""
+        largest = max(self.plans, key=lambda plan: plan.peak_bytes, default=None)
+        return None if largest is None else largest.inside_frac
+
+    def text(self) -> str:
+        """All of it for people, ended by a newline."""
+        lines = [self.line()]
+        for plan in self.plans:
+            lines.append(
+                f"{plan.name}: {plan.inside_frac:.1%} of {format_bytes(plan.peak_bytes)} inside · plan "
+                f"{format_bytes(plan.arena_bytes)}, bound {format_bytes(plan.bound_bytes)} · returned by the backward pass, "
+                f"outside: {format_bytes(plan.gradient_bytes)}"
+            )
+            lines += [
+                f"  outside: {format_bytes(each.peak_bytes)} of {each.operator}, {each.reason}" for each in plan.outside
+            ]
+        lines += [f"in ordinary memory: {count} passes, {reason}" for reason, count in self.ordinary_passes.items()]
+        return "\n".join([*lines, ""])

@@ -29,7 +29,9 @@ def _fresh() -> Iterator[None]:
 class Mlp(nn.Module):
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(32, width), nn.ReLU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 8))
+        self.body = nn.Sequential(
+            nn.Linear(32, width), nn.ReLU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 8)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(x)
@@ -282,7 +284,9 @@ def test_a_copy_of_a_compiled_module() -> None:
         found += trained(other, cast("nn.Module", other), inputs(3)) + trained(call, module, inputs(3))
         first, second = call(inputs(1)[0]), other(inputs(2)[1])
         (first.mean() + second.mean()).backward()
-        return found + [cast("Tensor", each.grad) for each in [*module.parameters(), *cast("nn.Module", other).parameters()]]
+        return found + [
+            cast("Tensor", each.grad) for each in [*module.parameters(), *cast("nn.Module", other).parameters()]
+        ]
 
     both(program)
 

@@ -1,1 +1,8 @@
 """One planned piece of memory for what a compiled step computes."""
+
+from __future__ import annotations
+
+from stoker.train.arena.reporting import report
+from stoker.train.arena.sharing import share
+
+__all__ = ["report", "share"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,12 +19,12 @@ def arena(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callabl
 
     Torch finds it by its name: `torch.compile(model, backend="stoker.arena")`.
     """
-    return compiled_in(Arena(), module, inputs, stays=False)
+    return compiled_in(_arena_of_code(), module, inputs, stays=False)
 
 
 def compiled_in(memory: Arena, module: GraphModule, inputs: Sequence[Any], *, stays: bool) -> Callable[..., Any]:
     """The same in an arena that is given."""
-    graphs = Graphs("graph", memory, stays=stays)
+    graphs = Graphs(memory, stays=stays)
 
     def partition(joint: GraphModule, joint_inputs: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
         graphs.partitioned(options["num_fwd_outputs"])
@@ -32,3 +33,17 @@ def compiled_in(memory: Arena, module: GraphModule, inputs: Sequence[Any], *, st
     return private.compiled(
         module, inputs, graphs.compile_forward, graphs.compile_backward, graphs.compile_forward, partition
     )
+
+
+_arenas: weakref.WeakValueDictionary[int, Arena] = weakref.WeakValueDictionary()
+
+
+def _arena_of_code() -> Arena:
+    """One arena for all forms of a model: training, evaluation, other shapes. A form that meets another one moves out."""
+    number = private.code_number()
+    if number is None:
+        return Arena()
+    found = _arenas.get(number)
+    if found is None:
+        found = _arenas[number] = Arena()
+    return found

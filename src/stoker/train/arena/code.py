@@ -20,6 +20,7 @@ from stoker.train.arena.recording import Leaf, Recording, last_uses, leaves_in
 from stoker.train.arena.torch_private import Compiled, Operator
 from stoker.train.arena.variants import Call, writer_of
 
+
 class Straight:
     """Writes the code of one graph.
 
@@ -108,6 +109,9 @@ class Straight:
             self._line(self._call(call))
 
     def _called(self, node: Node) -> None:
+        for leaf in leaves_in(self._recording.leaves.get(node.name)):
+            made_here = leaf.buffer >= 0 and self._recording.nodes[self._recording.buffers[leaf.buffer].birth] is node
+            assert not made_here or leaf.buffer not in self._planned, "all results of a call lie inside, or none"
         if node.op == "call_function":
             target = node.target
             function = private.direct(target) if isinstance(target, Operator) else target

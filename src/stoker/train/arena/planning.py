@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from stoker.core.placement.offsets import place_buffers
@@ -16,6 +16,7 @@ from stoker.records.arena import ArenaOutside, ArenaPlan
 from stoker.train.arena.recording import Buffer, Recording, leaves_in
 
 RETURNED, GRADIENT = "returned to the program", "a gradient, or returned by the backward pass"
+BESIDE = "made together with what lies outside"
 
 
 class Life(NamedTuple):
@@ -96,7 +97,19 @@ def _step(forward: Recording, num_returned: int, backward: Recording | None) -> 
             for number, each in enumerate(backward.buffers)
             if each.birth >= 0
         }
+        _together(step.backward, backward)
+    _together(step.forward, forward)
     return step
+
+
+def _together(lives: dict[int, Life], recording: Recording) -> None:
+    """Leaves all results of a call outside if one of them is: the call is made one way or the other."""
+    for place, node in enumerate(recording.nodes):
+        numbers = [leaf.buffer for leaf in leaves_in(recording.leaves.get(node.name))]
+        own = [number for number in numbers if number in lives and recording.buffers[number].birth == place]
+        if own and (-1 in numbers or any(lives[number].outside for number in own)):
+            for number in own:
+                lives[number] = lives[number]._replace(outside=lives[number].outside or BESIDE)
 
 
 def _outlive(step: _Step, backward: Recording, gradients: set[int], count: int) -> None:
@@ -126,12 +139,7 @@ def saved_buffers(forward: Recording, num_returned: int, backward: Recording) ->
             continue
         ours, theirs = list(leaves_in(forward.leaves.get(name))), list(leaves_in(backward.leaves.get(name)))
         for one, other in zip(ours, theirs, strict=False):
-            alike = (one.size, one.stride, one.offset, one.dtype) == (
-                other.size,
-                other.stride,
-                other.offset,
-                other.dtype,
-            )
+            alike = replace(one, buffer=0) == replace(other, buffer=0)
             made = one.buffer >= 0 and forward.buffers[one.buffer].birth >= 0
             if alike and made and other.buffer >= 0:
                 found[other.buffer] = one.buffer

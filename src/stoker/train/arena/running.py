@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
 from collections import Counter
@@ -59,13 +60,12 @@ class Graphs:
     """A forward graph and, in training, its backward graph.
 
     Args:
-        name: for people.
         arena: that their buffers lie in; shared with others that run in turn.
         stays: whether it is this arena or none; else the graphs get one of their own if they find others' tensors in it.
     """
 
-    def __init__(self, name: str, arena: Arena, *, stays: bool) -> None:
-        self.name, self.arena = name, arena
+    def __init__(self, arena: Arena, *, stays: bool) -> None:
+        self.name, self.arena = f"graph {next(_numbers)}", arena
         self._stays = stays
         self._num_returned = 0  # results that are the program's; the others are saved for the backward pass
         self._trains = False
@@ -260,6 +260,7 @@ class Graphs:
             say(f"arena: {self.name} runs in ordinary memory after an error of planning ({self.problem})")
 
 
+_numbers = itertools.count()
 _known: weakref.WeakSet[Graphs] = weakref.WeakSet()
 
 
@@ -294,7 +295,11 @@ def _has_symbol(value: Any) -> bool:
 
 
 def _key_of(args: Iterable[Any]) -> Key:
-    return tuple((tuple(each.shape), each.stride()) if isinstance(each, Tensor) else each for each in args)
+    return tuple(
+        (tuple(each.shape), each.stride()) if isinstance(each, Tensor) else each
+        for each in args
+        if not isinstance(each, float)
+    )
 
 
 def _saved_key_of(saved: Iterable[tuple[str, Any]]) -> Key:

@@ -32,7 +32,9 @@ SYMBOLS = (
     ("torch._ops.OpOverload._schema", "arguments and aliases of an operator", "before 2.6"),
     ("torch._ops.OpOverload._overloadpacket", "the variants of an operator", "before 2.6"),
     ("torch._ops.OpOverload._op", "an operator without a frame of Python", "before 2.6"),
-    ("torch.fx.graph_module.GraphModule", "a graph", "before 2.6"),
+    (
+        "torch._guards.CompileContext.current_compile_id", "which code is compiled: its forms run in turn", "before 2.6",
+    ),
 )  # fmt: skip
 
 Operator = torch._ops.OpOverload
@@ -59,6 +61,12 @@ def compiled(
 def plain(module: GraphModule, inputs: Sequence[Any]) -> Compiled:
     """A graph as `aot_eager` runs it."""
     return cast("Compiled", boxed_nop(module, list(inputs)))
+
+
+def code_number() -> int | None:
+    """Number of the code that is being compiled: the same for another shape, or for evaluation; None: not known."""
+    found = torch._guards.CompileContext.current_compile_id()
+    return None if found is None else found.frame_id
 
 
 def boxed(run: Compiled) -> Compiled:
