@@ -87,3 +87,33 @@ class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
             ]
         lines += [f"in ordinary memory: {count} passes, {reason}" for reason, count in self.ordinary_passes.items()]
         return "\n".join([*lines, ""])
+
+
+class EagerArena(msgspec.Struct, frozen=True, kw_only=True):
+    """What the requests of eager CUDA got from the planned allocator, since the plan was made."""
+
+    steps: int
+    arena_bytes: int
+    """0: no plan."""
+    bound_bytes: int
+    """Most bytes of planned requests alive at once."""
+    reserved_bytes: int
+    """That are held: the arena and ordinary blocks."""
+    most_reserved_bytes: int
+    planned: int
+    """Requests that got their place."""
+    outliving: int
+    """Ordinary blocks by the plan: they outlive the step."""
+    unexpected: int
+    """Ordinary blocks for requests that the plan does not have there."""
+    occupied: int
+    """Ordinary blocks since something still lived in the place."""
+    left_out: int
+    """Planned requests that did not come."""
+    problem: str = ""
+    """Why there is no plan; empty while there is one, or none yet."""
+
+    @property
+    def deviations(self) -> int:
+        """Requests that did not go by the plan."""
+        return self.unexpected + self.occupied
