@@ -59,8 +59,7 @@ def main(form: str, steps: int, short: int) -> None:
     if allocator is None:
         found["reserved"], found["allocated"] = torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated()
     else:
-        report = allocator.report()
-        found |= {name: getattr(report, name) for name in report.__struct_fields__}
+        found |= allocator.figures()
     print(json.dumps(found))
 
 

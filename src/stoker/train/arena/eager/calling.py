@@ -10,9 +10,12 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from stoker.core.saying import say
 from stoker.core.units import format_bytes
-from stoker.records.arena import EagerArena
 from stoker.train.arena.eager.library import Library, built_library
 from stoker.train.arena.eager.planning import plan_step
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stoker.records.arena import EagerArena
 
 RECORDED_STEPS = 2
 _MAPS = Path("/proc/self/maps")
@@ -60,20 +63,27 @@ class PlannedAllocator:
 
     def report(self) -> EagerArena:
         """What requests got since the plan was made."""
+        # Imported here: all else of this allocator works where only torch is installed.
+        from stoker.records.arena import EagerArena
+
+        return EagerArena(**self.figures())
+
+    def figures(self) -> dict[str, Any]:
+        """The same by name."""
         counts, reserved, most = self._library.counts()
-        return EagerArena(
-            steps=self._steps,
-            arena_bytes=self._bytes,
-            bound_bytes=self._bound,
-            reserved_bytes=reserved,
-            most_reserved_bytes=most,
-            planned=counts.planned,
-            outliving=counts.outliving,
-            unexpected=counts.unexpected,
-            occupied=counts.occupied,
-            left_out=counts.left_out,
-            problem=self._problem,
-        )
+        return {
+            "steps": self._steps,
+            "arena_bytes": self._bytes,
+            "bound_bytes": self._bound,
+            "reserved_bytes": reserved,
+            "most_reserved_bytes": most,
+            "planned": counts.planned,
+            "outliving": counts.outliving,
+            "unexpected": counts.unexpected,
+            "occupied": counts.occupied,
+            "left_out": counts.left_out,
+            "problem": self._problem,
+        }
 
     def release(self) -> None:
         """Gives back what is kept for later requests, as `torch.cuda.empty_cache` does for torch's own allocator."""
