@@ -20,6 +20,7 @@ namespace {
 
 constexpr long long kAligned = 512;
 constexpr size_t kLookAhead = 8;
+constexpr size_t kMostEvents = 4'000'000;  // a program without steps is not recorded for ever
 
 using Stream = void*;
 
@@ -79,6 +80,14 @@ Counts counts = {};
 long long rounded(long long nbytes) {
   long long units = (nbytes + kAligned - 1) / kAligned;
   return (units < 1 ? 1 : units) * kAligned;
+}
+
+void record(const Event& event) {
+  events.push_back(event);
+  if (events.size() < kMostEvents) return;
+  records = false;
+  events.clear();
+  events.shrink_to_fit();
 }
 
 // Position in the plan of a request, or -1.
@@ -210,7 +219,7 @@ void* stoker_allocate(ssize_t nbytes, int device, Stream stream) {
       found = fresh(size, device);
     }
   }
-  if (records && is_ours) events.push_back({0, block.number, static_cast<long long>(nbytes)});
+  if (records && is_ours) record({0, block.number, static_cast<long long>(nbytes)});
   alive[found] = block;
   return found;
 }
@@ -227,7 +236,7 @@ void stoker_free(void* pointer, ssize_t, int, Stream) {
     runtime.wait();
     ++counts.waits;
   }
-  if (records && block.device == arena_device && block.stream == arena_stream) events.push_back({1, block.number, 0});
+  if (records && block.device == arena_device && block.stream == arena_stream) record({1, block.number, 0});
   if (block.offset >= 0) {
     places.erase(block.offset);
   } else {
@@ -250,7 +259,7 @@ void stoker_release(void) {
 
 void stoker_step(void) {
   std::lock_guard<std::mutex> lock(guard);
-  if (records) events.push_back({2, 0, 0});
+  if (records) record({2, 0, 0});
   if (arena != nullptr) {
     if (position < plan.size()) counts.left_out += static_cast<long long>(plan.size() - position);
     position = 0;

@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from stoker.core.saying import say
 from stoker.core.units import format_bytes
 from stoker.train.arena.eager.library import Library, built_library
-from stoker.train.arena.eager.planning import plan_step
+from stoker.train.arena.eager.planning import StepPlan, plan_step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +50,12 @@ class PlannedAllocator:
             try:
                 self._plan()
             except Exception as error:  # an error of planning never becomes the program's
+                self._library.plan(StepPlan((), 0, 0))  # ends the recording
                 self._problem = f"{type(error).__name__}: {error}".splitlines()[0]
                 say(f"arena: all requests get ordinary blocks after an error of planning ({self._problem})")
+        elif self._steps == RECORDED_STEPS + 1:
+            # What recorded steps left behind has been freed by now, and nothing asks for its like again.
+            self._library.release()
 
     def _plan(self) -> None:
         plan = plan_step(self._library.events())
@@ -84,10 +88,6 @@ class PlannedAllocator:
             "left_out": counts.left_out,
             "problem": self._problem,
         }
-
-    def release(self) -> None:
-        """Gives back what is kept for later requests, as `torch.cuda.empty_cache` does for torch's own allocator."""
-        self._library.release()
 
 
 _used: list[PlannedAllocator] = []
@@ -124,6 +124,7 @@ def _installed(path: Path, cudart: str) -> Library:
     allocator = torch.cuda.memory.CUDAPluggableAllocator(str(path), "stoker_allocate", "stoker_free")
     of_torch = cast("Any", allocator.allocator())
     of_torch.set_record_stream_fn(library.address_of("stoker_record_stream"))
+    of_torch.set_reset_fn(library.address_of("stoker_release"))  # what `torch.cuda.empty_cache` calls
     torch.cuda.memory.change_current_allocator(allocator)
     return library
 
