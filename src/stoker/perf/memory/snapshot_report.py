@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from stoker.core.errors import ConfigError
-from stoker.perf.memory.offsets import place_buffers
+from stoker.core.placement.offsets import place_buffers
 from stoker.perf.memory.snapshot import (
     BACKWARD,
     SnapshotBuffer,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.perf.memory.offsets import place_buffers
+from stoker.core.placement.offsets import place_buffers
 
 LIVES = st.lists(
     st.tuples(st.integers(0, 10_000), st.integers(0, 30), st.integers(1, 30)).map(lambda x: (x[0], x[1], x[1] + x[2])),
