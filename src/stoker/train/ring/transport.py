@@ -15,6 +15,7 @@ import torch.distributed as distributed
 from stoker.core.errors import ExchangeError
 from stoker.train.ring import passes
 from stoker.train.ring.addresses import own_address
+from stoker.train.ring.blame import RankFault
 from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES, block_elements, chain_block_bytes, sum_block_bytes
 from stoker.train.ring.engine import FLAT, WATCH, ExchangeEngine, ExchangeJob
 from stoker.train.ring.islands import (
@@ -168,6 +169,10 @@ class RingExchange:
             link.drain()
 
         self._wait(self._submit(name, agreed))
+
+    def ask(self) -> RankFault | None:
+        """The rank that explains the failure of another collective of the same ranks; None if nobody knows of one."""
+        return None if self._engine is None else self._engine.ask()
 
     def close(self) -> None:
         """Ends the threads and closes the sockets; the other ranks do the same when they are done."""
