@@ -149,7 +149,7 @@ class MeasuredExchange(msgspec.Struct, frozen=True, kw_only=True):
     layers: list[MeasuredLayer]
     """In the order of the forward pass."""
     sums: list[tuple[float, float]]
-    """Bytes of all-reduces, and the shortest seconds that each took."""
+    """Bytes of all-reduces, several that overlap as one, and the shortest seconds that so many took."""
     products: list[tuple[int, int, int, float]]
     """Sizes m, n, k of products, and their seconds while all ranks multiply."""
     byte_s: float

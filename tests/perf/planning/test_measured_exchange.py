@@ -120,3 +120,9 @@ def test_ranks_with_other_layers_change_nothing() -> None:
     first, second = measured([TRUNK])[0], measured([HEAD])[1]
     agreed = planned_exchange([first, second], has_ring=True)
     assert (agreed.methods, agreed.note) == ([], "ranks do not have the same layers")
+
+
+def test_islands_of_different_sizes_are_refused_with_their_sizes() -> None:
+    report = planned_exchange(probed_ranks([[0, 3, 6], [1, 2, 4, 5, 7]]), has_ring=True).report
+    assert report is not None
+    assert "a probe found islands of 5 and 3 ranks; sums by islands need islands of one size" in report.notes[-1]

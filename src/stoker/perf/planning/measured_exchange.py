@@ -157,6 +157,18 @@ def _group(link: Interconnect, measured: Sequence[MeasuredExchange], *, has_ring
     return Group(fabric=inside, size=first.ranks, local=local, network=between, backend=backend, flat=link)
 
 
+def unequal_islands(links: ProbedLinks) -> str:
+    """Why sums do not go by the islands that a probe found, as a sentence without its full stop; empty if they may."""
+    sizes = sorted(map(len, links.islands), reverse=True)
+    if len(set(sizes)) == 1:
+        return ""
+    shown = ", ".join(map(str, sizes[:-1]))
+    return (
+        f"a probe found islands of {shown} and {sizes[-1]} ranks; sums by islands need islands of one size, so "
+        "there is one ring through all ranks"
+    )
+
+
 def _rates(links: ProbedLinks) -> tuple[list[float], list[float]]:
     """Rates of the ring's links inside islands, and between them."""
     island = {rank: number for number, ranks in enumerate(links.islands) for rank in ranks}
@@ -196,6 +208,8 @@ def _report(
     notes = ["times are those of the program's own steps, on links as their sums showed them"]
     if group.local > 1 and group.nodes > 1:
         notes.append(f"a probe found {group.nodes} islands of {group.local} ranks")
+    elif first.links is not None and (words := unequal_islands(first.links)):
+        notes.append(words)
     return ExchangeReport(
         name=first.name, ranks=first.ranks, hosts=group.nodes, rate_bytes_per_s=link.bandwidth,
         latency_s=link.step_s, device=first.device, backend=first.backend, allowed=sorted(allowed),

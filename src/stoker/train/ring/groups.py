@@ -1,9 +1,9 @@
-"""The exchange and the lookout of each process group: connected once, closed with it, at a forgetful program's exit too."""
+"""The exchange and the lookout of each process group: connected once, closed with it, or at a program's exit."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,7 @@ def connect(
     order: list[int] | None = None,
     islands: Sequence[Sequence[int]] = (),
     block_bytes: int = DEFAULT_BLOCK_BYTES,
+    further: Mapping[str, Sequence[int]] | None = None,
 ) -> RingExchange:
     """Connects a process group in an order and with blocks that differ; a collective. It replaces an earlier one.
 
@@ -60,8 +61,9 @@ def connect(
     group = group_of(group)
     release(group)
     made = RingExchange(
-        GroupAssembly(group), timeout_s=timeout_s(group), order=order, islands=islands, block_bytes=block_bytes
-    )
+        GroupAssembly(group), timeout_s=timeout_s(group), order=order, islands=islands, block_bytes=block_bytes,
+        further=further,
+    )  # fmt: skip
     with _lock:
         _open[group] = made
         _install()
