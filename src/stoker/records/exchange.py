@@ -146,6 +146,8 @@ class MeasuredExchange(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     step_s: float
     """From gradients to gradients, median."""
+    computed_s: float = 0.0
+    """Of it without waiting for sums: from the end of the last one to the last gradients; 0 where that is not known."""
     layers: list[MeasuredLayer]
     """In the order of the forward pass."""
     sums: list[tuple[float, float]]

@@ -205,6 +205,8 @@ def _report(
     first = measured[0]
     step_s = statistics.median(each.step_s for each in measured)
     alone_s = max(0.0, step_s - plan.before.overlap.exposed_s)
+    # Where sums take most of a step, the rest is a difference of large numbers: what ranks saw of it says more.
+    computed_s = max(each.computed_s for each in measured) or alone_s
     notes = ["times are those of the program's own steps, on links as their sums showed them"]
     if group.local > 1 and group.nodes > 1:
         notes.append(f"a probe found {group.nodes} islands of {group.local} ranks")
@@ -215,7 +217,7 @@ def _report(
         latency_s=link.step_s, device=first.device, backend=first.backend, allowed=sorted(allowed),
         basis=link.basis, tier="measured", share=0.9,
         before=_step(alone_s, plan.before, 0.0, sum(ring_bytes(first.ranks, each.layer.bytes) for each in plan.layers)),
-        after=_step(alone_s, plan.after, plan.work_s, sum(layer.bytes for layer in plan.layers)),
+        after=_step(min(computed_s, step_s), plan.after, plan.work_s, sum(layer.bytes for layer in plan.layers)),
         memory_bytes=plan.memory_bytes, digest=digest_of(plan), layers=[layer_record(each) for each in plan.layers],
         notes=notes,
     )  # fmt: skip

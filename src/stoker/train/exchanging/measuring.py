@@ -111,6 +111,8 @@ class SumClock:
     def __init__(self) -> None:
         self._periods = BusyPeriods()
         self._lock = threading.Lock()
+        self.ended_s = 0.0
+        """When the last one so far has ended."""
 
     def started(self, size: int) -> Callable[[], None]:
         """A sum of so many bytes begins; what is returned is called at its end."""
@@ -121,6 +123,7 @@ class SumClock:
             now_s = time.perf_counter()
             with self._lock:
                 self._periods.end(now_s)
+                self.ended_s = now_s
 
         return ended
 
@@ -251,13 +254,15 @@ def timed_products(
         # Fewer rows than the product has, if it is long: its seconds grow with them.
         tried = max(1, min(rows, int(5e8 / (inner * outer)) or 1))
         left, right = torch.ones(tried, outer, device=device), torch.ones(tried, inner, device=device)
-        torch.mm(left.t(), right)
+        # In place, as the hook multiplies: fresh memory would take a good part of the time.
+        target = torch.empty(outer, inner, device=device)
+        torch.mm(left.t(), right, out=target)
         times: list[float] = []
         until = time.perf_counter() + _PRODUCT_S
         while len(times) < 2 or (time.perf_counter() < until and len(times) < 5):
             _settled(device)
             begun = time.perf_counter()
-            torch.mm(left.t(), right)
+            torch.mm(left.t(), right, out=target)
             _settled(device)
             times.append(time.perf_counter() - begun)
         found.append((inner, outer, rows, statistics.median(times) * rows / tried))

@@ -126,6 +126,7 @@ class ReplicaExchange:
         self._is_on = False
         self._ended_s: float | None = None
         self._times: dict[bool, list[float]] = {False: [], True: []}
+        self._computed: list[float] = []
         self._planned_at = 0
         self._plain_bytes = self._planned_bytes = 0.0
         self._round_bytes = 0.0
@@ -246,6 +247,8 @@ class ReplicaExchange:
         now = time.perf_counter()
         if self._ended_s is not None and self.rounds:
             self._times[self._is_on].append(now - self._ended_s)
+            if self._measuring and self.rounds <= TIMED:  # in further ones layers are looked at as well
+                self._computed.append(now - max(self._ended_s, self._sums.ended_s))
             del self._times[self._is_on][:-1000]
         self._ended_s = now
         self.rounds += 1
@@ -348,6 +351,7 @@ class ReplicaExchange:
         return MeasuredExchange(
             name=self.name, rank=self.rank, ranks=self.ranks, backend=str(dist.get_backend(self.group)),
             device=device.type, step_s=statistics.median(self._times[False] or [0.0]), layers=layers,
+            computed_s=statistics.median(self._computed or [0.0]),
             sums=[*small, *self._sums.sums()],
             products=measuring.timed_products(layers, self.ranks, device), byte_s=measuring.copied_byte_s(device),
             memory_bytes=free * _MEMORY_SHARE / self.ranks,
