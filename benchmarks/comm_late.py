@@ -25,11 +25,12 @@ from stoker.perf.communication.methods import late_bytes, ring_bytes
 from stoker.run.exchanging.serving import planner
 from stoker.train.exchanging.calling import exchange, serve
 from stoker.train.exchanging.checking import is_product
+from stoker.train.exchanging.factors import factored_layers
 
 BAR = Bar(
     "comm_late",
     "2048 x 2048 weights, 32 rows, 2 to 8 ranks at 200 Mbit/s: bytes and seconds of the closed form, trials",
-    headline=("bytes", "wire", "faster", "kept"),
+    headline=("bytes", "wire", "faster", "kept", "check"),
 )
 _WIDTH, _ROWS = 2048, 32
 _MANY_ROWS = 128
@@ -138,24 +139,30 @@ def _tried(rows: int) -> Callable[[int, Any], Timed]:
     return work
 
 
-def _check_share() -> float:
-    """Capture and check of the factors over the layer's backward pass, on one thread."""
+def _check_shares(times: int) -> list[float]:
+    """Capture and check of the factors over the layer's backward pass, round by round: processor time of one thread."""
     torch.set_num_threads(1)
-    layer, x = nn.Linear(_WIDTH, _WIDTH, bias=False), torch.randn(_ROWS, _WIDTH, requires_grad=True)
-    arrived, vector = torch.randn(_ROWS, _WIDTH), torch.randn(_WIDTH)
-    passes: list[float] = []
-    checks: list[float] = []
-    for _ in range(9):
-        out = layer(x)
-        begun = time.perf_counter()
+    module = nn.Linear(_WIDTH, _WIDTH, bias=False)
+    ((_, layer),) = factored_layers(nn.Sequential(module))
+    layer.enabled = True
+    x, drawn = torch.randn(_ROWS, _WIDTH, requires_grad=True), torch.Generator().manual_seed(0)
+    arrived = torch.randn(_ROWS, _WIDTH)
+    found: list[float] = []
+    for _ in range(times + 1):
+        out = module(x)
+        begun = time.process_time()
         out.backward(arrived)
-        passes.append(time.perf_counter() - begun)
-        assert layer.weight.grad is not None
-        begun = time.perf_counter()
-        assert is_product(layer.weight.grad, arrived, x.detach(), vector)
-        checks.append(time.perf_counter() - begun)
-        layer.weight.grad = None
-    return statistics.median(checks) / statistics.median(passes)
+        backward_s = time.process_time() - begun
+        gradient = module.weight.grad
+        assert gradient is not None
+        begun = time.process_time()
+        layer.note(x, arrived)
+        taken = layer.take()
+        assert taken is not None
+        assert is_product(gradient, *taken, torch.randn(_WIDTH, generator=drawn))
+        found.append((time.process_time() - begun) / backward_s)
+        module.weight.grad = x.grad = None
+    return found[1:]
 
 
 def measure(options: Options) -> Report:
@@ -163,7 +170,11 @@ def measure(options: Options) -> Report:
     report = Report()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     steps = options.pick(12, 6, 1)
-    report.figure("check", _check_share())
+    shares = _check_shares(options.pick(41, 21, 3))
+    if options.size == "tiny":
+        report.figure("check", statistics.median(shares))
+    else:
+        report.at_most("check", "capture and check of factors / the layer's backward pass", shares, 0.15)
     counts = options.pick((2, 4, 8), (2, 4), (2,))
     rows: list[list[str]] = []
     bytes_, wires, faster = [], [], []
@@ -190,7 +201,8 @@ def measure(options: Options) -> Report:
                 tried = _on(nodes, _tried(_ROWS), 2)
                 report.at_least("kept", "the trial of the run's own plan keeps it", [float(tried.kept)], 1.0)
                 report.figure("gain", tried.gain or 0.0)
-                report.figure("predicted", tried.predicted_s / tried.step_s if tried.step_s else 0.0)
+                apart = abs(tried.predicted_s / tried.step_s - 1.0) if tried.step_s else 1.0
+                report.at_most("predicted", "predicted step: apart from the measured one", [apart], 0.15)
         if options.size != "tiny":
             # 128 rows of 4 ranks: a quarter of the bytes, at a rate where the joint product takes longer than these.
             with switched([_FAST_MEGABITS] * 4) as nodes:

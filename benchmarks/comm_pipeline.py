@@ -20,6 +20,7 @@ from benchmarks.support.harness import Bar, Options, Report, no_collections, rat
 from benchmarks.support.nodes import Machine, NoNamespaces, islands, switched
 from benchmarks.support.ranks import on_ranks
 from stoker.perf.communication.methods import ring_bytes
+from stoker.train.exchanging.own_rings import OwnRing
 from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES
 from stoker.train.ring.groups import connect, release
 from stoker.train.ring.probe import probe
@@ -236,6 +237,23 @@ def _by_islands(places: Sequence[Sequence[int]], size: int, rounds: int, nodes: 
     return _on(nodes, work)
 
 
+def _found(nodes: Sequence[Machine]) -> tuple[list[list[int]], float, int]:
+    """The islands that a probe finds by rates alone, its seconds, and the bytes of the rank that sent most."""
+
+    def work(rank: int) -> tuple[list[list[int]], float, int]:
+        group = dist.group.WORLD
+        assert group is not None
+        own, before = OwnRing(group), nodes[rank].sent_payload
+        own.probe(torch.device("cpu"))
+        sent, links = nodes[rank].sent_payload - before, own.links
+        own.close()
+        return (links.islands, links.took_s, sent) if links is not None else ([], 0.0, sent)
+
+    enter, environ = [node.enter for node in nodes], [{"GLOO_SOCKET_IFNAME": node.inner} for node in nodes]
+    ranks = on_ranks(len(nodes), work, timeout_s=_LIMIT_S, enter=enter, environ=environ)
+    return ranks[0][0], max(took_s for _, took_s, _ in ranks), max(sent for *_, sent in ranks)
+
+
 def _islands(report: Report, options: Options) -> None:
     """Ranks that follow each other island by island, and ranks placed in turns: what gloo does not know."""
     local, size = options.pick(4, 4, 2), options.pick(2 * _MB, 2 * _MB, _MB // 4)
@@ -247,6 +265,10 @@ def _islands(report: Report, options: Options) -> None:
             ("islands_in_turns", "in turns", in_turns, 5.0),
         ):
             places = [[nodes.index(node) for node in island] for island in (first, second)]
+            probed = [_found(nodes) for _ in range(options.pick(5, 3, 1))]
+            report.figure(f"{key}_probed", sum(each == places for each, _, _ in probed) / len(probed))
+            report.figure(f"{key}_probe_s", statistics.median(took_s for _, took_s, _ in probed))
+            report.figure(f"{key}_probe_bytes", max(sent for *_, sent in probed))
             case, found = Case(2 * local, size), _by_islands(places, size, options.rounds, nodes)
             own, gloo = (seconds_of(found, case, way) for way in ("own", "gloo"))
             report.at_least(key, f"gloo's sum / by islands, ranks {title}", ratios(gloo, own), least)

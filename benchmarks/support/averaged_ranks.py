@@ -169,9 +169,9 @@ class _ClockedMeans(GroupMeans):
 
     clock: EmulatedClock
 
-    def carry_out(self, steps: RoundSteps) -> None:
+    def carry_out(self, steps: RoundSteps, step: int) -> None:
         """Likewise."""
-        super().carry_out(self._clocked(steps))
+        super().carry_out(self._clocked(steps), step)
 
     def _clocked(self, steps: RoundSteps) -> RoundSteps:
         answer: Any = None

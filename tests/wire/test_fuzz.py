@@ -150,6 +150,7 @@ def _watch_samples() -> Iterator[bytes]:
     news = msgspec.msgpack.encode(watch.FaultNews(3, "has left"))
     for kind, body in (
         (watch.WatchKind.BEAT, bytes(8)), (watch.WatchKind.FAULT, news), (watch.WatchKind.BYE, b""),
+        (watch.WatchKind.WHO, b""),
     ):  # fmt: skip
         yield watch.FRAMING.pack(kind, len(body), 0) + body
 

@@ -146,10 +146,12 @@ class MeasuredExchange(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     step_s: float
     """From gradients to gradients, median."""
+    computed_s: float = 0.0
+    """Of it without waiting for sums: from the end of the last one to the last gradients; 0 where that is not known."""
     layers: list[MeasuredLayer]
     """In the order of the forward pass."""
     sums: list[tuple[float, float]]
-    """Bytes of all-reduces, and the shortest seconds that each took."""
+    """Bytes of all-reduces, several that overlap as one, and the shortest seconds that so many took."""
     products: list[tuple[int, int, int, float]]
     """Sizes m, n, k of products, and their seconds while all ranks multiply."""
     byte_s: float

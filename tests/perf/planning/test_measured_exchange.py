@@ -120,3 +120,27 @@ def test_ranks_with_other_layers_change_nothing() -> None:
     first, second = measured([TRUNK])[0], measured([HEAD])[1]
     agreed = planned_exchange([first, second], has_ring=True)
     assert (agreed.methods, agreed.note) == ([], "ranks do not have the same layers")
+
+
+def test_islands_of_different_sizes_are_refused_with_their_sizes() -> None:
+    report = planned_exchange(probed_ranks([[0, 3, 6], [1, 2, 4, 5, 7]]), has_ring=True).report
+    assert report is not None
+    assert "a probe found islands of 5 and 3 ranks; sums by islands need islands of one size" in report.notes[-1]
+
+
+@pytest.mark.parametrize("off", [0.97, 1.0, 1.03])
+def test_a_step_is_predicted_from_its_computation_and_not_from_what_sums_leave_of_it(off: float) -> None:
+    """The step is 25 times its computation: a fit of sums that is 3 % off leaves nothing of it, or twice as much."""
+    computed_s = 0.028
+    ranks = [
+        replace(
+            each, step_s=computed_s + 2e-4 + HEAD.bytes / RATE, computed_s=computed_s,
+            sums=[(size, off * seconds) for size, seconds in each.sums],
+        )
+        for each in measured([HEAD])
+    ]  # fmt: skip
+    report = planned_exchange(ranks).report
+    assert report is not None
+    factors = 16 * (2048 + 2048) * 4
+    expected = computed_s + factors / RATE + 0.01  # and the joint product
+    assert report.after.step_s.likely == pytest.approx(expected, rel=0.05)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker._version import __version__
 from stoker.cli.report import main as report
 from stoker.records.exchange_file import read_exchanges
 from stoker.records.runlog import read_ranks
@@ -21,12 +22,17 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 
 def started(
-    folder: Path, *words: str, launcher: tuple[str, ...] = (), served: bool = True, program: str = PROGRAM
+    folder: Path,
+    *words: str,
+    launcher: tuple[str, ...] = (),
+    served: bool = True,
+    program: str = PROGRAM,
+    way: str = "auto",
 ) -> subprocess.CompletedProcess[str]:
     """The program's end, under `stoker run --comm auto` or under plain python."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")}
     environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HOME": str(folder / "hub")}
-    before = ("-m", "stoker", "run", "--comm", "auto", "--run-dir", str(folder / "run")) if served else ()
+    before = ("-m", "stoker", "run", "--comm", way, "--run-dir", str(folder / "run")) if served else ()
     done = programs.run(
         [sys.executable, *before, *launcher, program, *words], env={**environ, "OMP_NUM_THREADS": "1"}, cwd=folder,
         capture_output=True, text=True, timeout=110,
@@ -63,6 +69,20 @@ def test_ranks_of_a_program_have_one_voice_and_a_report(tmp_path: Path, capsys: 
     assert "Exchange of Sequential" in reported(tmp_path, capsys)
     (run,) = read_exchanges(tmp_path / "run").replicas
     assert (run.ranks, run.step, run.steps) == (2, 6, 8)
+
+
+@pytest.mark.slow("two ranks start python and torch, twice")
+@pytest.mark.parametrize("way", ["auto", "average"])
+def test_a_rank_of_another_version_is_declined_on_all_with_one_line(way: str, tmp_path: Path) -> None:
+    plain = started(tmp_path, "unlike", "8", served=False)
+    done = started(tmp_path, "unlike", "8", way=way)
+    assert sorted(done.stdout.split()) == sorted(plain.stdout.split())
+    (line,) = [line for line in said(done) if "version" in line]
+    assert (
+        f"`--comm {way}`: `stoker` must be one version on all ranks, got {__version__} on rank 0 and 0.0.1 on rank 1"
+        in line
+    )
+    assert line.endswith("gradients are exchanged as torch does it")
 
 
 @pytest.mark.slow("two ranks start python and torch, twice")

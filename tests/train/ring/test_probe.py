@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from stoker.perf.communication.links import probed
 from stoker.train.ring.groups import exchange_of
-from stoker.train.ring.probe import LinkProbe, block_for, islands_of, order_of, probe, rate_of, sizes_for
+from stoker.train.ring.probe import AFTER_SEARCH, LinkProbe, block_for, islands_of, order_of, probe, rate_of, sizes_for
+from stoker.train.ring.search import shifts_of, stream_bytes
 from tests.train.ring.ranks import ring
 from tests.train.ring.test_groups import ranks as forked
 
@@ -24,6 +25,8 @@ def test_a_probe_sends_a_megabyte_at_most_and_takes_a_third_of_a_second(rate: fl
     sizes = sizes_for(rate, latency, count)
     assert sizes.sent(count) <= 1e6
     assert sizes.small >= 1
+    searched = (8 << 10) + len(shifts_of(count)) * stream_bytes(rate, max(1, len(shifts_of(count)))) + 8 * count * 7
+    assert searched + sizes_for(rate, latency, count, AFTER_SEARCH).sent(count) <= 1e6
     if rate >= 1e6 and latency * count <= 5e-3:
         facts = 6 * (count - 1) * latency
         assert sizes.sent(count) / rate + facts + (3 + sizes.small) * 2 * (count - 1) * latency <= 0.35

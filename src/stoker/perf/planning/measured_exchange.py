@@ -157,6 +157,18 @@ def _group(link: Interconnect, measured: Sequence[MeasuredExchange], *, has_ring
     return Group(fabric=inside, size=first.ranks, local=local, network=between, backend=backend, flat=link)
 
 
+def unequal_islands(links: ProbedLinks) -> str:
+    """Why sums do not go by the islands that a probe found, as a sentence without its full stop; empty if they may."""
+    sizes = sorted(map(len, links.islands), reverse=True)
+    if len(set(sizes)) == 1:
+        return ""
+    shown = ", ".join(map(str, sizes[:-1]))
+    return (
+        f"a probe found islands of {shown} and {sizes[-1]} ranks; sums by islands need islands of one size, so "
+        "there is one ring through all ranks"
+    )
+
+
 def _rates(links: ProbedLinks) -> tuple[list[float], list[float]]:
     """Rates of the ring's links inside islands, and between them."""
     island = {rank: number for number, ranks in enumerate(links.islands) for rank in ranks}
@@ -193,15 +205,19 @@ def _report(
     first = measured[0]
     step_s = statistics.median(each.step_s for each in measured)
     alone_s = max(0.0, step_s - plan.before.overlap.exposed_s)
+    # Where sums take most of a step, the rest is a difference of large numbers: what ranks saw of it says more.
+    computed_s = max(each.computed_s for each in measured) or alone_s
     notes = ["times are those of the program's own steps, on links as their sums showed them"]
     if group.local > 1 and group.nodes > 1:
         notes.append(f"a probe found {group.nodes} islands of {group.local} ranks")
+    elif first.links is not None and (words := unequal_islands(first.links)):
+        notes.append(words)
     return ExchangeReport(
         name=first.name, ranks=first.ranks, hosts=group.nodes, rate_bytes_per_s=link.bandwidth,
         latency_s=link.step_s, device=first.device, backend=first.backend, allowed=sorted(allowed),
         basis=link.basis, tier="measured", share=0.9,
         before=_step(alone_s, plan.before, 0.0, sum(ring_bytes(first.ranks, each.layer.bytes) for each in plan.layers)),
-        after=_step(alone_s, plan.after, plan.work_s, sum(layer.bytes for layer in plan.layers)),
+        after=_step(min(computed_s, step_s), plan.after, plan.work_s, sum(layer.bytes for layer in plan.layers)),
         memory_bytes=plan.memory_bytes, digest=digest_of(plan), layers=[layer_record(each) for each in plan.layers],
         notes=notes,
     )  # fmt: skip

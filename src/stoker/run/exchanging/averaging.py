@@ -21,6 +21,7 @@ from stoker.records.events import ModelAveraged
 from stoker.records.runlog import read_run
 from stoker.run.loaders.serving import Serving
 from stoker.train.averaging.averager import ModelAverager, serve, why_not
+from stoker.train.exchanging.versions import unlike_versions
 from stoker.train.program.replicas import ReplicaWatch
 
 DIFFER = "losses differ from those of DistributedDataParallel"
@@ -51,7 +52,7 @@ class Averaging:
             self._is_alone = True
             return None
         speaks = dist.get_rank(group) == 0
-        if reason := why_not(ddp):
+        if reason := unlike_versions(group, ddp) or why_not(ddp):
             if speaks:
                 say(f"`--comm average`: {reason}: gradients are exchanged as torch does it")
             return None

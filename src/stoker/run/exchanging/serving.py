@@ -22,6 +22,7 @@ from stoker.run.exchanging.shards import ShardWatch
 from stoker.run.loaders.serving import Serving
 from stoker.train.exchanging.calling import serve
 from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
+from stoker.train.exchanging.versions import unlike_versions
 from stoker.train.program.replicas import ReplicaWatch
 from stoker.train.ring.synchronise import copied_by_chain
 from stoker.train.settings import ExchangeSettings, leaves_of
@@ -54,6 +55,8 @@ class Exchanging:
         self._watch = ReplicaWatch(self._serve, self._copy)
         self._shards = ShardWatch(serving.look_at_place)
         self._is_alone = False
+        self._is_declined = False
+        """Whether ranks of another version have been told of."""
 
     def start(self) -> None:
         """Serves the modules that are made from now on."""
@@ -64,6 +67,8 @@ class Exchanging:
         if not dist.is_initialized():
             return False
         self._serving.look_at_place()
+        if self._declined(group, module):
+            return False
         name = type(module).__name__
         return copied_by_chain(module, group, lambda line: self._tell(f"exchange of {name}: {line}"), buffers=buffers)
 
@@ -74,6 +79,8 @@ class Exchanging:
             return None
         # The program has its process group by now, which may be what tells the rank of this process.
         self._serving.look_at_place()
+        if self._declined(untyped.process_group, ddp):
+            return None
         number = len(self._replicas)
         name = type(untyped.module).__name__
         name = f"{name} {number}" if number else name
@@ -82,6 +89,15 @@ class Exchanging:
         )  # fmt: skip
         self._replicas.append(replica)
         return replica
+
+    def _declined(self, group: Any, module: Any) -> bool:
+        """Whether the ranks have different versions, which is said once: they would wait for each other."""
+        why = unlike_versions(group, module)
+        if why and not self._is_declined:
+            self._is_declined = True
+            if dist.get_rank(group) == 0:
+                self._tell(f"`--comm auto`: {why}: gradients are exchanged as torch does it")
+        return bool(why)
 
     def _tell(self, line: str) -> None:
         """Shows a line, unless the run is quiet, and records it for the report."""

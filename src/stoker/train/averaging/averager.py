@@ -16,12 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from stoker.core.errors import ExchangeError
 from stoker.records.events import ModelAveraged
 from stoker.train.averaging.contents import buffers_of, parameters_of
 from stoker.train.averaging.group_means import GroupMeans
 from stoker.train.averaging.looks import MeansSeen
 from stoker.train.averaging.policy import AveragingRules
 from stoker.train.averaging.replica import AveragedReplica
+from stoker.train.exchanging.versions import unlike_versions
 from stoker.train.splitting.parts import split_models
 
 _KEPT = 4096
@@ -67,6 +69,7 @@ class ModelAverager:
         self._ids = {id(parameter) for parameter in self._model.parameters()}
         if not ddp:
             self._means.broadcast([p.data for p in parameters_of(self._model)] + buffers_of(self._model))
+        self._means.look_out()
         self.replica = AveragedReplica(
             self._model,
             self._optimizers,
@@ -89,11 +92,12 @@ class ModelAverager:
 
     def average(self) -> None:
         """Averages now, whatever the period. Collective: to be called on all ranks."""
-        self._means.carry_out(self.replica.round())
+        self._means.carry_out(self.replica.round(), self.replica.policy.steps)
 
     def close(self) -> None:
         """Undoes all: the ranks train on with the weights that they have, under DDP with its exchange."""
         self._hook.remove()
+        self._means.close()
         self._seen.close()
         quiet, self._quiet = self._quiet, None
         if quiet is not None:
@@ -102,7 +106,7 @@ class ModelAverager:
     def _stepped(self, *_: Any) -> None:
         asked = self.replica.stepped()
         if asked is not None:
-            self._means.carry_out(asked)
+            self._means.carry_out(asked, self.replica.policy.steps)
 
     def _any_stepped(self, optimizer: Optimizer, *_: Any) -> None:
         """A step of any optimizer of the program: the one with most of the model's weights counts as the step."""
@@ -152,6 +156,7 @@ def average(
         What undoes it, with the records.
 
     Raises:
+        ExchangeError: the ranks have different versions of stoker.
         ValueError: the model cannot be averaged, there is no process group, or form and islands do not fit.
     """
     rules = rules or AveragingRules()
@@ -169,6 +174,8 @@ def average(
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
     if not optimizers:
         raise ValueError("`optimizer` must name what trains the model, got none")
+    if unlike := unlike_versions(_group_of(model, group), model):
+        raise ExchangeError(unlike)
     means = GroupMeans(_group_of(model, group), islands)
     return ModelAverager(model, optimizers, means=means, rules=rules, on_round=on_round)
 

@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from stoker.core.errors import ExchangeError, StokerError
 from stoker.train.averaging.policy import Scope
 from stoker.train.averaging.replica import GatherFigures, RoundSteps
+from stoker.train.ring.lookouts import OwnLookout, words_of
 
 
 class GroupMeans:
@@ -37,9 +39,44 @@ class GroupMeans:
             own = next(island for island in islands if dist.get_rank(group) in island)
             made: Any = dist.new_group([whole[rank] for rank in own], use_local_synchronization=True)
             self._island, self._in_island = made, len(own)
+        self._lookout: OwnLookout | None = None
 
-    def carry_out(self, steps: RoundSteps) -> None:
-        """Runs an average to its end. Collective; errors of the group's backend are raised."""
+    def look_out(self) -> str:
+        """Has a lost rank named from now on, until :meth:`close`. Collective; returns why it will not be."""
+        whole = self.group if self.group is not None else dist.group.WORLD
+        if self.ranks == 1 or whole is None:
+            return ""
+        self._lookout = OwnLookout(whole)
+        return self._lookout.connect()
+
+    def close(self) -> None:
+        """Looks out no more."""
+        if self._lookout is not None:
+            self._lookout.close()
+
+    def carry_out(self, steps: RoundSteps, step: int) -> None:
+        """Runs an average to its end. Collective.
+
+        Args:
+            steps: of the average.
+            step: of the optimizer, for errors.
+
+        Raises:
+            ExchangeError: a rank is lost.
+        """
+        try:
+            self._carry_out(steps)
+        except StokerError:
+            raise
+        except RuntimeError as error:
+            fault = None if self._lookout is None else self._lookout.ask()
+            rank = {} if fault is None else {"rank": fault.rank}
+            raise ExchangeError(
+                f"`weights` must be averaged with all ranks in step {step}, and {words_of(fault)}: {error}; start the "
+                "program again from its last checkpoint", layer="weights", step=step, **rank,
+            ) from error  # fmt: skip
+
+    def _carry_out(self, steps: RoundSteps) -> None:
         answer: Any = None
         while True:
             try:

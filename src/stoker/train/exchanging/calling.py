@@ -6,16 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
 from torch.nn.parallel import DistributedDataParallel
 
+from stoker.core.errors import ExchangeError
 from stoker.core.saying import say
 from stoker.records.exchange import AgreedExchange, LayerMethod, MeasuredExchange
 from stoker.train.exchanging.hook import exchange_hook
 from stoker.train.exchanging.layout import OF_WEIGHTS
 from stoker.train.exchanging.mixed_round import RingReducer
 from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
+from stoker.train.exchanging.versions import unlike_versions
 
 METHODS = ("all_reduce", "late", "rows", "ring", "islands", "half", "power")
 """What a program may name."""
@@ -44,17 +46,20 @@ def exchange(
         The exchange: its ``record()`` has the plan and what came of it, its ``close()`` ends it.
 
     Raises:
+        ExchangeError: the ranks have different versions of stoker; all of them raise it.
         TypeError: ``ddp`` is no ``DistributedDataParallel``.
         ValueError: the plan names a method that there is not.
         RuntimeError: the module has a hook already (torch's words).
     """
     if not isinstance(ddp, DistributedDataParallel):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"`ddp` must be a DistributedDataParallel, got {type(ddp).__name__}")
+    if plan is not None and (wrong := [method for method in plan.values() if method not in METHODS]):
+        raise ValueError(f"`plan` must name methods among {', '.join(METHODS)}, got {wrong[0]!r}")
+    if unlike := unlike_versions(cast("Any", ddp).process_group, ddp):
+        raise ExchangeError(unlike)
     if plan is None:
         planner = cast("ExchangePlanner", getattr(import_module(_PLANNER[0]), _PLANNER[1])())
         return serve(ddp, planner, ring=ring, probes=True)
-    if wrong := [method for method in plan.values() if method not in METHODS]:
-        raise ValueError(f"`plan` must name methods among {', '.join(METHODS)}, got {wrong[0]!r}")
     return serve(ddp, GivenPlan(plan), tries=False, ring=ring)
 
 

@@ -9,6 +9,7 @@ tensors, which show a link's latency, and a few products are made on purpose, be
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -71,27 +72,65 @@ class BackwardClock:
         self._hooks.clear()
 
 
-class SumClock:
-    """How long the backend takes for a program's own buckets: from the later of their start and the end of the last."""
+class BusyPeriods:
+    """Bytes and seconds of sums, from how they overlap. Pure: time is an argument, on any clock.
+
+    A backend carries several sums at once, which share the links. How long one of them took says little then: of two
+    that begin and end together the second would seem to take no time. So a period counts as a whole, from its first
+    sum's beginning until none is under way, with the bytes of all of them.
+    """
 
     def __init__(self) -> None:
-        self._free_s = 0.0
-        self._found: dict[int, list[float]] = {}
+        self._running = 0
+        self._bytes = 0
+        self._begun_s = 0.0
+        self._found: dict[int, float] = {}
+
+    def begin(self, size: int, now_s: float) -> None:
+        """A sum of so many bytes begins."""
+        if not self._running:
+            self._begun_s, self._bytes = now_s, 0
+        self._running += 1
+        self._bytes += size
+
+    def end(self, now_s: float) -> None:
+        """One of them ends."""
+        self._running -= 1
+        if not self._running:
+            seconds = max(0.0, now_s - self._begun_s)
+            self._found[self._bytes] = min(seconds, self._found.get(self._bytes, seconds))
+
+    def sums(self) -> list[tuple[float, float]]:
+        """Bytes of periods, and the shortest seconds of those that have as many."""
+        return [(float(size), seconds) for size, seconds in sorted(self._found.items())]
+
+
+class SumClock:
+    """How long the backend takes for a program's own buckets, whose ends its threads tell."""
+
+    def __init__(self) -> None:
+        self._periods = BusyPeriods()
+        self._lock = threading.Lock()
+        self.ended_s = 0.0
+        """When the last one so far has ended."""
 
     def started(self, size: int) -> Callable[[], None]:
         """A sum of so many bytes begins; what is returned is called at its end."""
-        begun = time.perf_counter()
+        with self._lock:
+            self._periods.begin(size, time.perf_counter())
 
         def ended() -> None:
-            now = time.perf_counter()
-            self._found.setdefault(size, []).append(now - max(begun, self._free_s))
-            self._free_s = now
+            now_s = time.perf_counter()
+            with self._lock:
+                self._periods.end(now_s)
+                self.ended_s = now_s
 
         return ended
 
     def sums(self) -> list[tuple[float, float]]:
         """Bytes, and the shortest seconds."""
-        return [(float(size), min(found)) for size, found in sorted(self._found.items())]
+        with self._lock:
+            return self._periods.sums()
 
 
 class FormProof:
@@ -215,13 +254,15 @@ def timed_products(
         # Fewer rows than the product has, if it is long: its seconds grow with them.
         tried = max(1, min(rows, int(5e8 / (inner * outer)) or 1))
         left, right = torch.ones(tried, outer, device=device), torch.ones(tried, inner, device=device)
-        torch.mm(left.t(), right)
+        # In place, as the hook multiplies: fresh memory would take a good part of the time.
+        target = torch.empty(outer, inner, device=device)
+        torch.mm(left.t(), right, out=target)
         times: list[float] = []
         until = time.perf_counter() + _PRODUCT_S
         while len(times) < 2 or (time.perf_counter() < until and len(times) < 5):
             _settled(device)
             begun = time.perf_counter()
-            torch.mm(left.t(), right)
+            torch.mm(left.t(), right, out=target)
             _settled(device)
             times.append(time.perf_counter() - begun)
         found.append((inner, outer, rows, statistics.median(times) * rows / tried))

@@ -25,6 +25,8 @@ from stoker.train.exchanging.layout import BucketLayout
 from stoker.train.exchanging.payload import Doubt, GatheredPayload, GatheredSegment, Header
 from stoker.train.exchanging.rows import add_rows, filled_rows
 from stoker.train.exchanging.standing import LayerStanding
+from stoker.train.ring.blame import RankFault
+from stoker.train.ring.lookouts import words_of
 
 
 class RingReducer(Protocol):
@@ -99,6 +101,7 @@ class MixedRound:
         step: its number, for errors.
         halves: scales of sums in 16 bits, by the name of a sum's first weight; new ones are added.
         thin: of weights whose sums are of low rank, by their names.
+        ask: who is lost, where a collective of the backend has failed.
     """
 
     def __init__(
@@ -106,10 +109,11 @@ class MixedRound:
         draw: Callable[[int, torch.device], torch.Tensor], *, ring: RingReducer | None = None,
         islands: RingReducer | None = None, weights: int | None = None, scale: float | None = None, step: int = 0,
         halves: dict[str, HalvedSum] | None = None, thin: Mapping[str, LowRankSum] | None = None,
+        ask: Callable[[], RankFault | None] = lambda: None,
     ) -> None:  # fmt: skip
         self._group, self._layers, self._standings, self._draw = group, layers, standings, draw
         self._rings = {"ring": ring, "islands": islands or ring}
-        self._weights, self._step = weights, step
+        self._weights, self._step, self._ask = weights, step, ask
         self._halves, self._thin = {} if halves is None else halves, thin or {}
         self._ranks = dist.get_world_size(group)
         self._scale = 1.0 / self._ranks if scale is None else scale
@@ -245,14 +249,14 @@ class MixedRound:
 
     def _settle(self, each: _Sum) -> None:
         """Waits for a sum, and puts it where it belongs."""
-        wait_for(each.wait, each.name, self._step)
+        wait_for(each.wait, each.name, self._step, self._ask)
         half = each.half
         if half is not None and each.flat.dtype == torch.float16 and each.targets:
             if half.widen(each.flat, each.targets):
                 return
             # The same on all ranks, since they have the same sums: now in the gradients' own type.
             each.flat = torch.cat(each.targets).mul_(self._scale)
-            wait_for(self._summed(each.flat), each.name, self._step)
+            wait_for(self._summed(each.flat), each.name, self._step, self._ask)
             half.overflowed(each.flat)
         elif half is not None:
             half.first(each.flat)
@@ -270,7 +274,7 @@ class MixedRound:
     def _start_right(self, found: _Pending) -> None:
         """Starts the sums of right factors; weights whose left ones are not finite are summed whole."""
         assert found.left is not None
-        wait_for(found.left.wait, found.left.name, self._step)
+        wait_for(found.left.wait, found.left.name, self._step, self._ask)
         parts: list[torch.Tensor] = []
         places: list[int] = []
         for place, (segment, left) in enumerate(zip(found.layout.thin, _parts(found.left), strict=True)):
@@ -287,7 +291,7 @@ class MixedRound:
             found.right = _Sum(flat, parts, self._summed(flat), found.layout.thin[0].name), places
 
     def _fill_thin(self, found: _Pending, sums: _Sum, places: Sequence[int]) -> None:
-        wait_for(sums.wait, sums.name, self._step)
+        wait_for(sums.wait, sums.name, self._step, self._ask)
         for place, right in zip(places, _parts(sums), strict=True):
             segment = found.layout.thin[place]
             with torch.autocast(right.device.type, enabled=False):
@@ -304,7 +308,7 @@ class MixedRound:
     def _headers(self, found: _Pending) -> list[list[Header]]:
         if found.payload is None or found.gathered is None:
             return []
-        wait_for(found.gather.wait, found.layout.segments[0].name, self._step)
+        wait_for(found.gather.wait, found.layout.segments[0].name, self._step, self._ask)
         return found.payload.headers(found.gathered)
 
     def _fill(self, found: _Pending, place: int, headers: Sequence[Header]) -> None:
@@ -329,13 +333,16 @@ class MixedRound:
                 gradient.copy_(torch.mm(left.t(), right).mul_(self._scale))
 
 
-def wait_for(wait: Callable[[], object], layer: str, step: int) -> None:
+def wait_for(
+    wait: Callable[[], object], layer: str, step: int, ask: Callable[[], RankFault | None] = lambda: None
+) -> None:
     """Waits for a collective.
 
     Args:
         wait: until it is done.
         layer: first weight of what it exchanges.
         step: number of the exchange.
+        ask: who is lost, if it fails.
 
     Raises:
         ExchangeError: it failed, which the backend says without their names.
@@ -345,9 +352,11 @@ def wait_for(wait: Callable[[], object], layer: str, step: int) -> None:
     except ExchangeError:
         raise
     except RuntimeError as error:
+        fault = ask()
+        rank = {} if fault is None else {"rank": fault.rank}
         raise ExchangeError(
-            f"`{layer}` must be exchanged with all ranks in step {step}, and one is lost: {error}; start the program "
-            "again from its last checkpoint", layer=layer, step=step,
+            f"`{layer}` must be exchanged with all ranks in step {step}, and {words_of(fault)}: {error}; start the "
+            "program again from its last checkpoint", layer=layer, step=step, **rank,
         ) from error  # fmt: skip
 
 

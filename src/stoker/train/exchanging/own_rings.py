@@ -8,9 +8,10 @@ program itself has connected are used as they are, and stay.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,8 @@ from stoker.records.exchange import ProbedLinks
 from stoker.train.ring.groups import connect, exchange_of, opened, release
 from stoker.train.ring.islands import can_sum
 from stoker.train.ring.meeting import GATHERED_BYTES, host_name
-from stoker.train.ring.probe import islands_of, order_of, probe
+from stoker.train.ring.probe import AFTER_SEARCH, islands_of, order_of, probe
+from stoker.train.ring.search import LEAST_RANKS, search, shift_rings
 from stoker.train.ring.transport import GroupAssembly, RingExchange
 
 BY_RING = ("ring", "islands")
@@ -104,13 +106,17 @@ class OwnRing:
         def probed() -> None:
             exchange = self._connected(by_islands=False, ordered=True)
             self._hold(exchange)
-            seen = probe(exchange)
+            places, searched_s, part = (), 0.0, 1.0
+            if self._is_unclear(exchange):
+                exchange, places, searched_s = self._searched(exchange)
+                part = AFTER_SEARCH
+            seen = probe(exchange, places, part)
             order = exchange.order
             found.append(
                 ProbedLinks(
                     order=list(order), sums=list(seen.points), latencies_s=list(seen.latencies_s),
                     rates=list(seen.rates), islands=[[order[place] for place in island] for island in seen.islands],
-                    block_bytes=seen.block_bytes, took_s=seen.took_s,
+                    block_bytes=seen.block_bytes, took_s=searched_s + seen.took_s,
                 )
             )  # fmt: skip
 
@@ -118,6 +124,23 @@ class OwnRing:
         if not why:
             _probed[self._group] = found[0]
         return why.partition("; look at ")[0]  # the program goes on
+
+    def _is_unclear(self, exchange: RingExchange) -> bool:
+        """Whether machines say nothing of who is close to whom, and this one may ask for further connections."""
+        return exchange in _made and len(set(exchange.hosts)) == exchange.size >= LEAST_RANKS
+
+    def _searched(self, exchange: RingExchange) -> tuple[RingExchange, tuple[tuple[int, ...], ...], float]:
+        """A ring in the order of the islands that their rates tell, these as its places if any, and seconds it took."""
+        self._hold(connect(self._group, further=shift_rings(exchange.size, exchange.rank)))
+        searching = self._noted(cast("RingExchange", self.exchange))
+        begun = time.perf_counter()
+        islands = search(searching)
+        took_s = time.perf_counter() - begun
+        order = [rank for island in islands for rank in island]
+        found = self._noted(connect(self._group, order=order))
+        self._hold(found)
+        is_found = len(islands) < len(order)
+        return found, tuple(tuple(map(order.index, island)) for island in islands) if is_found else (), took_s
 
     def _on_all(self, work: Callable[[], object], what: str, device: torch.device) -> str:
         """Does what all ranks do; where one fails, none of them has a ring."""

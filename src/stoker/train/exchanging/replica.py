@@ -42,6 +42,8 @@ from stoker.train.exchanging.mixed_round import MixedRound, RingReducer, future_
 from stoker.train.exchanging.own_rings import BY_RING, OwnRing
 from stoker.train.exchanging.payload import GatheredSegment
 from stoker.train.exchanging.standing import LayerStanding
+from stoker.train.ring.blame import RankFault
+from stoker.train.ring.lookouts import OwnLookout
 
 TIMED = 3
 """Rounds whose times count, after the first one: DDP orders its buckets again in that one."""
@@ -92,6 +94,7 @@ class ReplicaExchange:
         self.agreed: AgreedExchange | None = None
         self.ring = ring
         self._own_ring = OwnRing(self.group)
+        self._lookout = OwnLookout(self.group)
         self._planner, self._tell, self._tries = planner, tell, tries
         self._probes = probes and ring is None
         model: nn.Module = ddp.module
@@ -123,6 +126,7 @@ class ReplicaExchange:
         self._is_on = False
         self._ended_s: float | None = None
         self._times: dict[bool, list[float]] = {False: [], True: []}
+        self._computed: list[float] = []
         self._planned_at = 0
         self._plain_bytes = self._planned_bytes = 0.0
         self._round_bytes = 0.0
@@ -204,7 +208,7 @@ class ReplicaExchange:
         """Completes what the backend sums alone: DDP would wait for it next."""
         sums, self._plain_sums = self._plain_sums, []
         for work, done, layer in sums:
-            wait_for(work.wait, layer, self.rounds)
+            wait_for(work.wait, layer, self.rounds, self._lost)
             done.set_result(work.get_future().value()[0])
 
     def _count_active(self, device: torch.device) -> None:
@@ -243,6 +247,8 @@ class ReplicaExchange:
         now = time.perf_counter()
         if self._ended_s is not None and self.rounds:
             self._times[self._is_on].append(now - self._ended_s)
+            if self._measuring and self.rounds <= TIMED:  # in further ones layers are looked at as well
+                self._computed.append(now - max(self._ended_s, self._sums.ended_s))
             del self._times[self._is_on][:-1000]
         self._ended_s = now
         self.rounds += 1
@@ -323,6 +329,15 @@ class ReplicaExchange:
             self.agreed = _without_ring(self.agreed, "there is no ring of sockets")
             self._say(f"{self.name}: the backend makes all sums, there is no ring of sockets: {why}")
 
+    def _look_out(self) -> None:
+        """Has a lost rank named where the backend's collectives carry the plan; own sockets do that themselves."""
+        if self._own_ring.exchange is None and (why := self._lookout.connect()):
+            self._say(f"{self.name}: a rank that is lost will have no name: {why}")
+
+    def _lost(self) -> RankFault | None:
+        ring = self._own_ring.exchange
+        return self._lookout.ask() if ring is None else ring.ask()
+
     def _measured(self, device: torch.device, small: list[tuple[float, float]]) -> MeasuredExchange:
         assert self._backward is not None
         if self._unseen is not None:
@@ -336,6 +351,7 @@ class ReplicaExchange:
         return MeasuredExchange(
             name=self.name, rank=self.rank, ranks=self.ranks, backend=str(dist.get_backend(self.group)),
             device=device.type, step_s=statistics.median(self._times[False] or [0.0]), layers=layers,
+            computed_s=statistics.median(self._computed or [0.0]),
             sums=[*small, *self._sums.sums()],
             products=measuring.timed_products(layers, self.ranks, device), byte_s=measuring.copied_byte_s(device),
             memory_bytes=free * _MEMORY_SHARE / self.ranks,
@@ -357,6 +373,7 @@ class ReplicaExchange:
                 layer.remove()
         if not agreed.methods:
             return
+        self._look_out()
         self._trial = CutTrial() if self._tries else None
         self._turn(on=True)
 
@@ -393,7 +410,7 @@ class ReplicaExchange:
         return MixedRound(
             self.group, self._layers, self._standings, self._draw, ring=self.ring,
             islands=self._own_ring.islands, weights=hashed, scale=self._scale, step=self.rounds,
-            halves=self._halves, thin=self._thin,
+            halves=self._halves, thin=self._thin, ask=self._lost,
         )  # fmt: skip
 
     def _layout(self, bucket: Any) -> BucketLayout:
@@ -470,6 +487,7 @@ class ReplicaExchange:
                 for layer in self._layers.values():
                     layer.remove()
                 self._own_ring.close()
+                self._lookout.close()
                 self._say(f"{self.name}: with the planned exchange a step {_gain_words(gain)}: back to torch's")
         elif bool(arm) != self._is_on:
             self._turn(on=bool(arm))
@@ -484,6 +502,7 @@ class ReplicaExchange:
         self._methods = self._by_weight(rest)
         self._own_ring.close()
         self.ring = None
+        self._look_out()
         self._times[True].clear()
         self._say(
             f"{self.name}: with own sockets a step {_gain_words(gain)}; the rest of the plan is tried without them"
@@ -547,6 +566,7 @@ class ReplicaExchange:
         for each in self._thin.values():
             each.forget()
         self._own_ring.close()
+        self._lookout.close()
 
     def record(self) -> ExchangeRun | None:
         """What was chosen and measured; None before the plan."""

@@ -39,11 +39,13 @@ class NeighbourFacts:
         rank: global number.
         heard_s: when its last beat came (s, any clock).
         at: number of the exchange that it was at; 0 while it does nothing.
+        ended: how its connection has ended, as the rest of a sentence; empty while it is there.
     """
 
     rank: int
     heard_s: float
     at: int
+    ended: str = ""
 
 
 def beat_s(timeout_s: float) -> float:
@@ -67,15 +69,33 @@ def fault_of(
     stalled_s = now - moved_s
     if stalled_s < _STALLED * timeout_s:
         return None
-    neighbours: Sequence[NeighbourFacts] = (preceding, following)
-    for neighbour in neighbours:
-        silent_s = now - neighbour.heard_s
-        if silent_s > _SILENT * timeout_s:
-            return RankFault(neighbour.rank, f"has not answered for {silent_s:.1f} s: it is stopped, or cut off")
+    silent = _silent(now, (preceding, following), timeout_s)
+    if silent is not None:
+        return silent
     if stalled_s < _BEHIND * timeout_s:
         return None
     if preceding.at < at:
         return RankFault(preceding.rank, f"did not come to the exchange for {stalled_s:.1f} s")
     if stalled_s >= timeout_s:
         return RankFault(preceding.rank, f"sent nothing for {stalled_s:.1f} s")
+    return None
+
+
+def lost_of(now: float, preceding: NeighbourFacts, following: NeighbourFacts, timeout_s: float) -> RankFault | None:
+    """The neighbour that explains the failure of a collective which others carry out; None if both are there.
+
+    A connection that has ended explains it, and at a program's end it does not: so this is asked behind a failure only.
+    Arguments as :func:`fault_of`.
+    """
+    for neighbour in (preceding, following):
+        if neighbour.ended:
+            return RankFault(neighbour.rank, neighbour.ended)
+    return _silent(now, (preceding, following), timeout_s)
+
+
+def _silent(now: float, neighbours: Sequence[NeighbourFacts], timeout_s: float) -> RankFault | None:
+    for neighbour in neighbours:
+        silent_s = now - neighbour.heard_s
+        if silent_s > _SILENT * timeout_s:
+            return RankFault(neighbour.rank, f"has not answered for {silent_s:.1f} s: it is stopped, or cut off")
     return None

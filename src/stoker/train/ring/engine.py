@@ -136,6 +136,10 @@ class ExchangeEngine:
             self._fault_behind(error)
         self._shut()
 
+    def ask(self) -> RankFault | None:
+        """Who is lost, where a collective of others has failed; None if nobody knows."""
+        return None if self.is_closed else self.watch.ask()
+
     def _fault_behind(self, error: Exception) -> RankFault:
         if isinstance(error, LinkBrokenError):
             if error.why:

@@ -1,9 +1,9 @@
-"""The exchange of each process group: connected once, closed with its group, by a forgetful program's exit too."""
+"""The exchange and the lookout of each process group: connected once, closed with it, or at a program's exit."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,14 @@ from torch.distributed import distributed_c10d
 from stoker.core.forking import ForkedLock, at_fork
 from stoker.core.patching import Patches
 from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES
+from stoker.train.ring.lookout import Lookout
 from stoker.train.ring.torch_private import timeout_s
 from stoker.train.ring.transport import GroupAssembly, RingExchange
 
 _patches = Patches("connections between ranks end with their process group")
 _lock = ForkedLock()
 _open: weakref.WeakKeyDictionary[distributed.ProcessGroup, RingExchange] = weakref.WeakKeyDictionary()
+_lookouts: weakref.WeakKeyDictionary[distributed.ProcessGroup, Lookout] = weakref.WeakKeyDictionary()
 
 
 def exchange_of(group: distributed.ProcessGroup | None = None) -> RingExchange:
@@ -50,6 +52,7 @@ def connect(
     order: list[int] | None = None,
     islands: Sequence[Sequence[int]] = (),
     block_bytes: int = DEFAULT_BLOCK_BYTES,
+    further: Mapping[str, Sequence[int]] | None = None,
 ) -> RingExchange:
     """Connects a process group in an order and with blocks that differ; a collective. It replaces an earlier one.
 
@@ -58,12 +61,28 @@ def connect(
     group = group_of(group)
     release(group)
     made = RingExchange(
-        GroupAssembly(group), timeout_s=timeout_s(group), order=order, islands=islands, block_bytes=block_bytes
-    )
+        GroupAssembly(group), timeout_s=timeout_s(group), order=order, islands=islands, block_bytes=block_bytes,
+        further=further,
+    )  # fmt: skip
     with _lock:
         _open[group] = made
         _install()
     return made
+
+
+def lookout_of(group: distributed.ProcessGroup) -> Lookout:
+    """The lookout of a process group, which is connected at the first call: a collective.
+
+    It is closed as the exchange is; errors as :func:`exchange_of`.
+    """
+    with _lock:
+        found = _lookouts.get(group)
+    if found is None or found.is_closed:
+        found = Lookout(GroupAssembly(group), timeout_s(group))
+        with _lock:
+            _lookouts[group] = found
+            _install()
+    return found
 
 
 def group_of(group: distributed.ProcessGroup | None) -> distributed.ProcessGroup:
@@ -83,13 +102,26 @@ def group_of(group: distributed.ProcessGroup | None) -> distributed.ProcessGroup
 
 def release(group: distributed.ProcessGroup | None = None) -> None:
     """Closes the exchange of a group, or of all groups."""
+    _end(_open, group)
+
+
+def leave(group: distributed.ProcessGroup | None = None) -> None:
+    """Closes the lookout of a group, or of all groups."""
+    _end(_lookouts, group)
+
+
+def _end(
+    held: weakref.WeakKeyDictionary[distributed.ProcessGroup, RingExchange]
+    | weakref.WeakKeyDictionary[distributed.ProcessGroup, Lookout],
+    group: distributed.ProcessGroup | None,
+) -> None:
     with _lock:
-        chosen = list(_open) if group is None else [group]
-        ended = [found for each in chosen if (found := _open.pop(each, None)) is not None]
-        if not _open:
+        chosen = list(held) if group is None else [group]
+        ended = [found for each in chosen if (found := held.pop(each, None)) is not None]
+        if not _open and not _lookouts:
             _patches.restore()
-    for exchange in ended:
-        exchange.close()
+    for each in ended:
+        each.close()
 
 
 def _install() -> None:
@@ -99,7 +131,9 @@ def _install() -> None:
     original = distributed_c10d.destroy_process_group
 
     def destroy_process_group(group: Any = None) -> None:
-        release(None if group is None or group is distributed.group.WORLD else group)
+        whole = group is None or group is distributed.group.WORLD
+        release(None if whole else group)
+        leave(None if whole else group)
         original(group)
 
     _patches.set(distributed_c10d, "destroy_process_group", destroy_process_group)
@@ -110,6 +144,7 @@ def _install() -> None:
 def _forget() -> None:
     """In a forked child: the connections are the parent's."""
     _open.clear()
+    _lookouts.clear()
 
 
 at_fork(_forget)

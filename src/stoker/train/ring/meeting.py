@@ -25,7 +25,7 @@ from stoker.train.ring.reception import CallingCard, Reception, call
 from stoker.wire.secrets import DEFAULT_IDENTITY, Secrets
 from stoker.wire.sockets import address_of, check_address, listen
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of what follows the proofs."""
 _MEET_S = 60.0
 """Longest time to connect, where the group's own is longer."""

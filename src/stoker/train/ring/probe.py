@@ -19,7 +19,7 @@ from stoker.train.ring.passes import Moved
 from stoker.train.ring.transport import RingExchange
 
 _PINGS = 5
-_FIRST_BYTES, _MOST_STREAMED, _MOST_SUMMED, _SMALL_BYTES = 8 << 10, 120 << 10, 80 << 10, 256
+FIRST_BYTES, _MOST_STREAMED, _MOST_SUMMED, _SMALL_BYTES = 8 << 10, 120 << 10, 80 << 10, 256
 _STREAMS = 3
 """The first drains what a network lets through in a burst. The quicker of the others counts: what else the machine does
 makes some slower, and few faster."""
@@ -29,12 +29,14 @@ _FACTS = 3
 _STREAM_S, _SUMS_S, _SMALL_S = 0.05, 0.12, 0.04
 """What the parts may take: the long streams, the large sums, the small ones."""
 _SUMS, _MOST_SMALL = 3, 4
-_FASTER = 1.5
+FASTER = 1.5
 """Times the slowest link's rate from which a link joins two ranks to one island: shared links halve at least, and on a
 busy machine ranks find a third less than a link has."""
-_WIRE_BYTES_PER_S = 250e6
+WIRE_BYTES_PER_S = 250e6
 """Rate from which processors limit a link, and not the wire: on one machine's loopback links differed by 3."""
 _LEAST_BLOCK, _MOST_BLOCK = 64 << 10, 1 << 20
+AFTER_SEARCH = 0.6
+"""What a search leaves of the time and the bytes."""
 _OVER_STEP = 64
 """Times a ring's step that a block takes on the wire: its own cost then adds 2 %."""
 
@@ -58,7 +60,7 @@ class ProbeSizes:
         share = 2 * (ranks - 1) / ranks
         facts = 8 * ranks * (_FACTS + _SUMS + self.small)
         sums = _SUMS * self.summed + self.small * _SMALL_BYTES
-        return _STREAMS * (_FIRST_BYTES + self.streamed) + share * (sums + facts)
+        return _STREAMS * (FIRST_BYTES + self.streamed) + share * (sums + facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +84,18 @@ class LinkProbe:
     took_s: float
 
 
-def sizes_for(rate: float, latency_s: float, ranks: int) -> ProbeSizes:
+def sizes_for(rate: float, latency_s: float, ranks: int, part: float = 1.0) -> ProbeSizes:
     """What fits into the time and the bytes of a probe.
 
     Args:
         rate: of the slowest link (bytes/s).
         latency_s: of the slowest link.
         ranks: in the ring, at least 2.
+        part: of the time and of the bytes that is left.
     """
     share = 2 * (ranks - 1) / ranks
-    streamed = int(min(_MOST_STREAMED, max(_FIRST_BYTES, rate * _STREAM_S / _STREAMS)))
-    summed = int(min(_MOST_SUMMED, max(_FIRST_BYTES, rate * _SUMS_S / share / _SUMS)))
+    streamed = int(max(FIRST_BYTES, part * min(_MOST_STREAMED, rate * _STREAM_S / _STREAMS)))
+    summed = int(max(FIRST_BYTES, part * min(_MOST_SUMMED, rate * _SUMS_S / share / _SUMS)))
     step_s = 2 * (ranks - 1) * max(latency_s, 1e-6)
     return ProbeSizes(streamed, summed // 4 * 4, max(1, min(_MOST_SMALL, int(_SMALL_S / step_s))))
 
@@ -131,9 +134,9 @@ def islands_of(hosts: Sequence[str], rates: Sequence[float]) -> tuple[tuple[int,
     count = len(hosts)
     island = list(range(count))
     joined = [(place, hosts.index(host)) for place, host in enumerate(hosts)]
-    slowest = min(rates, default=_WIRE_BYTES_PER_S)
-    if slowest < _WIRE_BYTES_PER_S and count > 2:
-        joined += [(place, (place + 1) % count) for place, rate in enumerate(rates) if rate >= _FASTER * slowest]
+    slowest = min(rates, default=WIRE_BYTES_PER_S)
+    if slowest < WIRE_BYTES_PER_S and count > 2:
+        joined += [(place, (place + 1) % count) for place, rate in enumerate(rates) if rate >= FASTER * slowest]
     for one, other in joined:
         old, new = island[one], island[other]
         island = [new if each == old else each for each in island]
@@ -156,11 +159,13 @@ def block_for(rate: float, step_s: float) -> int:
     return size
 
 
-def probe(exchange: RingExchange) -> LinkProbe:
+def probe(exchange: RingExchange, islands: tuple[tuple[int, ...], ...] = (), part: float = 1.0) -> LinkProbe:
     """Probes the links of an exchange; all of its ranks call it, while nothing else is exchanged.
 
     Args:
         exchange: connected, of at least 2 ranks.
+        islands: places of the ring, where a search has found them.
+        part: of the time and of the bytes that it has; :data:`AFTER_SEARCH` after a search.
 
     Raises:
         ExchangeError: a rank is lost.
@@ -171,15 +176,15 @@ def probe(exchange: RingExchange) -> LinkProbe:
     begun, count, place = time.perf_counter(), exchange.size, exchange.place
     look = _FirstLook()
     exchange.carry_out("probe: first look", look)
-    latencies, first = _gathered(exchange, place, [look.latency_s, look.rate])
-    sizes = sizes_for(min(first), max(latencies), count)
-    stream = _Stream(sizes.streamed)
+    latencies, first = gathered(exchange, place, [look.latency_s, look.rate])
+    sizes = sizes_for(min(first), max(latencies), count, part)
+    stream = Stream(sizes.streamed)
     exchange.carry_out("probe: streams", stream)
     # At once after the streams: a network that lets bursts through has none left.
     times = [_timed_sum(exchange, sizes.summed) for _ in range(_SUMS)]
     times += [_timed_sum(exchange, _SMALL_BYTES) for _ in range(sizes.small)]
-    (rates,) = _gathered(exchange, place, [stream.rate])
-    ranks_times = _gathered(exchange, place, times)
+    (rates,) = gathered(exchange, place, [stream.rate])
+    ranks_times = gathered(exchange, place, times)
     # The least of all ranks: the one that came last waited for nobody.
     seconds = [min(each) for each in ranks_times]
     lengths = [sizes.summed] * _SUMS + [_SMALL_BYTES] * sizes.small
@@ -187,21 +192,22 @@ def probe(exchange: RingExchange) -> LinkProbe:
     hosts = [exchange.hosts[rank] for rank in exchange.order]
     return LinkProbe(
         points=tuple((float(size), each) for size, each in zip(lengths, seconds, strict=True)),
-        latencies_s=tuple(latencies), rates=tuple(rates), islands=islands_of(hosts, rates),
+        latencies_s=tuple(latencies), rates=tuple(rates), islands=islands or islands_of(hosts, rates),
         block_bytes=block_for(min(rates), step_s), took_s=time.perf_counter() - begun,
     )  # fmt: skip
 
 
-class _Stream:
+class Stream:
     """Bytes to the next rank while as many come from the one before, some times over, and their rate."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, times: int = _STREAMS) -> None:
+        self._size, self._times = size, times
         self.rate = 0.0
 
     def __call__(self, link: RingLink, moved: Moved) -> None:
+        """Sends and receives, for :meth:`~stoker.train.ring.transport.RingExchange.carry_out`."""
         target, sent = memoryview(bytearray(self._size)), bytes(self._size)
-        for number in range(_STREAMS):
+        for number in range(self._times):
             answer = _Answer(link)
             begun = time.perf_counter()
             link.send(sent)
@@ -241,11 +247,11 @@ class _Answer:
         return self._arrived_s, *_LATER_S.unpack(self._data)
 
 
-class _FirstLook(_Stream):
+class _FirstLook(Stream):
     """The way to the next rank and back, and a first rate."""
 
     def __init__(self) -> None:
-        super().__init__(_FIRST_BYTES)
+        super().__init__(FIRST_BYTES)
         self.latency_s = 0.0
 
     def __call__(self, link: RingLink, moved: Moved) -> None:
@@ -271,7 +277,7 @@ def _timed_sum(exchange: RingExchange, size: int) -> float:
     return time.perf_counter() - begun
 
 
-def _gathered(exchange: RingExchange, place: int, facts: Sequence[float]) -> list[list[float]]:
+def gathered(exchange: RingExchange, place: int, facts: Sequence[float]) -> list[list[float]]:
     """Each fact of all places: sums of rows in which each place fills its own are the same bits everywhere."""
     rows = torch.zeros(len(facts), exchange.size, dtype=torch.float64)
     rows[:, place] = torch.tensor(facts, dtype=torch.float64)

@@ -7,7 +7,7 @@ collected, and at exit.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as distributed
@@ -15,6 +15,7 @@ import torch.distributed as distributed
 from stoker.core.errors import ExchangeError
 from stoker.train.ring import passes
 from stoker.train.ring.addresses import own_address
+from stoker.train.ring.blame import RankFault
 from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES, block_elements, chain_block_bytes, sum_block_bytes
 from stoker.train.ring.engine import FLAT, WATCH, ExchangeEngine, ExchangeJob
 from stoker.train.ring.islands import (
@@ -43,6 +44,7 @@ class RingExchange:
         timeout_s: of the process group: longest time in which an exchange does not move.
         block_bytes: of what is sent on as soon as it is there, at most; small tensors and chains have smaller blocks.
         find_address: finds the address to listen on.
+        further: rings that this rank is in besides, by name, for :meth:`carry_out`; places in the assembly.
 
     Attributes:
         step: of training, as the caller counts; errors name it.
@@ -58,7 +60,7 @@ class RingExchange:
     def __init__(
         self, assembly: Assembly, *, timeout_s: float, order: Sequence[int] | None = None,
         islands: Sequence[Sequence[int]] = (), block_bytes: int = DEFAULT_BLOCK_BYTES,
-        find_address: Callable[[], str] = own_address,
+        find_address: Callable[[], str] = own_address, further: Mapping[str, Sequence[int]] | None = None,
     ) -> None:  # fmt: skip
         ranks = list(assembly.ranks)
         self.islands: tuple[tuple[int, ...], ...] = checked_islands(islands, len(ranks)) if islands else ()
@@ -75,6 +77,7 @@ class RingExchange:
         self.block_bytes = block_bytes
         self.hosts: list[str] = []
         self._engine: ExchangeEngine | None = None
+        self._further = dict(further or {})
         self._close: Callable[[], object] = lambda: None
         self._scratch = bytearray()
         if self.size > 1:
@@ -147,12 +150,13 @@ class RingExchange:
             if sent.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(sent)
 
-    def carry_out(self, name: str, work: Callable[[RingLink, passes.Moved], object]) -> None:
+    def carry_out(self, name: str, work: Callable[[RingLink, passes.Moved], object], ring: str = FLAT) -> None:
         """Has work done on the connections of the ring, in its turn among the exchanges, and waits for it.
 
         Args:
             name: of the work, alike on all ranks.
             work: called with the connections, and what it is to call when something has come; the same on all ranks.
+            ring: whose connections; by default of the one through all ranks.
 
         Raises:
             ExchangeError: a rank is lost.
@@ -160,7 +164,7 @@ class RingExchange:
         engine = self._engine
         if engine is None:
             return
-        link, moved = engine.links[FLAT], engine.watch.moved
+        link, moved = engine.links[ring], engine.watch.moved
 
         def agreed(number: int) -> None:
             link.agree(PassOpening(number, "work", name, "", 0, 0))
@@ -169,6 +173,10 @@ class RingExchange:
 
         self._wait(self._submit(name, agreed))
 
+    def ask(self) -> RankFault | None:
+        """The rank that explains the failure of another collective of the same ranks; None if nobody knows of one."""
+        return None if self._engine is None else self._engine.ask()
+
     def close(self) -> None:
         """Ends the threads and closes the sockets; the other ranks do the same when they are done."""
         self._close()
@@ -176,7 +184,7 @@ class RingExchange:
     @property
     def _rings(self) -> dict[str, Sequence[int]]:
         rings: dict[str, Sequence[int]] = {FLAT: self.order, WATCH: self.order}
-        return rings | island_rings(self.islands, self.rank) if self.islands else rings
+        return rings | self._further | (island_rings(self.islands, self.rank) if self.islands else {})
 
     @property
     def place(self) -> int:

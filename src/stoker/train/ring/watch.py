@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from stoker.core.errors import WireError
-from stoker.train.ring.blame import NeighbourFacts, RankFault, beat_s, fault_of
+from stoker.train.ring.blame import NeighbourFacts, RankFault, beat_s, fault_of, lost_of
 from stoker.wire.framing import Framing
 from stoker.wire.polled import PolledChannel
 from stoker.wire.sockets import shut
@@ -29,6 +29,8 @@ _NEWS_S = 0.5
 """Longest wait for news that explain a broken connection, which come at the same time."""
 _CLOSE_S = 1.0
 """Longest wait for the thread to pass a fault on."""
+_ASKED_S = 2.0
+"""Longest wait for the answer to a question: a beat and a message through all ranks."""
 
 
 class WatchKind(enum.IntEnum):
@@ -40,12 +42,17 @@ class WatchKind(enum.IntEnum):
     """A rank is at fault."""
     BYE = 3
     """It closes its exchange."""
+    WHO = 4
+    """A collective has failed: whoever has lost a rank is to say so."""
 
 
 FRAMING = Framing(
     "<HBBIB", 0x5357, 1, WatchKind, _MAX_BYTES,
     hints=("; it is no rank of this program", "; install the same stoker on all machines"),
 )  # fmt: skip
+
+
+_DIED = "has died, or closed its connections"
 
 
 class FaultNews(msgspec.Struct, frozen=True, array_like=True):
@@ -79,6 +86,7 @@ class _Neighbour:
         self.heard_s = time.monotonic()
         self.at = 0
         self.is_open = True
+        self.has_left = False
 
     def send(self, kind: WatchKind, body: bytes = b"") -> None:
         if self.is_open and not self.channel.unsent:  # one that takes nothing is silent too, and is found so
@@ -89,7 +97,8 @@ class _Neighbour:
 
     @property
     def facts(self) -> NeighbourFacts:
-        return NeighbourFacts(self.rank, self.heard_s, self.at)
+        ended = "" if self.is_open else "has left" if self.has_left else _DIED
+        return NeighbourFacts(self.rank, self.heard_s, self.at, ended)
 
 
 class RankWatch:
@@ -110,8 +119,9 @@ class RankWatch:
         self._timeout_s = timeout_s
         self._on_fault = on_fault
         self._reported: RankFault | None = None
-        self._left: set[int] = set()
         self._is_closing = False
+        self._is_asked = self._has_asked = False
+        """Whether the ranks shall say who is lost; and whether that has been passed on."""
         self._at = 0
         self._moved_s = 0.0
         self.fault: RankFault | None = None
@@ -145,9 +155,20 @@ class RankWatch:
         News may be on their way: the rank behind the connection may have shut it because of another one.
         """
         if not self._faulted.wait(min(_NEWS_S, self._timeout_s / 8)):
-            self.report(RankFault(rank, "has left" if rank in self._left else "has died, or closed its connections"))
+            has_left = any(each.has_left for each in (self._preceding, self._following) if each.rank == rank)
+            self.report(RankFault(rank, "has left" if has_left else _DIED))
             self._faulted.wait(_CLOSE_S)
         return self.fault or RankFault(rank, "has closed its connections")
+
+    def ask(self) -> RankFault | None:
+        """The fault behind a failure that this rank can't explain; None if no rank that answers knows of one.
+
+        All ranks are asked whether they have lost a neighbour, and a moment is waited.
+        """
+        self._is_asked = True
+        self._wake()
+        self._faulted.wait(min(_ASKED_S, self._timeout_s / 4))
+        return self.fault
 
     def sockets(self) -> tuple[PolledChannel[WatchKind], PolledChannel[WatchKind]]:
         """Both connections, for a forked child to close its copies."""
@@ -209,7 +230,9 @@ class RankWatch:
                         news = read_news(frame.body)
                         self._set(RankFault(news.rank, news.why))
                     case WatchKind.BYE:
-                        self._left.add(neighbour.rank)
+                        neighbour.has_left = True
+                    case WatchKind.WHO:
+                        self._is_asked = True
         except (WireError, OSError) as error:
             self._set(RankFault(neighbour.rank, f"sends what is no message of it: {error}"))
             frames = None
@@ -221,11 +244,18 @@ class RankWatch:
     def _judge(self) -> None:
         if self._reported is not None:
             self._set(self._reported)
+        both = self._preceding, self._following
+        if self._is_asked and self.fault is None:
+            if not self._has_asked:
+                self._has_asked = True
+                for neighbour in both:
+                    neighbour.send(WatchKind.WHO)
+            lost = lost_of(time.monotonic(), both[0].facts, both[1].facts, self._timeout_s)
+            if lost is not None:
+                self._set(lost)
         at = self._at
         if at and self.fault is None:
-            found = fault_of(
-                time.monotonic(), self._moved_s, at, self._preceding.facts, self._following.facts, self._timeout_s
-            )
+            found = fault_of(time.monotonic(), self._moved_s, at, both[0].facts, both[1].facts, self._timeout_s)
             if found is not None:
                 self._set(found)
 

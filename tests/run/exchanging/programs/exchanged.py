@@ -1,7 +1,7 @@
 """Trains a small model under DistributedDataParallel: ranks of a launcher, or two that the program spawns itself.
 
-Arguments: `launched`, `spawned`, `sharded` (by FSDP2), `hooked` (the program's own hook) or `alone` (no
-DistributedDataParallel); then steps.
+Arguments: `launched`, `spawned`, `unlike` (as spawned, and rank 1 has another version of stoker), `sharded` (by FSDP2),
+`hooked` (the program's own hook) or `alone` (no DistributedDataParallel); then steps.
 """
 
 import hashlib
@@ -48,6 +48,10 @@ def free_port() -> int:
 
 
 def work(rank: int, port: int, kind: str, steps: int) -> None:
+    if kind == "unlike" and rank == 1:
+        from stoker.train.exchanging import versions
+
+        versions.VERSION = "0.0.1"
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     train(kind, steps)
     dist.destroy_process_group()
@@ -56,7 +60,7 @@ def work(rank: int, port: int, kind: str, steps: int) -> None:
 if __name__ == "__main__":
     kind, steps = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
-    if kind in ("spawned", "sharded"):
+    if kind in ("spawned", "sharded", "unlike"):
         mp.spawn(work, args=(free_port(), kind, steps), nprocs=2)
     elif kind == "alone":
         train(kind, steps)
