@@ -62,7 +62,7 @@ def planned_exchange(
         group=group, speed=_speed(measured), allowed=allowed, memory_bytes=min(each.memory_bytes for each in measured),
         chained=False,
     )  # fmt: skip
-    left_out = set[str]() if "split" in allowed else set(SPLITS)
+    left_out = set[str](() if "split" in allowed else SPLITS)
     if not has_ring or first.device != "cpu":
         left_out |= {"ring", "islands"}
     if group.local == 1 or group.nodes == 1:
@@ -79,9 +79,7 @@ def planned_exchange(
     return AgreedExchange(methods=found, report=_report(measured, plan, group, link, allowed), note=note)
 
 
-def _planned(
-    shard: Shard, gradients: Sequence[GradientLayer], terms: Terms, methods: Sequence[Method]
-) -> ExchangePlan:
+def _planned(shard: Shard, gradients: Sequence[GradientLayer], terms: Terms, methods: Sequence[Method]) -> ExchangePlan:
     """The best plan that leaves DDP a gradient: without one its exchange, by which ranks agree on steps, ends."""
     plan = Planner(shard, gradients, terms, methods).plan()
     if any(each.chosen.sent.reduced_bytes or each.chosen.sent.own.seconds for each in plan.layers):
@@ -89,7 +87,7 @@ def _planned(
     kept = min((each.layer for each in plan.layers), key=lambda layer: layer.bytes, default=None)
     if kept is None:
         return plan
-    left = {way: "DDP must have a weight left" for way in SPLITS}
+    left = dict.fromkeys(SPLITS, "DDP must have a weight left")
     others = [replace(each, unsplit=left) if each is kept else each for each in gradients]
     return Planner(shard, others, terms, methods).plan()
 

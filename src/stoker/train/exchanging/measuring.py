@@ -40,7 +40,7 @@ class BackwardClock:
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._arrived: dict[str, float] = {}
         self._found: dict[str, list[float]] = {}
-        self._hooks = [
+        self.hooks = [
             parameter.register_post_accumulate_grad_hook(self._stamp(name)) for name, parameter in parameters.items()
         ]
 
@@ -66,9 +66,9 @@ class BackwardClock:
 
     def remove(self) -> None:
         """Measures no more."""
-        for hook in self._hooks:
+        for hook in self.hooks:
             hook.remove()
-        self._hooks.clear()
+        self.hooks.clear()
 
 
 class SumClock:

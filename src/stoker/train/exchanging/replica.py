@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -32,6 +32,7 @@ from stoker.records.exchange import (
     LayerCounts,
     LayerMethod,
     MeasuredExchange,
+    MeasuredLayer,
     ProbedLinks,
 )
 from stoker.train.exchanging import measuring, sharing, weights
@@ -39,8 +40,18 @@ from stoker.train.exchanging.compressed import HalvedSum, LowRankSum
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, OF_WEIGHTS, BucketLayout, PlacedWeight, laid_out
 from stoker.train.exchanging.mixed_round import MixedRound, RingReducer, future_of, wait_for
-from stoker.train.exchanging.own_rings import BY_RING, OwnRing
+from stoker.train.exchanging.own_rings import OwnRing
 from stoker.train.exchanging.payload import GatheredSegment
+from stoker.train.exchanging.plans import (
+    gain_words,
+    is_by_ring,
+    ring_share,
+    splits_of,
+    without_ring,
+    without_splits,
+    without_sums,
+)
+from stoker.train.exchanging.replica_splits import ReplicaSplits
 from stoker.train.exchanging.standing import LayerStanding
 
 TIMED = 3
@@ -91,6 +102,8 @@ class ReplicaExchange:
         self.rounds = 0
         self.agreed: AgreedExchange | None = None
         self.ring = ring
+        self.splits: ReplicaSplits | None = None
+        """What splits layers where a plan names that; None where nobody gave leave to it."""
         self._own_ring = OwnRing(self.group)
         self._planner, self._tell, self._tries = planner, tell, tries
         self._probes = probes and ring is None
@@ -112,6 +125,9 @@ class ReplicaExchange:
         self._waits: list[Callable[[], object]] = []
         self._plain_sums: list[tuple[Any, torch.futures.Future[torch.Tensor], str]] = []
         self._measuring = True
+        self._device = torch.device("cpu")
+        self._every: list[MeasuredExchange] = []
+        """What all ranks measured, on rank 0."""
         self._methods: dict[str, LayerMethod] = {}
         self._standings: dict[str, LayerStanding] = {}
         self._halves: dict[str, HalvedSum] = {}
@@ -183,7 +199,7 @@ class ReplicaExchange:
             buffer.div_(1.0 / self._scale)
         else:
             buffer.mul_(self._scale)
-            self._round_bytes += _ring_share(self.ranks) * buffer.nbytes
+            self._round_bytes += ring_share(self.ranks) * buffer.nbytes
         work: Any = dist.all_reduce(buffer, group=self.group, async_op=True)
         if self._measuring and not buffer.is_sparse:
             self._waits.append(work.wait)
@@ -233,6 +249,8 @@ class ReplicaExchange:
             if (name in self._layers or name in self._tables) and not gradient.is_sparse:
                 try:
                     self._proof.look(name, gradient.reshape(gradient.shape[0], -1))
+                    if self.splits is not None and name in self._tables:
+                        self.splits.look(name, gradient)
                 except Exception as error:
                     self._proof.why_not[name] = f"it could not be examined ({type(error).__name__})"
 
@@ -241,19 +259,26 @@ class ReplicaExchange:
         if mixed is not None:
             self._end_mixed(mixed)
         now = time.perf_counter()
-        if self._ended_s is not None and self.rounds:
-            self._times[self._is_on].append(now - self._ended_s)
+        seconds = now - self._ended_s if self._ended_s is not None and self.rounds else None
+        is_split = self._is_split
+        # What splits alone take is theirs.
+        if seconds is not None and (self._is_on or not is_split):
+            self._times[self._is_on].append(seconds)
             del self._times[self._is_on][:-1000]
         self._ended_s = now
         self.rounds += 1
+        sent, self._round_bytes = self._round_bytes, 0.0
         if self._is_on:
-            self._planned_bytes = self._round_bytes
-        else:
-            self._plain_bytes = self._round_bytes
-        self._round_bytes = 0.0
+            self._planned_bytes = sent
+        elif not is_split:
+            self._plain_bytes = sent
         if self._measuring:
             self._end_measured(device)
-        elif self._trial is not None:
+            return
+        is_tried = self._trial is not None
+        if self.splits is not None:
+            self.splits.end_round(seconds, sent, self.rounds)
+        if is_tried:
             self._end_tried(device, now)
 
     def _end_measured(self, device: torch.device) -> None:
@@ -262,6 +287,8 @@ class ReplicaExchange:
             self._backward.end_pass()
         elif self.rounds == 1:
             self._backward = measuring.BackwardClock(self._exchanged)
+        if self.splits is not None:
+            self.splits.end_measured(proves=self.rounds == TIMED + 1)
         if self.rounds == TIMED + 1:
             self._capture(on=True)
         if self.rounds >= TIMED + PROVED + 1:
@@ -287,11 +314,20 @@ class ReplicaExchange:
             )  # fmt: skip
         self._backward.remove()
         self._backward = None
+        if self.splits is not None:
+            self.splits.forget()
         every = sharing.gather_bytes(msgspec.msgpack.encode(measured), self.group, device)
-        plan = b""
+        if self.rank == 0:
+            self._every = [msgspec.msgpack.decode(each, type=MeasuredExchange) for each in every]
+        self._device = device
+        self._plan()
+
+    def _plan(self) -> None:
+        """Rank 0 plans, and all ranks begin what it says. Collective."""
+        plan, device = b"", self._device
         if self.rank == 0:
             try:
-                agreed = self._planner([msgspec.msgpack.decode(each, type=MeasuredExchange) for each in every])
+                agreed = self._planner(self._every)
             except Exception as error:
                 self._mishap("planning of the exchange", error)
                 agreed = AgreedExchange(methods=[], note="no plan could be made")
@@ -299,11 +335,37 @@ class ReplicaExchange:
         told = sharing.tell_bytes(plan, self.group, device)
         self.agreed = msgspec.msgpack.decode(told, type=AgreedExchange)
         self._planned_at = self.rounds
-        if self.ring is None and _by_ring(self.agreed):
+        if self.ring is None and is_by_ring(self.agreed):
             self._connect(device)
         else:
             self._own_ring.close()
-        self._adopt(self.agreed)
+        split = splits_of(self.agreed)
+        if not split or self.splits is None:
+            self._adopt(self.agreed)
+            return
+        self._capture(on=False)
+        for each in self.agreed.methods:
+            if each.module in split and each.weight in self._layers:
+                self._layers[each.weight].remove()
+        if why := self.splits.begin(self.agreed, split, device):
+            self._say(f"{self.name}: no layers are split: {why}")
+            self.splits_are_out(dict.fromkeys(split, why))
+
+    def splits_are_kept(self) -> None:
+        """The layers that are split stay so; what else is planned is tried from now on."""
+        assert self.agreed is not None
+        self._adopt(without_splits(self.agreed))
+
+    def splits_are_out(self, reasons: Mapping[str, str]) -> None:
+        """Plans again without these splits. Collective."""
+        for place, measured in enumerate(self._every):
+            layers = [
+                replace(each, splits=[], unsplit=reasons[each.module]) if each.module in reasons else each
+                for each in measured.layers
+            ]
+            self._every[place] = replace(measured, layers=layers)
+        self._ended_s = None
+        self._plan()
 
     def _probed(self, device: torch.device) -> ProbedLinks | None:
         """What the links can do, by sockets; the same on all ranks."""
@@ -320,7 +382,7 @@ class ReplicaExchange:
         why = self._own_ring.connect(device, by_islands=by_islands)
         self.ring = self._own_ring.exchange
         if why:
-            self.agreed = _without_ring(self.agreed, "there is no ring of sockets")
+            self.agreed = without_ring(self.agreed, "there is no ring of sockets")
             self._say(f"{self.name}: the backend makes all sums, there is no ring of sockets: {why}")
 
     def _measured(self, device: torch.device, small: list[tuple[float, float]]) -> MeasuredExchange:
@@ -328,7 +390,9 @@ class ReplicaExchange:
         if self._unseen is not None:
             raise self._unseen
         dense = {name: each for name, each in self._exchanged.items() if name not in self._sparse}
-        layers = measuring.measured_layers(self._model, dense, self._layers, self._tables, self._proof, self._backward)
+        layers = self._annotated(
+            measuring.measured_layers(self._model, dense, self._layers, self._tables, self._proof, self._backward)
+        )
         try:
             free = float(memory_bytes()[0]) if device.type == "cpu" else float(torch.cuda.mem_get_info(device)[0])
         except (RuntimeError, OSError, ValueError):
@@ -341,12 +405,25 @@ class ReplicaExchange:
             memory_bytes=free * _MEMORY_SHARE / self.ranks,
         )  # fmt: skip
 
+    def _annotated(self, layers: list[MeasuredLayer]) -> list[MeasuredLayer]:
+        """The layers with what is known of their splits."""
+        if self.splits is None or self._backward is None:
+            return layers
+        try:
+            hooks = [*self._backward.hooks, *(each.hook for each in self._layers.values() if each.hook is not None)]
+            return self.splits.annotated(layers, {each.id for each in hooks})
+        except Exception as error:  # then none is split
+            self._mishap("look at layers that may be split", error)
+            return layers
+
     # With a plan
 
     def _adopt(self, agreed: AgreedExchange) -> None:
         self._capture(on=False)
         self._methods = self._by_weight(agreed)
         for each in agreed.methods:
+            if each.weight in self._layers:
+                self._layers[each.weight].install()
             if each.method in GATHERED:
                 self._standings[each.weight] = LayerStanding(each.rows, each.rows * _MOST_GROWTH)
             elif each.method == "power":
@@ -389,12 +466,17 @@ class ReplicaExchange:
             self._own_ring.exchange.step = self.rounds
         if self._compares and (self.rounds - self._planned_at) % _HASHED_EVERY == 0:
             # A rank that has joined is behind the others, and gets their weights at the end.
-            hashed = 0 if self._has_joined else weights.hash_of(list(self._exchanged.values()))
+            hashed = 0 if self._has_joined else weights.hash_of(self._alike())
         return MixedRound(
             self.group, self._layers, self._standings, self._draw, ring=self.ring,
             islands=self._own_ring.islands, weights=hashed, scale=self._scale, step=self.rounds,
             halves=self._halves, thin=self._thin,
         )  # fmt: skip
+
+    def _alike(self) -> list[nn.Parameter]:
+        """Weights that all ranks have, and exchange."""
+        split = self.splits.weights if self.splits is not None else ()
+        return [each for each in self._exchanged.values() if id(each) not in split]
 
     def _layout(self, bucket: Any) -> BucketLayout:
         parameters: list[nn.Parameter] = bucket.parameters()
@@ -426,7 +508,7 @@ class ReplicaExchange:
     def _end_mixed(self, mixed: MixedRound) -> None:
         before = {name: (each.room, each.left) for name, each in self._standings.items()}
         result = mixed.finish()
-        self._round_bytes += (self.ranks - 1) * result.gathered_bytes + _ring_share(self.ranks) * result.summed_bytes
+        self._round_bytes += (self.ranks - 1) * result.gathered_bytes + ring_share(self.ranks) * result.summed_bytes
         for name, each in self._standings.items():
             if before[name] == (each.room, each.left):
                 continue
@@ -447,7 +529,7 @@ class ReplicaExchange:
             self._compares = False
             self._say(f"{self.name}: the program gives ranks different weights, which stay so")
         else:
-            weights.take_first(list(self._exchanged.values()), self.group)
+            weights.take_first(self._alike(), self.group)
             self._repaired += 1
             self._say(f"{self.name}: ranks had different weights; all have taken those of rank 0")
 
@@ -470,23 +552,24 @@ class ReplicaExchange:
                 for layer in self._layers.values():
                     layer.remove()
                 self._own_ring.close()
-                self._say(f"{self.name}: with the planned exchange a step {_gain_words(gain)}: back to torch's")
+                self.agreed = without_sums(self.agreed) if self.agreed is not None and self._is_split else self.agreed
+                self._say(f"{self.name}: with the planned exchange a step {gain_words(gain)}: back to torch's")
         elif bool(arm) != self._is_on:
             self._turn(on=bool(arm))
 
     def _try_without_ring(self, gain: float) -> bool:
         """Tries what else a plan has that lost with a ring: its sums are the ones that other ranks' CPUs slow down."""
         assert self.agreed is not None
-        rest = _without_ring(self.agreed, "")
-        if len(rest.methods) == len(self.agreed.methods) or not rest.methods:
+        rest = without_ring(self.agreed, "")
+        if len(rest.methods) == len(self.agreed.methods) or not without_splits(rest).methods:
             return False
         self.agreed = rest
-        self._methods = self._by_weight(rest)
+        self._methods = self._by_weight(without_splits(rest))
         self._own_ring.close()
         self.ring = None
         self._times[True].clear()
         self._say(
-            f"{self.name}: with own sockets a step {_gain_words(gain)}; the rest of the plan is tried without them"
+            f"{self.name}: with own sockets a step {gain_words(gain)}; the rest of the plan is tried without them"
         )
         self._trial = CutTrial()
         self._turn(on=True)
@@ -494,6 +577,10 @@ class ReplicaExchange:
 
     def _mishap(self, what: str, error: Exception) -> None:
         self._tell(f"{self.name}: {line_of(what, error, 'gradients are exchanged as torch does it')}")
+
+    def say(self, text: str) -> None:
+        """A line for people about this module, shown by rank 0."""
+        self._say(f"{self.name}: {text}")
 
     def _say(self, text: str) -> None:
         self._notes.append(text)
@@ -512,7 +599,9 @@ class ReplicaExchange:
             self._forward_hook = ddp.register_forward_pre_hook(forwarded)
 
     def join_begins(self) -> None:
-        """Changes nothing: ranks that have joined send no rows, and take part in each exchange."""
+        """Makes split layers whole; else ranks that have joined send no rows, and take part in each exchange."""
+        if self.splits is not None:
+            self.splits.join_begins()
 
     def joined(self, *, is_over: bool) -> None:
         """This rank makes no steps of its own until the others are through, too."""
@@ -547,13 +636,19 @@ class ReplicaExchange:
         for each in self._thin.values():
             each.forget()
         self._own_ring.close()
+        if self.splits is not None:
+            self.splits.close()
+
+    @property
+    def _is_split(self) -> bool:
+        return self.splits is not None and self.splits.is_on
 
     def record(self) -> ExchangeRun | None:
         """What was chosen and measured; None before the plan."""
         if self.agreed is None:
             return None
         times = {key: statistics.median(found) if found else 0.0 for key, found in self._times.items()}
-        return ExchangeRun(
+        found = ExchangeRun(
             name=self.name, ranks=self.ranks, agreed=self.agreed, step=self._planned_at, steps=self.rounds,
             gain=self._gain, kept=self._is_on, plain_step_s=times[False], planned_step_s=times[True],
             plain_bytes=self._plain_bytes, planned_bytes=self._planned_bytes, repaired=self._repaired,
@@ -569,23 +664,7 @@ class ReplicaExchange:
             ],
             notes=list(self._notes),
         )  # fmt: skip
-
-
-def _ring_share(ranks: int) -> float:
-    return 2 * (ranks - 1) / ranks
-
-
-def _gain_words(gain: float) -> str:
-    return f"takes {100 * abs(gain):.0f} % {'less' if gain >= 0 else 'more'} time"
-
-
-def _by_ring(agreed: AgreedExchange) -> bool:
-    return any(each.method in BY_RING for each in agreed.methods)
-
-
-def _without_ring(agreed: AgreedExchange, note: str) -> AgreedExchange:
-    rest = [each for each in agreed.methods if each.method not in BY_RING]
-    return replace(agreed, methods=rest, note=agreed.note or ("" if rest else note))
+        return found if self.splits is None else self.splits.recorded(found)
 
 
 def segments_of(replica: ReplicaExchange) -> list[GatheredSegment]:
