@@ -9,6 +9,7 @@ no graph is under way, and what gradients there are have been exchanged.
 from __future__ import annotations
 
 import statistics
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, cast
 
@@ -61,7 +62,7 @@ class ReplicaSplits:
     def __init__(
         self, ddp: DistributedDataParallel, owner: SplitOwner, register: Register, say: Callable[[str], None]
     ) -> None:
-        self._ddp, self._owner, self._register, self._say = ddp, owner, register, say
+        self._find_ddp, self._owner, self._register, self._say = weakref.ref(ddp), owner, register, say
         self._group: Any = ddp.process_group
         self._model = cast("nn.Module", ddp.module)
         self._sight = SplitSight(ddp)
@@ -76,6 +77,13 @@ class ReplicaSplits:
         self.step_bytes = 0.0
         self._sight.install()
         self._hook: Any = ddp.register_forward_pre_hook(self._before_forward)
+
+    @property
+    def _ddp(self) -> DistributedDataParallel:
+        # Not held: DDP's reducer holds its hook, and so us, where Python's collector does not see it.
+        found = self._find_ddp()
+        assert found is not None
+        return found
 
     @property
     def is_on(self) -> bool:

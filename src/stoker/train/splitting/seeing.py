@@ -8,6 +8,7 @@ hold. All of it is looked at on each rank, and all ranks need it.
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -62,7 +63,7 @@ class SplitSight:
     """
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
-        self._ddp = ddp
+        self._find_ddp = weakref.ref(ddp)
         self._model = cast("nn.Module", ddp.module)
         modules: dict[str, nn.Module] = dict(self._model.named_modules())
         self._layers = {
@@ -81,6 +82,13 @@ class SplitSight:
         self._passes = 0
         self._is_often = False
         self._others: dict[int, int] = {}
+
+    @property
+    def _ddp(self) -> DistributedDataParallel:
+        # Not held: DDP's reducer holds its hook, and so us, where Python's collector does not see it.
+        found = self._find_ddp()
+        assert found is not None
+        return found
 
     def install(self) -> None:
         """Begins."""

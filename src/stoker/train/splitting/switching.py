@@ -7,6 +7,7 @@ DDP stay the objects that they are. The weights leave DDP's reducer, which is ma
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -54,7 +55,7 @@ class SplitSwitch:
         trained_by: Sequence[Optimizer],
     ) -> None:  # fmt: skip
         self.plan = dict(plan)
-        self._ddp, self._register, self._optimizers = ddp, register, list(trained_by)
+        self._find_ddp, self._register, self._optimizers = weakref.ref(ddp), register, list(trained_by)
         self._model = cast("nn.Module", ddp.module)
         self._layers: dict[str, nn.Module] = {path: self._model.get_submodule(path) for path in plan}
         self._weights = parameters_of(self._layers, self.plan)
@@ -63,6 +64,13 @@ class SplitSwitch:
         self._kept: list[_Kept] = []
         self._patches = Patches("layers that are split in a running program")
         self.is_split = False
+
+    @property
+    def _ddp(self) -> DistributedDataParallel:
+        # Not held: DDP's reducer holds its hook, and so us, where Python's collector does not see it.
+        found = self._find_ddp()
+        assert found is not None
+        return found
 
     @property
     def weights(self) -> list[nn.Parameter]:
