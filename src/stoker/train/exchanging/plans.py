@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
-from stoker.records.exchange import SPLITS, AgreedExchange
+from stoker.records.exchange import SPLITS, AgreedExchange, MeasuredExchange
 from stoker.train.exchanging.own_rings import BY_RING
 
 
@@ -42,3 +44,12 @@ def without_sums(agreed: AgreedExchange) -> AgreedExchange:
 def without_splits(agreed: AgreedExchange) -> AgreedExchange:
     """A plan with what DDP still exchanges."""
     return replace(agreed, methods=[each for each in agreed.methods if each.method not in SPLITS])
+
+
+def unsplit(measured: MeasuredExchange, reasons: Mapping[str, str]) -> MeasuredExchange:
+    """What a rank measured, of which some layers are not to be split, for a reason."""
+    layers = [
+        replace(each, splits=[], unsplit=reasons[each.module]) if each.module in reasons else each
+        for each in measured.layers
+    ]
+    return replace(measured, layers=layers)

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from stoker.core.host import memory_bytes
 from stoker.core.mishaps import line_of
 from stoker.core.trials.alternating import Arm, CutTrial
 from stoker.records.exchange import (
@@ -32,21 +31,23 @@ from stoker.records.exchange import (
     LayerCounts,
     LayerMethod,
     MeasuredExchange,
-    MeasuredLayer,
     ProbedLinks,
 )
 from stoker.train.exchanging import measuring, sharing, weights
+from stoker.train.exchanging.active_ranks import ActiveRanks
 from stoker.train.exchanging.compressed import HalvedSum, LowRankSum
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, OF_WEIGHTS, BucketLayout, PlacedWeight, laid_out
-from stoker.train.exchanging.mixed_round import MixedRound, RingReducer, future_of, wait_for
+from stoker.train.exchanging.mixed_round import MixedRound, RingReducer
 from stoker.train.exchanging.own_rings import OwnRing
 from stoker.train.exchanging.payload import GatheredSegment
+from stoker.train.exchanging.plain_sums import PlainSums
 from stoker.train.exchanging.plans import (
     gain_words,
     is_by_ring,
     ring_share,
     splits_of,
+    unsplit,
     without_ring,
     without_splits,
     without_sums,
@@ -121,9 +122,6 @@ class ReplicaExchange:
         self._generator = torch.Generator().manual_seed(0x5706)  # never the program's own stream
         self._proof = measuring.FormProof(self._layers, self._tables, self._draw)
         self._backward: measuring.BackwardClock | None = None
-        self._sums = measuring.SumClock()
-        self._waits: list[Callable[[], object]] = []
-        self._plain_sums: list[tuple[Any, torch.futures.Future[torch.Tensor], str]] = []
         self._measuring = True
         self._device = torch.device("cpu")
         self._every: list[MeasuredExchange] = []
@@ -144,13 +142,10 @@ class ReplicaExchange:
         self._round_bytes = 0.0
         self._repaired = 0
         self._notes: list[str] = []
-        self._forward_hook: Any = None
-        """Notes whether this rank makes steps, while the mean is over those that do."""
-        self._forwarded = False
-        self._has_joined = False
+        self._active = ActiveRanks(self.group)
+        self._plain = PlainSums(self.group, self._active)
         self._compares, self._is_compared = True, False
         """Whether ranks shall have the same weights: that is so if they had when they were first compared."""
-        self._scale = 1.0 / self.ranks
         for layer in self._layers.values():
             layer.install()
 
@@ -173,8 +168,8 @@ class ReplicaExchange:
             return hook(state, bucket)
         buffer: torch.Tensor = bucket.buffer()
         is_last = bool(bucket.is_last())
-        if self._forward_hook is not None and bucket.index() == 0:
-            self._count_active(buffer.device)
+        if bucket.index() == 0:
+            self._active.count(buffer.device)
         if self._measuring and self._unseen is None:
             try:
                 self._look(bucket)
@@ -184,51 +179,17 @@ class ReplicaExchange:
         if self._is_on and self._round is None:
             self._round = self._mixed_round()
         if layout is None or layout.is_whole:
-            done = self._plain(buffer, self._names.get(id(bucket.parameters()[0]), ""))
+            if not buffer.is_sparse:
+                self._round_bytes += ring_share(self.ranks) * buffer.nbytes
+            name = self._names.get(id(bucket.parameters()[0]), "")
+            done = self._plain.start(buffer, name, is_timed=self._measuring)
         else:
             assert self._round is not None
             done = self._round.add(buffer, layout)
         if is_last:
-            self._settle_plain()
+            self._plain.settle(self.rounds)
             self._end_round(buffer.device)
         return done
-
-    def _plain(self, buffer: torch.Tensor, layer: str) -> torch.futures.Future[torch.Tensor]:
-        """What DDP does without a hook, bit for bit: it multiplies by the inverse, then sums."""
-        if buffer.is_sparse:
-            buffer.div_(1.0 / self._scale)
-        else:
-            buffer.mul_(self._scale)
-            self._round_bytes += ring_share(self.ranks) * buffer.nbytes
-        work: Any = dist.all_reduce(buffer, group=self.group, async_op=True)
-        if self._measuring and not buffer.is_sparse:
-            self._waits.append(work.wait)
-            ended = self._sums.started(buffer.nbytes)
-
-            def first(future: Any) -> torch.Tensor:
-                ended()
-                return future.value()[0]
-
-            return work.get_future().then(first)
-        # Otherwise no thread of the backend calls python: one that still waits for the interpreter when that ends is
-        # aborted, and the program with it.
-        done = future_of(buffer)
-        self._plain_sums.append((work, done, layer))
-        return done
-
-    def _settle_plain(self) -> None:
-        """Completes what the backend sums alone: DDP would wait for it next."""
-        sums, self._plain_sums = self._plain_sums, []
-        for work, done, layer in sums:
-            wait_for(work.wait, layer, self.rounds)
-            done.set_result(work.get_future().value()[0])
-
-    def _count_active(self, device: torch.device) -> None:
-        """Ranks that have not joined: what `join(divide_by_initial_world_size=False)` divides by."""
-        active = torch.tensor([float(self._forwarded)], device=device)
-        dist.all_reduce(active, group=self.group)
-        self._scale = 1.0 / max(1.0, float(active))
-        self._forwarded = False
 
     # Before a plan
 
@@ -282,7 +243,7 @@ class ReplicaExchange:
             self._end_tried(device, now)
 
     def _end_measured(self, device: torch.device) -> None:
-        waits, self._waits = self._waits, []
+        waits = self._plain.take_waits()
         if self._backward is not None:
             self._backward.end_pass()
         elif self.rounds == 1:
@@ -308,10 +269,7 @@ class ReplicaExchange:
             measured = replace(self._measured(device, small), links=links)
         except Exception as error:  # the others wait for this rank's word
             self._mishap("measuring of the exchange", error)
-            measured = MeasuredExchange(
-                name=self.name, rank=self.rank, ranks=self.ranks, backend="", device=device.type, step_s=0.0, layers=[],
-                sums=[], products=[], byte_s=0.0, memory_bytes=0.0,
-            )  # fmt: skip
+            measured = measuring.nothing(self.name, self.rank, self.ranks, device)
         self._backward.remove()
         self._backward = None
         if self.splits is not None:
@@ -344,11 +302,11 @@ class ReplicaExchange:
             self._adopt(self.agreed)
             return
         self._capture(on=False)
-        for each in self.agreed.methods:
-            if each.module in split and each.weight in self._layers:
-                self._layers[each.weight].remove()
+        for path in split:
+            if (layer := self._layers.get(f"{path}.weight")) is not None:
+                layer.remove()
         if why := self.splits.begin(self.agreed, split, device):
-            self._say(f"{self.name}: no layers are split: {why}")
+            self.say(f"no layers are split: {why}")
             self.splits_are_out(dict.fromkeys(split, why))
 
     def splits_are_kept(self) -> None:
@@ -358,12 +316,10 @@ class ReplicaExchange:
 
     def splits_are_out(self, reasons: Mapping[str, str]) -> None:
         """Plans again without these splits. Collective."""
-        for place, measured in enumerate(self._every):
-            layers = [
-                replace(each, splits=[], unsplit=reasons[each.module]) if each.module in reasons else each
-                for each in measured.layers
-            ]
-            self._every[place] = replace(measured, layers=layers)
+        self._every = [unsplit(each, reasons) for each in self._every]
+        self._standings, self._thin, self._halves, self._trial = {}, {}, {}, None
+        if self._is_on:
+            self._turn(on=False)
         self._ended_s = None
         self._plan()
 
@@ -372,7 +328,7 @@ class ReplicaExchange:
         if not self._probes or self.ranks == 1 or device.type != "cpu":
             return None
         if why := self._own_ring.probe(device):
-            self._say(f"{self.name}: planned without a probe of the links: {why}")
+            self.say(f"planned without a probe of the links: {why}")
         return self._own_ring.links
 
     def _connect(self, device: torch.device) -> None:
@@ -383,38 +339,24 @@ class ReplicaExchange:
         self.ring = self._own_ring.exchange
         if why:
             self.agreed = without_ring(self.agreed, "there is no ring of sockets")
-            self._say(f"{self.name}: the backend makes all sums, there is no ring of sockets: {why}")
+            self.say(f"the backend makes all sums, there is no ring of sockets: {why}")
 
     def _measured(self, device: torch.device, small: list[tuple[float, float]]) -> MeasuredExchange:
         assert self._backward is not None
         if self._unseen is not None:
             raise self._unseen
         dense = {name: each for name, each in self._exchanged.items() if name not in self._sparse}
-        layers = self._annotated(
-            measuring.measured_layers(self._model, dense, self._layers, self._tables, self._proof, self._backward)
-        )
-        try:
-            free = float(memory_bytes()[0]) if device.type == "cpu" else float(torch.cuda.mem_get_info(device)[0])
-        except (RuntimeError, OSError, ValueError):
-            free = 1e9
+        layers = measuring.measured_layers(self._model, dense, self._layers, self._tables, self._proof, self._backward)
+        if self.splits is not None:
+            hooks = [*self._backward.hooks, *(each.hook for each in self._layers.values() if each.hook is not None)]
+            layers = self.splits.annotated(layers, {each.id for each in hooks})
         return MeasuredExchange(
             name=self.name, rank=self.rank, ranks=self.ranks, backend=str(dist.get_backend(self.group)),
             device=device.type, step_s=statistics.median(self._times[False] or [0.0]), layers=layers,
-            sums=[*small, *self._sums.sums()],
+            sums=[*small, *self._plain.clock.sums()],
             products=measuring.timed_products(layers, self.ranks, device), byte_s=measuring.copied_byte_s(device),
-            memory_bytes=free * _MEMORY_SHARE / self.ranks,
+            memory_bytes=measuring.free_bytes(device) * _MEMORY_SHARE / self.ranks,
         )  # fmt: skip
-
-    def _annotated(self, layers: list[MeasuredLayer]) -> list[MeasuredLayer]:
-        """The layers with what is known of their splits."""
-        if self.splits is None or self._backward is None:
-            return layers
-        try:
-            hooks = [*self._backward.hooks, *(each.hook for each in self._layers.values() if each.hook is not None)]
-            return self.splits.annotated(layers, {each.id for each in hooks})
-        except Exception as error:  # then none is split
-            self._mishap("look at layers that may be split", error)
-            return layers
 
     # With a plan
 
@@ -466,10 +408,10 @@ class ReplicaExchange:
             self._own_ring.exchange.step = self.rounds
         if self._compares and (self.rounds - self._planned_at) % _HASHED_EVERY == 0:
             # A rank that has joined is behind the others, and gets their weights at the end.
-            hashed = 0 if self._has_joined else weights.hash_of(self._alike())
+            hashed = 0 if self._active.has_joined else weights.hash_of(self._alike())
         return MixedRound(
             self.group, self._layers, self._standings, self._draw, ring=self.ring,
-            islands=self._own_ring.islands, weights=hashed, scale=self._scale, step=self.rounds,
+            islands=self._own_ring.islands, weights=hashed, scale=self._active.scale, step=self.rounds,
             halves=self._halves, thin=self._thin,
         )  # fmt: skip
 
@@ -519,7 +461,7 @@ class ReplicaExchange:
                 else:
                     self._layers[name].limit(each.room)
             if each.left:
-                self._say(f"{self.name}: `{name}` goes by all-reduce from now on: {each.left}")
+                self.say(f"`{name}` goes by all-reduce from now on: {each.left}")
         if not result.weights or 0 in result.weights:
             return
         is_first, self._is_compared = not self._is_compared, True
@@ -527,11 +469,11 @@ class ReplicaExchange:
             return
         if is_first:
             self._compares = False
-            self._say(f"{self.name}: the program gives ranks different weights, which stay so")
+            self.say("the program gives ranks different weights, which stay so")
         else:
             weights.take_first(self._alike(), self.group)
             self._repaired += 1
-            self._say(f"{self.name}: ranks had different weights; all have taken those of rank 0")
+            self.say("ranks had different weights; all have taken those of rank 0")
 
     def _end_tried(self, device: torch.device, now: float) -> None:
         """Rank 0 says which arm the next round is of, and how the trial ended: one small message a round."""
@@ -547,13 +489,13 @@ class ReplicaExchange:
             self._trial, self._gain = None, gain
             self._turn(on=gain >= CutTrial.LEAST_GAIN)
             if self._is_on:
-                self._say(f"{self.name}: the planned exchange saves {100 * gain:.0f} % of a step, and stays")
+                self.say(f"the planned exchange saves {100 * gain:.0f} % of a step, and stays")
             else:
                 for layer in self._layers.values():
                     layer.remove()
                 self._own_ring.close()
                 self.agreed = without_sums(self.agreed) if self.agreed is not None and self._is_split else self.agreed
-                self._say(f"{self.name}: with the planned exchange a step {gain_words(gain)}: back to torch's")
+                self.say(f"with the planned exchange a step {gain_words(gain)}: back to torch's")
         elif bool(arm) != self._is_on:
             self._turn(on=bool(arm))
 
@@ -568,9 +510,7 @@ class ReplicaExchange:
         self._own_ring.close()
         self.ring = None
         self._times[True].clear()
-        self._say(
-            f"{self.name}: with own sockets a step {gain_words(gain)}; the rest of the plan is tried without them"
-        )
+        self.say(f"with own sockets a step {gain_words(gain)}; the rest of the plan is tried without them")
         self._trial = CutTrial()
         self._turn(on=True)
         return True
@@ -580,23 +520,15 @@ class ReplicaExchange:
 
     def say(self, text: str) -> None:
         """A line for people about this module, shown by rank 0."""
-        self._say(f"{self.name}: {text}")
-
-    def _say(self, text: str) -> None:
-        self._notes.append(text)
+        self._notes.append(line := f"{self.name}: {text}")
         if self.rank == 0:
-            self._tell(text)
+            self._tell(line)
 
     # From outside
 
     def divide_by_active(self, ddp: DistributedDataParallel) -> None:
         """Until `join()` ends the mean is over the ranks that have not joined yet."""
-        if self._forward_hook is None:
-
-            def forwarded(*_: Any) -> None:
-                self._forwarded = True
-
-            self._forward_hook = ddp.register_forward_pre_hook(forwarded)
+        self._active.divide_by_active(ddp)
 
     def join_begins(self) -> None:
         """Makes split layers whole; else ranks that have joined send no rows, and take part in each exchange."""
@@ -605,20 +537,14 @@ class ReplicaExchange:
 
     def joined(self, *, is_over: bool) -> None:
         """This rank makes no steps of its own until the others are through, too."""
-        self._has_joined = not is_over
+        self._active.joined(is_over=is_over)
         if is_over:
             # Weights are equal now, but momentum is not: ranks may go apart, as by torch's exchange.
             self._compares = False
-        if is_over and self._forward_hook is not None:
-            self._forward_hook.remove()
-            self._forward_hook = None
-            self._scale = 1.0 / self.ranks
 
     def give_way(self, hook: ProgramHook, state: Any) -> None:
         """The program registers its hook, which is called instead from now on."""
-        self._say(
-            f"{self.name}: the program registers its own hook for gradients, which stays: nothing else is planned"
-        )
+        self.say("the program registers its own hook for gradients, which stays: nothing else is planned")
         self.program_hook = hook, state
         self.close()
 

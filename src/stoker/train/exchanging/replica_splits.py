@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from stoker.core.mishaps import reraise_from_handler
+from stoker.core.mishaps import line_of, reraise_from_handler
 from stoker.records.exchange import AgreedExchange, ExchangeRun, MeasuredLayer, SplitRun
 from stoker.train.exchanging import sharing, weights
 from stoker.train.exchanging.split_trial import SplitTrial
@@ -114,7 +114,12 @@ class ReplicaSplits:
 
     def annotated(self, layers: list[MeasuredLayer], ours: Collection[int]) -> list[MeasuredLayer]:
         """Layers with the ways in which they may be split."""
-        found = self._sight.annotated(layers, dist.get_world_size(self._group), ours)
+        try:
+            found = self._sight.annotated(layers, dist.get_world_size(self._group), ours)
+        except Exception as error:  # then none is split, on any rank
+            reraise_from_handler(error)
+            self._say(line_of("look at layers that may be split", error, "none is split"))
+            found = layers
         self._sight.remove()
         return found
 

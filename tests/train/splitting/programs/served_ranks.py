@@ -105,7 +105,9 @@ def planted(plan):
             for path, kind in plan.items()
             if kind in layers[path].splits
         ]
-        return AgreedExchange(methods=methods, report=agreed.report, note=str({k: v.unsplit for k, v in layers.items()}))
+        return AgreedExchange(
+            methods=methods, report=agreed.report, note=str({k: v.unsplit for k, v in layers.items()})
+        )
 
     return planned
 
@@ -215,4 +217,8 @@ CASES = {
 if __name__ == "__main__":
     names = sys.argv[2:] or list(CASES)
     # Each in processes of its own: models of a case before would look like averages of weights.
-    print(json.dumps({name: on_ranks(int(sys.argv[1]), lambda _, name=name: CASES[name](), timeout_s=60) for name in names}))
+    print(
+        json.dumps(
+            {name: on_ranks(int(sys.argv[1]), lambda _, name=name: CASES[name](), timeout_s=60) for name in names}
+        )
+    )
