@@ -104,8 +104,9 @@ class SplitLayer(nn.Module):
         memo[id(self)] = made = self.plain()
         return made
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.plain().__reduce_ex__(protocol)
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        # The protocol for whose answer pickle does not ask for an object of this class.
+        return self.plain().__reduce_ex__(1)
 
 
 class SplitLinear(SplitLayer):

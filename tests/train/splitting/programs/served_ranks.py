@@ -103,7 +103,7 @@ def planted(plan):
         methods = [
             LayerMethod(module=path, weight=f"{path}.weight", method=kind, rows=0)
             for path, kind in plan.items()
-            if kind in layers[path].splits
+            if path in layers and kind in layers[path].splits
         ]
         return AgreedExchange(
             methods=methods, report=agreed.report, note=str({k: v.unsplit for k, v in layers.items()})
@@ -202,6 +202,184 @@ def compared(plan, gains=True, optimizer=adamw, options=None, **how):
         return answer
 
 
+class Whole(torch.optim.SGD):
+    """Might look at whole weights."""
+
+
+class Tied(Net):
+    """Multiplies by its table."""
+
+    def forward(self, ids):
+        found = self.table(ids)
+        return super().forward(ids) + (found @ self.table.weight.t())[..., :OUT]
+
+
+class Shared(Net):
+    """Two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.head[1] = nn.Linear(IN, WIDTH)
+        self.other = nn.Linear(IN, WIDTH)
+        self.other.weight = self.head[1].weight
+
+
+class Frozen(Net):
+    """A layer of which one parameter is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.head[1].bias.requires_grad_(False)
+
+
+class Recomputed(Net):
+    """Recomputes its head in the backward pass."""
+
+    def forward(self, ids):
+        whole = self.norm(self.trunk(self.table(ids)).transpose(1, 2)).transpose(1, 2)
+        return checkpoint(self.head, whole, use_reentrant=False)
+
+
+class Unseen(Net):
+    """Multiplies by the weights of a layer that it does not call."""
+
+    def forward(self, ids):
+        return super().forward(ids) + nn.functional.linear(ids.float(), self.head[1].weight[:OUT, :3])
+
+
+def reasons(net=Net, optimizer=adamw, options=None, before=lambda program: None, after=lambda program, step: None):
+    """Why layers are not split, in a program that does something before its steps, and after each backward pass."""
+    torch.manual_seed(dist.get_rank())
+    with Served(ALL) as served:
+        program = Program(optimizer, lambda: net(), **(options or {}))
+        held = before(program)
+        for step in range(7):
+            program.optimizer.zero_grad()
+            loss_of(program.ddp, step).backward()
+            after(program, step)
+            program.optimizer.step()
+        note, runs = served.record.agreed.note, served.runs
+    del held
+    return {"note": note, "tried": len(runs), "planned": len(served.record.agreed.methods)}
+
+
+def refused():
+    """What each program has that a split does not keep."""
+    averages = []
+
+    def keep_average(program):
+        averages.append(copy.deepcopy(program.ddp.module))
+
+    def follow(program, _):
+        with torch.no_grad():
+            for mean, own in zip(averages[0].parameters(), program.ddp.module.parameters(), strict=True):
+                mean.lerp_(own, 0.1)
+
+    def penalise(program, _):
+        program.ddp.module.head[1].weight.square().sum().backward(inputs=[program.ddp.module.head[1].weight])
+
+    ways = {
+        "static": {"options": {"static_graph": True}},
+        "unused": {"options": {"find_unused_parameters": True}},
+        "optimizer": {"optimizer": lambda ddp: Whole(ddp.parameters(), lr=0.1)},
+        "unstepped": {"optimizer": lambda ddp: torch.optim.SGD(ddp.module.trunk.parameters(), lr=0.1)},
+        "hook": {"before": lambda program: program.ddp.module.head[1].register_forward_hook(lambda *_: None)},
+        "gradient": {"before": lambda program: program.ddp.module.head[1].weight.register_hook(lambda _: None)},
+        "frozen": {"net": Frozen},
+        "view": {"before": lambda program: program.ddp.module.head[1].weight.detach()},
+        "scaler": {"before": lambda program: torch.amp.GradScaler("cpu")},
+        "average": {"before": keep_average, "after": follow},
+        "tied": {"net": Tied},
+        "shared": {"net": Shared, "options": {"find_unused_parameters": False}},
+        "recomputed": {"net": Recomputed},
+        "unseen": {"net": Unseen},
+        "twice": {"after": lambda program, step: loss_of(program.ddp, 50 + step).backward()},
+        "direct": {"after": lambda program, step: program.ddp.module.head[1](torch.ones(2, IN))},
+        "checkpoint": {"before": lambda program: copied(program.ddp.module.state_dict())},
+    }  # fmt: skip
+    found = {}
+    for name, how in ways.items():
+        found[name] = reasons(**how)
+        averages.clear()
+        gc.collect()
+    return found
+
+
+def compiled():
+    """A model that is compiled before DDP."""
+    return reasons(net=lambda: torch.compile(Net(), backend="eager"))
+
+
+def own_norm():
+    """A program that scales its gradients by a norm that it computes itself."""
+    with Served(PAIR) as served:
+        program = Program(sgd)
+        for step in range(STEPS):
+            program.optimizer.zero_grad()
+            loss_of(program.ddp, step).backward()
+            whole = torch.stack([each.grad.norm() for each in program.ddp.parameters()]).norm()
+            for each in program.ddp.parameters():
+                each.grad.mul_(0.1 / whole)
+            program.optimizer.step()
+        own = [each.double().sum().item() for each in program.ddp.parameters()]
+        state = [each.double().sum().item() for each in tensors_of(program.optimizer)]
+        return {"own": own, "state": state, "runs": served.runs}
+
+
+def joins():
+    """Ranks with other numbers of batches, in an epoch that begins when layers are split."""
+    with Served(ALL) as served:
+        program = Program()
+        program.train(SPLIT + 1)
+        split = [each["kept"] for each in served.runs]
+        with program.ddp.join():
+            program.train(2 + dist.get_rank(), start=SPLIT + 1)
+        own = [each.double().sum().item() for each in program.ddp.parameters()]
+        return {"own": own, "split": split, "runs": served.runs, "steps": len(program.found)}
+
+
+def alone():
+    """Rank 0 alone evaluates, saves and copies in mid-training; plain torch goes on, and a load takes it back."""
+    with Served(ALL) as served:
+        hooked = []
+        program = Program(sgd)
+        program.ddp.register_forward_hook(lambda *_: hooked.append(1))
+        kept = program.ddp.module.head[1]
+        program.train(SPLIT + 1)
+        answer = {"hooked": len(hooked), "split": [each["kept"] for each in served.runs], "losses": [0.0]}
+        if dist.get_rank() == 0:
+            saved = copied({"model": program.ddp.module.state_dict(), "optimizer": program.optimizer.state_dict()})
+            again, whole = copy.deepcopy(program.ddp.module), io.BytesIO()
+            torch.save(program.ddp.module, whole)
+            answer["stoker"] = b"stoker" in whole.getvalue()
+            program.ddp.module.eval()
+            again.eval()
+            ids = torch.arange(6).view(2, 3)
+            with torch.no_grad():
+                answer["apart"] = float((again(ids) - program.ddp.module(ids)).abs().max())
+            program.ddp.module.train()
+            dist.broadcast_object_list([saved], 0)
+        else:
+            every = [None]
+            dist.broadcast_object_list(every, 0)
+            saved = every[0]
+        rows = torch.ones(2, IN)
+        # The layer that the program has kept is the split one, on all ranks at once.
+        answer["same"] = torch.equal(kept(rows), program.ddp.module.head[1](rows))
+        found = program.train(4, start=90)[-8:]
+        program.ddp.module.load_state_dict(saved["model"])
+        program.optimizer.load_state_dict(copied(saved["optimizer"]))
+        answer["back"] = apart(program.train(4, start=90)[-8:], found)
+        dist.barrier()
+    plain = DistributedDataParallel(Net())
+    plain.module.load_state_dict(saved["model"])
+    optimizer = sgd(plain)
+    optimizer.load_state_dict(saved["optimizer"])
+    resumed = Program(lambda _: optimizer, lambda: plain.module)
+    answer["plain"] = apart(resumed.train(4, start=90), found)
+    return answer
+
+
 CASES = {
     "pair": lambda: compared(PAIR, clip=0.1),
     "apart": lambda: compared({"head.1": "row", "head.3": "column"}),
@@ -210,6 +388,11 @@ CASES = {
     "view": lambda: compared(ALL, options={"gradient_as_bucket_view": True, "broadcast_buffers": False}),
     "autocast": lambda: compared(PAIR, optimizer=sgd, steps=18, dtype=torch.bfloat16),
     "lost": lambda: compared(ALL, gains=False, clip=0.1),
+    "refused": refused,
+    "compiled": compiled,
+    "own_norm": own_norm,
+    "joins": joins,
+    "alone": alone,
     "lost_sgd": lambda: compared(PAIR, gains=False, optimizer=sgd),
 }
 
