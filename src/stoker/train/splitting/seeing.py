@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -37,6 +37,9 @@ _JOINED = "the program uses `join`: ranks may have other numbers of batches"
 _ALIASED = "the program holds a view of its weights"
 _COPIED = "the program holds another tensor of its shape, as averages of weights are"
 _ELSEWHERE = "rows of it have gradients that nobody looked up"
+
+
+_TENSORS = frozenset({Tensor, nn.Parameter})
 
 
 @dataclass(slots=True)
@@ -144,7 +147,7 @@ class SplitSight:
         for each in layers:
             layer = self._layers.get(each.module)
             if layer is None or each.why_not:
-                found.append(replace(each, unsplit=_OTHERS))
+                found.append(replace(each, unsplit=_OTHERS if layer is None else each.why_not))
                 continue
             ways: tuple[SplitKind, ...] = ("table",) if isinstance(layer, nn.Embedding) else ("column", "row")
             reasons = {way: why_not(each.module, layer, way, ranks, holders, mine) for way in ways}
@@ -170,7 +173,7 @@ class SplitSight:
             return _JOINED
         if self._is_often:
             return _OFTEN
-        return _SCALED if any(_scales(each) for each in gc.get_objects()) else ""
+        return _SCALED if any(each.is_enabled() for each in _of_kind(_is_scaler)) else ""
 
     def _why_not(self, path: str, layer: nn.Module, held: Mapping[str, str], ours: Collection[int]) -> str:
         """Why one layer may not be split; empty if it may."""
@@ -222,8 +225,8 @@ class SplitSight:
         own |= {id(each.grad) for each in self._model.parameters()}
         for optimizer in self.optimizers:
             own |= {id(value) for state in optimizer.state.values() for value in state.values()}
-        for each in gc.get_objects():
-            if type(each) not in (Tensor, nn.Parameter) or id(each) in own or each.grad_fn is not None:
+        for each in _of_kind(_TENSORS.__contains__):
+            if id(each) in own or each.grad_fn is not None:
                 continue
             for path in layers.get(tuple(each.shape), ()):
                 if each.dtype == self._layers[path].weight.dtype:
@@ -267,6 +270,12 @@ def _trained(optimizer: Optimizer) -> Iterator[nn.Parameter]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
-def _scales(found: object) -> bool:
-    kind = type(found)
-    return any(each.__name__ == "GradScaler" for each in kind.__mro__) and bool(cast("Any", found).is_enabled())
+def _is_scaler(kind: type) -> bool:
+    return any(each.__name__ == "GradScaler" for each in kind.__mro__)
+
+
+def _of_kind(is_wanted: Callable[[type], bool]) -> list[Any]:
+    """Objects of this process whose classes are wanted; each class is asked for once, since there are many objects."""
+    every = gc.get_objects()
+    wanted = {kind for kind in set(map(type, every)) if is_wanted(kind)}
+    return [each for each in every if type(each) in wanted]

@@ -23,6 +23,7 @@ from stoker.run.exchanging.serving import planner
 from stoker.train.exchanging import calling
 from stoker.train.exchanging.split_trial import SplitTrial
 from stoker.train.program.replicas import ReplicaWatch
+from stoker.train.splitting.layers import SplitLayer
 
 WORDS, IN, WIDTH, OUT, ROWS, STEPS = 67, 6, 64, 7, 5, 22
 FIRST = 6 + 1 + 3
@@ -194,7 +195,7 @@ def compared(plan, gains=True, optimizer=adamw, options=None, **how):
             "runs": served.runs,
             "note": record.agreed.note,
             "methods": {each.module: each.method for each in record.agreed.methods},
-            "kinds": {type(each).__name__ for each in program.ddp.modules()} & {"SplitLinear", "SplitEmbedding"} != set(),
+            "split": sum(isinstance(each, SplitLayer) for each in program.ddp.modules()),
             "bytes": [record.plain_bytes, record.planned_bytes],
             "said": served.said,
         }  # fmt: skip
@@ -219,8 +220,7 @@ class Shared(Net):
 
     def __init__(self):
         super().__init__()
-        self.head[1] = nn.Linear(IN, WIDTH)
-        self.other = nn.Linear(IN, WIDTH)
+        self.other = nn.Linear(IN, WIDTH, bias=False)
         self.other.weight = self.head[1].weight
 
 
@@ -244,7 +244,7 @@ class Unseen(Net):
     """Multiplies by the weights of a layer that it does not call."""
 
     def forward(self, ids):
-        return super().forward(ids) + nn.functional.linear(ids.float(), self.head[1].weight[:OUT, :3])
+        return super().forward(ids) + nn.functional.linear(ids.float().unsqueeze(1), self.head[1].weight[:OUT, :3])
 
 
 def reasons(net=Net, optimizer=adamw, options=None, before=lambda program: None, after=lambda program, step: None):
@@ -290,7 +290,7 @@ def refused():
         "scaler": {"before": lambda program: torch.amp.GradScaler("cpu")},
         "average": {"before": keep_average, "after": follow},
         "tied": {"net": Tied},
-        "shared": {"net": Shared, "options": {"find_unused_parameters": False}},
+        "shared": {"net": Shared},
         "recomputed": {"net": Recomputed},
         "unseen": {"net": Unseen},
         "twice": {"after": lambda program, step: loss_of(program.ddp, 50 + step).backward()},
