@@ -15,6 +15,8 @@ POWER_RANK = 4
 1 by default."""
 LOSSY = ("half", "power")
 """Methods whose sums are not exact, so that losses differ from those of plain DDP."""
+SPLITS = ("column", "row", "table")
+"""Methods that split a layer's weights over the ranks, and exchange activations."""
 
 
 class RejectedMethod(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +118,14 @@ class MeasuredLayer(msgspec.Struct, frozen=True, kw_only=True):
     """From the gradient before it to its own."""
     why_not: str = ""
     """Why its gradient is neither, as a part of a sentence."""
+    splits: list[str] = []
+    """Ways in which its weights may be split over the ranks."""
+    unsplit: str = ""
+    """Why in no other one, as a part of a sentence; empty where splits were not asked for."""
+    lookups: int = 0
+    """Most rows of its table that a rank asks for in a step, the same one counted again; 0 where that was not seen."""
+    fed_by: str = ""
+    """The layer whose split outputs could be its split inputs, with nothing exchanged in between; empty without one."""
 
 
 class ProbedLinks(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +207,31 @@ class LayerCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Why it left the plan for good; empty if it did not."""
 
 
+class SplitRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of splitting layers of a running program: steps before and after, since a split can't take turns."""
+
+    layers: dict[str, str]
+    """Methods by module."""
+    step: int
+    """Number of the exchange from which on they were split; 0 if they were not."""
+    plain_step_s: float
+    """Median of the steps before."""
+    split_step_s: float
+    """Median of the steps after; 0 if there were none."""
+    predicted_step_s: float
+    """What the plan said of these."""
+    plain_bytes: float
+    """That a rank sent in a step before, of gradients."""
+    split_bytes: float
+    """And after, with activations; 0 if there was no step."""
+    predicted_bytes: float
+    gain: float | None
+    """Share of a step's time that was saved; None if that was not known yet."""
+    kept: bool
+    why: str
+    """Why they are whole again, as a part of a sentence; empty while they are split."""
+
+
 class ExchangeRun(msgspec.Struct, frozen=True, kw_only=True):
     """What a run's replicas chose and measured, as rank 0 saw it."""
 
@@ -222,6 +257,8 @@ class ExchangeRun(msgspec.Struct, frozen=True, kw_only=True):
     """How often ranks' weights differed and took rank 0's."""
     counts: list[LayerCounts]
     notes: list[str]
+    splits: list[SplitRun] = []
+    """Splits that were carried out, in their order."""
 
 
 class ExchangeRuns(msgspec.Struct, frozen=True, kw_only=True):

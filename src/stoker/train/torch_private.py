@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
@@ -28,6 +28,7 @@ SYMBOLS = (
     (
         "torch.nn.utils.clip_grad._get_total_norm", "the norm that clipping goes by: of whole gradients", "before 2.6",
     ),
+    ("torch.Tensor._version", "whether a program writes to another tensor of a weight's size", "before 2.6"),
 )  # fmt: skip
 
 BUILTIN = "_register_builtin_comm_hook"
@@ -66,6 +67,29 @@ def norms() -> list[tuple[Any, str]]:
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether a program has registered hooks on a module, which another one in its place would not have."""
-    return any(vars(module).get(name) for name in _HOOKS)
+def has_hooks(module: nn.Module, ours: Collection[int] = ()) -> bool:
+    """Whether a program has registered hooks on a module, which another one in its place would not have.
+
+    Args:
+        module: of the program.
+        ours: numbers of hooks that are not the program's.
+    """
+    return any(set(vars(module).get(name) or ()) - set(ours) for name in _HOOKS)
+
+
+_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def is_hooked(parameter: nn.Parameter, ours: Collection[int] = ()) -> bool:
+    """Whether a program has registered hooks on a parameter's gradient; see :func:`has_hooks`."""
+    return any(set(getattr(parameter, name, None) or ()) - set(ours) for name in _TENSOR_HOOKS)
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was written to; -1 where torch does not count that."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module is compiled, in place or as a wrapper of another one."""
+    return vars(module).get("_compiled_call_impl") is not None or "_orig_mod" in dict(module.named_children())

@@ -45,9 +45,65 @@ def test_a_ring_is_named_where_there_are_sockets_for_its_tensors(
     assert {each.module: each.method for each in agreed.methods} == methods
 
 
-def test_splits_are_never_named_in_a_run_nor_islands_without_a_probe() -> None:
-    agreed = planned_exchange(measured([TRUNK, HEAD]), allowed=frozenset({"split", "compress"}), has_ring=True)
-    assert {each.method for each in agreed.methods} <= {"late", "ring", "half", "power"}
+WIDE = MeasuredLayer(
+    module="wide", weight="wide.weight", bytes=4.0 * 64 * 262144, product_bytes=4.0 * 64 * 262144, width_in=64, width_out=262144, rows=64,
+    backward_s=0.002, splits=["column", "row"],
+)  # fmt: skip
+NARROW = replace(WIDE, module="narrow", weight="narrow.weight", width_in=262144, width_out=64, fed_by="wide")
+TABLE = MeasuredLayer(
+    module="words", weight="words.weight", bytes=64e6, table_rows=1_000_000, width_out=16, rows=100, lookups=60_000,
+    splits=["table"],
+)  # fmt: skip
+SPLIT = frozenset[Leave]({"split"})
+
+
+def chosen(layers: list[MeasuredLayer], ranks: int = 2) -> dict[str, str]:
+    agreed = planned_exchange(measured(layers, ranks=ranks), allowed=SPLIT)
+    return {each.module: each.method for each in agreed.methods}
+
+
+def test_splits_need_leave_and_layers_that_were_seen_to_bear_them() -> None:
+    assert chosen([TRUNK, WIDE, NARROW]) == {"wide": "column", "narrow": "row"}
+    assert not planned_exchange(measured([TRUNK, WIDE, NARROW])).methods
+    unseen = [TRUNK, replace(WIDE, splits=[], unsplit="it has hooks"), replace(NARROW, splits=[])]
+    agreed = planned_exchange(measured(unseen), allowed=SPLIT)
+    assert not agreed.methods
+    assert agreed.report is not None
+    reasons = {layer.module: {each.method: each.reason for each in layer.rejected} for layer in agreed.report.layers}
+    assert reasons["wide"]["column"] == reasons["wide"]["row"] == "it has hooks"
+    assert reasons["narrow"]["row"] == "its weights were not seen in a way that a split keeps"
+
+
+def test_a_layer_that_one_rank_may_not_split_is_split_by_none() -> None:
+    first, second = measured([TRUNK, WIDE, NARROW])
+    other = [each if each.module != "wide" else replace(each, splits=["row"], unsplit="odd") for each in second.layers]
+    agreed = planned_exchange([first, replace(second, layers=other)], allowed=SPLIT)
+    assert not agreed.methods
+
+
+def test_activations_of_a_pair_are_priced_once_and_those_of_other_splits_between_them() -> None:
+    """8 (P - 1) K (M + N) bytes of a pair; a column split by itself turns its outputs back, which takes N/P more."""
+    agreed = planned_exchange(measured([TRUNK, WIDE, NARROW]), allowed=SPLIT)
+    assert agreed.report is not None
+    sent = {layer.module: layer.bytes for layer in agreed.report.layers}
+    assert sent["wide"] == sent["narrow"] == 8 * 64 * 64
+    alone = planned_exchange(measured([TRUNK, replace(WIDE, splits=["column"])], ranks=4), allowed=SPLIT)
+    assert alone.report is not None
+    assert {layer.module: layer.bytes for layer in alone.report.layers}["wide"] == 8 * 3 * 64 * (64 + 262144 / 4)
+
+
+def test_a_table_is_split_by_what_is_looked_up_and_not_by_the_rows_that_differ() -> None:
+    agreed = planned_exchange(measured([TRUNK, replace(TABLE, lookups=120)]), allowed=SPLIT)
+    assert agreed.report is not None
+    table = agreed.report.layers[-1]
+    others = {each.method: each.bytes for each in table.rejected} | {table.method: table.bytes}
+    assert others["table"] == 8 * 120 * 17 / 2
+    assert others["rows"] == 100 * 72
+
+
+def test_a_plan_leaves_ddp_a_weight() -> None:
+    small = replace(NARROW, module="small", weight="small.weight", bytes=4e6, product_bytes=4e6, width_in=15625)
+    assert chosen([WIDE, NARROW, replace(small, fed_by="")], ranks=4) == {"wide": "column", "narrow": "row"}
 
 
 def test_what_is_not_exact_needs_leave() -> None:

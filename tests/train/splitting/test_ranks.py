@@ -98,10 +98,9 @@ def test_a_step_that_one_rank_makes_alone_is_an_error_on_all(found: list[dict[st
 
 def test_what_cannot_be_is_refused_with_the_reason(found: list[dict[str, Any]]) -> None:
     for rank in found:
-        optimizer, join, copy, averages = rank["refused"]
+        optimizer, join, averages = rank["refused"]
         assert "`Whole` must work by element" in optimizer
         assert "`join` must not be used" in join
-        assert "`head.1` must not be copied" in copy
         assert "`Net` must hold whole weights on each rank to be averaged, got split layers" in averages
 
 

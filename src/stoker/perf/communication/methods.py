@@ -8,8 +8,8 @@ for the bytes of factors, where we charge the repeated product too; Krizhevsky (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from stoker.perf.communication.collectives import (
@@ -73,8 +73,10 @@ class GradientLayer:
         product_bytes: of them that are one product, of ``rows`` rows of ``width_in`` and of ``width_out``.
         factor_bytes: of each element of the factors.
         lookups: rows of a table that a rank looks up, each of ``width_out`` elements; ``table_rows`` it has.
+        asked: the same with each row as often as it is looked up; 0 where that is what ``lookups`` counts.
         fed_by: place of the layer whose output is its input, element by element; -1 where that is not known.
         why_not: why it is neither a product nor a table.
+        unsplit: why its weights may not be split in one of the ways, by that way.
     """
 
     module: str
@@ -86,8 +88,10 @@ class GradientLayer:
     factor_bytes: int = 4
     lookups: int = 0
     table_rows: int = 0
+    asked: int = 0
     fed_by: int = -1
     why_not: str = ""
+    unsplit: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def element_bytes(self) -> float:
@@ -104,6 +108,8 @@ class Terms:
         allowed: what the user gives leave to.
         memory_bytes: most that gathered factors may take on a rank, of all layers together.
         unsafe: why a split would change the training, such as norms over whole gradients; empty if nothing is known.
+        chained: whether any two splits that follow each other leave their activations split in between; otherwise a
+            column split and a row split alone.
     """
 
     group: Group
@@ -111,6 +117,11 @@ class Terms:
     allowed: frozenset[Leave] = frozenset()
     memory_bytes: float = float("inf")
     unsafe: str = ""
+    chained: bool = True
+
+    def stays(self, before: str, behind: str) -> bool:
+        """Whether nothing is exchanged between two splits of which one feeds the other."""
+        return self.chained or (before == "column" and behind == "row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +248,6 @@ def _products(layer: GradientLayer, terms: Terms) -> Iterator[MethodOption]:
     group, ranks, rest = terms.group, terms.group.size, layer.bytes - layer.product_bytes
     rows, size = layer.rows, layer.factor_bytes
     m, n = layer.width_in, layer.width_out
-    barred = _leave("column", terms) or terms.unsafe
     # Inputs are gathered and their gradients scattered, or outputs scattered and their gradients gathered.
     inward, outward = (all_reduce(group, ranks * rows * width * size) for width in (m, n))
     moved_in, moved_out = (all_to_all(group, rows * width * size).times(2) for width in (m, n))
@@ -245,13 +255,12 @@ def _products(layer: GradientLayer, terms: Terms) -> Iterator[MethodOption]:
     turned = gathered / ranks
     yield MethodOption(
         method="column", sent=Sent(0.0), bytes=gathered * m, transfer=inward, activations=inward, leave=moved_out,
-        leave_bytes=turned * n,
-        barred=barred,
+        leave_bytes=turned * n, barred=_unsplit("column", layer, terms),
     )  # fmt: skip
     yield MethodOption(
         method="row", sent=Sent(rest), bytes=gathered * n + ring_bytes(ranks, rest),
         transfer=after((outward, all_reduce(group, rest))), activations=outward, enter=moved_in,
-        enter_bytes=turned * m, barred=barred,
+        enter_bytes=turned * m, barred=_unsplit("row", layer, terms),
     )  # fmt: skip
 
 
@@ -302,13 +311,16 @@ def _tables(layer: GradientLayer, terms: Terms) -> Iterator[MethodOption]:
         transfer=gathered, work_s=work, memory_bytes=float(ranks * payload),
         barred="" if ranks * payload <= terms.memory_bytes else "its rows take more memory than is left",
     )  # fmt: skip
-    moved = after((
-        all_to_all(group, layer.lookups * ID_BYTES), all_to_all(group, layer.lookups * width * 4).times(2)
-    ))  # fmt: skip
+    asked = layer.asked or layer.lookups
+    moved = after((all_to_all(group, asked * ID_BYTES), all_to_all(group, asked * width * 4).times(2)))
     yield MethodOption(
-        method="table", sent=Sent(0.0), bytes=table_bytes(ranks, layer.lookups, width), transfer=moved,
-        activations=moved, barred=_leave("table", terms) or terms.unsafe,
+        method="table", sent=Sent(0.0), bytes=table_bytes(ranks, asked, width), transfer=moved, activations=moved,
+        barred=_unsplit("table", layer, terms),
     )  # fmt: skip
+
+
+def _unsplit(method: Method, layer: GradientLayer, terms: Terms) -> str:
+    return _leave(method, terms) or terms.unsafe or layer.unsplit.get(method, "")
 
 
 def _leave(method: Method, terms: Terms) -> str:

@@ -201,14 +201,19 @@ class Planner:
 
     def _turned(self, taken: Sequence[MethodOption]) -> dict[int, tuple[ExchangeCost, float]]:
         """Cost and bytes of turning samples into columns or back; what goes between split layers needs neither."""
-        split = {place for place, each in enumerate(taken) if each.method in ("column", "row")}
-        feeding = {self.layers[place].fed_by for place in split}
+        split = {place: each.method for place, each in enumerate(taken) if each.method in ("column", "row")}
+        joined = {
+            (self.layers[place].fed_by, place)
+            for place, behind in split.items()
+            if self.terms.stays(split.get(self.layers[place].fed_by, "column"), behind)
+        }
+        feeding = {before for before, _ in joined}
         found: dict[int, tuple[ExchangeCost, float]] = {}
-        for place in split:
-            each = taken[place]
-            if each.method == "column" and place not in feeding:
+        for place, method in split.items():
+            each, before = taken[place], self.layers[place].fed_by
+            if method == "column" and place not in feeding:
                 found[place] = each.leave, each.leave_bytes
-            if each.method == "row" and self.layers[place].fed_by not in split:
+            if method == "row" and (before not in split or (before, place) not in joined):
                 found[place] = each.enter, each.enter_bytes
         return found
 
@@ -261,7 +266,7 @@ class Planner:
             found = [
                 state.then(
                     own[at], at, ready[place], rates[own[at].sent.way][place],
-                    feeds=place in fed, is_fed=self.layers[place].fed_by >= 0, hidden=hidden,
+                    feeds=place in fed, is_fed=self.layers[place].fed_by >= 0, hidden=hidden, stays=self.terms.stays,
                 )
                 for state in states for at in tried
             ]  # fmt: skip
@@ -327,8 +332,9 @@ class _State:
         return tuple(found)
 
     def then(
-        self, option: MethodOption, at: int, ready_s: float, rate: float, *, feeds: bool, is_fed: bool, hidden: float
-    ) -> _State:
+        self, option: MethodOption, at: int, ready_s: float, rate: float, *, feeds: bool, is_fed: bool, hidden: float,
+        stays: Callable[[str, str], bool],
+    ) -> _State:  # fmt: skip
         """The state after one more layer.
 
         Args:
@@ -339,14 +345,16 @@ class _State:
             feeds: whether it feeds the layer that was decided before it.
             is_fed: whether another layer feeds it, which pays for the way if it is not split.
             hidden: share of a hidden transfer by which it delays computation.
+            stays: whether nothing is exchanged between two splits.
         """
         sent, free, done = option.sent, self.free_s, self.done_s
         behind = self.split if feeds else ""
         top = option.activations.seconds
         is_split = option.method in ("column", "row")
-        if option.method == "column" and not behind:
+        is_joined = bool(behind) and is_split and stays(option.method, behind)
+        if option.method == "column" and not is_joined:
             top += option.leave.seconds
-        if behind == "row" and not is_split:
+        if behind == "row" and not is_joined:
             top += self.enter_s
         begun = max(free, ready_s)
         if sent.own.seconds:

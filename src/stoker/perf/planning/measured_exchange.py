@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
+
+from msgspec import structs
 
 from stoker.perf.communication.collectives import Backend, Group
 from stoker.perf.communication.links import Interconnect, probed
@@ -13,6 +16,7 @@ from stoker.perf.communication.planner import ExchangePlan, Planner
 from stoker.perf.communication.replicas import Exchange, Shard
 from stoker.perf.planning.exchanging import digest_of, layer_record
 from stoker.records.exchange import (
+    SPLITS,
     AgreedExchange,
     ExchangedStep,
     ExchangeReport,
@@ -32,6 +36,7 @@ _ROOM = 1.25
 """Rows that are agreed on over those that a table had: which rows a batch fills differs from step to step (assumed)."""
 _KERNEL_S = 20e-6
 """Least time of a product (assumed)."""
+_UNSEEN = "its weights were not seen in a way that a split keeps"
 
 
 def planned_exchange(
@@ -51,13 +56,13 @@ def planned_exchange(
     link = _link(measured)
     if link is None:
         return AgreedExchange(methods=[], note="larger sums take no longer here, so there is nothing to save")
-    gradients = [_gradient(layer) for layer in layers]
+    gradients = _gradients(layers)
     group = _group(link, measured, has_ring=has_ring)
     terms = Terms(
-        group=group, speed=_speed(measured), allowed=allowed, memory_bytes=min(each.memory_bytes for each in measured)
+        group=group, speed=_speed(measured), allowed=allowed, memory_bytes=min(each.memory_bytes for each in measured),
+        chained=False,
     )  # fmt: skip
-    # Splits change the program's weights, and are not made by the hook.
-    left_out = {"column", "row", "table"}
+    left_out = set[str](() if "split" in allowed else SPLITS)
     if not has_ring or first.device != "cpu":
         left_out |= {"ring", "islands"}
     if group.local == 1 or group.nodes == 1:
@@ -66,12 +71,25 @@ def planned_exchange(
         forward_s=(0.0,) * len(layers), backward_s=tuple(layer.backward_s for layer in layers),
         weight_bytes=(0.0,) * len(layers), gradient_bytes=tuple(layer.bytes for layer in layers),
     )  # fmt: skip
-    plan = Planner(shard, gradients, terms, [each for each in METHODS if each not in left_out]).plan()
+    plan = _planned(shard, gradients, terms, [each for each in METHODS if each not in left_out])
     chosen: dict[str, Method] = {each.layer.module: each.chosen.method for each in plan.layers}
     methods = [_method(layer, chosen[layer.module]) for layer in layers if layer.module in chosen]
     found = [each for each in methods if each.method != "all_reduce"]
     note = "" if found else "no other method makes the step shorter"
     return AgreedExchange(methods=found, report=_report(measured, plan, group, link, allowed), note=note)
+
+
+def _planned(shard: Shard, gradients: Sequence[GradientLayer], terms: Terms, methods: Sequence[Method]) -> ExchangePlan:
+    """The best plan that leaves DDP a gradient: without one its exchange, by which ranks agree on steps, ends."""
+    plan = Planner(shard, gradients, terms, methods).plan()
+    if any(each.chosen.sent.reduced_bytes or each.chosen.sent.own.seconds for each in plan.layers):
+        return plan
+    kept = min((each.layer for each in plan.layers), key=lambda layer: layer.bytes, default=None)
+    if kept is None:
+        return plan
+    left = dict.fromkeys(SPLITS, "DDP must have a weight left")
+    others = [replace(each, unsplit=left) if each is kept else each for each in gradients]
+    return Planner(shard, others, terms, methods).plan()
 
 
 def _method(layer: MeasuredLayer, method: Method) -> LayerMethod:
@@ -89,29 +107,39 @@ def _joint(ranks: Sequence[MeasuredLayer]) -> MeasuredLayer:
 
     A rank whose layer had no rows has nothing to say of its form.
     """
-    from msgspec.structs import replace
-
     doubt = next((each.why_not for each in ranks if each.why_not), "")
     seconds = statistics.median(each.backward_s for each in ranks)
     kind = max((each.factor_type for each in ranks), key=lambda name: _SIZES.get(name, 8))
     if doubt:
-        return replace(
+        return structs.replace(
             ranks[0], why_not=doubt, weight="", rows=0, product_bytes=0.0, table_rows=0, backward_s=seconds
         )  # fmt: skip
-    return replace(ranks[0], rows=max(each.rows for each in ranks), factor_type=kind, backward_s=seconds)
+    return structs.replace(
+        ranks[0], rows=max(each.rows for each in ranks), factor_type=kind, backward_s=seconds,
+        splits=[way for way in ranks[0].splits if all(way in each.splits for each in ranks)],
+        unsplit=next((each.unsplit for each in ranks if each.unsplit), ""),
+        lookups=max(each.lookups for each in ranks),
+    )  # fmt: skip
+
+
+def _gradients(layers: Sequence[MeasuredLayer]) -> list[GradientLayer]:
+    places = {layer.module: place for place, layer in enumerate(layers)}
+    return [replace(_gradient(layer), fed_by=places.get(layer.fed_by, -1)) for layer in layers]
 
 
 def _gradient(layer: MeasuredLayer) -> GradientLayer:
+    unsplit = {way: layer.unsplit or _UNSEEN for way in SPLITS if way not in layer.splits}
     if layer.why_not:
         return GradientLayer(module=layer.module, bytes=layer.bytes, why_not=layer.why_not)
     if layer.table_rows:
         return GradientLayer(
             module=layer.module, bytes=layer.bytes, lookups=layer.rows, table_rows=layer.table_rows,
-            width_out=layer.width_out,
+            width_out=layer.width_out, asked=layer.lookups, unsplit=unsplit,
         )  # fmt: skip
     return GradientLayer(
         module=layer.module, bytes=layer.bytes, product_bytes=layer.product_bytes, rows=layer.rows,
         width_in=layer.width_in, width_out=layer.width_out, factor_bytes=_SIZES.get(layer.factor_type, 4),
+        unsplit=unsplit,
     )  # fmt: skip
 
 

@@ -85,7 +85,8 @@ class Exchanging:
         name = type(untyped.module).__name__
         name = f"{name} {number}" if number else name
         replica = serve(
-            ddp, planner(self._allowed), name=name, tell=lambda line: self._tell(f"exchange of {line}"), probes=True
+            ddp, planner(self._allowed), name=name, tell=lambda line: self._tell(f"exchange of {line}"), probes=True,
+            splits="split" in self._allowed,
         )  # fmt: skip
         self._replicas.append(replica)
         return replica

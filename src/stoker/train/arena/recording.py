@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-import stoker.train.arena.torch_private as private
 from stoker.train.arena.torch_private import Operator
 from stoker.train.arena.variants import Call, writer_of
 

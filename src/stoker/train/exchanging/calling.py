@@ -17,6 +17,7 @@ from stoker.train.exchanging.hook import exchange_hook
 from stoker.train.exchanging.layout import OF_WEIGHTS
 from stoker.train.exchanging.mixed_round import RingReducer
 from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
+from stoker.train.exchanging.replica_splits import ReplicaSplits
 from stoker.train.exchanging.versions import unlike_versions
 
 METHODS = ("all_reduce", "late", "rows", "ring", "islands", "half", "power")
@@ -66,7 +67,7 @@ def exchange(
 def serve(
     ddp: DistributedDataParallel, planner: ExchangePlanner, *, name: str = "", tries: bool = True,
     ring: RingReducer | None = None, tell: Callable[[str], None] = lambda line: say(f"exchange of {line}"),
-    probes: bool = False,
+    probes: bool = False, splits: bool = False,
 ) -> ReplicaExchange:  # fmt: skip
     """Gives a module the hook; what it returns is the hook's state."""
     name = name or type(ddp.module).__name__
@@ -76,6 +77,10 @@ def serve(
     except BaseException:
         replica.close()
         raise
+    if splits:
+        replica.splits = ReplicaSplits(
+            ddp, replica, lambda made: made.register_comm_hook(replica, exchange_hook), replica.say
+        )  # fmt: skip
     return replica
 
 

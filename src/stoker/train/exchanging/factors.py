@@ -66,6 +66,11 @@ class FactoredLayer:
         self._hook: Any = None
 
     @property
+    def hook(self) -> Any:
+        """The handle of the hook on the layer; None where there is none."""
+        return self._hook
+
+    @property
     def widths(self) -> tuple[int, int]:
         """Width of the layer's input, and of its output."""
         return self.shape if self.is_turned else (self.shape[1], self.shape[0])

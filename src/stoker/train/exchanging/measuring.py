@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from stoker.records.exchange import MeasuredLayer
+from stoker.core.host import memory_bytes
+from stoker.records.exchange import MeasuredExchange, MeasuredLayer
 from stoker.train.exchanging.checking import is_product
 from stoker.train.exchanging.factors import FactoredLayer
 from stoker.train.exchanging.rows import filled_rows
@@ -41,7 +42,7 @@ class BackwardClock:
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._arrived: dict[str, float] = {}
         self._found: dict[str, list[float]] = {}
-        self._hooks = [
+        self.hooks = [
             parameter.register_post_accumulate_grad_hook(self._stamp(name)) for name, parameter in parameters.items()
         ]
 
@@ -67,9 +68,9 @@ class BackwardClock:
 
     def remove(self) -> None:
         """Measures no more."""
-        for hook in self._hooks:
+        for hook in self.hooks:
             hook.remove()
-        self._hooks.clear()
+        self.hooks.clear()
 
 
 class BusyPeriods:
@@ -224,6 +225,14 @@ def _formed(layer: MeasuredLayer, weight: nn.Parameter, factors: FactoredLayer |
     return replace(layer, width_in=inner, width_out=outer, product_bytes=float(weight.nbytes))
 
 
+def nothing(name: str, rank: int, ranks: int, device: torch.device) -> MeasuredExchange:
+    """What a rank says that could not measure."""
+    return MeasuredExchange(
+        name=name, rank=rank, ranks=ranks, backend="", device=device.type, step_s=0.0, layers=[], sums=[], products=[],
+        byte_s=0.0, memory_bytes=0.0,
+    )  # fmt: skip
+
+
 def timed_sums(group: Any, device: torch.device) -> list[tuple[float, float]]:
     """Bytes and seconds of small all-reduces; collective."""
     found: list[tuple[float, float]] = []
@@ -282,6 +291,14 @@ def copied_byte_s(device: torch.device) -> float:
         _settled(device)
         times.append(time.perf_counter() - begun)
     return min(times) / (2 * _COPIED)
+
+
+def free_bytes(device: torch.device) -> float:
+    """Memory that is free where gradients are; 1 GB where that is not known."""
+    try:
+        return float(memory_bytes()[0]) if device.type == "cpu" else float(torch.cuda.mem_get_info(device)[0])
+    except (RuntimeError, OSError, ValueError):
+        return 1e9
 
 
 def _settled(device: torch.device) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from stoker.core.host import memory_bytes
 from stoker.core.mishaps import line_of
 from stoker.core.trials.alternating import Arm, CutTrial
 from stoker.records.exchange import (
@@ -35,12 +34,25 @@ from stoker.records.exchange import (
     ProbedLinks,
 )
 from stoker.train.exchanging import measuring, sharing, weights
+from stoker.train.exchanging.active_ranks import ActiveRanks
 from stoker.train.exchanging.compressed import HalvedSum, LowRankSum
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, OF_WEIGHTS, BucketLayout, PlacedWeight, laid_out
-from stoker.train.exchanging.mixed_round import MixedRound, RingReducer, future_of, wait_for
-from stoker.train.exchanging.own_rings import BY_RING, OwnRing
+from stoker.train.exchanging.mixed_round import MixedRound, RingReducer
+from stoker.train.exchanging.own_rings import OwnRing
 from stoker.train.exchanging.payload import GatheredSegment
+from stoker.train.exchanging.plain_sums import PlainSums
+from stoker.train.exchanging.plans import (
+    gain_words,
+    is_by_ring,
+    ring_share,
+    splits_of,
+    unsplit,
+    without_ring,
+    without_splits,
+    without_sums,
+)
+from stoker.train.exchanging.replica_splits import ReplicaSplits
 from stoker.train.exchanging.standing import LayerStanding
 from stoker.train.ring.blame import RankFault
 from stoker.train.ring.lookouts import OwnLookout
@@ -93,6 +105,8 @@ class ReplicaExchange:
         self.rounds = 0
         self.agreed: AgreedExchange | None = None
         self.ring = ring
+        self.splits: ReplicaSplits | None = None
+        """What splits layers where a plan names that; None where nobody gave leave to it."""
         self._own_ring = OwnRing(self.group)
         self._lookout = OwnLookout(self.group)
         self._planner, self._tell, self._tries = planner, tell, tries
@@ -111,10 +125,10 @@ class ReplicaExchange:
         self._generator = torch.Generator().manual_seed(0x5706)  # never the program's own stream
         self._proof = measuring.FormProof(self._layers, self._tables, self._draw)
         self._backward: measuring.BackwardClock | None = None
-        self._sums = measuring.SumClock()
-        self._waits: list[Callable[[], object]] = []
-        self._plain_sums: list[tuple[Any, torch.futures.Future[torch.Tensor], str]] = []
         self._measuring = True
+        self._device = torch.device("cpu")
+        self._every: list[MeasuredExchange] = []
+        """What all ranks measured, on rank 0."""
         self._methods: dict[str, LayerMethod] = {}
         self._standings: dict[str, LayerStanding] = {}
         self._halves: dict[str, HalvedSum] = {}
@@ -132,13 +146,10 @@ class ReplicaExchange:
         self._round_bytes = 0.0
         self._repaired = 0
         self._notes: list[str] = []
-        self._forward_hook: Any = None
-        """Notes whether this rank makes steps, while the mean is over those that do."""
-        self._forwarded = False
-        self._has_joined = False
+        self._active = ActiveRanks(self.group)
+        self._plain = PlainSums(self.group, self._active)
         self._compares, self._is_compared = True, False
         """Whether ranks shall have the same weights: that is so if they had when they were first compared."""
-        self._scale = 1.0 / self.ranks
         for layer in self._layers.values():
             layer.install()
 
@@ -161,8 +172,8 @@ class ReplicaExchange:
             return hook(state, bucket)
         buffer: torch.Tensor = bucket.buffer()
         is_last = bool(bucket.is_last())
-        if self._forward_hook is not None and bucket.index() == 0:
-            self._count_active(buffer.device)
+        if bucket.index() == 0:
+            self._active.count(buffer.device)
         if self._measuring and self._unseen is None:
             try:
                 self._look(bucket)
@@ -172,51 +183,17 @@ class ReplicaExchange:
         if self._is_on and self._round is None:
             self._round = self._mixed_round()
         if layout is None or layout.is_whole:
-            done = self._plain(buffer, self._names.get(id(bucket.parameters()[0]), ""))
+            if not buffer.is_sparse:
+                self._round_bytes += ring_share(self.ranks) * buffer.nbytes
+            name = self._names.get(id(bucket.parameters()[0]), "")
+            done = self._plain.start(buffer, name, is_timed=self._measuring)
         else:
             assert self._round is not None
             done = self._round.add(buffer, layout)
         if is_last:
-            self._settle_plain()
+            self._plain.settle(self.rounds, self._lost)
             self._end_round(buffer.device)
         return done
-
-    def _plain(self, buffer: torch.Tensor, layer: str) -> torch.futures.Future[torch.Tensor]:
-        """What DDP does without a hook, bit for bit: it multiplies by the inverse, then sums."""
-        if buffer.is_sparse:
-            buffer.div_(1.0 / self._scale)
-        else:
-            buffer.mul_(self._scale)
-            self._round_bytes += _ring_share(self.ranks) * buffer.nbytes
-        work: Any = dist.all_reduce(buffer, group=self.group, async_op=True)
-        if self._measuring and not buffer.is_sparse:
-            self._waits.append(work.wait)
-            ended = self._sums.started(buffer.nbytes)
-
-            def first(future: Any) -> torch.Tensor:
-                ended()
-                return future.value()[0]
-
-            return work.get_future().then(first)
-        # Otherwise no thread of the backend calls python: one that still waits for the interpreter when that ends is
-        # aborted, and the program with it.
-        done = future_of(buffer)
-        self._plain_sums.append((work, done, layer))
-        return done
-
-    def _settle_plain(self) -> None:
-        """Completes what the backend sums alone: DDP would wait for it next."""
-        sums, self._plain_sums = self._plain_sums, []
-        for work, done, layer in sums:
-            wait_for(work.wait, layer, self.rounds, self._lost)
-            done.set_result(work.get_future().value()[0])
-
-    def _count_active(self, device: torch.device) -> None:
-        """Ranks that have not joined: what `join(divide_by_initial_world_size=False)` divides by."""
-        active = torch.tensor([float(self._forwarded)], device=device)
-        dist.all_reduce(active, group=self.group)
-        self._scale = 1.0 / max(1.0, float(active))
-        self._forwarded = False
 
     # Before a plan
 
@@ -237,6 +214,8 @@ class ReplicaExchange:
             if (name in self._layers or name in self._tables) and not gradient.is_sparse:
                 try:
                     self._proof.look(name, gradient.reshape(gradient.shape[0], -1))
+                    if self.splits is not None and name in self._tables:
+                        self.splits.look(name, gradient)
                 except Exception as error:
                     self._proof.why_not[name] = f"it could not be examined ({type(error).__name__})"
 
@@ -245,29 +224,39 @@ class ReplicaExchange:
         if mixed is not None:
             self._end_mixed(mixed)
         now = time.perf_counter()
-        if self._ended_s is not None and self.rounds:
-            self._times[self._is_on].append(now - self._ended_s)
-            if self._measuring and self.rounds <= TIMED:  # in further ones layers are looked at as well
-                self._computed.append(now - max(self._ended_s, self._sums.ended_s))
+        seconds = now - self._ended_s if self._ended_s is not None and self.rounds else None
+        is_split = self._is_split
+        # What splits alone take is theirs.
+        if seconds is not None and (self._is_on or not is_split):
+            self._times[self._is_on].append(seconds)
+            if self._measuring and self._ended_s is not None and self.rounds <= TIMED:
+                # In further ones layers are looked at as well.
+                self._computed.append(now - max(self._ended_s, self._plain.clock.ended_s))
             del self._times[self._is_on][:-1000]
         self._ended_s = now
         self.rounds += 1
+        sent, self._round_bytes = self._round_bytes, 0.0
         if self._is_on:
-            self._planned_bytes = self._round_bytes
-        else:
-            self._plain_bytes = self._round_bytes
-        self._round_bytes = 0.0
+            self._planned_bytes = sent
+        elif not is_split:
+            self._plain_bytes = sent
         if self._measuring:
             self._end_measured(device)
-        elif self._trial is not None:
+            return
+        is_tried = self._trial is not None
+        if self.splits is not None:
+            self.splits.end_round(seconds, sent, self.rounds)
+        if is_tried:
             self._end_tried(device, now)
 
     def _end_measured(self, device: torch.device) -> None:
-        waits, self._waits = self._waits, []
+        waits = self._plain.take_waits()
         if self._backward is not None:
             self._backward.end_pass()
         elif self.rounds == 1:
             self._backward = measuring.BackwardClock(self._exchanged)
+        if self.splits is not None:
+            self.splits.end_measured(proves=self.rounds == TIMED + 1)
         if self.rounds == TIMED + 1:
             self._capture(on=True)
         if self.rounds >= TIMED + PROVED + 1:
@@ -287,17 +276,23 @@ class ReplicaExchange:
             measured = replace(self._measured(device, small), links=links)
         except Exception as error:  # the others wait for this rank's word
             self._mishap("measuring of the exchange", error)
-            measured = MeasuredExchange(
-                name=self.name, rank=self.rank, ranks=self.ranks, backend="", device=device.type, step_s=0.0, layers=[],
-                sums=[], products=[], byte_s=0.0, memory_bytes=0.0,
-            )  # fmt: skip
+            measured = measuring.nothing(self.name, self.rank, self.ranks, device)
         self._backward.remove()
         self._backward = None
+        if self.splits is not None:
+            self.splits.forget()
         every = sharing.gather_bytes(msgspec.msgpack.encode(measured), self.group, device)
-        plan = b""
+        if self.rank == 0:
+            self._every = [msgspec.msgpack.decode(each, type=MeasuredExchange) for each in every]
+        self._device = device
+        self._plan()
+
+    def _plan(self) -> None:
+        """Rank 0 plans, and all ranks begin what it says. Collective."""
+        plan, device = b"", self._device
         if self.rank == 0:
             try:
-                agreed = self._planner([msgspec.msgpack.decode(each, type=MeasuredExchange) for each in every])
+                agreed = self._planner(self._every)
             except Exception as error:
                 self._mishap("planning of the exchange", error)
                 agreed = AgreedExchange(methods=[], note="no plan could be made")
@@ -305,18 +300,42 @@ class ReplicaExchange:
         told = sharing.tell_bytes(plan, self.group, device)
         self.agreed = msgspec.msgpack.decode(told, type=AgreedExchange)
         self._planned_at = self.rounds
-        if self.ring is None and _by_ring(self.agreed):
+        if self.ring is None and is_by_ring(self.agreed):
             self._connect(device)
         else:
             self._own_ring.close()
-        self._adopt(self.agreed)
+        split = splits_of(self.agreed)
+        if not split or self.splits is None:
+            self._adopt(self.agreed)
+            return
+        self._capture(on=False)
+        for path in split:
+            if (layer := self._layers.get(f"{path}.weight")) is not None:
+                layer.remove()
+        if why := self.splits.begin(self.agreed, split, device):
+            self.say(f"no layers are split: {why}")
+            self.splits_are_out(dict.fromkeys(split, why))
+
+    def splits_are_kept(self) -> None:
+        """The layers that are split stay so; what else is planned is tried from now on."""
+        assert self.agreed is not None
+        self._adopt(without_splits(self.agreed))
+
+    def splits_are_out(self, reasons: Mapping[str, str]) -> None:
+        """Plans again without these splits. Collective."""
+        self._every = [unsplit(each, reasons) for each in self._every]
+        self._standings, self._thin, self._halves, self._trial = {}, {}, {}, None
+        if self._is_on:
+            self._turn(on=False)
+        self._ended_s = None
+        self._plan()
 
     def _probed(self, device: torch.device) -> ProbedLinks | None:
         """What the links can do, by sockets; the same on all ranks."""
         if not self._probes or self.ranks == 1 or device.type != "cpu":
             return None
         if why := self._own_ring.probe(device):
-            self._say(f"{self.name}: planned without a probe of the links: {why}")
+            self.say(f"planned without a probe of the links: {why}")
         return self._own_ring.links
 
     def _connect(self, device: torch.device) -> None:
@@ -326,13 +345,13 @@ class ReplicaExchange:
         why = self._own_ring.connect(device, by_islands=by_islands)
         self.ring = self._own_ring.exchange
         if why:
-            self.agreed = _without_ring(self.agreed, "there is no ring of sockets")
-            self._say(f"{self.name}: the backend makes all sums, there is no ring of sockets: {why}")
+            self.agreed = without_ring(self.agreed, "there is no ring of sockets")
+            self.say(f"the backend makes all sums, there is no ring of sockets: {why}")
 
     def _look_out(self) -> None:
         """Has a lost rank named where the backend's collectives carry the plan; own sockets do that themselves."""
         if self._own_ring.exchange is None and (why := self._lookout.connect()):
-            self._say(f"{self.name}: a rank that is lost will have no name: {why}")
+            self.say(f"a rank that is lost will have no name: {why}")
 
     def _lost(self) -> RankFault | None:
         ring = self._own_ring.exchange
@@ -344,17 +363,16 @@ class ReplicaExchange:
             raise self._unseen
         dense = {name: each for name, each in self._exchanged.items() if name not in self._sparse}
         layers = measuring.measured_layers(self._model, dense, self._layers, self._tables, self._proof, self._backward)
-        try:
-            free = float(memory_bytes()[0]) if device.type == "cpu" else float(torch.cuda.mem_get_info(device)[0])
-        except (RuntimeError, OSError, ValueError):
-            free = 1e9
+        if self.splits is not None:
+            hooks = [*self._backward.hooks, *(each.hook for each in self._layers.values() if each.hook is not None)]
+            layers = self.splits.annotated(layers, {each.id for each in hooks})
         return MeasuredExchange(
             name=self.name, rank=self.rank, ranks=self.ranks, backend=str(dist.get_backend(self.group)),
             device=device.type, step_s=statistics.median(self._times[False] or [0.0]), layers=layers,
             computed_s=statistics.median(self._computed or [0.0]),
-            sums=[*small, *self._sums.sums()],
+            sums=[*small, *self._plain.clock.sums()],
             products=measuring.timed_products(layers, self.ranks, device), byte_s=measuring.copied_byte_s(device),
-            memory_bytes=free * _MEMORY_SHARE / self.ranks,
+            memory_bytes=measuring.free_bytes(device) * _MEMORY_SHARE / self.ranks,
         )  # fmt: skip
 
     # With a plan
@@ -363,6 +381,8 @@ class ReplicaExchange:
         self._capture(on=False)
         self._methods = self._by_weight(agreed)
         for each in agreed.methods:
+            if each.weight in self._layers:
+                self._layers[each.weight].install()
             if each.method in GATHERED:
                 self._standings[each.weight] = LayerStanding(each.rows, each.rows * _MOST_GROWTH)
             elif each.method == "power":
@@ -406,12 +426,17 @@ class ReplicaExchange:
             self._own_ring.exchange.step = self.rounds
         if self._compares and (self.rounds - self._planned_at) % _HASHED_EVERY == 0:
             # A rank that has joined is behind the others, and gets their weights at the end.
-            hashed = 0 if self._has_joined else weights.hash_of(list(self._exchanged.values()))
+            hashed = 0 if self._active.has_joined else weights.hash_of(self._alike())
         return MixedRound(
             self.group, self._layers, self._standings, self._draw, ring=self.ring,
-            islands=self._own_ring.islands, weights=hashed, scale=self._scale, step=self.rounds,
+            islands=self._own_ring.islands, weights=hashed, scale=self._active.scale, step=self.rounds,
             halves=self._halves, thin=self._thin, ask=self._lost,
         )  # fmt: skip
+
+    def _alike(self) -> list[nn.Parameter]:
+        """Weights that all ranks have, and exchange."""
+        split = self.splits.weights if self.splits is not None else ()
+        return [each for each in self._exchanged.values() if id(each) not in split]
 
     def _layout(self, bucket: Any) -> BucketLayout:
         parameters: list[nn.Parameter] = bucket.parameters()
@@ -443,7 +468,7 @@ class ReplicaExchange:
     def _end_mixed(self, mixed: MixedRound) -> None:
         before = {name: (each.room, each.left) for name, each in self._standings.items()}
         result = mixed.finish()
-        self._round_bytes += (self.ranks - 1) * result.gathered_bytes + _ring_share(self.ranks) * result.summed_bytes
+        self._round_bytes += (self.ranks - 1) * result.gathered_bytes + ring_share(self.ranks) * result.summed_bytes
         for name, each in self._standings.items():
             if before[name] == (each.room, each.left):
                 continue
@@ -454,7 +479,7 @@ class ReplicaExchange:
                 else:
                     self._layers[name].limit(each.room)
             if each.left:
-                self._say(f"{self.name}: `{name}` goes by all-reduce from now on: {each.left}")
+                self.say(f"`{name}` goes by all-reduce from now on: {each.left}")
         if not result.weights or 0 in result.weights:
             return
         is_first, self._is_compared = not self._is_compared, True
@@ -462,11 +487,11 @@ class ReplicaExchange:
             return
         if is_first:
             self._compares = False
-            self._say(f"{self.name}: the program gives ranks different weights, which stay so")
+            self.say("the program gives ranks different weights, which stay so")
         else:
-            weights.take_first(list(self._exchanged.values()), self.group)
+            weights.take_first(self._alike(), self.group)
             self._repaired += 1
-            self._say(f"{self.name}: ranks had different weights; all have taken those of rank 0")
+            self.say("ranks had different weights; all have taken those of rank 0")
 
     def _end_tried(self, device: torch.device, now: float) -> None:
         """Rank 0 says which arm the next round is of, and how the trial ended: one small message a round."""
@@ -482,31 +507,30 @@ class ReplicaExchange:
             self._trial, self._gain = None, gain
             self._turn(on=gain >= CutTrial.LEAST_GAIN)
             if self._is_on:
-                self._say(f"{self.name}: the planned exchange saves {100 * gain:.0f} % of a step, and stays")
+                self.say(f"the planned exchange saves {100 * gain:.0f} % of a step, and stays")
             else:
                 for layer in self._layers.values():
                     layer.remove()
                 self._own_ring.close()
                 self._lookout.close()
-                self._say(f"{self.name}: with the planned exchange a step {_gain_words(gain)}: back to torch's")
+                self.agreed = without_sums(self.agreed) if self.agreed is not None and self._is_split else self.agreed
+                self.say(f"with the planned exchange a step {gain_words(gain)}: back to torch's")
         elif bool(arm) != self._is_on:
             self._turn(on=bool(arm))
 
     def _try_without_ring(self, gain: float) -> bool:
         """Tries what else a plan has that lost with a ring: its sums are the ones that other ranks' CPUs slow down."""
         assert self.agreed is not None
-        rest = _without_ring(self.agreed, "")
-        if len(rest.methods) == len(self.agreed.methods) or not rest.methods:
+        rest = without_ring(self.agreed, "")
+        if len(rest.methods) == len(self.agreed.methods) or not without_splits(rest).methods:
             return False
         self.agreed = rest
-        self._methods = self._by_weight(rest)
+        self._methods = self._by_weight(without_splits(rest))
         self._own_ring.close()
         self.ring = None
         self._look_out()
         self._times[True].clear()
-        self._say(
-            f"{self.name}: with own sockets a step {_gain_words(gain)}; the rest of the plan is tried without them"
-        )
+        self.say(f"with own sockets a step {gain_words(gain)}; the rest of the plan is tried without them")
         self._trial = CutTrial()
         self._turn(on=True)
         return True
@@ -514,41 +538,33 @@ class ReplicaExchange:
     def _mishap(self, what: str, error: Exception) -> None:
         self._tell(f"{self.name}: {line_of(what, error, 'gradients are exchanged as torch does it')}")
 
-    def _say(self, text: str) -> None:
-        self._notes.append(text)
+    def say(self, text: str) -> None:
+        """A line for people about this module, shown by rank 0."""
+        self._notes.append(line := f"{self.name}: {text}")
         if self.rank == 0:
-            self._tell(text)
+            self._tell(line)
 
     # From outside
 
     def divide_by_active(self, ddp: DistributedDataParallel) -> None:
         """Until `join()` ends the mean is over the ranks that have not joined yet."""
-        if self._forward_hook is None:
-
-            def forwarded(*_: Any) -> None:
-                self._forwarded = True
-
-            self._forward_hook = ddp.register_forward_pre_hook(forwarded)
+        self._active.divide_by_active(ddp)
 
     def join_begins(self) -> None:
-        """Changes nothing: ranks that have joined send no rows, and take part in each exchange."""
+        """Makes split layers whole; else ranks that have joined send no rows, and take part in each exchange."""
+        if self.splits is not None:
+            self.splits.join_begins()
 
     def joined(self, *, is_over: bool) -> None:
         """This rank makes no steps of its own until the others are through, too."""
-        self._has_joined = not is_over
+        self._active.joined(is_over=is_over)
         if is_over:
             # Weights are equal now, but momentum is not: ranks may go apart, as by torch's exchange.
             self._compares = False
-        if is_over and self._forward_hook is not None:
-            self._forward_hook.remove()
-            self._forward_hook = None
-            self._scale = 1.0 / self.ranks
 
     def give_way(self, hook: ProgramHook, state: Any) -> None:
         """The program registers its hook, which is called instead from now on."""
-        self._say(
-            f"{self.name}: the program registers its own hook for gradients, which stays: nothing else is planned"
-        )
+        self.say("the program registers its own hook for gradients, which stays: nothing else is planned")
         self.program_hook = hook, state
         self.close()
 
@@ -567,13 +583,19 @@ class ReplicaExchange:
             each.forget()
         self._own_ring.close()
         self._lookout.close()
+        if self.splits is not None:
+            self.splits.close()
+
+    @property
+    def _is_split(self) -> bool:
+        return self.splits is not None and self.splits.is_on
 
     def record(self) -> ExchangeRun | None:
         """What was chosen and measured; None before the plan."""
         if self.agreed is None:
             return None
         times = {key: statistics.median(found) if found else 0.0 for key, found in self._times.items()}
-        return ExchangeRun(
+        found = ExchangeRun(
             name=self.name, ranks=self.ranks, agreed=self.agreed, step=self._planned_at, steps=self.rounds,
             gain=self._gain, kept=self._is_on, plain_step_s=times[False], planned_step_s=times[True],
             plain_bytes=self._plain_bytes, planned_bytes=self._planned_bytes, repaired=self._repaired,
@@ -589,23 +611,7 @@ class ReplicaExchange:
             ],
             notes=list(self._notes),
         )  # fmt: skip
-
-
-def _ring_share(ranks: int) -> float:
-    return 2 * (ranks - 1) / ranks
-
-
-def _gain_words(gain: float) -> str:
-    return f"takes {100 * abs(gain):.0f} % {'less' if gain >= 0 else 'more'} time"
-
-
-def _by_ring(agreed: AgreedExchange) -> bool:
-    return any(each.method in BY_RING for each in agreed.methods)
-
-
-def _without_ring(agreed: AgreedExchange, note: str) -> AgreedExchange:
-    rest = [each for each in agreed.methods if each.method not in BY_RING]
-    return replace(agreed, methods=rest, note=agreed.note or ("" if rest else note))
+        return found if self.splits is None else self.splits.recorded(found)
 
 
 def segments_of(replica: ReplicaExchange) -> list[GatheredSegment]:

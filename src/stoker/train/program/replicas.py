@@ -21,6 +21,7 @@ from stoker.core.mishaps import line_of, reraise_from_handler
 from stoker.core.patching import Patches
 from stoker.core.saying import say
 from stoker.train import torch_private
+from stoker.train.program import reducers
 
 
 class HookOwner(Protocol):
@@ -100,10 +101,14 @@ class ReplicaWatch:
 
         @functools.wraps(original)
         def construct(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+            if reducers.is_remaking():
+                original(ddp, *args, **kwargs)
+                return
             args, kwargs = self._copied(signature, ddp, args, kwargs)
             original(ddp, *args, **kwargs)
             try:
                 self.made += 1
+                reducers.note_arguments(ddp, signature.bind(ddp, *args, **kwargs).arguments)
                 owner = None if ddp in self._hooked else self._serve(ddp)
                 if owner is not None:
                     self._owners[ddp] = owner

@@ -75,7 +75,7 @@ def split(
     found = chosen(model, len(ranks), rows) if plan is None else cast("dict[str, SplitKind]", dict(plan))
     check(model, found, len(ranks))
     layers = {path: model.get_submodule(path) for path in found}
-    frozen = _parameters_of(layers, found)
+    frozen = parameters_of(layers, found)
     if found:
         norms.install()
         optimizers.install()
@@ -90,7 +90,20 @@ def split(
             parameter.requires_grad_(True)
     if not found:
         return ddp
-    own: Any = dist.new_group(ranks, use_local_synchronization=True)
+    replace_layers(model, layers, found, parts_of(group, by_element))
+    # Ranks that have ended answer DDP's collectives there, and none of a split layer.
+    ddp.join_hook = _no_join
+    return ddp
+
+
+def parts_of(group: dist.ProcessGroup, by_element: Sequence[type[Optimizer]] = ()) -> SplitParts:
+    """What will hold this rank's parts, and serves them. Collective.
+
+    Args:
+        group: DDP's, which gets a sibling.
+        by_element: classes of optimizers that the program vouches for.
+    """
+    own: Any = dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
     exchange = SampleExchange(own)
     parts = SplitParts(exchange, by_element)
     parts.kept = group
@@ -98,15 +111,13 @@ def split(
     parts.service = PartService(GroupAssembly(own), parts, timeout_s=limit_s)
     exchange.version = parts.version
     watch.add(parts.service, limit_s)
-    _replace(model, layers, found, parts)
-    # Ranks that have ended answer DDP's collectives there, and none of a split layer.
-    ddp.join_hook = _no_join
-    return ddp
+    return parts
 
 
-def _replace(
+def replace_layers(
     model: nn.Module, layers: Mapping[str, nn.Module], plan: Mapping[str, SplitKind], parts: SplitParts
 ) -> None:
+    """Puts split layers in the places of whole ones, whose parameters are cut."""
     pairs = pairs_of(model, plan)
     for path, layer in layers.items():
         made: SplitLayer
@@ -118,7 +129,7 @@ def _replace(
         model.get_submodule(parent).register_module(name, made)
 
 
-def _parameters_of(layers: Mapping[str, nn.Module], plan: Mapping[str, SplitKind]) -> list[nn.Parameter]:
+def parameters_of(layers: Mapping[str, nn.Module], plan: Mapping[str, SplitKind]) -> list[nn.Parameter]:
     """Trained parameters that are cut: weights, and the biases of column splits."""
     found: list[nn.Parameter] = []
     for path, layer in layers.items():

@@ -88,14 +88,25 @@ class SplitLayer(nn.Module):
                 part.parameter.data = loaded.data
                 setattr(self, name, part.parameter)
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> SplitLayer:
-        raise TypeError(
-            f"`{self.name}` must not be copied, since other ranks hold its other parts; load state_dict() into a copy "
-            "that was made before the split"
-        )
+    def plain(self) -> nn.Module:
+        """The layer of torch that this one stands for, with whole weights of its own. Not collective."""
+        raise NotImplementedError
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError(f"`{self.name}` must not be pickled, since other ranks hold parts of it; save its state_dict()")
+    def taken(self, name: str) -> nn.Parameter:
+        """A copy of a whole parameter."""
+        parameter: nn.Parameter = getattr(self, name)
+        whole = self.parts.whole(self.own[name]) if name in self.own else parameter.data.clone()
+        return nn.Parameter(whole, requires_grad=parameter.requires_grad)
+
+    # Copies are of what a program knows: other ranks hold no parts of them.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        memo[id(self)] = made = self.plain()
+        return made
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        # The protocol for whose answer pickle does not ask for an object of this class.
+        return self.plain().__reduce_ex__(1)
 
 
 class SplitLinear(SplitLayer):
@@ -131,6 +142,14 @@ class SplitLinear(SplitLayer):
         """What is shown in a printed model."""
         part = self.widths[self.exchange.rank]
         return f"{self.in_features}, {self.out_features}, {self.kind} split, {part} of {sum(self.widths)}"
+
+    def plain(self) -> nn.Linear:
+        """The whole layer."""
+        made = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
+        made.weight = self.taken("weight")
+        if self.bias is not None:
+            made.bias = self.taken("bias")
+        return made.train(self.training)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs of this rank's samples; between a pair, this rank's columns of the outputs of all samples."""
@@ -204,6 +223,12 @@ class SplitEmbedding(SplitLayer):
         """What is shown in a printed model."""
         part = self.widths[self.exchange.rank]
         return f"{self.num_embeddings}, {self.embedding_dim}, table split, {part} of {sum(self.widths)} rows"
+
+    def plain(self) -> nn.Embedding:
+        """The whole table."""
+        made = nn.Embedding(self.num_embeddings, self.embedding_dim, padding_idx=self.padding_idx, device="meta")
+        made.weight = self.taken("weight")
+        return made.train(self.training)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Rows of the table: ids of any shape to (*ids.shape, embedding_dim)."""

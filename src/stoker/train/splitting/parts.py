@@ -77,7 +77,7 @@ class SplitParts:
 
     def add(self, part: SplitPart) -> None:
         """Cuts a parameter, which holds the whole until now, and adds it."""
-        part.parameter.data = part.cut(part.parameter.data, self.exchange.rank)
+        put(part.parameter, part.cut(part.parameter.data, self.exchange.rank))
         self.parts[part.name] = part
 
     def held_by(self, optimizer: Optimizer) -> dict[int, SplitPart]:
@@ -121,6 +121,11 @@ class SplitParts:
             place.copy_(own if rank == self.exchange.rank else self._fetched(rank, name, part, own.dtype))
         return whole
 
+    def gathered(self, part: SplitPart, own: Tensor) -> Tensor:
+        """A whole tensor from the parts that all ranks have of it. Collective."""
+        pieces = self.exchange.gather_pieces(own, [part.shape_on(rank) for rank in range(self.exchange.ranks)])
+        return torch.cat(pieces, dim=part.dim)
+
     def seen_whole(self, part: SplitPart) -> Tensor:
         """Whole weights for an evaluation, kept until weights change or training goes on."""
         assert self.service is not None
@@ -156,6 +161,18 @@ all_parts: weakref.WeakSet[SplitParts] = weakref.WeakSet()
 """The parts of this process's models."""
 split_models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 """Models of which layers are split, or are about to be."""
+
+
+def put(parameter: nn.Parameter, data: Tensor) -> None:
+    """Gives a parameter other data, which may be of another size; its gradient is gone then.
+
+    As long as a graph lives in which the parameter was used, such as that of the program's last loss, torch remembers
+    the size of its gradient. It forgets that where the type changes.
+    """
+    parameter.grad = None
+    other = torch.float64 if data.dtype != torch.float64 else torch.float32
+    parameter.data = data.new_empty(0, dtype=other)
+    parameter.data = data
 
 
 def _bytes_of(tensor: Any) -> memoryview:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import get_args
 
 from torch import nn
@@ -36,14 +36,17 @@ def check(model: nn.Module, plan: Mapping[str, SplitKind], ranks: int) -> None:
         if type(module) is not wanted or not path:
             found = "no module of that path" if module is None else type(module).__name__
             raise ValueError(f"`{path}` must be a {wanted.__name__} inside the model for `{kind}`, got {found}")
-        if reason := why_not(path, module, kind, ranks, _holders(modules)):
+        if reason := why_not(path, module, kind, ranks, holders_of(modules)):
             raise ValueError(reason)
     cut = {id(each) for path, kind in plan.items() for each in _cut(modules[path], kind)}
     if plan and not any(each.requires_grad and id(each) not in cut for each in model.parameters()):
         raise ValueError("`plan` must leave DDP a weight that is trained, and it splits all of them; leave out a layer")
 
 
-def why_not(path: str, module: nn.Linear | nn.Embedding, kind: SplitKind, ranks: int, holders: dict[int, int]) -> str:
+def why_not(
+    path: str, module: nn.Linear | nn.Embedding, kind: SplitKind, ranks: int, holders: dict[int, int],
+    ours: Collection[int] = (),
+) -> str:  # fmt: skip
     """Why a layer cannot be split so, as a sentence; empty where it can.
 
     Args:
@@ -52,6 +55,7 @@ def why_not(path: str, module: nn.Linear | nn.Embedding, kind: SplitKind, ranks:
         kind: the method.
         ranks: that share it.
         holders: how many modules hold each parameter, by its identity.
+        ours: numbers of hooks that stoker has there, and will remove.
     """
     if any(holders[id(parameter)] > 1 for parameter in module.parameters(recurse=False)):
         return f"`{path}` must not share its weights with another module to be split"
@@ -64,7 +68,7 @@ def why_not(path: str, module: nn.Linear | nn.Embedding, kind: SplitKind, ranks:
         for name, value in barred.items():
             if value:
                 return f"`{path}` must be without `{name}` to be split, got {value}"
-    if torch_private.has_hooks(module):
+    if torch_private.has_hooks(module, ours):
         return f"`{path}` must be without hooks to be split; register them on the module around it"
     return ""
 
@@ -79,6 +83,11 @@ def pairs_of(model: nn.Module, plan: Mapping[str, SplitKind]) -> dict[str, Layer
     return found
 
 
+def followers_of(model: nn.Module) -> dict[str, str]:
+    """For each layer that could be the second of a pair the one that would be the first."""
+    return {second: first for run in _runs(model) for first, second in itertools.pairwise(run)}
+
+
 def chosen(model: nn.Module, ranks: int, rows: int) -> dict[str, SplitKind]:
     """Splits that send fewer bytes than an all-reduce of the gradient; the plan may be empty.
 
@@ -90,7 +99,7 @@ def chosen(model: nn.Module, ranks: int, rows: int) -> dict[str, SplitKind]:
         rows: of each rank's batch.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    holders = _holders(modules)
+    holders = holders_of(modules)
 
     def fits(path: str, kind: SplitKind) -> bool:
         module = modules[path]
@@ -174,7 +183,7 @@ def _cut(module: nn.Module, kind: SplitKind) -> list[nn.Parameter]:
     return [each for name, each in held.items() if name == "weight" or kind == "column"]
 
 
-def _holders(modules: Mapping[str, nn.Module]) -> dict[int, int]:
+def holders_of(modules: Mapping[str, nn.Module]) -> dict[int, int]:
     """How many paths hold each parameter."""
     found: dict[int, int] = {}
     for module in modules.values():

@@ -91,6 +91,10 @@ class SampleExchange:
         width = rows.shape[1]
         return torch.cat(self._swap(rows.split(list(sent)), [(count, width) for count in received]))
 
+    def gather_pieces(self, own: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+        """What each rank has, of shapes that all know."""
+        return self._swap([own] * self.ranks, shapes)
+
     def gather_rows(self, own: Tensor, rows: Sequence[int]) -> Tensor:
         """The rows of all ranks, one rank's after the other's."""
         width = own.shape[1]

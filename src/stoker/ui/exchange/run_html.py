@@ -23,6 +23,7 @@ from stoker.ui.exchange.run_text import (
     step_rows,
     write_exchange_run,
     write_notes,
+    write_splits,
 )
 from stoker.ui.html_page import BarPart, draw_bar, draw_legend, draw_list, draw_section, draw_table, draw_tiles
 
@@ -50,7 +51,21 @@ def _drawn(run: ExchangeRun) -> str:
         f'<section class="card verdict {good}"><div><p class="soft small">{escape(" · ".join(facts))}</p>'
         f'<p class="text">{escape(write_exchange_run(run))}.</p></div></section>'
     )
-    return verdict + _tiles(run) + _card("The step", _steps(run)) + _layers(run) + _fallbacks(run) + _notes(run)
+    return (
+        verdict
+        + _tiles(run)
+        + _card("The step", _steps(run))
+        + _layers(run)
+        + _fallbacks(run)
+        + _splits(run)
+        + _notes(run)
+    )
+
+
+def _splits(run: ExchangeRun) -> str:
+    """What splits came to; nothing without any."""
+    found = [f"{each}." for each in write_splits(run)]
+    return _card("Layers whose weights were split", draw_list(found)) if found else ""
 
 
 def _card(title: str, body: str, about: str = "") -> str:

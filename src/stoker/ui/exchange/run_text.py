@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.core.units import format_count, format_seconds
-from stoker.records.exchange import LOSSY, ExchangeRun, ExchangeRuns
+from stoker.records.exchange import LOSSY, SPLITS, ExchangeRun, ExchangeRuns, SplitRun
 from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.exchange.plan_text import (
     METHOD_WORDS,
@@ -51,6 +51,11 @@ def render_exchange_run(run: ExchangeRun, style: Style | None = None) -> str:
         titled("The step", steps, style),
         layer_lines(report, shown, style) if report is not None else _given(run, style),
         titled("Layers that were gathered or compressed, step by step", went, style),
+        titled(
+            "Layers whose weights were split",
+            [line for each in write_splits(run) for line in wrap(f"{each}.", style)],
+            style,
+        ),
         [line for note in write_notes(run) for line in wrap(note, style, 90)],
         rejected_lines(shown, style),
     )
@@ -60,8 +65,10 @@ def render_exchange_run(run: ExchangeRun, style: Style | None = None) -> str:
 def write_exchange_run(run: ExchangeRun) -> str:
     """What the exchange of a module came to, as one sentence without its full stop."""
     agreed = run.agreed
+    tried = next((each for each in run.splits if not each.kept and each.why), None)
+    again = f"; layers that were split are whole again: {tried.why}" if tried is not None else ""
     if not agreed.methods:
-        return f"The exchange is torch's own: {agreed.note or 'no layer got another method'}"
+        return f"The exchange is torch's own: {agreed.note or 'no layer got another method'}{again}"
     methods = ", ".join(sorted({METHOD_WORDS[each.method] for each in agreed.methods}))
     plan = (
         f"{format_count(len(agreed.methods), 'layer')} by {methods}, {write_size(run.planned_bytes)} a step of a rank "
@@ -69,11 +76,32 @@ def write_exchange_run(run: ExchangeRun) -> str:
     )
     if any(each.method in LOSSY for each in agreed.methods):
         plan += "; sums were not exact, so losses differ from those of plain DDP"
+    if any(each.method in SPLITS for each in agreed.methods):
+        plan += ", of activations as well"
     if run.gain is None:
         ended = "followed without a trial" if agreed.report is None else "the program ended during its trial"
-        return f"{plan}; {ended}"
+        return f"{plan}; {ended}{again}"
     times = f"a step takes {format_seconds(run.planned_step_s)}, {format_seconds(run.plain_step_s)} without the plan"
-    return f"{'Kept' if run.kept else 'Given up'} after the trial: {plan}; {times}"
+    return f"{'Kept' if run.kept else 'Given up'} after the trial: {plan}; {times}{again}"
+
+
+def write_splits(run: ExchangeRun) -> list[str]:
+    """What splits that were carried out came to, as sentences without their full stops."""
+    return [_split_words(each) for each in run.splits]
+
+
+def _split_words(split: SplitRun) -> str:
+    layers = ", ".join(f"`{name}` by {METHOD_WORDS[method]}" for name, method in split.layers.items())
+    if not split.split_step_s:
+        why = f"whole again, {split.why}" if split.why else "the program ended before the steps to judge by"
+        return f"{layers}: {why}"
+    found = (
+        f"a step took {format_seconds(split.plain_step_s)} before and {format_seconds(split.split_step_s)} after "
+        f"({format_seconds(split.predicted_step_s)} predicted), and a rank sent {write_size(split.plain_bytes)} before "
+        f"and {write_size(split.split_bytes)} after ({write_size(split.predicted_bytes)} predicted)"
+    )
+    since = f"split from exchange {split.step} on"
+    return f"{layers}: {since}; {found}; {'kept' if split.kept else f'whole again, {split.why}'}"
 
 
 def step_rows(run: ExchangeRun) -> list[list[str]]:

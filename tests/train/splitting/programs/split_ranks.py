@@ -256,7 +256,7 @@ class Whole(torch.optim.SGD):
 
 
 def refused(rank):
-    """What cannot be: an optimizer that is not known to work by element, a copy, `join`, averages."""
+    """What cannot be: an optimizer that is not known to work by element, `join`, averages."""
     ddp = split(made(rank), None, PLANS["column"])
     x, y = batch(rank, 0)
     nn.functional.cross_entropy(ddp(x).flatten(0, 1), y.flatten()).backward()
@@ -264,7 +264,6 @@ def refused(rank):
     for act in (
         Whole(ddp.parameters(), lr=0.1).step,
         ddp.join,
-        lambda: copy.deepcopy(ddp.module.head),
         lambda: serve(ddp),
     ):
         try:

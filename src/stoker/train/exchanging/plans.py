@@ -1,0 +1,55 @@
+"""Parts of a plan, and words about it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from stoker.records.exchange import SPLITS, AgreedExchange, MeasuredExchange
+from stoker.train.exchanging.own_rings import BY_RING
+
+
+def ring_share(ranks: int) -> float:
+    """Bytes that a rank sends for an all-reduce of one byte."""
+    return 2 * (ranks - 1) / ranks
+
+
+def gain_words(gain: float) -> str:
+    """What a trial found, as a part of a sentence about a step."""
+    return f"takes {100 * abs(gain):.0f} % {'less' if gain >= 0 else 'more'} time"
+
+
+def is_by_ring(agreed: AgreedExchange) -> bool:
+    """Whether a plan has sums by sockets."""
+    return any(each.method in BY_RING for each in agreed.methods)
+
+
+def without_ring(agreed: AgreedExchange, note: str) -> AgreedExchange:
+    """A plan without its sums by sockets; the note is its own if nothing else is left."""
+    rest = [each for each in agreed.methods if each.method not in BY_RING]
+    return replace(agreed, methods=rest, note=agreed.note or ("" if rest else note))
+
+
+def splits_of(agreed: AgreedExchange) -> dict[str, str]:
+    """The layers that a plan splits, with their methods."""
+    return {each.module: each.method for each in agreed.methods if each.method in SPLITS}
+
+
+def without_sums(agreed: AgreedExchange) -> AgreedExchange:
+    """A plan with its splits alone."""
+    return replace(agreed, methods=[each for each in agreed.methods if each.method in SPLITS])
+
+
+def without_splits(agreed: AgreedExchange) -> AgreedExchange:
+    """A plan with what DDP still exchanges."""
+    return replace(agreed, methods=[each for each in agreed.methods if each.method not in SPLITS])
+
+
+def unsplit(measured: MeasuredExchange, reasons: Mapping[str, str]) -> MeasuredExchange:
+    """What a rank measured, of which some layers are not to be split, for a reason."""
+    layers = [
+        replace(each, splits=[], unsplit=reasons[each.module]) if each.module in reasons else each
+        for each in measured.layers
+    ]
+    return replace(measured, layers=layers)
