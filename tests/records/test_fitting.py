@@ -30,7 +30,8 @@ def test_runs_are_read_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_does_not_fit_changes_nothing() -> None:
-    assert PLAN.fits and PLAN.changes
+    assert PLAN.fits
+    assert PLAN.changes
     assert not replace(PLAN, lacks_bytes=1).changes
     assert not replace(PLAN, measures=()).changes
 

@@ -1,7 +1,7 @@
 """How a program is made to fit the memory it has: what was chosen, what it was chosen from, what came of it.
 
-Bytes are of one process: tensors, what the allocator reserves beyond them, and the context of the device. A plan is made
-by ``perf``, carried out by ``train``, handed over by ``run`` and shown by ``ui``.
+Bytes are of one process: tensors, what the allocator reserves beyond them, and the context of the device. A plan is
+made by ``perf``, carried out by ``train``, handed over by ``run`` and shown by ``ui``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ MeasureKind = Literal[
     "expandable", "one_by_one", "used_up", "recompute", "chunks", "offload_activations", "offload_states",
     "zero1", "fsdp", "pipeline",
 ]  # fmt: skip
-"""What can be done. ``expandable``: growing segments of CUDA's allocator. ``one_by_one``: optimizers update one parameter
-after another. ``used_up``: a gradient is applied and freed as soon as the backward pass has made it. ``recompute``:
-forward passes of units are repeated in the backward pass. ``chunks``: the model is called on parts of the samples, each
-repeated in its backward pass. ``offload_activations``, ``offload_states``: kept in host memory. Under ranks, ``zero1``:
-each keeps its share of optimizer states; ``fsdp``: of everything; ``pipeline``: each has a stage of the model."""
+"""What can be done. ``expandable``: growing segments of CUDA's allocator. ``one_by_one``: optimizers update one
+parameter after another. ``used_up``: a gradient is applied and freed as soon as the backward pass has made it.
+``recompute``: forward passes of units are repeated in the backward pass. ``chunks``: the model is called on parts of
+the samples, each repeated in its backward pass. ``offload_activations``, ``offload_states``: kept in host memory. Under
+ranks, ``zero1``: each keeps its share of optimizer states; ``fsdp``: of everything; ``pipeline``: each has a stage of
+the model."""
 Keeps = Literal["nothing", "products"]
 """What a recomputed unit keeps besides its inputs: nothing, or results of matrix products and convolutions."""
 EQUAL = "equal"
@@ -45,6 +46,25 @@ class FitMeasure(msgspec.Struct, frozen=True, kw_only=True):
     """``equal`` bit for bit, or how far losses may differ, as ``within 1e-6``."""
 
 
+class TracedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a traced program is besides its step: by what its model is known again, and what cannot be done to it."""
+
+    model: str = ""
+    """Class of the outermost module; empty for a program without one."""
+    num_parameters: int = 0
+    """Elements of all its parameters."""
+    kept_as_is: dict[str, str] = {}
+    """Modules whose forward pass must not be repeated, and why, as a part of a sentence."""
+    gradients_read: str = ""
+    """Who reads gradients between the backward pass and the optimizer's step, or later; empty if nobody does."""
+    not_cut: str = ""
+    """Why the model cannot be called on parts of the samples; empty if it can."""
+    compiled: bool = False
+    """Whether ``torch.compile`` decides what is kept."""
+    optimizers: tuple[str, ...] = ()
+    """Classes of those that stepped."""
+
+
 class RejectedFit(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of measure, or a choice of several, that is not in the plan."""
 
@@ -66,6 +86,10 @@ class FitPlan(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     """What the budget is of: ``RTX-4090``, or ``emulated device`` for counted bytes of a program on CPUs."""
     ranks: int = 1
+    model: str = ""
+    """Class of the model that paths of measures are of."""
+    num_parameters: int = 0
+    """Elements of its parameters, by which it is known as well."""
     plain_bytes: int
     """Predicted peak of the program as it is."""
     plain_step_s: float | None

@@ -1,4 +1,4 @@
-"""The file in a run folder that says how its program was made to fit: written at the end of a run, found and read back."""
+"""The file in a run folder that says how its program was made to fit: written at its end, found and read back."""
 
 from __future__ import annotations
 

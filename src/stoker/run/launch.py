@@ -30,17 +30,18 @@ RUNS_DIR = "stoker-runs"
 """Where run folders are made, below the current directory, unless the user names one."""
 
 
-def launch(settings: RunSettings, program: Sequence[str]) -> NoReturn:
+def launch(settings: RunSettings, program: Sequence[str], *, fit_plan: str = "") -> NoReturn:
     """Becomes ``python [flags] program…``; process id, standard streams and signals stay those of this process.
 
     Args:
         settings: Merged settings of the run; ``off`` runs the program without stoker.
         program: What python would be given: a script or ``-m module``, then the program's arguments.
+        fit_plan: File with the plan that makes it fit.
 
     Raises:
         ConfigError: Python was started in a way that cannot carry the hook to the program.
     """
-    command, environ = command_of(settings, program)
+    command, environ = command_of(settings, program, fit_plan=fit_plan)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # None: closed before python started
             stream.flush()  # exec drops what is still in buffers
@@ -48,8 +49,9 @@ def launch(settings: RunSettings, program: Sequence[str]) -> NoReturn:
 
 
 def command_of(
-    settings: RunSettings, program: Sequence[str], *, explain_to: str = "", profile: str = ""
-) -> tuple[list[str], dict[str, str]]:
+    settings: RunSettings, program: Sequence[str], *, explain_to: str = "", profile: str = "",
+    fit_plan: str = "",
+) -> tuple[list[str], dict[str, str]]:  # fmt: skip
     """Returns the command line and the environment with which a program is run.
 
     Args:
@@ -57,6 +59,7 @@ def command_of(
         program: A script or ``-m module``, then the program's arguments.
         explain_to: File for an explanation, where the program is only run to explain its loaders.
         profile: Options of `stoker profile` as JSON, where the program is measured.
+        fit_plan: File with the plan that makes the program fit.
 
     Raises:
         ConfigError: Python was started in a way that cannot carry the hook to the program.
@@ -75,6 +78,7 @@ def command_of(
             pid=os.getpid(),
             explain_to=explain_to,
             profile=profile,
+            fit_plan=fit_plan,
         )
         environ = served_environment(environ, active)
         if settings.remote.backend != "local":
