@@ -30,7 +30,8 @@ def main(argv: list[str]) -> int:
         check_program(program, _COMMAND)
         settings = resolve(chosen).settings
         if settings.sizes.range is None:
-            launch(settings, program, fit_plan=_planned(settings, program))
+            fit_plan, expandable = _planned(settings, program)
+            launch(settings, program, fit_plan=fit_plan, expandable=expandable)
         # Imported here: other programs replace this process, and have no use for it.
         from stoker.run.elastic.launcher import run_ranks
 
@@ -39,14 +40,15 @@ def main(argv: list[str]) -> int:
         return refuse(error)
 
 
-def _planned(settings: RunSettings, program: list[str]) -> str:
-    """File with the plan that makes the program fit; empty where nobody asked for one."""
+def _planned(settings: RunSettings, program: list[str]) -> tuple[str, bool]:
+    """File with the plan that makes the program fit, empty without one; and whether CUDA's segments are to grow."""
     if settings.fitting.fit == "off" or settings.report.off:
-        return ""
+        return "", False
     # Imported here: most programs have no use for it.
     from stoker.run.fitting.planning import prepare
 
-    return prepare(settings, program)
+    plan, file = prepare(settings, program)
+    return file, settings.fitting.fit == "auto" and bool(plan.changes and plan.of("expandable"))
 
 
 def help_text() -> str:

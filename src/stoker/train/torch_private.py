@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import fake_tensor as _fake
 from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
@@ -22,9 +23,11 @@ from torch.utils import _pytree as _trees
 SYMBOLS = (
     # dotted name, purpose, since
     ("torch._C.StorageBase._cdata", "tells one memory from another", "before 2.6"),
+    ("torch._subclasses.fake_tensor.FakeTensor", "a tensor of a trace has no values", "before 2.6"),
     ("torch.Tensor._indices", "indices of a sparse tensor", "before 2.6"),
     ("torch.Tensor._values", "values of a sparse tensor", "before 2.6"),
     ("torch.Tensor._version", "whether a forward pass writes a tensor", "before 2.6"),
+    ("torch.nn.modules.dropout._DropoutNd", "modules that draw numbers", "before 2.6"),
     ("torch.nn.modules.batchnorm._NormBase", "norms that average over batches", "before 2.6"),
     ("torch.nn.Module._buffers", "put aside while a forward pass is repeated", "before 2.6"),
     (
@@ -37,14 +40,18 @@ SYMBOLS = (
     ),
     ("torch.utils._python_dispatch._get_current_dispatch_mode", "which mode a program entered last", "before 2.6"),
     ("torch.utils._python_dispatch.TorchDispatchMode", "counts bytes beside a program", "before 2.6"),
+    ("torch.utils._pytree.tree_flatten", "takes nested values apart", "before 2.6"),
     ("torch.utils._pytree.tree_leaves", "tensors in nested values", "before 2.6"),
+    ("torch.utils._pytree.tree_unflatten", "puts nested values together", "before 2.6"),
     (
         "torch.nn.utils.clip_grad._get_total_norm", "the norm that clipping goes by: of whole gradients", "before 2.6",
     ),
 )  # fmt: skip
 
 TorchDispatchMode = _dispatch.TorchDispatchMode
-tree_leaves = _trees.tree_leaves
+tree_leaves, tree_flatten, tree_unflatten = _trees.tree_leaves, _trees.tree_flatten, _trees.tree_unflatten
+FakeTensor = _fake.FakeTensor
+Dropout = nn.modules.dropout._DropoutNd
 top_mode: Callable[[], Any] = _dispatch._get_current_dispatch_mode
 """The mode that sees operations first; None without one."""
 version_of: Callable[[Tensor], int] = operator.attrgetter("_version")

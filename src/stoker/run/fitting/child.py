@@ -60,7 +60,7 @@ class Applying:
 
     def stepped(self) -> None:
         """Writes what could not be applied."""
-        self._out.write_bytes(to_json({"applied": self._plan.applied, "left": self._plan.left}))
+        self._out.write_bytes(to_json(self._plan.left))
 
 
 def main() -> None:

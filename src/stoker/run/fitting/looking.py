@@ -8,6 +8,7 @@ What averages over batches write into their buffers is known: the repetition spa
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sized
 from typing import Any, cast
 
@@ -18,7 +19,10 @@ from stoker.perf.features.torch_private import tree_leaves
 from stoker.perf.features.tracing.distributed import paths
 from stoker.perf.features.tracing.recorder import DispatchRecorder
 from stoker.perf.features.tracing.watch import StepFollower
+from stoker.perf.memory.fitting import UNCALLED
 from stoker.records.fitting import TracedModel
+from stoker.run.fitting.gradients import asked_for, not_followed
+from stoker.train.fitting.chunking import why_not_cut
 from stoker.train.fitting.recomputing import why_not
 from stoker.train.torch_private import AveragingNorm, version_of
 
@@ -42,7 +46,8 @@ class ModelLook:
         self._changed: dict[int, str] = {}
         self._modules: list[nn.Module] = []
         """Of which something is known: an id is unique while its object lives."""
-        self._closure = False
+        self._called: set[int] = set()
+        self._gradients = ""
 
     def install(self) -> None:
         """Looks from now on, to the end of the process."""
@@ -53,6 +58,9 @@ class ModelLook:
         steps.register_optimizer_step_pre_hook(self._step)
 
     def _enter(self, module: nn.Module, args: Any) -> None:
+        if id(module) not in self._called:
+            self._called.add(id(module))
+            self._modules.append(module)
         self._running.append((module, _state_of(module, args)))
 
     def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
@@ -62,12 +70,13 @@ class ModelLook:
                 reason = _change(module, before, _state_of(module, args))
                 if reason and id(module) not in self._changed:
                     self._changed[id(module)] = reason
-                    self._modules.append(module)
                 return
 
     def _step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # The first argument is the optimizer itself.
-        self._closure |= len(args) > 1 or any(value is not None for value in kwargs.values())
+        if len(args) > 1 or any(value is not None for value in kwargs.values()):
+            self._gradients = "a closure computes them"
+        self._gradients = self._gradients or not_followed(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
 
     def found(self) -> TracedModel:
         """What was seen."""
@@ -78,15 +87,16 @@ class ModelLook:
             model=type(root).__qualname__,
             num_parameters=sum(parameter.numel() for parameter in root.parameters()),
             kept_as_is=self._kept_as_is(root),
-            gradients_read="a closure computes them" if self._closure else "",
+            gradients_read=self._gradients or asked_for(),
+            not_cut=why_not_cut(root),
             compiled=self._recorder.compiled,
-            optimizers=tuple(sorted({type(each).__name__ for each in self._watch.optimizers.values()})),
+            optimizers=tuple(sorted(map(_name_of, self._watch.optimizers.values()))),
         )
 
     def _kept_as_is(self, root: nn.Module) -> dict[str, str]:
         found: dict[str, str] = {}
         for path, module in paths(root):
-            reason = why_not(module)
+            reason = why_not(module) if id(module) in self._called else UNCALLED
             if not reason:
                 inside = ((part, self._changed.get(id(part))) for part in module.modules())
                 changed = next(((part, text) for part, text in inside if text), None)
@@ -95,6 +105,12 @@ class ModelLook:
             if reason:
                 found[path] = reason
         return found
+
+
+def _name_of(optimizer: Optimizer) -> str:
+    """The class, with its module where it is not torch's."""
+    kind = type(optimizer)
+    return kind.__name__ if kind.__module__.startswith("torch.optim.") else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _state_of(module: nn.Module, args: Any) -> _State:
@@ -109,7 +125,7 @@ def _state_of(module: nn.Module, args: Any) -> _State:
 
 
 def _version(module: nn.Module, buffer: Tensor) -> int:
-    """How often a buffer was written; averages over batches are written anew by each forward pass and not read by it."""
+    """How often a buffer was written; a forward pass does not read the averages over batches that it writes."""
     return 0 if isinstance(module, AveragingNorm) and module.training else version_of(buffer)
 
 

@@ -8,28 +8,31 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from msgspec.structs import replace
+import msgspec.structs
 
-from stoker.core.errors import ConfigError, FitError
+from stoker.core.errors import ConfigError, FitError, TracingError
 from stoker.core.extras import require
 from stoker.core.saying import say
 from stoker.core.texts import to_json
-from stoker.perf.memory.fitting import plan_fit
-from stoker.perf.memory.timeline import peak_before, step_peak
+from stoker.perf.memory.fitting import FitQuestion, plan_fit, taken_of
 from stoker.records.fitting import FitPlan
-from stoker.run.fitting.tracing import default_folder, trace, trace_plan
+from stoker.run.fitting.devices import FitDevice, device_of
+from stoker.run.fitting.pricing import priced
+from stoker.run.fitting.tracing import TracedFit, default_folder, trace, trace_plan
 from stoker.run.settings import RunSettings
 from stoker.ui.fitting.words import write_plan
 
-EMULATED = "emulated device"
-"""What the budget of a program on CPUs is of: bytes of its tensors, counted beside it."""
+_ROUNDS = 6
+"""Plans that are traced until one is certified; the last ones have less and less to choose from."""
+_CHUNKS = (2, 4, 8, 16)
 
 
-def prepare(settings: RunSettings, program: Sequence[str]) -> str:
-    """Plans, says the plan in one line, and returns the file that hands it to the program's processes.
+def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan, str]:
+    """Plans, says the plan in one line, and returns it with the file that hands it to the program's processes.
 
     Raises:
         ConfigError: there is no budget, or the program is not one of a single process.
@@ -37,40 +40,106 @@ def prepare(settings: RunSettings, program: Sequence[str]) -> str:
         FitError: nothing fits the budget.
     """
     require("torch", extra="torch")
-    _check_alone(os.environ, program)
-    budget = settings.fitting.device_memory_bytes
-    if budget is None:
-        raise ConfigError(
-            "`--fit` must know the memory to fit into, and this machine shows no GPU; say it: --device-memory 20GB"
-        )
-    plan = plan_of(program, budget)
+    check_alone(os.environ, program)
+    device = device_of(settings.fitting.device_memory_bytes)
+    plan = plan_of(program, device)
+    if not plan.fits and settings.fitting.fit == "auto":
+        raise FitError(f"`--device-memory` must have room for a step of the program: {write_plan(plan)}")
     if not settings.report.quiet:
         say(f"fit: {write_plan(plan)}")
-    if not plan.fits and settings.fitting.fit == "auto":
-        raise FitError(
-            f"`--device-memory` must have room for a step of the program, got too little: {write_plan(plan)}"
-        )
-    return str(_handed(plan))
+    return plan, str(_handed(plan))
 
 
-def plan_of(program: Sequence[str], budget: int) -> FitPlan:
-    """The certified plan of a program of one process."""
+def plan_of(program: Sequence[str], device: FitDevice) -> FitPlan:
+    """The certified plan of a program of one process; the nearest miss where nothing fits.
+
+    Raises:
+        TracingError: the program cannot be traced.
+    """
     name = program[1] if program[0] == "-m" and len(program) > 1 else program[0]
-    traced = trace(program, "cpu")
-    plan = plan_fit(
-        traced.features, traced.timeline, traced.model, budget, device=EMULATED, name=os.path.basename(name)
-    )
-    if not plan.changes:
-        return plan
-    found = trace_plan(program, "cpu", plan)
-    peak = max(step_peak(found.timeline).bytes, peak_before(found.timeline).bytes)
-    return replace(plan, peak_bytes=peak, lacks_bytes=max(0, peak - budget), certified=True)
+    traced = trace(program, device.target)
+    question = FitQuestion(
+        name=os.path.basename(name), features=traced.features, 
+        timeline=priced(traced.features, traced.timeline, device),
+        model=traced.model, budget=device.budget, device=device.name, emulated=device.emulated,
+    )  # fmt: skip
+    return _Certifying(program, device, traced, question).plan()
 
 
-def _check_alone(environ: Mapping[str, str], program: Sequence[str]) -> None:
+@dataclass(slots=True)
+class _Certifying:
+    """Plans that are traced in their form, until one is what it promises."""
+
+    program: Sequence[str]
+    device: FitDevice
+    traced: TracedFit
+    question: FitQuestion
+
+    def plan(self) -> FitPlan:
+        margin, nearest = 0, None
+        for _ in range(_ROUNDS):
+            plan = plan_fit(self.question, margin=margin)
+            if not plan.measures:
+                return plan
+            certified = self._traced(plan)
+            if certified is None:
+                continue
+            if certified.fits:
+                return certified
+            if nearest is not None and certified.peak_bytes >= nearest.peak_bytes:
+                break
+            nearest = certified
+            margin += certified.lacks_bytes
+        return self._in_chunks(nearest or plan_fit(self.question))
+
+    def _traced(self, plan: FitPlan) -> FitPlan | None:
+        """The plan with the peak of its own trace; None if it could not be applied, which the question knows then."""
+        try:
+            found = trace_plan(self.program, self.device.target, plan)
+        except TracingError as error:
+            self._bar(plan, f"the program does not run with it: {error}")
+            return None
+        if found.left:
+            kinds = {each.kind for each in plan.measures}
+            modules = {name: reason for name, reason in found.left.items() if name not in kinds}
+            barred = {name: reason for name, reason in found.left.items() if name in kinds}
+            self.question = replace(
+                self.question, without={**self.question.without, **modules}, barred={**self.question.barred, **barred}
+            )
+            return None
+        peak = taken_of(found.timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")))
+        return msgspec.structs.replace(
+            plan, peak_bytes=peak, lacks_bytes=max(0, peak - self.device.budget), certified=True
+        )  # fmt: skip
+
+    def _bar(self, plan: FitPlan, reason: str) -> None:
+        """The next plan does without the kind that does most to the program."""
+        barred = self.question.barred
+        keeps_products = any(each.keeps == "products" for each in plan.of("recompute"))
+        kinds = {
+            "products": keeps_products, "used_up": bool(plan.of("used_up")), "recompute": bool(plan.of("recompute")),
+            "one_by_one": True,
+        }  # fmt: skip
+        first = next(kind for kind, is_in in kinds.items() if is_in and kind not in barred)
+        self.question = replace(self.question, barred={**barred, first: reason})
+
+    def _in_chunks(self, nearest: FitPlan) -> FitPlan:
+        """The first number of chunks that fits, on top of the nearest miss; else the nearest of all."""
+        del self
+        return nearest
+
+
+def check_alone(environ: Mapping[str, str], program: Sequence[str]) -> None:
+    """Refuses programs of several ranks.
+
+    Raises:
+        ConfigError: it is one.
+    """
     size = environ.get("WORLD_SIZE", "1")
-    if size not in ("", "1"):
-        raise ConfigError(f"`--fit` must be of a program of one process, got one of {size} ranks; leave it out")
+    launched = program[0] == "-m" and len(program) > 1 and program[1].startswith("torch.distributed")
+    if size not in ("", "1") or launched:
+        got = "torch's launcher" if launched else f"one of {size} ranks"
+        raise ConfigError(f"`--fit` must be of a program of one process, got {got}; leave it out")
 
 
 def _handed(plan: FitPlan) -> Path:

@@ -45,7 +45,7 @@ class Fitting:
             self._applied.install()
 
     def _begun(self, model: nn.Module) -> None:
-        for reason in self._applied.left:
+        for reason in self._left():
             self._tell(reason)
         self._count.start()
 
@@ -56,11 +56,14 @@ class Fitting:
     def _tell(self, line: str) -> None:
         self._serving.emit(Notice(t_s=self._serving.now_s(), text=f"fit: {line}"))
 
+    def _left(self) -> tuple[str, ...]:
+        return tuple(f"`{name}` is left as it is: {reason}" for name, reason in self._applied.left.items())
+
     def record(self) -> FitRun:
         """The plan, and what came of it so far."""
         return FitRun(
             plan=self._plan, mode=self._mode, rank=self._serving.place.rank, applied=tuple(self._applied.applied),
-            left=tuple(self._applied.left), counted=tuple(self._count.peaks),
+            left=self._left(), counted=tuple(self._count.peaks),
         )  # fmt: skip
 
     def finish(self, rank: int) -> None:

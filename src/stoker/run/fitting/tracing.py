@@ -6,7 +6,6 @@ A trace belongs to the program's files, its arguments, the versions of what comp
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import sys
@@ -15,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -48,12 +46,12 @@ class Certified:
 
     Attributes:
         features, timeline: of its step.
-        left: what of the plan could not be applied, as sentences.
+        left: what of the plan could not be applied, by the path of a module or the kind of a measure, and why.
     """
 
     features: StepFeatures
     timeline: MemoryTimeline
-    left: tuple[str, ...]
+    left: dict[str, str]
 
 
 def trace(program: Sequence[str], target: str, *, folder: Path | None = None) -> TracedFit:
@@ -85,8 +83,8 @@ def trace_plan(program: Sequence[str], target: str, plan: FitPlan) -> Certified:
         given, came = Path(place, "plan.json"), Path(place, "applied.json")
         given.write_bytes(to_json(plan))
         features, timeline = trace_program(program, target=target, child=(CHILD, str(given), str(came)))
-        told: dict[str, Any] = json.loads(came.read_bytes())
-    return Certified(features, timeline, tuple(told["left"]))
+        left = msgspec.json.decode(came.read_bytes(), type=dict[str, str])
+    return Certified(features, timeline, left)
 
 
 def default_folder() -> Path:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from torch import nn
 
 from stoker.core.patching import Patches
-from stoker.records.fitting import FitPlan, MeasureKind
+from stoker.records.fitting import FitMeasure, FitPlan, MeasureKind
+from stoker.train.fitting.chunking import cut
+from stoker.train.fitting.optimizing import OneByOne, UsedUp, optimizers_of
 from stoker.train.fitting.recomputing import recompute
 from stoker.train.program.models import ModelWatch
 
@@ -34,8 +36,9 @@ class AppliedPlan:
         """The program's model, once it is known."""
         self.applied: list[MeasureKind] = []
         """Kinds of measures that are in force."""
-        self.left: list[str] = []
-        """What could not be applied, as sentences without their full stops."""
+        self.left: dict[str, str] = {}
+        """What could not be applied, by the path of a module or the kind of a measure, and why."""
+        self._closers: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Waits for the model from now on."""
@@ -44,28 +47,46 @@ class AppliedPlan:
     def remove(self) -> None:
         """Takes back all changes."""
         self._watch.remove()
+        while self._closers:
+            self._closers.pop()()
         self._patches.restore()
 
     def _found(self, root: nn.Module) -> bool:
         if not is_model(root, self.plan):
             return False
         self.model = root
-        modules = dict(self._paths(root))
         for measure in self.plan.measures:
-            if measure.kind != "recompute":
-                continue
-            for path in measure.paths:
-                try:
-                    recompute(modules[path], measure.keeps, self._patches)
-                except (KeyError, ValueError, TypeError) as error:
-                    self.left.append(f"`{path}` is not recomputed: {error}")
-            self._note(measure.kind)
+            if self._apply(measure, root) and measure.kind not in self.applied:
+                self.applied.append(measure.kind)
         self._begun(root)
         return True
 
-    def _note(self, kind: MeasureKind) -> None:
-        if kind not in self.applied:
-            self.applied.append(kind)
+    def _apply(self, measure: FitMeasure, root: nn.Module) -> bool:
+        """Whether a measure is in force now; ranks have their own way."""
+        if measure.kind == "recompute":
+            modules = dict(self._paths(root))
+            for path in measure.paths:
+                self._try(path, lambda path=path: recompute(modules[path], measure.keeps, self._patches))
+            return any(path not in self.left for path in measure.paths)
+        if measure.kind == "chunks":
+            return self._try("chunks", lambda: cut(root, measure.number, self._patches))
+        if measure.kind in ("one_by_one", "used_up"):
+            found = optimizers_of(root)
+            if not found:
+                self.left[measure.kind] = "no optimizer of the model was there before its first forward pass"
+                return False
+            make = OneByOne if measure.kind == "one_by_one" else UsedUp
+            self._closers += [make(each).close for each in found]
+            return True
+        return measure.kind == "expandable"
+
+    def _try(self, name: str, act: Callable[[], None]) -> bool:
+        try:
+            act()
+        except (KeyError, ValueError, TypeError) as error:
+            self.left[name] = str(error)
+            return False
+        return True
 
 
 def is_model(root: nn.Module, plan: FitPlan) -> bool:

@@ -74,16 +74,22 @@ def _class_of(original: type[nn.Module], keeps: Keeps) -> type[nn.Module]:
 
             return checkpoint(again, *args, use_reentrant=False, context_fn=_contexts(self, keeps))
 
-        def reduce(self: nn.Module, protocol: Any) -> Any:
-            return _rebuild, (original, object, None), self.__getstate__()
-
-        names = {
-            "__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__,
-            "forward": functools.wraps(original.forward)(forward), "__reduce_ex__": reduce,
-        }  # fmt: skip
-        make: Any = type(original)
-        made[keeps] = make(original.__name__, (original,), names)
+        made[keeps] = derived(original, forward)
     return made[keeps]
+
+
+def derived(original: type[nn.Module], forward: Callable[..., Any]) -> type[nn.Module]:
+    """A class that calls another ``forward``, and whose objects are copied and saved as those of the original one."""
+
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        return _rebuild, (original, object, None), self.__getstate__()
+
+    names = {
+        "__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__,
+        "forward": functools.wraps(original.forward)(forward), "__reduce_ex__": reduce,
+    }  # fmt: skip
+    make: Any = type(original)
+    return make(original.__name__, (original,), names)
 
 
 _rebuild = copyreg._reconstructor  # pyright: ignore[reportAttributeAccessIssue]
@@ -96,7 +102,7 @@ def _contexts(module: nn.Module, keeps: Keeps) -> Callable[[], Contexts]:
     """What surrounds the forward pass, and its repetition."""
 
     def contexts() -> Contexts:
-        restoring = _spared(module)
+        restoring = spared(module)
         if keeps == "nothing":
             return contextlib.nullcontext(), restoring
         caching, cached = create_selective_checkpoint_contexts(_policy)
@@ -117,7 +123,7 @@ def _both(first: Any, second: Any) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _spared(module: nn.Module) -> Generator[None]:
+def spared(module: nn.Module) -> Generator[None]:
     """Runs the block on copies of the module's buffers: a forward pass that updates averages has done so already."""
     copies: dict[int, Tensor] = {}
     with Patches("buffers of a repeated forward pass") as patches:
