@@ -1,8 +1,8 @@
 """Chooses what makes a program fit a budget in the least time, without a change of what it computes; pure.
 
 Options for the whole program are enumerated; for each, units to repeat are chosen exactly. The peak of a choice is that
-of its steps by themselves: whoever applies the plan traces the chosen form from the start, and asks again with what that
-trace was above.
+of its steps by themselves: whoever applies the plan traces the chosen form from the start, and asks again with what
+that trace was above.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Planner:
     def __init__(self, question: FitQuestion) -> None:
         self._question = question
         self._step_s = sum(call.seconds for call in question.timeline.calls)
-        self._expandable = not question.emulated
+        self._expandable = not question.emulated and "expandable" not in question.barred
         kept = {**question.model.kept_as_is, **question.without}
         barred = question.model.compiled or "recompute" in question.barred
         self._units: tuple[Unit, ...] = () if barred else nested_units(question.timeline, kept.keys())
@@ -155,7 +155,7 @@ class _Planner:
     def _of(self, options: Options, budget: int) -> list[_Choice]:
         """The quickest choice of units with some options that fits; without one, that of the least peak."""
         timeline, added_s = with_options(self._question.timeline, options)
-        parts = parts_of(timeline, self._units)
+        parts = parts_of(timeline, self._units, products="products" not in self._question.barred)
         found = self._fitting(timeline, parts, options, added_s, budget)
         if found is not None:
             return [found]

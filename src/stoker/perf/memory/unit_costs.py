@@ -21,14 +21,15 @@ REPEAT_S = 5e-5
 Span = tuple[int, int]
 
 
-def parts_of(timeline: MemoryTimeline, units: Sequence[Unit]) -> tuple[Part, ...]:
+def parts_of(timeline: MemoryTimeline, units: Sequence[Unit], *, products: bool = True) -> tuple[Part, ...]:
     """The order of a step: its units and what runs between them; what is alive outside of them is a part as well.
 
     Args:
         timeline: with no unit repeated.
         units: of it, as :func:`~stoker.perf.memory.units.nested_units` gives.
+        products: whether keeping results of products is a choice.
     """
-    costs = _Costs(timeline)
+    costs = _Costs(timeline, products)
     whole = (max(0, timeline.begin - 1), timeline.end)
     if not units:
         return (Part("", costs.most([whole])),)
@@ -41,8 +42,8 @@ def parts_of(timeline: MemoryTimeline, units: Sequence[Unit]) -> tuple[Part, ...
 
 
 class _Costs:
-    def __init__(self, timeline: MemoryTimeline) -> None:
-        self._timeline = timeline
+    def __init__(self, timeline: MemoryTimeline, products: bool) -> None:
+        self._timeline, self._products = timeline, products
         self._live: NDArray[np.int64] = live_bytes(timeline)
         self._ends = [call.at for call in timeline.calls]
         self._least = _LEAST_SAVED * float(self._live.max(initial=0))
@@ -75,7 +76,7 @@ class _Costs:
     def _unit(self, unit: Unit) -> Part:
         spans = [span for each in unit.passes for span in (each.forward, each.backward)]
         need = self.most(spans)
-        ways: tuple[Keeps, ...] = ("nothing", "products") if unit.has_products else ("nothing",)
+        ways: tuple[Keeps, ...] = ("nothing", "products") if self._products and unit.has_products else ("nothing",)
         repeats = tuple(way for keeps in ways if (way := self._repeat(unit, keeps, need)) is not None)
         return Part(unit.path, need, repeats, self._inside(unit))
 

@@ -29,17 +29,22 @@ class Looking:
 
     def __init__(self, out: Path) -> None:
         self._out = out
-        self._look: ModelLook | None = None
+        self._look = ModelLook()
+        self._recorder: DispatchRecorder | None = None
+        self._watch: StepFollower | None = None
 
     def start(self, recorder: DispatchRecorder, watch: StepFollower) -> None:
         """Looks from now on."""
-        self._look = ModelLook(recorder, watch)
+        self._recorder, self._watch = recorder, watch
         self._look.install()
 
     def stepped(self) -> None:
         """Writes what was found."""
-        assert self._look is not None
-        self._out.write_bytes(to_json(self._look.found()))
+        assert self._recorder is not None
+        assert self._watch is not None
+        watch = self._watch
+        found = self._look.found(watch.root, watch.optimizers.values(), compiled=self._recorder.compiled)
+        self._out.write_bytes(to_json(found))
 
 
 class Applying:

@@ -42,8 +42,8 @@ def _own_files() -> list[Path]:
     found: dict[Path, None] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        is_source = isinstance(file, str) and file.endswith(".py")
-        if is_source and name.partition(".")[0] != "stoker" and not is_library(file):
+        is_other = name.partition(".")[0] in ("torch", "stoker") or not isinstance(file, str)
+        if not is_other and file.endswith(".py") and Path(file).is_file() and not is_library(file):
             found[Path(file)] = None
     return list(found)
 
@@ -72,7 +72,7 @@ def not_followed(frame: FrameType | None) -> str:
         return f"{where} cannot be read"
     for block in _blocks(tree):
         for place, statement in enumerate(block):
-            if isinstance(statement, ast.Expr) and statement.lineno <= line <= (statement.end_lineno or line):
+            if _calls(statement, "step") and statement.lineno <= line <= (statement.end_lineno or line):
                 return "" if _is_after_backward(block[:place]) else f"{where} need not follow each backward pass"
     return f"{where} steps under a condition"
 
@@ -85,13 +85,19 @@ def _blocks(tree: ast.AST) -> Iterator[Sequence[ast.stmt]]:
                 yield block
 
 
+def _calls(statement: ast.stmt, method: str) -> bool:
+    """Whether a statement is a call of a method of this name, and nothing else."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    called = statement.value.func
+    return isinstance(called, ast.Attribute) and called.attr == method
+
+
 def _is_after_backward(before: Sequence[ast.stmt]) -> bool:
     """Whether the last of these statements that is not plain is a backward pass."""
     for statement in reversed(before):
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            called = statement.value.func
-            if isinstance(called, ast.Attribute) and called.attr == "backward":
-                return True
+        if _calls(statement, "backward"):
+            return True
         names = {node.attr for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
         if not isinstance(statement, _SIMPLE) or names & _CHANGING:
             return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -17,8 +17,6 @@ from torch.optim import Optimizer
 
 from stoker.perf.features.torch_private import tree_leaves
 from stoker.perf.features.tracing.distributed import paths
-from stoker.perf.features.tracing.recorder import DispatchRecorder
-from stoker.perf.features.tracing.watch import StepFollower
 from stoker.perf.memory.fitting import UNCALLED
 from stoker.records.fitting import TracedModel
 from stoker.run.fitting.gradients import asked_for, not_followed
@@ -33,31 +31,36 @@ _State = tuple[dict[str, tuple[int, int]], list[tuple[int, int]], list[tuple[Ten
 
 
 class ModelLook:
-    """What is seen of the model of a traced program.
+    """What is seen of the modules and optimizers of a process, from :meth:`install` to :meth:`remove`."""
 
-    Args:
-        recorder: of its calls.
-        watch: that follows its modules.
-    """
-
-    def __init__(self, recorder: DispatchRecorder, watch: StepFollower) -> None:
-        self._recorder, self._watch = recorder, watch
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
         self._running: list[tuple[nn.Module, _State]] = []
         self._changed: dict[int, str] = {}
         self._modules: list[nn.Module] = []
         """Of which something is known: an id is unique while its object lives."""
         self._called: set[int] = set()
+        self.first: nn.Module | None = None
+        """The first module that was called."""
         self._gradients = ""
 
     def install(self) -> None:
-        """Looks from now on, to the end of the process."""
+        """Looks from now on."""
         registry: Any = importlib.import_module("torch.nn.modules.module")
         steps: Any = importlib.import_module("torch.optim.optimizer")
-        registry.register_module_forward_pre_hook(self._enter)
-        registry.register_module_forward_hook(self._leave, always_call=True)
-        steps.register_optimizer_step_pre_hook(self._step)
+        self._handles = [
+            registry.register_module_forward_pre_hook(self._enter),
+            registry.register_module_forward_hook(self._leave, always_call=True),
+            steps.register_optimizer_step_pre_hook(self._step),
+        ]
+
+    def remove(self) -> None:
+        """Ends it."""
+        for handle in self._handles:
+            handle.remove()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
+        self.first = self.first or module
         if id(module) not in self._called:
             self._called.add(id(module))
             self._modules.append(module)
@@ -78,19 +81,28 @@ class ModelLook:
             self._gradients = "a closure computes them"
         self._gradients = self._gradients or not_followed(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
 
-    def found(self) -> TracedModel:
-        """What was seen."""
-        root = self._watch.root
+    def found(
+        self, root: nn.Module | None, optimizers: Iterable[Optimizer], *, compiled: bool = False,
+        gradients_read: str = "",
+    ) -> TracedModel:  # fmt: skip
+        """What was seen of a model.
+
+        Args:
+            root: the model, or what was called in its place; None for none.
+            optimizers: that stepped.
+            compiled: whether torch compiles it.
+            gradients_read: who reads gradients, where that is known otherwise.
+        """
         if root is None:
             return TracedModel()
         return TracedModel(
             model=type(root).__qualname__,
             num_parameters=sum(parameter.numel() for parameter in root.parameters()),
             kept_as_is=self._kept_as_is(root),
-            gradients_read=self._gradients or asked_for(),
+            gradients_read=gradients_read or self._gradients or asked_for(),
             not_cut=why_not_cut(root),
-            compiled=self._recorder.compiled,
-            optimizers=tuple(sorted(map(_name_of, self._watch.optimizers.values()))),
+            compiled=compiled,
+            optimizers=tuple(sorted(map(_name_of, optimizers))),
         )
 
     def _kept_as_is(self, root: nn.Module) -> dict[str, str]:

@@ -19,16 +19,17 @@ from stoker.core.extras import require
 from stoker.core.saying import say
 from stoker.core.texts import to_json
 from stoker.perf.memory.fitting import FitQuestion, plan_fit, taken_of
-from stoker.records.fitting import FitPlan
+from stoker.records.fitting import FitMeasure, FitPlan, RejectedFit
 from stoker.run.fitting.devices import FitDevice, device_of
 from stoker.run.fitting.pricing import priced
-from stoker.run.fitting.tracing import TracedFit, default_folder, trace, trace_plan
+from stoker.run.fitting.tracing import Certified, TracedFit, default_folder, trace, trace_plan
 from stoker.run.settings import RunSettings
 from stoker.ui.fitting.words import write_plan
 
 _ROUNDS = 6
 """Plans that are traced until one is certified; the last ones have less and less to choose from."""
-_CHUNKS = (2, 4, 8, 16)
+_CHUNKS = ((2, False), (4, False), (4, True), (8, True), (16, True))
+"""Parts of a batch that are tried, and whether units are repeated as well."""
 
 
 def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan, str]:
@@ -107,10 +108,7 @@ class _Certifying:
                 self.question, without={**self.question.without, **modules}, barred={**self.question.barred, **barred}
             )
             return None
-        peak = taken_of(found.timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")))
-        return msgspec.structs.replace(
-            plan, peak_bytes=peak, lacks_bytes=max(0, peak - self.device.budget), certified=True
-        )  # fmt: skip
+        return self._certified(plan, found)
 
     def _bar(self, plan: FitPlan, reason: str) -> None:
         """The next plan does without the kind that does most to the program."""
@@ -120,13 +118,47 @@ class _Certifying:
             "products": keeps_products, "used_up": bool(plan.of("used_up")), "recompute": bool(plan.of("recompute")),
             "one_by_one": True,
         }  # fmt: skip
-        first = next(kind for kind, is_in in kinds.items() if is_in and kind not in barred)
+        first = next((kind for kind, is_in in kinds.items() if is_in and kind not in barred), "expandable")
         self.question = replace(self.question, barred={**barred, first: reason})
 
     def _in_chunks(self, nearest: FitPlan) -> FitPlan:
-        """The first number of chunks that fits, on top of the nearest miss; else the nearest of all."""
-        del self
-        return nearest
+        """The fewest parts of a batch with which it fits, on top of the nearest miss; else the nearest of all.
+
+        The parts' gradients are added in another order, so it is asked last.
+        """
+        reason = self.traced.model.not_cut or ("the program compiles it" if self.traced.model.compiled else "")
+        reason = reason or self.question.barred.get("chunks", "")
+        if not reason:
+            others = tuple(each for each in nearest.measures if each.kind != "recompute")
+            for number, repeats in _CHUNKS:
+                plan = self._cut(nearest, nearest.measures if repeats else others, number)
+                try:
+                    found = trace_plan(self.program, self.device.target, plan)
+                except TracingError as error:
+                    reason = f"the model's output has no parts: {error}"
+                    break
+                certified = self._certified(plan, found)
+                if certified.fits:
+                    return certified
+                nearest = min(nearest, certified, key=lambda each: each.peak_bytes)
+            else:
+                return nearest
+        rejected = RejectedFit(name="chunks of samples", peak_bytes=None, step_s=None, reason=reason)
+        return msgspec.structs.replace(nearest, rejected=(*nearest.rejected, rejected))
+
+    def _cut(self, nearest: FitPlan, measures: tuple[FitMeasure, ...], number: int) -> FitPlan:
+        """A plan with the model called on parts, whose forward passes are all repeated."""
+        again = sum(call.seconds for call in self.question.timeline.calls if call.phase == "forward")
+        measure = FitMeasure(kind="chunks", number=number, added_s=again, promise="within 1e-6")
+        before = sum(each.added_s or 0.0 for each in measures)
+        step_s = None if nearest.plain_step_s is None else nearest.plain_step_s + before + again
+        return msgspec.structs.replace(nearest, measures=(*measures, measure), step_s=step_s, lacks_bytes=0)
+
+    def _certified(self, plan: FitPlan, found: Certified) -> FitPlan:
+        peak = taken_of(found.timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")))
+        return msgspec.structs.replace(
+            plan, peak_bytes=peak, lacks_bytes=max(0, peak - self.device.budget), certified=True
+        )
 
 
 def check_alone(environ: Mapping[str, str], program: Sequence[str]) -> None:

@@ -54,12 +54,16 @@ class AppliedPlan:
     def _found(self, root: nn.Module) -> bool:
         if not is_model(root, self.plan):
             return False
+        self.apply(root)
+        return True
+
+    def apply(self, root: nn.Module) -> None:
+        """Applies it to a model now."""
         self.model = root
         for measure in self.plan.measures:
             if self._apply(measure, root) and measure.kind not in self.applied:
                 self.applied.append(measure.kind)
         self._begun(root)
-        return True
 
     def _apply(self, measure: FitMeasure, root: nn.Module) -> bool:
         """Whether a measure is in force now; ranks have their own way."""

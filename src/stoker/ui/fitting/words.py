@@ -26,7 +26,8 @@ OVER_FRAC = 0.05
 def write_measure(measure: FitMeasure) -> str:
     """A measure, as a part of a sentence."""
     if measure.kind == "recompute":
-        kept = ", their products kept" if measure.keeps == "products" else ""
+        whose = "its" if len(measure.paths) == 1 else "their"
+        kept = f", {whose} products kept" if measure.keeps == "products" else ""
         return f"{format_count(len(measure.paths), 'module')} recomputed{kept}"
     if measure.kind == "chunks":
         return f"the model called on {measure.number} chunks of samples"
