@@ -18,6 +18,8 @@ from stoker.core.errors import TracingError
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 
+CHILD = "stoker.perf.features.child"
+"""Module that traces a program in its process."""
 TIMELINE = "timeline.json"
 """File in which a traced program's child leaves the timeline of its memory."""
 EVALUATION = "evaluation.json"
@@ -59,16 +61,17 @@ def characterise_program(
 
 
 def trace_program(
-    program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None, batch_times: float = 1
-) -> tuple[StepFeatures, MemoryTimeline]:
+    program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None, batch_times: float = 1,
+    child: Sequence[str] = (CHILD,),
+) -> tuple[StepFeatures, MemoryTimeline]:  # fmt: skip
     """The features of one training step of a program, and its memory; arguments and errors as below."""
-    found = trace_whole(program, target=target, hints=hints, batch_times=batch_times)
+    found = trace_whole(program, target=target, hints=hints, batch_times=batch_times, child=child)
     return found.features, found.timeline
 
 
 def trace_whole(
     program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None, batch_times: float = 1,
-    evaluates: bool = False,
+    evaluates: bool = False, child: Sequence[str] = (CHILD,),
 ) -> TracedProgram:  # fmt: skip
     """The features of one training step of a program, its memory, and that of its evaluation; errors as above.
 
@@ -80,6 +83,7 @@ def trace_whole(
             again and again.
         evaluates: whether the program goes on to its first pass without gradients: until it writes a file, for some
             seconds at most. Its loaders give two batches each then.
+        child: module that traces, and its own first arguments.
     """
     name = " ".join(program[:2]) if program[0] == "-m" else program[0]
     if program[0] != "-m" and not Path(name).is_file():
@@ -89,7 +93,7 @@ def trace_whole(
         command = [
             sys.executable,
             "-m",
-            "stoker.perf.features.child",
+            *child,
             str(out),
             target,
             json.dumps([dict(hints or {}), batch_times, evaluates]),
