@@ -43,6 +43,8 @@ class MemoryRemedy(msgspec.Struct, frozen=True, kw_only=True):
     """``equal`` bit for bit, or how far they may differ."""
     fits: bool | None
     """None if no device was named."""
+    course: list[int] = []
+    """Bytes of tensors at each of the report's moments; empty where they are those without the remedy."""
 
 
 class MemoryPass(msgspec.Struct, frozen=True, kw_only=True):
