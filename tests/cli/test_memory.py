@@ -77,7 +77,8 @@ def test_wrong_words_are_refused(
 
 
 @pytest.mark.integration
-@pytest.mark.slow("traces two sizes of a batch, a process each")
+@pytest.mark.slow("traces several sizes of a batch, a process each")
+@pytest.mark.timeout(300)
 def test_a_definition_that_fits_once_blocks_are_recomputed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del folder
     assert main(["memory", "nets.py:step", "--json"]) == 0

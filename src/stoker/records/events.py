@@ -43,6 +43,8 @@ class RunHeader(msgspec.Struct, kw_only=True):
     world_size: int = 1
     local_world_size: int = 1
     config: dict[str, object] = {}
+    kills_for_memory: int | None = None
+    """Processes of this cgroup or machine that the kernel had killed for lack of memory; older records lack it."""
 
 
 class Event(msgspec.Struct, kw_only=True, tag_field="type"):

@@ -43,6 +43,8 @@ class MemoryRemedy(msgspec.Struct, frozen=True, kw_only=True):
     """``equal`` bit for bit, or how far they may differ."""
     fits: bool | None
     """None if no device was named."""
+    course: list[int] = []
+    """Bytes of tensors at each of the report's moments; empty where they are those without the remedy."""
 
 
 class MemoryPass(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,3 +211,19 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Variables of the functions that were running, by what they hold beyond parameters and their like."""
     command: str
     """To type next; empty for none."""
+    peak_bytes: int | None = None
+    """Predicted with that command; None where nothing is."""
+    step_frac: float | None = None
+    """Time that it adds, as a share of a step's; None where nothing predicts it."""
+
+
+class KilledRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that ended without a word while the kernel killed processes for lack of memory."""
+
+    folder: str
+    after_s: float
+    """From its start to its last record."""
+    kills: int
+    """Processes that the kernel has killed since it began, its data workers aside."""
+    memory_bytes: int
+    """What the process could have had; 0 if it is not known."""

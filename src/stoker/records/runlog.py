@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,12 +23,14 @@ from stoker.core.errors import RunFolderError
 from stoker.core.forking import Owner
 from stoker.core.saying import say
 from stoker.core.texts import to_json
-from stoker.records.events import FORMAT, AnyEvent, Event, RunHeader
+from stoker.records.events import FORMAT, AnyEvent, Event, RunEnded, RunHeader
 
 RUNS_FOLDER = "stoker-runs"
 """Where runs go by default, relative to the working directory."""
 
 _HEADER_NAME = re.compile(r"run(?:\.rank(\d+))?\.json")
+_LOOKED_AT = 50
+"""Latest runs among which that of a program is looked for."""
 _PLAIN_ID = re.compile(r"[\w.-]{1,80}")
 
 
@@ -258,6 +260,43 @@ def latest_run(root: Path | str) -> Path:
             f"`{root}` holds no run; make one with `stoker run train.py`, or name a run folder", folder=str(root)
         )
     return max(runs)[1]
+
+
+def interrupted_run(root: Path | str, argv: Sequence[str], cwd: str) -> Run | None:
+    """The latest run of a program, if it has neither an end nor a process that writes to it.
+
+    Args:
+        root: folder of runs.
+        argv: the program and its arguments, as headers have them.
+        cwd: where it ran, as headers have it.
+    """
+    folders = sorted((each for each in Path(root).iterdir() if each.is_dir()), key=lambda each: each.stat().st_mtime)
+    for folder in reversed(folders[-_LOOKED_AT:]):
+        try:
+            run = read_run(folder)
+        except RunFolderError:
+            continue
+        if run.header.argv == list(argv) and run.header.cwd == cwd:
+            has_ended = any(isinstance(event, RunEnded) for event in run.events)
+            return None if has_ended or _is_written(folder / events_name(run.header.rank)) else run
+    return None
+
+
+def _is_written(path: Path) -> bool:
+    """Whether a process holds a file of records."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(fd)
+    return False
 
 
 def find_run(name: str | None, root: Path | str = RUNS_FOLDER) -> Path:

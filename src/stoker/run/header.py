@@ -50,6 +50,7 @@ def describe_run(
         rank=place.rank,
         world_size=place.world_size,
         local_world_size=place.local_world_size,
+        kills_for_memory=host.kills_for_memory(),
         config={
             "cpu_budget": cpu_budget,
             **{key: value for key, value in settings.flat().items() if value is not None},

@@ -83,6 +83,8 @@ class Session:
         if self._fitting is not None:
             self._fitting.start()
         atexit.register(self.finish)
+        if self._is_first_process and not self._active.settings.report.quiet:
+            _tell_of_kill(Path(self._active.run_dir).parent, self._command(), self._active.program)
 
     def _make_exchanging(self) -> Exchanging | Averaging | None:
         """What serves the replicated modules of the program, if the user asked for it."""
@@ -221,6 +223,18 @@ def _explain_memory(program: Sequence[str]) -> None:
             explain(*found, program)
     except Exception as failure:  # must not change how the program ends
         say(line_of("count of memory", failure, "what held it is not known"))
+
+
+def _tell_of_kill(runs: Path, argv: Sequence[str], program: Sequence[str]) -> None:
+    """Says if the kernel killed the program's last run, which could not say it."""
+    try:
+        # Imported here: it is of this moment alone.
+        from stoker.run.memory.killed import words_of_last_run
+
+        for line in words_of_last_run(runs, argv, program):
+            say(line)
+    except Exception as failure:  # must not change how the program runs
+        say(line_of("look at the last run", failure, "how it ended is not known"))
 
 
 def _say_unused(program: Sequence[str]) -> None:

@@ -42,7 +42,7 @@ def test_what_is_found_fits_and_was_traced(fixed: int, sample: int, own: int, av
     found, asked = search(need, available, own)
     if found is None or not found.is_traced:
         return
-    assert len(asked) <= 4
+    assert len(asked) <= 3
     assert found.batch_size in (0, own, 2 * own, *asked)
     assert not found.batch_size or need(found.batch_size) <= available
 

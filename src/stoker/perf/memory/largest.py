@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-_TRIES = 4
+_TRIES = 3
 """Traces of one search: each takes as long as the program's first one (assumed: what a person waits for)."""
 _CLOSE = 0.01
 """Share of the size by which a larger one must fit to be looked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +25,7 @@ from stoker.perf.memory.timeline import (
     by_line,
     by_module,
     kept_too_long,
+    live_bytes,
     peak_before,
     step_peak,
 )
@@ -48,7 +49,7 @@ class MemoryQuestion:
         timeline: of its memory, with the seconds of its calls if they are known.
         larger: of the same program with a larger batch; None if it could not be traced.
         evaluation: of the same program up to its first evaluation; None if none was seen.
-        evaluates: whether the program was let go on to an evaluation.
+        evaluates: whether it is a whole program, which was let go on to an evaluation.
         traced: the same program with another batch; None if it cannot be traced.
         device: name of the GPU; empty where a size or nothing was given.
         available: bytes of the device; None for no device.
@@ -110,7 +111,9 @@ def report(question: MemoryQuestion) -> MemoryReport:
 
 
 def _passes(question: MemoryQuestion, base: MemoryTimeline) -> list[MemoryPass]:
-    peaks = [("first step", peak_before(base)), ("later steps", step_peak(base))]
+    # What is characterised by a function has no step before the traced one.
+    before = [("first step", peak_before(base))] if question.evaluates else []
+    peaks = [*before, ("later steps", step_peak(base))]
     if question.evaluation is not None:
         peaks.append(("evaluation", step_peak(question.evaluation)))
     return [
@@ -177,24 +180,30 @@ def _held(timeline: MemoryTimeline, taken: _Taken) -> list[HeldTooLong]:
 def _remedies(question: MemoryQuestion, base: MemoryTimeline, before: _Taken) -> list[MemoryRemedy]:
     step_s = sum(call.seconds for call in base.calls)
 
-    def of(name: str, how: str, taken: _Taken, added_s: float, losses: str = "equal") -> MemoryRemedy:
+    edges = _edges(base)
+
+    def of(
+        name: str, how: str, changed: MemoryTimeline, added_s: float, losses: str = "equal", *, expandable: bool = False
+    ) -> MemoryRemedy:
+        taken = _taken(question, changed, expandable=expandable)
+        course = [] if changed is base else _course(base, changed, edges)
         return MemoryRemedy(
             name=name, how=how, saves_bytes=before.total - taken.total, peak_bytes=taken.total,
             step_frac=added_s / step_s if step_s else None, losses=losses, fits=taken.fits,
+            course=course,
         )  # fmt: skip
 
     found = [
-        of("expandable segments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-           _taken(question, base, expandable=True), 0.0)
+        of("expandable segments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", base, 0.0, expandable=True)
     ]  # fmt: skip
     single, added_s = one_by_one(base)
-    found.append(of("one parameter after another", "foreach=False of the optimizer", _taken(question, single), added_s))
+    found.append(of("one parameter after another", "foreach=False of the optimizer", single, added_s))
     chosen = _chosen(question, base)
     if chosen is not None:
         spans, all_spans = chosen
         changed, added_s = recomputed(base, spans)
         name = f"recompute {_count(spans)} of {_count(all_spans)} blocks"
-        found.append(of(name, "torch.utils.checkpoint.checkpoint", _taken(question, changed), added_s))
+        found.append(of(name, "torch.utils.checkpoint.checkpoint", changed, added_s))
     found += _shared(question, of)
     least = _LEAST_SAVED * before.total
     return sorted((each for each in found if each.saves_bytes >= least), key=lambda each: each.saves_bytes)
@@ -249,7 +258,7 @@ def _shared(question: MemoryQuestion, of: Callable[..., MemoryRemedy]) -> list[M
         shared_s = question.step_s(kind)
         added_s = 0.0 if alone_s is None or shared_s is None else shared_s - alone_s
         losses = "equal" if kind == "zero1" else "within 1e-5"
-        found.append(of(name, how, _taken(question, changed), added_s, losses))
+        found.append(of(name, how, changed, added_s, losses))
     return found
 
 
@@ -290,9 +299,7 @@ def _moments(timeline: MemoryTimeline) -> list[MemoryMoment]:
         change[rows[each.category], each.birth] += each.bytes
         change[rows[each.category], each.death] -= each.bytes
     live = np.cumsum(change[:, :-1], axis=1)[:, max(0, timeline.begin - 1) :]
-    count = live.shape[1]
-    parts = min(_POINTS, count)
-    edges = [count * part // parts for part in range(parts + 1)]
+    count, edges = live.shape[1], _edges(timeline)
     begin = max(0, timeline.begin - 1)
     calls = [call.at for call in timeline.calls]
     found: list[MemoryMoment] = []
@@ -303,6 +310,34 @@ def _moments(timeline: MemoryTimeline) -> list[MemoryMoment]:
         phase = timeline.calls[past].phase if past >= 0 else ""
         found.append(MemoryMoment(at / max(1, count - 1), [int(size) for size in live[:, at]], phase))
     return found
+
+
+def _edges(timeline: MemoryTimeline) -> list[int]:
+    """Where the parts of the step begin, in its events, and where the last one ends."""
+    count = timeline.end - max(0, timeline.begin - 1)
+    parts = min(_POINTS, count)
+    return [count * part // parts for part in range(parts + 1)] if parts else [0]
+
+
+def _course(base: MemoryTimeline, changed: MemoryTimeline, edges: Sequence[int]) -> list[int]:
+    """Most bytes of a changed step in each part of the step: what it runs besides belongs to the call before it."""
+    live = live_bytes(changed)
+    first = max(0, base.begin - 1)
+    begins = [call.at for call in base.calls]
+
+    def moved(at: int) -> int:
+        """The event of the changed step in place of one of the step."""
+        call = bisect_right(begins, at) - 1
+        if call < 0:
+            return at + changed.begin - base.begin if at >= base.begin else at
+        following = changed.calls[call + 1].at if call + 1 < len(begins) else changed.end
+        return min(changed.calls[call].at + at - begins[call], following)
+
+    places = [moved(first + edge) for edge in edges[:-1]] + [changed.end]
+    return [
+        int(live[start : max(stop, start + 1)].max()) if start < len(live) else 0
+        for start, stop in itertools.pairwise(places)
+    ]  # fmt: skip
 
 
 def _place_of(timeline: MemoryTimeline, peak: MemoryPeak) -> float | None:

@@ -56,12 +56,17 @@ def _room() -> Generator[None]:
                 resource.setrlimit(kind, limit)
 
 
-def next_command(program: Sequence[str], asked: AskedMemory) -> str:
-    """The command that predicts the program's memory by line; empty for code that is no file or module."""
+def next_command(program: Sequence[str], asked: AskedMemory | None = None) -> str:
+    """The command that predicts the program's memory by line; empty for code that is no file or module.
+
+    Args:
+        program: what python was given.
+        asked: what the error of an allocator says; None if there is none.
+    """
     if not program or (program[0].startswith("-") and program[0] != "-m"):
         return ""
     count = 2 if program[0] == "-m" else 1
     theirs = list(program[count:])
-    size = asked.capacity_bytes if asked.device != "cpu" else None
+    size = asked.capacity_bytes if asked is not None and asked.device != "cpu" else None
     limit = ["--memory", f"{size / 1e9:.1f}GB"] if size else []
     return shlex.join(["stoker", "memory", *program[:count], *limit, *(["--", *theirs] if theirs else [])])

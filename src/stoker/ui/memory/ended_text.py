@@ -1,9 +1,10 @@
-"""What held a program's memory when it ended without it, in a few lines."""
+"""What held a program's memory when it ended without it, or that the kernel ended it, in a few lines."""
 
 from __future__ import annotations
 
-from stoker.records.memory import OutOfMemory
-from stoker.ui.memory.words import MemoryUnit, write_shares
+from stoker.core.units import format_seconds
+from stoker.records.memory import KilledRun, OutOfMemory
+from stoker.ui.memory.words import MemoryUnit, write_next, write_shares
 
 _VARIABLES = 4
 _LEAST = 0.01
@@ -33,5 +34,20 @@ def write_end(end: OutOfMemory) -> list[str]:
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True reserves less"
         )
     if end.command:
-        lines.append(f"what holds a step's memory, by line, and what lowers it: {end.command}")
+        lines.append(write_next(end.command, end.peak_bytes, end.step_frac))
     return lines
+
+
+def write_killed(killed: KilledRun, command: str) -> list[str]:
+    """Two lines about the run before, without line breaks.
+
+    Args:
+        killed: that run.
+        command: to type next; empty for none.
+    """
+    others = "" if killed.kills == 1 else f" (or another one: it has killed {killed.kills} processes since)"
+    limit = f", of {MemoryUnit(killed.memory_bytes).full(killed.memory_bytes)}" if killed.memory_bytes else ""
+    after = f" about {format_seconds(killed.after_s)} after its start" if killed.after_s else ""
+    what = f"the kernel killed the last run of this program{after}{others}: it ran out of memory{limit}"
+    lines = [f"{what} ({killed.folder})"]
+    return [*lines, write_next(command)] if command else lines

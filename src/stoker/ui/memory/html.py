@@ -19,15 +19,17 @@ from stoker.ui.html_page import (
     render_page,
 )
 from stoker.ui.memory.plots import StackedMemory, draw_memory, draw_shares
-from stoker.ui.memory.style import MEMORY_STYLE
+from stoker.ui.memory.style import MEMORY_STYLE, MOST_DRAWN
 from stoker.ui.memory.words import (
     PASSES,
     REMEDY_HEAD,
     MemoryUnit,
     remedy_rows,
     share_rows,
+    write_arena,
     write_facts,
     write_kept,
+    write_passes,
     write_verdict,
 )
 
@@ -53,7 +55,10 @@ def _parts(report: MemoryReport) -> Iterable[str]:
     yield draw_header("stoker memory", report.name, write_facts(report))
     yield _verdict(report, unit)
     yield _tiles(report, unit)
-    yield draw_section("The step", draw_tall(draw_memory(_picture(report, unit))), _ABOUT_STEP)
+    yield draw_section(
+        "The step", draw_tall(draw_memory(_picture(report, unit)), _toggles(report, unit)), _about(report)
+    )
+    yield draw_section("Its parts", _passes(report, unit))
     yield draw_section("The peak", _peak(report, unit))
     yield draw_section("Who holds it", _holders(report, unit), "Tensors alone, at the peak.")
     rows = remedy_rows(report.remedies, unit)
@@ -66,14 +71,62 @@ _ABOUT_STEP = (
     "From left to right: allocations and frees in the order in which they happen, not seconds. The dashed line is what "
     "the process takes of the device once steps repeat: tensors, the context, what the allocator reserves beyond them."
 )
+_ABOUT_DRAWN = (
+    "A remedy that is ticked is drawn over it: tensors and the context, and in green what the process then takes. What "
+    "it runs besides stands where the call before it does."
+)
 _ABOUT_REMEDIES = "One at a time. Losses equal: bit for bit."
 
 
-def draw_tall(figure: Figure) -> str:
-    """A figure that is as wide as the page."""
+def _about(report: MemoryReport) -> str:
+    return f"{_ABOUT_STEP} {_ABOUT_DRAWN}" if report.remedies else _ABOUT_STEP
+
+
+def draw_tall(figure: Figure, toggles: str = "") -> str:
+    """A figure that is as wide as the page, below what shows and hides its overlays."""
     return (
-        f'<div class="card">{draw_legend(figure.legend)}<p class="soft small">{escape(figure.unit)}</p>'
+        f'<div class="card">{draw_legend(figure.legend)}{toggles}<p class="soft small">{escape(figure.unit)}</p>'
         f'<div class="canvas tall">{figure.drawing}</div></div>'
+    )
+
+
+def _shown(report: MemoryReport) -> int:
+    """The remedy that is drawn at first: the first of those that fit, else the one that saves most."""
+    fitting = [place for place, each in enumerate(report.remedies) if each.fits and each.course]
+    return fitting[0] if fitting else len(report.remedies) - 1
+
+
+def _toggles(report: MemoryReport, unit: MemoryUnit) -> str:
+    """A tick box for each remedy: siblings of the picture, so that style alone shows and hides."""
+    parts: list[str] = []
+    for place, each in enumerate(report.remedies[:MOST_DRAWN]):
+        name, ticked = f"{each.name}, peak {unit.full(each.peak_bytes)}", _TICKED if place == _shown(report) else ""
+        parts.append(f'<input type="checkbox" id="remedy{place}"{ticked}/>')
+        parts.append(f'<label for="remedy{place}" class="tick">{escape(name)}</label>')
+    return "".join(parts)
+
+
+_TICKED = ' checked="checked"'
+
+
+def _overlays(report: MemoryReport, context: int) -> list[tuple[str, list[int]]]:
+    found: list[tuple[str, list[int]]] = []
+    for place, each in enumerate(report.remedies[:MOST_DRAWN]):
+        found.append((f"remedy taken r{place}", [each.peak_bytes] * len(report.moments)))
+        if len(each.course) == len(report.moments):
+            found.append((f"remedy r{place}", [size + context for size in each.course]))
+    return found
+
+
+def _passes(report: MemoryReport, unit: MemoryUnit) -> str:
+    """The peaks of the run's parts, and the step in one planned arena beside the allocator."""
+    arena = write_arena(report)
+    words = f'<p class="soft">{escape(arena)}.</p>' if arena else ""
+    rows = write_passes(report)
+    table = draw_table((unit.name, "tensors alone, at the fullest"), rows, numbers=(0,)) if rows else ""
+    placed = f'<div class="card"><h3>Reserved for a step ({unit.name}, without the context)</h3>{words}</div>'
+    return (
+        f'<div class="two"><div class="card"><h3>Peaks</h3>{table}</div>{placed if arena else ""}</div>' if rows else ""
     )
 
 
@@ -133,7 +186,7 @@ def _picture(report: MemoryReport, unit: MemoryUnit) -> StackedMemory:
     return StackedMemory(
         title="Memory over a step", about="over a step", unit=unit, at=[moment.at_frac for moment in report.moments],
         layers=[(_COLOURS[name], name, sizes[name]) for name in _COLOURS if name in sizes], peak=peak, lines=lines,
-        spans=[PASSES.get(moment.phase, "") for moment in report.moments],
+        spans=[PASSES.get(moment.phase, "") for moment in report.moments], overlays=_overlays(report, context),
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ class StackedMemory:
         peak: place, bytes and words of the marked moment; None to mark none.
         lines: class, name and bytes at each moment, drawn over the layers.
         spans: name of each moment's part of the axis; empty for none.
+        overlays: class and bytes at each moment, drawn above all and not in the legend.
     """
 
     title: str
@@ -39,13 +40,14 @@ class StackedMemory:
     peak: tuple[float, int, str] | None
     lines: Sequence[tuple[str, str, Sequence[int]]] = ()
     spans: Sequence[str] = field(default=())
+    overlays: Sequence[tuple[str, Sequence[int]]] = ()
 
 
 def draw_memory(picture: StackedMemory) -> Figure:
     """The picture with its legend; layers of nothing are left out."""
     layers = [layer for layer in picture.layers if any(layer[2])]
     sums = [sum(column) for column in zip(*(layer[2] for layer in layers), strict=True)] or [0] * len(picture.at)
-    top = max([*sums, *(max(line[2], default=0) for line in picture.lines), 1])
+    top = max([*sums, *(max(line[-1], default=0) for line in (*picture.lines, *picture.overlays)), 1])
     spans = _spans(picture)
     centres = {(start + stop) / 2: name for start, stop, name in spans if stop - start >= _LEAST_LABELLED}
     ticks = nice_ticks(top * _HEADROOM)
@@ -61,6 +63,9 @@ def draw_memory(picture: StackedMemory) -> Figure:
     for _, stop, _ in spans[:-1]:
         plot.line([(stop, 0.0), (stop, ticks[-1])], "edge")
     for kind, _, sizes in picture.lines:
+        plot.line(_corners(picture.at, sizes), kind)
+    for kind, sizes in picture.overlays:
+        plot.line(_corners(picture.at, sizes), f"{kind} halo")
         plot.line(_corners(picture.at, sizes), kind)
     for place, (start, stop) in enumerate(itertools.pairwise([*picture.at, 1.0])):
         plot.explain(start, stop, _words(picture, layers, place))

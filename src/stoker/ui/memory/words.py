@@ -140,6 +140,20 @@ def _percent(arena: ArenaSizes) -> str:
     return f"{100 * (arena.plan_bytes / max(1, arena.bound_bytes) - 1):.2f} %"
 
 
+def write_next(command: str, peak_bytes: int | None = None, step_frac: float | None = None) -> str:
+    """The command to type next where memory ran out, with what it is predicted to come to.
+
+    Args:
+        command: as it is typed.
+        peak_bytes: predicted with it; None if nothing is.
+        step_frac: time that it adds, as a share of a step's; None if nothing predicts it.
+    """
+    if peak_bytes is None:
+        return f"what holds a step's memory, by line, and what lowers it: {command}"
+    costs = "" if step_frac is None else f", step {100 * step_frac:+.0f} %"
+    return f"predicted to need {MemoryUnit(peak_bytes).full(peak_bytes)}{costs}: {command}"
+
+
 REMEDY_HEAD = ("", "saves", "peak", "step", "losses", "fits", "by")
 
 

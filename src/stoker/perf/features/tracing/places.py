@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
+import sysconfig
 from collections.abc import Generator, Mapping
 from types import FrameType
 
@@ -14,6 +16,8 @@ from stoker.core.errors import TracingError
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_PYTHON = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
+_PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
 
 def place() -> str:
@@ -23,12 +27,18 @@ def place() -> str:
 
 
 def frames() -> Generator[FrameType]:
-    """The program's frames, the innermost first: those that are neither torch's nor ours."""
+    """The program's frames, the innermost first: those that are neither torch's nor python's nor ours."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
-        if not frame.f_code.co_filename.startswith((_OWN, _TORCH, "<")):
+        if not _is_passed_over(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
+
+
+@functools.cache
+def _is_passed_over(path: str) -> bool:
+    is_pythons = path.startswith(_PYTHON) and not path.startswith(_PACKAGES)
+    return is_pythons or path.startswith((_OWN, _TORCH, "<"))
 
 
 def _frame() -> tuple[str, int] | None:
