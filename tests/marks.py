@@ -122,6 +122,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/warm/test_programs.py::test_the_same_facts[text": "stays: as above",
     "tests/train/averaging/test_ranks.py::test_islands": "stays: means of all ranks",
     "tests/train/exchanging/test_lost_ranks.py": "stays: a lost rank of a ring, in tests/train/ring",
+    "tests/train/sharding/test_states.py::test_every_optimizer": "stays: AdamW, scaled, clipped, with two groups",
     "tests/train/splitting/test_ranks.py::*[3": "stays: two ranks",
     "tests/train/splitting/test_ranks.py::test_ranks_of_multiprocessing": "stays: programs that end",
     "tests/train/test_ranks.py::*[equal": "stays: four of twelve models",

@@ -7,13 +7,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
+from torch.optim import Optimizer
 
 SYMBOLS = (
     # dotted name, purpose, since
@@ -24,6 +26,10 @@ SYMBOLS = (
     (
         "torch.nn.parallel.DistributedDataParallel._register_builtin_comm_hook",
         "a program's hook of torch's own C++: replaced", "before 2.6",
+    ),
+    (
+        "torch.optim.Optimizer._optimizer_step_post_hooks", "what comes first behind a step, before a program's hooks",
+        "before 2.6",
     ),
     (
         "torch.nn.utils.clip_grad._get_total_norm", "the norm that clipping goes by: of whole gradients", "before 2.6",
@@ -69,3 +75,11 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 def has_hooks(module: nn.Module) -> bool:
     """Whether a program has registered hooks on a module, which another one in its place would not have."""
     return any(vars(module).get(name) for name in _HOOKS)
+
+
+def first_after_step(optimizer: Optimizer, hook: Callable[..., None]) -> Any:
+    """Calls a hook behind an optimizer's steps, before all others that it has; returns its handle."""
+    handle = optimizer.register_step_post_hook(hook)
+    hooks: OrderedDict[int, Any] = cast("Any", optimizer)._optimizer_step_post_hooks
+    hooks.move_to_end(next(reversed(hooks)), last=False)
+    return handle

@@ -35,6 +35,9 @@ class SplitStates:
         self._parts.optimizers.append(optimizer)
         return True
 
+    def settle(self, _optimizer: Optimizer) -> None:
+        """Nothing: a step that raises leaves parts as they are."""
+
     def before_step(self, _optimizer: Optimizer) -> None:
         """Nothing: parts are trained as they are."""
 

@@ -30,7 +30,7 @@ Occasion = Literal["step", "save", "load"]
 class StatesOwner(Protocol):
     """What holds parts of the states of optimizers. It must be hashable, and is kept by whoever made it."""
 
-    def adopts(self, optimizer: Optimizer, occasion: Occasion) -> bool:
+    def adopts(self, optimizer: Optimizer, occasion: Occasion, /) -> bool:
         """Whether an optimizer that has not been seen by it is one of its own, from now on.
 
         Raises:
@@ -38,23 +38,27 @@ class StatesOwner(Protocol):
         """
         ...
 
-    def before_step(self, optimizer: Optimizer) -> None:
+    def settle(self, optimizer: Optimizer, /) -> None:
+        """Called before it saves or loads: a step before may have raised."""
+        ...
+
+    def before_step(self, optimizer: Optimizer, /) -> None:
         """Called before the program's own hooks."""
         ...
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer, /) -> None:
         """Called behind the program's own hooks."""
         ...
 
-    def make_whole(self, optimizer: Optimizer, found: dict[str, Any]) -> dict[str, Any]:
+    def make_whole(self, optimizer: Optimizer, found: dict[str, Any], /) -> dict[str, Any]:
         """A state dict with whole tensors, from one with this rank's parts."""
         ...
 
-    def take_own(self, optimizer: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+    def take_own(self, optimizer: Optimizer, given: dict[str, Any], /) -> dict[str, Any]:
         """A state dict with this rank's parts, from one that is loaded."""
         ...
 
-    def loaded(self, optimizer: Optimizer) -> None:
+    def loaded(self, optimizer: Optimizer, /) -> None:
         """Its state has been loaded."""
         ...
 
@@ -75,11 +79,13 @@ def add(owner: StatesOwner) -> None:
     @functools.wraps(saving)
     def state_dict(self: Optimizer) -> Any:
         see(self, "save")
+        _settle(self)
         return saving(self)
 
     @functools.wraps(loading)
     def load_state_dict(self: Optimizer, state_dict: Any) -> None:
         see(self, "load")
+        _settle(self)
         loading(self, state_dict)
 
     _patches.set(Optimizer, "state_dict", state_dict)
@@ -142,6 +148,11 @@ def _known(names: tuple[str, ...]) -> list[type[Optimizer]]:
 
 def _of(optimizer: Optimizer) -> list[StatesOwner]:
     return [owner for owner, adopted in list(_owners.items()) if optimizer in adopted]
+
+
+def _settle(optimizer: Optimizer) -> None:
+    for owner in _of(optimizer):
+        owner.settle(optimizer)
 
 
 def _before_step(optimizer: Optimizer, *_: Any) -> None:
