@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, cast
 
+import torch
 from torch import nn
 from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +27,24 @@ SYMBOLS = (
     (
         "torch.nn.parallel.DistributedDataParallel._register_builtin_comm_hook",
         "a program's hook of torch's own C++: replaced", "before 2.6",
+    ),
+    (
+        "torch.nn.Module._forward_hooks", "hooks of FSDP2, which rest while one rank computes alone", "before 2.6",
+    ),
+    (
+        "torch.nn.Module._forward_pre_hooks", "likewise", "before 2.6",
+    ),
+    (
+        "torch.nn.Module._parameters", "where what stood for all weights is taken out", "before 2.6",
+    ),
+    (
+        "torch.Tensor._backward_hooks", "hooks of a program on a gradient", "before 2.6",
+    ),
+    (
+        "torch.Tensor._post_accumulate_grad_hooks", "likewise", "before 2.6",
+    ),
+    (
+        "torch._C._current_graph_task_id", "whether a backward pass is under way", "before 2.6",
     ),
     (
         "torch.optim.Optimizer._optimizer_step_post_hooks", "what comes first behind a step, before a program's hooks",
@@ -83,3 +102,61 @@ def first_after_step(optimizer: Optimizer, hook: Callable[..., None]) -> Any:
     hooks: OrderedDict[int, Any] = cast("Any", optimizer)._optimizer_step_post_hooks
     hooks.move_to_end(next(reversed(hooks)), last=False)
     return handle
+
+
+HookNumbers = tuple[frozenset[int], frozenset[int]]
+"""Numbers of hooks before and behind forward passes."""
+
+
+def hooks_of(module: nn.Module) -> HookNumbers:
+    """The hooks that a module has at its forward passes."""
+    untyped = cast("Any", module)
+    return frozenset(untyped._forward_pre_hooks), frozenset(untyped._forward_hooks)
+
+
+def new_hooks(module: nn.Module, before: HookNumbers) -> HookNumbers:
+    """Those that have come since."""
+    now = hooks_of(module)
+    return now[0] - before[0], now[1] - before[1]
+
+
+def wrap_hooks(
+    module: nn.Module, numbers: HookNumbers, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Puts what a function makes of hooks in their places."""
+    untyped = cast("Any", module)
+    tables: tuple[dict[int, Any], ...] = untyped._forward_pre_hooks, untyped._forward_hooks
+    for table, chosen in zip(tables, numbers, strict=True):
+        for number in chosen:
+            table[number] = wrap(table[number])
+
+
+def take_parameter(module: nn.Module, name: str) -> None:
+    """Takes a parameter out of a module."""
+    del module._parameters[name]
+
+
+def refuse_copies(module: nn.Module, copy: Callable[..., Any], pickle: Callable[..., Any]) -> None:
+    """Lets ``copy.deepcopy`` and pickle call functions that refuse, for this module alone."""
+    vars(module).update({"__deepcopy__": copy, "__reduce_ex__": pickle})
+
+
+def has_gradient_hooks(parameter: nn.Parameter) -> bool:
+    """Whether a program has registered hooks on a weight's gradient."""
+    untyped = cast("Any", parameter)
+    return bool(untyped._backward_hooks) or bool(getattr(untyped, "_post_accumulate_grad_hooks", None))
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module is one of ``torch.compile``; without importing its compiler."""
+    return type(module).__name__ == "OptimizedModule"
+
+
+def is_in_backward() -> bool:
+    """Whether the engine of gradients runs in this thread, as it does when a pass is computed again."""
+    return cast("Any", torch._C)._current_graph_task_id() != -1
+
+
+def original_class(module: nn.Module) -> type:
+    """The class of a module before FSDP2 made its own of it."""
+    return next(each for each in type(module).__mro__ if not each.__name__.startswith("FSDP"))

@@ -147,6 +147,7 @@ class StateShares:
         dist.barrier(self._group)
         for optimizer, parameter, whole in found:
             if whole:
+                optimizer.state.pop(parameter, None)  # in the order of weights
                 optimizer.state[parameter] = whole
         self.close()
 
