@@ -123,6 +123,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/train/averaging/test_ranks.py::test_islands": "stays: means of all ranks",
     "tests/train/exchanging/test_lost_ranks.py": "stays: a lost rank of a ring, in tests/train/ring",
     "tests/train/sharding/test_states.py::test_every_optimizer": "stays: AdamW, scaled, clipped, with two groups",
+    "tests/train/sharding/test_weights.py::test_every_optimizer": "stays: AdamW, SGD, clipped, with two groups",
     "tests/train/splitting/test_ranks.py::*[3": "stays: two ranks",
     "tests/train/splitting/test_ranks.py::test_ranks_of_multiprocessing": "stays: programs that end",
     "tests/train/test_ranks.py::*[equal": "stays: four of twelve models",

@@ -179,7 +179,7 @@ class WeightShards:
         self._keeps_fetched = keeps_fetched
         self._group: dist.ProcessGroup = untyped.process_group
         self._syncs_buffers = bool(untyped.broadcast_buffers)
-        self._buffers_are_due = True
+        self._buffers_are_due, self._fetched_buffers_at = True, -1
         self.weights: ShardedWeights
         self._passes: ShardedPasses
         self._states: WeightStates
@@ -233,15 +233,12 @@ class WeightShards:
         if untyped.device_ids:
             (inputs,), (kwargs,) = untyped.to_kwargs(inputs, kwargs, untyped.device_ids[0])
         is_training, syncs = torch.is_grad_enabled(), bool(untyped.require_backward_grad_sync)
-        # As DDP does: buffers are copied from the first rank unless the pass before exchanged nothing.
         if self._syncs_buffers and self._buffers_are_due and self.weights.buffers:
-            if is_training:
-                self._copy_buffers()
-            else:
-                self.weights.take_buffers()
-        self._buffers_are_due = is_training and syncs
+            self._synchronise_buffers(is_training=is_training)
         if not is_training:
             return self._module(*inputs, **kwargs)
+        # As DDP does: not behind a pass that exchanged nothing.
+        self._buffers_are_due = syncs
         cast("Any", self._module).set_requires_gradient_sync(syncs)
         with self._passes.training():
             return self._module(*inputs, **kwargs)
@@ -251,6 +248,14 @@ class WeightShards:
         optimizers.discard(self._states)
         if self.weights.service is not None:
             self.weights.service.close()
+
+    def _synchronise_buffers(self, *, is_training: bool) -> None:
+        """Buffers become those of the first rank; for a pass without gradients this rank fetches them, once a step."""
+        if is_training:
+            self._copy_buffers()
+        elif self._fetched_buffers_at != self.weights.num_forwards:
+            self.weights.take_buffers()
+            self._fetched_buffers_at = self.weights.num_forwards
 
     def _copy_buffers(self) -> None:
         source = dist.get_process_group_ranks(self._group)[0]

@@ -143,6 +143,11 @@ class ShardedWeights:
         """How often weights or states have changed."""
         return 0 if self.service is None else self.service.standing.version
 
+    @property
+    def num_forwards(self) -> int:
+        """Passes for training so far."""
+        return 0 if self.service is None else self.service.standing.forwards
+
     def begin_forward(self) -> None:
         """A pass for training begins."""
         self._seen.clear()
