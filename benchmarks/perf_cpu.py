@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.programs.cpu_models import OTHERS, SIX, Trained
 from benchmarks.support.harness import Bar, Options, Report, number, run
-from benchmarks.support.live_bytes import peak_of_step
+from stoker.train.fitting.live_bytes import peak_of_step
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.perf.features.step import characterise
 from stoker.perf.machine.allocator import keep_memory

@@ -22,12 +22,15 @@ from stoker.records.events import LoaderOpened
 from stoker.records.exchange import ExchangeRuns
 from stoker.records.exchange_file import read_exchanges
 from stoker.records.explanation import Explanation
+from stoker.records.fitting import FitRuns
+from stoker.records.fitting_file import read_fits
 from stoker.records.runlog import RUNS_FOLDER, Run, find_run, read_run
 from stoker.run.launch import command_of
 from stoker.run.settings import resolve
 from stoker.ui.cuts import latest_cuts, summarise_cut, write_cut
 from stoker.ui.exchange.run_text import write_exchange_lines
 from stoker.ui.explanation import render_explanation
+from stoker.ui.fitting.text import write_fit_lines
 from stoker.ui.terminal import style_for
 
 HELP = f"""\
@@ -103,11 +106,11 @@ def _explain_run(words: list[str], rank: str | None, *, as_json: bool) -> int:
             f"`{RUNS_FOLDER}`"
         ) from error
     run = read_run(folder, int(rank) if rank is not None else None)
-    _show(explanation_of(run, read_exchanges(folder)), as_json=as_json)
+    _show(explanation_of(run, read_exchanges(folder), read_fits(folder)), as_json=as_json)
     return 0
 
 
-def explanation_of(run: Run, exchanges: ExchangeRuns | None = None) -> Explanation:
+def explanation_of(run: Run, exchanges: ExchangeRuns | None = None, fits: FitRuns | None = None) -> Explanation:
     """The last word of a run's records on each loader, and its exchanges: the probe may have changed the first one."""
     last = {event.loader: event for event in run.events if isinstance(event, LoaderOpened)}
     cuts = {number: summarise_cut(latest_cuts(run.events, number)) for number in sorted(last)}
@@ -116,6 +119,7 @@ def explanation_of(run: Run, exchanges: ExchangeRuns | None = None) -> Explanati
         loaders=[last[number] for number in sorted(last)],
         cuts={number: write_cut(cut) for number, cut in cuts.items() if cut is not None},
         exchanges=write_exchange_lines(exchanges) if exchanges is not None else [],
+        fits=write_fit_lines(fits) if fits is not None else [],
         rank=run.header.rank,
         world_size=run.header.world_size,
     )

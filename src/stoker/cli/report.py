@@ -9,9 +9,11 @@ import sys
 from stoker.cli.arguments import Parser, whole
 from stoker.cli.output import print_json, write_text
 from stoker.records.exchange_file import read_exchanges
+from stoker.records.fitting_file import read_fits
 from stoker.records.runlog import RUNS_FOLDER, find_run, read_ranks, read_run
 from stoker.ui.exchange.averaging_text import averages_of, render_averaging
 from stoker.ui.exchange.run_text import render_exchange_runs
+from stoker.ui.fitting.text import render_fits
 from stoker.ui.report_html import render_html
 from stoker.ui.report_text import render_text
 from stoker.ui.summary import summarise
@@ -39,14 +41,15 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         print_json(summary)
     elif arguments.html:
-        write_text(render_html(run, summary, read_exchanges(folder)), arguments.html, "--html")
+        write_text(render_html(run, summary, read_exchanges(folder), read_fits(folder)), arguments.html, "--html")
     else:
         style = style_for(sys.stdout, os.environ)
         sys.stdout.write(render_text(summary, style))
         for averages in averages_of(run.events):
             sys.stdout.write("\n" + render_averaging(averages, style))
         exchanges = render_exchange_runs(read_exchanges(folder), style)
-        sys.stdout.write(f"\n{exchanges}" if exchanges else "")
+        fits = render_fits(read_fits(folder), style)
+        sys.stdout.write("".join(f"\n{text}" for text in (exchanges, fits) if text))
     return 0
 
 

@@ -6,7 +6,7 @@ from stoker.cli.command_line import CommandOption, check_program, split
 from stoker.cli.errors import refuse
 from stoker.core.errors import StokerError
 from stoker.run.launch import launch
-from stoker.run.settings import KEYS, resolve
+from stoker.run.settings import KEYS, RunSettings, resolve
 
 USAGE = "stoker run [options] script.py [args…]\n       stoker run [options] -m module [args…]"
 _COMMAND = "stoker run"
@@ -30,13 +30,25 @@ def main(argv: list[str]) -> int:
         check_program(program, _COMMAND)
         settings = resolve(chosen).settings
         if settings.sizes.range is None:
-            launch(settings, program)
+            fit_plan, expandable = _planned(settings, program)
+            launch(settings, program, fit_plan=fit_plan, expandable=expandable)
         # Imported here: other programs replace this process, and have no use for it.
         from stoker.run.elastic.launcher import run_ranks
 
         return run_ranks(settings, program)
     except StokerError as error:
         return refuse(error)
+
+
+def _planned(settings: RunSettings, program: list[str]) -> tuple[str, bool]:
+    """File with the plan that makes the program fit, empty without one; and whether CUDA's segments are to grow."""
+    if settings.fitting.fit == "off" or settings.report.off:
+        return "", False
+    # Imported here: most programs have no use for it.
+    from stoker.run.fitting.planning import prepare
+
+    plan, file = prepare(settings, program)
+    return file, settings.fitting.fit == "auto" and bool(plan.changes and plan.of("expandable"))
 
 
 def help_text() -> str:

@@ -212,6 +212,12 @@ class TracingError(StokerError):
     code = "STOKER1511"
 
 
+class FitError(StokerError):
+    """A program cannot be made to fit the memory that it has; raised before it starts."""
+
+    code = "STOKER1512"
+
+
 class AveragingError(StokerError):
     """Ranks whose model is averaged do not train the same weights. Fields: rank, step."""
 

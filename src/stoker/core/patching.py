@@ -61,8 +61,24 @@ class _Item:
 
 
 @dataclass(frozen=True, slots=True)
+class _Class:
+    """The class of an object."""
+
+    owner: Any
+
+    def get(self) -> Any:
+        return cast("type[Any]", type(self.owner))
+
+    def put(self, value: Any) -> None:
+        self.owner.__class__ = value
+
+    def __str__(self) -> str:
+        return f"class of a {type(self.owner).__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
 class _Change:
-    place: _Attribute | _Item
+    place: _Attribute | _Item | _Class
     ours: Any
     before: Any
 
@@ -115,7 +131,15 @@ class Patches:
         """
         self._change(_Item(table, key, name), value)
 
-    def _change(self, place: _Attribute | _Item, value: Any) -> None:
+    def set_class(self, owner: Any, value: type[Any]) -> None:
+        """Likewise replaces the class of an object by one that derives from it and adds nothing to its layout.
+
+        Raises:
+            TypeError: python can't do that for this class.
+        """
+        self._change(_Class(owner), value)
+
+    def _change(self, place: _Attribute | _Item | _Class, value: Any) -> None:
         before = place.get()
         if before is not value:
             place.put(value)

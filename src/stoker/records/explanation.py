@@ -22,5 +22,7 @@ class Explanation(msgspec.Struct, kw_only=True):
     """What was moved out of a run's loop over each loader, by the loader's number; `stoker graph` has more."""
     exchanges: list[str] = []
     """How a run exchanged the gradients of each replicated module; `stoker exchange` has more."""
+    fits: list[str] = []
+    """What made the run fit its memory; `stoker report` has more."""
     rank: int = 0
     world_size: int = 1

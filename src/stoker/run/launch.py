@@ -26,21 +26,25 @@ from stoker.wire.secrets import load_secrets
 
 SITE_DIR = str(Path(__file__).resolve().parent / "site")
 """Holds the ``sitecustomize`` that arms the hook; goes to the front of ``PYTHONPATH``."""
+ALLOCATOR_ENV = "PYTORCH_CUDA_ALLOC_CONF"
+"""Options of torch's allocator, read when CUDA starts."""
 RUNS_DIR = "stoker-runs"
 """Where run folders are made, below the current directory, unless the user names one."""
 
 
-def launch(settings: RunSettings, program: Sequence[str]) -> NoReturn:
+def launch(settings: RunSettings, program: Sequence[str], *, fit_plan: str = "", expandable: bool = False) -> NoReturn:
     """Becomes ``python [flags] program…``; process id, standard streams and signals stay those of this process.
 
     Args:
         settings: Merged settings of the run; ``off`` runs the program without stoker.
         program: What python would be given: a script or ``-m module``, then the program's arguments.
+        fit_plan: File with the plan that makes it fit.
+        expandable: Whether segments of CUDA's allocator are to grow.
 
     Raises:
         ConfigError: Python was started in a way that cannot carry the hook to the program.
     """
-    command, environ = command_of(settings, program)
+    command, environ = command_of(settings, program, fit_plan=fit_plan, expandable=expandable)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # None: closed before python started
             stream.flush()  # exec drops what is still in buffers
@@ -48,8 +52,9 @@ def launch(settings: RunSettings, program: Sequence[str]) -> NoReturn:
 
 
 def command_of(
-    settings: RunSettings, program: Sequence[str], *, explain_to: str = "", profile: str = ""
-) -> tuple[list[str], dict[str, str]]:
+    settings: RunSettings, program: Sequence[str], *, explain_to: str = "", profile: str = "",
+    fit_plan: str = "", expandable: bool = False,
+) -> tuple[list[str], dict[str, str]]:  # fmt: skip
     """Returns the command line and the environment with which a program is run.
 
     Args:
@@ -57,6 +62,8 @@ def command_of(
         program: A script or ``-m module``, then the program's arguments.
         explain_to: File for an explanation, where the program is only run to explain its loaders.
         profile: Options of `stoker profile` as JSON, where the program is measured.
+        fit_plan: File with the plan that makes the program fit.
+        expandable: Whether segments of CUDA's allocator are to grow.
 
     Raises:
         ConfigError: Python was started in a way that cannot carry the hook to the program.
@@ -75,8 +82,11 @@ def command_of(
             pid=os.getpid(),
             explain_to=explain_to,
             profile=profile,
+            fit_plan=fit_plan,
         )
         environ = served_environment(environ, active)
+        if expandable:
+            environ[ALLOCATOR_ENV] = _with_expandable(environ.get(ALLOCATOR_ENV, ""))
         if settings.remote.backend != "local":
             check_remote(settings.remote)
         if settings.cache.directory != "off":
@@ -87,6 +97,13 @@ def command_of(
     else:
         environ = off_environment(environ)
     return [sys.executable, *interpreter_flags(sys.orig_argv), *program], environ
+
+
+def _with_expandable(options: str) -> str:
+    """The allocator's options with growing segments, unless they say otherwise."""
+    if "expandable_segments" in options:
+        return options
+    return f"{options},expandable_segments:True" if options else "expandable_segments:True"
 
 
 def require_cache() -> None:

@@ -37,6 +37,8 @@ class Active(Handed, frozen=True, kw_only=True):
     """File for an explanation of the loaders: written at the first ``iter(loader)``, where the process then ends."""
     profile: str = ""
     """Options of `stoker profile` as JSON, where the program is measured rather than served."""
+    fit_plan: str = ""
+    """File with the plan that makes the program fit; empty without one."""
     sizes: str = ""
     """A :class:`~stoker.run.elastic.told.RankSizes` as JSON, where stoker starts the program's ranks."""
 

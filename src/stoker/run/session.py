@@ -34,6 +34,7 @@ from stoker.ui.terminal import style_for
 if TYPE_CHECKING:
     from stoker.run.exchanging.averaging import Averaging
     from stoker.run.exchanging.serving import Exchanging
+    from stoker.run.fitting.serving import Fitting
 
 
 class Session:
@@ -52,6 +53,7 @@ class Session:
         self._memory = EventBuffer()
         self._served = self._recorded = False
         self._exchanging: Exchanging | Averaging | None = None
+        self._fitting: Fitting | None = None
         self._owner = Owner()
         self.serving = Serving(
             active.settings,
@@ -77,6 +79,9 @@ class Session:
         self._exchanging = self._make_exchanging()
         if self._exchanging is not None:
             self._exchanging.start()
+        self._fitting = self._make_fitting()
+        if self._fitting is not None:
+            self._fitting.start()
         atexit.register(self.finish)
 
     def _make_exchanging(self) -> Exchanging | Averaging | None:
@@ -93,6 +98,16 @@ class Session:
 
             return Exchanging(settings, self.serving, folder, self._active.run_id)
         return None
+
+    def _make_fitting(self) -> Fitting | None:
+        """What makes the program fit, if there is a plan."""
+        mode = self._active.settings.fitting.fit
+        if mode == "off" or not self._active.fit_plan:
+            return None
+        # Imported here: few programs are to fit.
+        from stoker.run.fitting.serving import Fitting
+
+        return Fitting(Path(self._active.fit_plan), mode, self.serving, Path(self._active.run_dir))
 
     @property
     def _rank(self) -> int:
@@ -138,6 +153,8 @@ class Session:
         self.serving.close()
         if self._exchanging is not None:
             self._exchanging.finish(self._rank, speaks=self._is_first_process)
+        if self._fitting is not None:
+            self._fitting.finish(self._rank)
         error = getattr(sys, "last_type", None)
         outcome = error.__name__ if error is not None else "finished"
         if self._served:

@@ -16,7 +16,7 @@ from stoker.graph.settings import CutSettings
 from stoker.records.versus import LEAST_BATCHES, MIN_PAIRS
 from stoker.scale.settings import ScaleSettings
 from stoker.scale.size_settings import SizeSettings
-from stoker.train.settings import ExchangeSettings
+from stoker.train.settings import ExchangeSettings, FitSettings
 
 _VERSUS = "alternate with torch's own workers over the first N batches, and report which is faster"
 _VERSUS_RULE = f"a whole number of batches of at least {LEAST_BATCHES}, for {MIN_PAIRS} pairs of rounds that count"
@@ -56,6 +56,7 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     remote: RemoteSettings = RemoteSettings()
     sizes: SizeSettings = SizeSettings()
     exchange: ExchangeSettings = ExchangeSettings()
+    fitting: FitSettings = FitSettings()
 
 
 KEYS = keys_of(RunSettings)

@@ -7,17 +7,20 @@ if TYPE_CHECKING:
     from stoker.train.averaging.averager import ModelAverager, average
     from stoker.train.averaging.policy import AveragingRules
     from stoker.train.exchanging.calling import exchange
+    from stoker.train.fitting.calling import ModelFit, fit
     from stoker.train.ring.groups import broadcast
     from stoker.train.splitting.calling import split
 
-__all__ = ["AveragingRules", "ModelAverager", "average", "broadcast", "exchange", "split"]
+__all__ = ["AveragingRules", "ModelAverager", "ModelFit", "average", "broadcast", "exchange", "fit", "split"]
 
 _HOMES = {
     "AveragingRules": "stoker.train.averaging.policy",
     "ModelAverager": "stoker.train.averaging.averager",
     "average": "stoker.train.averaging.averager",
     "broadcast": "stoker.train.ring.groups",
+    "ModelFit": "stoker.train.fitting.calling",
     "exchange": "stoker.train.exchanging.calling",
+    "fit": "stoker.train.fitting.calling",
     "split": "stoker.train.splitting.calling",
 }
 

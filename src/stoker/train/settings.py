@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from stoker.core.settings import Option, Settings, choice
+from stoker.core.settings import Option, Settings, choice, memory
 
 LEAVES = ("split", "compress")
 """What changes sums, or what an optimizer sees, beyond rounding."""
@@ -31,3 +31,16 @@ class ExchangeSettings(Settings, frozen=True, kw_only=True):
         str | None,
         Option(form="METHODS", text=_ALLOW, rule="`split`, `compress`, `split,compress` or `auto`", accepts=_is_leave),
     ] = None
+
+
+_FIT = (
+    "make the program fit its memory without changing what it computes (auto), say how (report), or leave it as it is"
+)
+_SIZE = "memory that --fit keeps to, such as 20GB (default: the GPU's)"
+
+
+class FitSettings(Settings, frozen=True, kw_only=True):
+    """Whether a program is made to fit, and into what."""
+
+    fit: Annotated[Literal["off", "report", "auto"], choice(_FIT)] = "off"
+    device_memory_bytes: Annotated[int | None, memory(_SIZE)] = None

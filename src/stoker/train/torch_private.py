@@ -7,19 +7,31 @@
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._subclasses import fake_tensor as _fake
 from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
+from torch.utils import _python_dispatch as _dispatch
+from torch.utils import _pytree as _trees
 
 SYMBOLS = (
     # dotted name, purpose, since
+    ("torch._C.StorageBase._cdata", "tells one memory from another", "before 2.6"),
+    ("torch._subclasses.fake_tensor.FakeTensor", "a tensor of a trace has no values", "before 2.6"),
+    ("torch.Tensor._indices", "indices of a sparse tensor", "before 2.6"),
+    ("torch.Tensor._values", "values of a sparse tensor", "before 2.6"),
+    ("torch.Tensor._version", "whether a forward pass writes a tensor", "before 2.6"),
+    ("torch.nn.modules.dropout._DropoutNd", "modules that draw numbers", "before 2.6"),
+    ("torch.nn.modules.batchnorm._NormBase", "norms that average over batches", "before 2.6"),
+    ("torch.nn.Module._buffers", "put aside while a forward pass is repeated", "before 2.6"),
     (
         "torch.nn.parallel.DistributedDataParallel._check_comm_hook", "refuses a program's hook as torch does",
         "before 2.6",
@@ -28,6 +40,11 @@ SYMBOLS = (
         "torch.nn.parallel.DistributedDataParallel._register_builtin_comm_hook",
         "a program's hook of torch's own C++: replaced", "before 2.6",
     ),
+    ("torch.utils._python_dispatch._get_current_dispatch_mode", "which mode a program entered last", "before 2.6"),
+    ("torch.utils._python_dispatch.TorchDispatchMode", "counts bytes beside a program", "before 2.6"),
+    ("torch.utils._pytree.tree_flatten", "takes nested values apart", "before 2.6"),
+    ("torch.utils._pytree.tree_leaves", "tensors in nested values", "before 2.6"),
+    ("torch.utils._pytree.tree_unflatten", "puts nested values together", "before 2.6"),
     (
         "torch.nn.Module._forward_hooks", "hooks of FSDP2, which rest while one rank computes alone", "before 2.6",
     ),
@@ -54,6 +71,18 @@ SYMBOLS = (
         "torch.nn.utils.clip_grad._get_total_norm", "the norm that clipping goes by: of whole gradients", "before 2.6",
     ),
 )  # fmt: skip
+
+TorchDispatchMode = _dispatch.TorchDispatchMode
+tree_leaves, tree_flatten, tree_unflatten = _trees.tree_leaves, _trees.tree_flatten, _trees.tree_unflatten
+FakeTensor = _fake.FakeTensor
+Dropout = nn.modules.dropout._DropoutNd
+top_mode: Callable[[], Any] = _dispatch._get_current_dispatch_mode
+"""The mode that sees operations first; None without one."""
+version_of: Callable[[Tensor], int] = operator.attrgetter("_version")
+"""How often a tensor's memory was written."""
+AveragingNorm = nn.modules.batchnorm._NormBase
+identity_of: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
+"""A number that identifies a storage as long as it lives."""
 
 BUILTIN = "_register_builtin_comm_hook"
 """Name of the method that registers a hook by its kind."""
@@ -87,6 +116,9 @@ def norms() -> list[tuple[Any, str]]:
         )
     return [*called, *((utils, name) for name in _TOTAL_NORMS if hasattr(utils, name))]
 
+
+buffers_of: Callable[[nn.Module], dict[str, Tensor | None]] = operator.attrgetter("_buffers")
+"""Buffers that a module itself holds, by name."""
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -160,3 +192,13 @@ def is_in_backward() -> bool:
 def original_class(module: nn.Module) -> type:
     """The class of a module before FSDP2 made its own of it."""
     return next(each for each in type(module).__mro__ if not each.__name__.startswith("FSDP"))
+
+
+def values_of(tensor: Tensor) -> Tensor:
+    """Values of a sparse tensor, coalesced or not."""
+    return tensor._values()
+
+
+def indices_of(tensor: Tensor) -> Tensor:
+    """Indices of a sparse tensor, coalesced or not."""
+    return tensor._indices()

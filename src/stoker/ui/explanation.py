@@ -26,7 +26,7 @@ def render_explanation(found: Explanation, style: Style | None = None) -> str:
     style = style or Style()
     blocks = [_heading(found, style)]
     blocks += [_loader(loader, found, style) for loader in found.loaders]
-    blocks.append([line for text in found.exchanges for line in wrap(text, style, indent="  ")])
+    blocks.append([line for text in (*found.exchanges, *found.fits) for line in wrap(text, style, indent="  ")])
     blocks.append(_closing(found, style))
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 

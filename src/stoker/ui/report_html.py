@@ -9,6 +9,7 @@ from html import escape
 
 from stoker.core.units import format_bytes, format_count, format_seconds
 from stoker.records.exchange import ExchangeRuns
+from stoker.records.fitting import FitRuns
 from stoker.records.parts import REPORTED
 from stoker.records.runlog import Run
 from stoker.ui.advice import Advice
@@ -17,6 +18,7 @@ from stoker.ui.exchange.averaging_plots import draw_averaging
 from stoker.ui.exchange.averaging_text import averages_of, write_averaging
 from stoker.ui.exchange.run_html import draw_exchanges
 from stoker.ui.figures import shorten, write_clock, write_count, write_percent, write_rate
+from stoker.ui.fitting.html import draw_fits
 from stoker.ui.graph_svg import render_svg
 from stoker.ui.html_page import (
     BarPart,
@@ -45,14 +47,16 @@ _LABELLED_FRAC = 0.15
 """A part of a bar narrower than this has no room for its figure."""
 
 
-def render_html(run: Run, summary: Summary, exchanges: ExchangeRuns | None = None) -> str:
-    """The page, for one rank's records, their summary, and the exchanges of the run."""
+def render_html(run: Run, summary: Summary, exchanges: ExchangeRuns | None = None, fits: FitRuns | None = None) -> str:
+    """The page, for one rank's records, their summary, the exchanges of the run, and what made it fit."""
     program = shlex.join(summary.argv) or summary.run_id
-    body = "\n".join(part for part in _parts(run, summary, program, exchanges) if part)
+    body = "\n".join(part for part in _parts(run, summary, program, exchanges, fits) if part)
     return render_page(f"{program} · stoker report", body)
 
 
-def _parts(run: Run, summary: Summary, program: str, exchanges: ExchangeRuns | None) -> Iterable[str]:
+def _parts(
+    run: Run, summary: Summary, program: str, exchanges: ExchangeRuns | None, fits: FitRuns | None
+) -> Iterable[str]:
     main = summary.main_loader()
     yield _header(summary, program)
     yield _verdict(summary)
@@ -67,6 +71,8 @@ def _parts(run: Run, summary: Summary, program: str, exchanges: ExchangeRuns | N
     yield _averaging(run)
     if exchanges is not None:
         yield draw_exchanges(exchanges)
+    if fits is not None:
+        yield draw_fits(fits)
     yield _ranks(summary)
     yield _loaders(summary)
     yield _incidents(summary)

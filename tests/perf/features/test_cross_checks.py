@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from benchmarks.support.live_bytes import peak_of_step
+from stoker.train.fitting.live_bytes import peak_of_step
 from stoker.perf import characterise
 from stoker.perf.features.records import StepFeatures
 

@@ -16,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,15 +38,30 @@ from stoker.perf.features.tracing.timelines import timeline_of
 from stoker.perf.features.tracing.watch import StepFollower, first_size
 
 
+class Companion(Protocol):
+    """What runs beside a traced program, in its process."""
+
+    def start(self, recorder: DispatchRecorder, watch: StepFollower) -> None:
+        """The program begins."""
+        ...
+
+    def stepped(self) -> None:
+        """The step that is recorded is over; what it made is still alive."""
+        ...
+
+
 class _Program:
     """The program, up to the step that is recorded."""
 
-    def __init__(self, target: str, hints: dict[str, float], out: Path, batch_times: int = 1) -> None:
+    def __init__(
+        self, target: str, hints: dict[str, float], out: Path, batch_times: int = 1, companion: Companion | None = None
+    ) -> None:
         self.recorder = DispatchRecorder(hints)
         self.recorder.shapes_weights = True
         self.redirect = Redirect(self.recorder, target)
         self.watch = StepFollower(self.recorder)
         self.target, self.out, self.batch_times = target, out, batch_times
+        self.companion = companion
         self.name = ""
         self.batches: list[tuple[int, int]] = []
         """Samples and bytes of the batches of the current step, or of the last earlier step that loaded one.
@@ -68,6 +83,8 @@ class _Program:
         note = self.recorder.hints.note
         accelerator = answering(note) if self.target == "cuda" else contextlib.nullcontext()
         with redirected(self.recorder, self.redirect), self.watch.hooks(), self._patched(), accelerator, alone(note):
+            if self.companion is not None:
+                self.companion.start(self.recorder, self.watch)
             if is_module:
                 runpy.run_module(words[0], run_name="__main__", alter_sys=True)
             else:
@@ -146,6 +163,8 @@ class _Program:
             self._note_roles()
             return
         self.recorder.recording = False
+        if self.companion is not None:
+            self.companion.stepped()
         batches = self.batches or self._ahead  # what this step computes with may have been loaded during the one before
         size = sum(samples for samples, _ in batches)
         if not size:
@@ -176,11 +195,11 @@ class _Program:
         os._exit(0)
 
 
-def main() -> None:
+def main(companion: Companion | None = None) -> None:
     """Arguments: where to write, the target, hints and a factor of batches as JSON, then the program's command line."""
     out, target, said, *words = sys.argv[1:]
     hints, batch_times = json.loads(said)
-    program = _Program(target, hints, Path(out), batch_times)
+    program = _Program(target, hints, Path(out), batch_times, companion)
     try:
         program.run(words)
     except StokerError as error:

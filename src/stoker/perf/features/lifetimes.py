@@ -37,6 +37,8 @@ class BufferLife(msgspec.Struct, frozen=True, array_like=True):
     """Path of the module whose forward or backward made it; empty outside of modules."""
     line: str
     """Line of the program that made it, as ``train.py:31``; empty if none is known."""
+    uses: tuple[int, ...] = ()
+    """Places of the step's calls that read or write it."""
 
 
 class CallInTime(msgspec.Struct, frozen=True, array_like=True):

@@ -17,6 +17,8 @@ from stoker.core.errors import TracingError
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 
+CHILD = "stoker.perf.features.child"
+"""Module that traces a program in its process."""
 TIMELINE = "timeline.json"
 """File in which a traced program's child leaves the timeline of its memory."""
 
@@ -41,8 +43,9 @@ def characterise_program(
 
 
 def trace_program(
-    program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None, batch_times: int = 1
-) -> tuple[StepFeatures, MemoryTimeline]:
+    program: Sequence[str], *, target: str = "cuda", hints: Mapping[str, float] | None = None, batch_times: int = 1,
+    child: Sequence[str] = (CHILD,),
+) -> tuple[StepFeatures, MemoryTimeline]:  # fmt: skip
     """The features of one training step of a program, and its memory; errors as above.
 
     Args:
@@ -50,6 +53,7 @@ def trace_program(
         target: as above.
         hints: as above.
         batch_times: by how much the batches of the program's loaders are larger than it says.
+        child: module that traces, and its own first arguments.
     """
     name = " ".join(program[:2]) if program[0] == "-m" else program[0]
     if program[0] != "-m" and not Path(name).is_file():
@@ -59,7 +63,7 @@ def trace_program(
         command = [
             sys.executable,
             "-m",
-            "stoker.perf.features.child",
+            *child,
             str(out),
             target,
             json.dumps([dict(hints or {}), batch_times]),

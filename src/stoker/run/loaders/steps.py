@@ -203,6 +203,11 @@ class StepClock:
             clock = self._clocks[feed.number] = LoaderClock(feed.counters)
         return clock
 
+    def is_inside(self) -> bool:
+        """Whether this thread is inside ``iter`` or ``next`` of a loader."""
+        thread = self._threads.get(get_ident())
+        return thread is not None and thread.depth > 0
+
     def _thread(self) -> _Thread:
         number = get_ident()
         thread = self._threads.get(number)

@@ -92,7 +92,7 @@ def far(one, other):
         assert one.dtype == other.dtype
         return float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
     if isinstance(one, dict):
-        assert list(one) == list(other)
+        assert list(one) == list(other), (list(one), list(other))
         return max((far(one[key], other[key]) for key in one), default=0.0)
     if isinstance(one, (list, tuple)):
         return max((far(a, b) for a, b in zip(one, other, strict=True)), default=0.0)

@@ -33,12 +33,14 @@ def timeline_of(recorder: DispatchRecorder, watch: StepFollower, features: StepF
     blocks = [block_of(name) for name in names]
     makers = [blocks[buffers.owners.get(number, maker)] for number, maker in enumerate(buffers.makers)]
     last, outside = _last_uses(recorder.calls, blocks, makers)
+    uses = _uses(recorder.calls)
     end = buffers.now
     found = tuple(
         BufferLife(
             size, births[number], deaths.get(number, end), last.get(number, -1), outside.get(number, -1),
             _category(buffers, number), buffers.phases[number],
             owned.get(number, names[buffers.owners.get(number, buffers.makers[number])]), buffers.lines[number],
+            tuple(uses.get(number, ())),
         )
         for number, size in enumerate(buffers.sizes)
     )  # fmt: skip
@@ -87,6 +89,15 @@ def _last_uses(
             if blocks[call.module] != makers[number]:
                 outside[number] = call.at
     return found, outside
+
+
+def _uses(calls: Sequence[TracedCall]) -> dict[int, list[int]]:
+    """Places of the calls that use each buffer."""
+    found: dict[int, list[int]] = {}
+    for place, call in enumerate(calls):
+        for number in {access[0] for access in (*call.reads, *call.writes)}:
+            found.setdefault(number, []).append(place)
+    return found
 
 
 def _moved(call: TracedCall) -> float:

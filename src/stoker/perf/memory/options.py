@@ -1,0 +1,108 @@
+"""What lowers a peak for the whole program, besides units that are repeated: what may be done, and what it gives.
+
+Each option is a function of the timeline, as remedies are. Whether it may be done is read off the same timeline: a
+gradient that is applied as soon as it is there must not be asked for by anyone, and must not be added to.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import msgspec.structs
+import numpy as np
+
+from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.features.records import StepFeatures
+from stoker.perf.memory.remedies import one_by_one
+from stoker.records.fitting import TracedModel
+
+BY_PARAMETER = frozenset({
+    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+})  # fmt: skip
+"""Optimizers of torch that update each parameter by its own gradient and state alone."""
+_ZEROING = ("zero_", "_foreach_zero_")
+_UPDATE_S = 3e-5
+"""Time of the host for an update of one parameter by itself, beside its operations (assumed)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What of it is done.
+
+    Attributes:
+        one_by_one: the optimizer updates one parameter after another.
+        used_up: gradients are applied inside the backward pass.
+    """
+
+    one_by_one: bool = False
+    used_up: bool = False
+
+
+def has_foreach(timeline: MemoryTimeline) -> bool:
+    """Whether an optimizer updates all parameters with one call."""
+    return any(call.phase == "optimizer" and call.name.startswith("_foreach") for call in timeline.calls)
+
+
+def why_not_used_up(features: StepFeatures, timeline: MemoryTimeline, model: TracedModel) -> str:
+    """Why gradients must stay until the optimizer's step, as a part of a sentence; empty if they need not."""
+    if model.gradients_read:
+        return model.gradients_read
+    if len(model.optimizers) != 1:
+        return "several optimizers step" if model.optimizers else "no optimizer was seen"
+    if model.optimizers[0] not in BY_PARAMETER:
+        return f"{model.optimizers[0]} may look at several parameters at once"
+    backward = [phase for phase, _ in itertools.groupby(timeline.calls, lambda call: call.phase)].count("backward")
+    if features.micro_batches > 1 or backward > 1:
+        return "several backward passes add to them"
+    for buffer in timeline.buffers:
+        if buffer.category != "gradients":
+            continue
+        for place in buffer.uses:
+            call = timeline.calls[place]
+            if call.phase == "forward" and call.name not in _ZEROING:
+                return f"`{call.name}` reads them before the optimizer's step"
+    return ""
+
+
+def with_options(timeline: MemoryTimeline, options: Options) -> tuple[MemoryTimeline, float]:
+    """The timeline with some options, and the added seconds."""
+    added = 0.0
+    if options.one_by_one:
+        timeline, added = one_by_one(timeline)
+    if options.used_up:
+        timeline, seconds = used_up(timeline)
+        added += seconds
+    return timeline, added
+
+
+def used_up(timeline: MemoryTimeline) -> tuple[MemoryTimeline, float]:
+    """The timeline where each gradient dies once it is applied, and the added seconds.
+
+    What an update allocates, for one parameter, is alive beside the gradient; later steps of the optimizer find nothing
+    to do.
+    """
+    update = _update_bytes(timeline)
+    largest = max((each.bytes for each in timeline.buffers if each.category == "parameters"), default=0)
+    share = update / largest if largest else 0.0
+    lives = list(timeline.buffers)
+    count = 0
+    for place, one in enumerate(timeline.buffers):
+        if one.category == "gradients" and one.birth:
+            count += 1
+            lives[place] = msgspec.structs.replace(
+                one, death=min(one.death, one.birth + 1), bytes=one.bytes + int(share * one.bytes)
+            )
+        elif one.category == "temporaries" and one.phase == "optimizer" and one.birth >= timeline.begin:
+            lives[place] = msgspec.structs.replace(one, bytes=0)
+    return msgspec.structs.replace(timeline, buffers=tuple(lives)), count * _UPDATE_S
+
+
+def _update_bytes(timeline: MemoryTimeline) -> int:
+    """Most bytes of temporaries that are alive at once in the optimizer's step of the timeline."""
+    change = np.zeros(timeline.end + 1, dtype=np.int64)
+    for one in timeline.buffers:
+        if one.category == "temporaries" and one.phase == "optimizer" and one.birth >= timeline.begin:
+            change[one.birth] += one.bytes
+            change[one.death] -= one.bytes
+    return int(np.cumsum(change).max(initial=0))

@@ -1,0 +1,149 @@
+"""Which units to repeat, and what they keep, so that a step fits in the least time: exact, by dynamic programming.
+
+Units run one after another, some inside of others. What a repeated unit does not keep is missing from all that is alive
+while later units run, forward and backward. So a choice fits if, at each point of the order, what is alive there in the
+plain step, less what the units before it save, stays within the budget. States are the pairs of saved bytes and seconds
+that no other pair beats; a unit is repeated as a whole, or kept, or the same is asked of the units inside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.records.fitting import Keeps
+
+_MOST_STATES = 4096
+"""States beyond which saved bytes are rounded down to a grid as fine as this: units that are alike stay far below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """One way to repeat a unit.
+
+    Attributes:
+        keeps: what it keeps.
+        saves: bytes that are missing between its passes; may be negative.
+        seconds: of the repetition.
+        need: most bytes that are alive in its passes, as if no unit before it saved anything.
+    """
+
+    keeps: Keeps
+    saves: int
+    seconds: float
+    need: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A unit, or what runs between units.
+
+    Attributes:
+        name: of the unit; empty for what runs in between.
+        need: most bytes that are alive in it while it is kept.
+        repeats: ways to repeat it.
+        inside: parts of it, in their order; empty for one that is kept or repeated as a whole.
+    """
+
+    name: str
+    need: int
+    repeats: tuple[Repeat, ...] = ()
+    inside: tuple[Part, ...] = ()
+
+
+@dataclass(slots=True)
+class _History:
+    """How states came about: each repetition with the one before it."""
+
+    before: list[int] = field(default_factory=lambda: [-1])
+    names: list[tuple[str, Keeps]] = field(default_factory=lambda: [("", "nothing")])
+
+    def added(self, nodes: NDArray[np.int64], name: str, keeps: Keeps) -> NDArray[np.int64]:
+        first = len(self.before)
+        self.before += nodes.tolist()
+        self.names += [(name, keeps)] * len(nodes)
+        return np.arange(first, first + len(nodes), dtype=np.int64)
+
+    def of(self, node: int) -> dict[str, Keeps]:
+        found: dict[str, Keeps] = {}
+        while node > 0:
+            name, keeps = self.names[node]
+            found[name] = keeps
+            node = self.before[node]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    """Choices for the first parts: bytes saved, seconds, and how they came about."""
+
+    saved: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    nodes: NDArray[np.int64]
+
+    def where(self, allowed: NDArray[np.bool_]) -> _States:
+        return _States(self.saved[allowed], self.seconds[allowed], self.nodes[allowed])
+
+    def within(self, need: int, budget: int) -> _States:
+        return self.where(need - self.saved <= budget)
+
+
+def choose_parts(parts: Sequence[Part], budget: int) -> dict[str, Keeps] | None:
+    """What each repeated unit keeps, in the least time that the budget allows; None if no choice fits.
+
+    Args:
+        parts: in the order of the forward pass; names are unique.
+        budget: bytes.
+    """
+    history = _History()
+    start = _States(np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64))
+    found = _through(parts, start, budget, history)
+    if not len(found.saved):
+        return None
+    # Of the quickest, the one with the most room.
+    best = int(np.lexsort((-found.saved, found.seconds))[0])
+    return history.of(int(found.nodes[best]))
+
+
+def _through(parts: Sequence[Part], states: _States, budget: int, history: _History) -> _States:
+    for part in parts:
+        if not part.repeats and not part.inside:
+            states = states.within(part.need, budget)
+            continue
+        kept = _through(part.inside, states, budget, history) if part.inside else states.within(part.need, budget)
+        ways = [kept]
+        for way in part.repeats:
+            allowed = states.within(way.need, budget)
+            if len(allowed.saved):
+                nodes = history.added(allowed.nodes, part.name, way.keeps)
+                ways.append(_States(allowed.saved + way.saves, allowed.seconds + way.seconds, nodes))
+        states = _unbeaten(ways, budget)
+        if not len(states.saved):
+            break
+    return states
+
+
+def _unbeaten(ways: Sequence[_States], budget: int) -> _States:
+    """States that no other one beats in both saved bytes and seconds."""
+    if len(ways) == 1:
+        return ways[0]
+    saved, seconds, nodes = (
+        np.concatenate([getattr(way, name) for way in ways]) for name in ("saved", "seconds", "nodes")
+    )
+    found = _pareto(_States(saved, seconds, nodes))
+    if len(found.saved) > _MOST_STATES:
+        grid = max(1, -(-int(found.saved.max() - found.saved.min()) // _MOST_STATES))
+        found = _pareto(_States(found.saved // grid * grid, found.seconds, found.nodes))
+    return found
+
+
+def _pareto(states: _States) -> _States:
+    order = np.lexsort((states.seconds, -states.saved))
+    seconds = states.seconds[order]
+    least = np.minimum.accumulate(seconds)
+    better = np.ones(len(order), dtype=np.bool_)
+    better[1:] = seconds[1:] < least[:-1]
+    return states.where(order[better])

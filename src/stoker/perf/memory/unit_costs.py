@@ -1,0 +1,122 @@
+"""What each unit of a timeline saves and takes, as parts of the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.memory.timeline import live_bytes
+from stoker.perf.memory.tree_choice import Part, Repeat
+from stoker.perf.memory.units import Unit, UnitPass, first_end, seconds_of
+from stoker.records.fitting import Keeps
+
+_LEAST_SAVED = 0.0005
+"""Share of the peak that repeating a unit must save to be a choice (assumed)."""
+REPEAT_S = 5e-5
+"""Time of the host for each repetition, beside its operations (measured 40-60 us on one core of a server)."""
+
+Span = tuple[int, int]
+
+
+def parts_of(timeline: MemoryTimeline, units: Sequence[Unit], *, products: bool = True) -> tuple[Part, ...]:
+    """The order of a step: its units and what runs between them; what is alive outside of them is a part as well.
+
+    Args:
+        timeline: with no unit repeated.
+        units: of it, as :func:`~stoker.perf.memory.units.nested_units` gives.
+        products: whether keeping results of products is a choice.
+    """
+    costs = _Costs(timeline, products)
+    whole = (max(0, timeline.begin - 1), timeline.end)
+    if not units:
+        return (Part("", costs.most([whole])),)
+    passes = [unit.passes for unit in units]
+    count = len(passes[0])
+    # Before the first unit of each pass nothing is saved, and neither is after its backward pass.
+    bounds = [whole[0], *(passes[0][at].backward[1] for at in range(count))]
+    outside = [(bounds[at], passes[0][at].forward[0]) for at in range(count)] + [(bounds[-1], whole[1])]
+    return (Part("", costs.most(outside)), *costs.sequence(units), costs.after(units[-1]))
+
+
+class _Costs:
+    def __init__(self, timeline: MemoryTimeline, products: bool) -> None:
+        self._timeline, self._products = timeline, products
+        self._live: NDArray[np.int64] = live_bytes(timeline)
+        self._ends = [call.at for call in timeline.calls]
+        self._least = _LEAST_SAVED * float(self._live.max(initial=0))
+
+    def most(self, spans: Sequence[Span]) -> int:
+        """Most bytes that are alive in some spans, each from what is alive when it begins."""
+        return max(
+            (int(self._live[max(0, start - 1) : stop].max()) for start, stop in spans if stop >= start), default=0
+        )
+
+    def sequence(self, units: Sequence[Unit]) -> list[Part]:
+        """Units of one level, and what runs between them in either pass."""
+        found: list[Part] = []
+        for place, unit in enumerate(units):
+            if place:
+                found.append(self._between(units[place - 1], unit))
+            found.append(self._unit(unit))
+        return found
+
+    def _between(self, before: Unit, unit: Unit) -> Part:
+        spans: list[Span] = []
+        for first, second in zip(before.passes, unit.passes, strict=True):
+            spans += [(first.forward[1], second.forward[0]), (second.backward[1], first.backward[0])]
+        return Part("", self.most(spans))
+
+    def after(self, last: Unit) -> Part:
+        """What runs between the passes of the last unit."""
+        return Part("", self.most([(each.forward[1], each.backward[0]) for each in last.passes]))
+
+    def _unit(self, unit: Unit) -> Part:
+        spans = [span for each in unit.passes for span in (each.forward, each.backward)]
+        need = self.most(spans)
+        ways: tuple[Keeps, ...] = ("nothing", "products") if self._products and unit.has_products else ("nothing",)
+        repeats = tuple(way for keeps in ways if (way := self._repeat(unit, keeps, need)) is not None)
+        return Part(unit.path, need, repeats, self._inside(unit))
+
+    def _inside(self, unit: Unit) -> tuple[Part, ...]:
+        if not unit.children:
+            return ()
+        first, last = unit.children[0], unit.children[-1]
+        pairs = list(zip(unit.passes, first.passes, last.passes, strict=True))
+        begin = [span for own, one, _ in pairs for span in (
+            (own.forward[0], one.forward[0]), (one.backward[1], own.backward[1])
+        )]  # fmt: skip
+        end = [span for own, _, one in pairs for span in (
+            (one.forward[1], own.forward[1]), (own.backward[0], one.backward[0])
+        )]  # fmt: skip
+        return (Part("", self.most(begin)), *self.sequence(unit.children), Part("", self.most(end)))
+
+    def _repeat(self, unit: Unit, keeps: Keeps, need: int) -> Repeat | None:
+        saves = min(self._saves(each, keeps) for each in unit.passes)
+        if saves < self._least:
+            return None
+        again = max(self._again(each, keeps, saves) for each in unit.passes)
+        seconds = seconds_of(unit, keeps) + REPEAT_S * len(unit.passes)
+        return Repeat(keeps, saves, seconds, max(need, again))
+
+    def _saves(self, each: UnitPass, keeps: Keeps) -> int:
+        """Bytes that are missing when the backward pass of later units runs."""
+        buffers, start = self._timeline.buffers, each.backward[0]
+        saved = 0
+        for place in each.made:
+            one = buffers[place]
+            if keeps == "products" and place in each.products:
+                saved -= one.bytes if one.death <= start else 0
+            elif one.death > start and first_end(self._timeline, each, place, self._ends) <= start:
+                saved += one.bytes
+        return saved - sum(buffers[place].bytes for place in each.inputs if buffers[place].death <= start)
+
+    def _again(self, each: UnitPass, keeps: Keeps, saves: int) -> int:
+        """Most bytes that are alive while the forward pass is repeated."""
+        before = int(self._live[each.forward[0] - 1]) if each.forward[0] else 0
+        grown = int(self._live[max(0, each.forward[0] - 1) : each.stop].max()) - before
+        if keeps == "products":
+            grown -= sum(self._timeline.buffers[place].bytes for place in each.products)
+        return int(self._live[max(0, each.backward[0] - 1)]) - saves + max(0, grown)

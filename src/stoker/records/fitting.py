@@ -1,0 +1,158 @@
+"""How a program is made to fit the memory it has: what was chosen, what it was chosen from, what came of it.
+
+Bytes are of one process: tensors, what the allocator reserves beyond them, and the context of the device. A plan is
+made by ``perf``, carried out by ``train``, handed over by ``run`` and shown by ``ui``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+MeasureKind = Literal[
+    "expandable", "one_by_one", "used_up", "recompute", "chunks", "offload_activations", "offload_states",
+    "zero1", "fsdp", "pipeline",
+]  # fmt: skip
+"""What can be done. ``expandable``: growing segments of CUDA's allocator. ``one_by_one``: optimizers update one
+parameter after another. ``used_up``: a gradient is applied and freed as soon as the backward pass has made it.
+``recompute``: forward passes of units are repeated in the backward pass. ``chunks``: the model is called on parts of
+the samples, each repeated in its backward pass. ``offload_activations``, ``offload_states``: kept in host memory. Under
+ranks, ``zero1``: each keeps its share of optimizer states; ``fsdp``: of everything; ``pipeline``: each has a stage of
+the model."""
+Keeps = Literal["nothing", "products"]
+"""What a recomputed unit keeps besides its inputs: nothing, or results of matrix products and convolutions."""
+EQUAL = "equal"
+"""The promise of losses and weights that are equal bit for bit."""
+
+
+class FitMeasure(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that lowers the peak and changes nothing of what is computed."""
+
+    kind: MeasureKind
+    paths: tuple[str, ...] = ()
+    """Modules it is applied to, as ``named_modules`` of the program's model names them; empty for all of it. Of a
+    pipeline, the first module of each stage but the first."""
+    keeps: Keeps = "nothing"
+    number: int = 0
+    """Parts of a batch (``chunks``), ranks (``zero1``, ``fsdp``) or stages (``pipeline``); 0 for others."""
+    reshards: bool = True
+    """Of ``fsdp``: whether weights are freed between the forward and the backward pass."""
+    saves_bytes: int = 0
+    """By how much the peak falls, after the measures before it."""
+    added_s: float | None = 0.0
+    """Predicted seconds that it adds to a step; None if nothing predicts them."""
+    promise: str = EQUAL
+    """``equal`` bit for bit, or how far losses may differ, as ``within 1e-6``."""
+
+
+class TracedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a traced program is besides its step: by what its model is known again, and what cannot be done to it."""
+
+    model: str = ""
+    """Class of the outermost module; empty for a program without one."""
+    num_parameters: int = 0
+    """Elements of all its parameters."""
+    kept_as_is: dict[str, str] = {}
+    """Modules whose forward pass must not be repeated, and why, as a part of a sentence."""
+    gradients_read: str = ""
+    """Who reads gradients between the backward pass and the optimizer's step, or later; empty if nobody does."""
+    not_cut: str = ""
+    """Why the model cannot be called on parts of the samples; empty if it can."""
+    compiled: bool = False
+    """Whether ``torch.compile`` decides what is kept."""
+    optimizers: tuple[str, ...] = ()
+    """Classes of those that stepped."""
+
+
+class RejectedFit(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of measure, or a choice of several, that is not in the plan."""
+
+    name: str
+    """Such as ``recompute every block`` or ``chunks of samples``."""
+    peak_bytes: int | None
+    """Predicted with it and what else fits; None if it cannot be applied here."""
+    step_s: float | None
+    """Predicted seconds of a step with it; None if nothing predicts them."""
+    reason: str
+    """Why not, as a part of a sentence."""
+
+
+class FitPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done to a running program. A plan without measures is one of a program that fits as it is."""
+
+    name: str
+    budget_bytes: int
+    device: str
+    """What the budget is of: ``RTX-4090``, or ``emulated device`` for counted bytes of a program on CPUs."""
+    ranks: int = 1
+    model: str = ""
+    """Class of the model that paths of measures are of."""
+    num_parameters: int = 0
+    """Elements of its parameters, by which it is known as well."""
+    plain_bytes: int
+    """Predicted peak of the program as it is."""
+    plain_step_s: float | None
+    """Predicted seconds of its step; None if nothing predicts them."""
+    peak_bytes: int
+    """Predicted peak with the plan: certified, or of the model that chose."""
+    step_s: float | None
+    measures: tuple[FitMeasure, ...] = ()
+    certified: bool = False
+    """Whether the program was traced again in the chosen form, and ``peak_bytes`` is of that trace."""
+    lacks_bytes: int = 0
+    """What the nearest miss is above the budget; 0 for a plan that fits. Nothing is applied of one that does not."""
+    rejected: tuple[RejectedFit, ...] = ()
+    advice: tuple[str, ...] = ()
+    """What would lower the peak and change what is computed, with its line; never done."""
+    notes: tuple[str, ...] = ()
+    """What was assumed, as sentences without their full stops."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the budget is kept."""
+        return self.lacks_bytes == 0
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is to be done to the program."""
+        return self.fits and bool(self.measures)
+
+    def of(self, kind: MeasureKind) -> tuple[FitMeasure, ...]:
+        """Measures of a kind, in their order."""
+        return tuple(each for each in self.measures if each.kind == kind)
+
+
+class CountedPeak(msgspec.Struct, frozen=True, array_like=True):
+    """Most bytes that were alive in a step of the program."""
+
+    step: int
+    """Number of the optimizer's step that ends it, from 1."""
+    bytes: int
+
+
+class FitRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan and what came of it in one process."""
+
+    plan: FitPlan
+    mode: Literal["report", "auto"]
+    rank: int = 0
+    applied: tuple[MeasureKind, ...] = ()
+    """Kinds of measures that were in force when the program ended."""
+    left: tuple[str, ...] = ()
+    """Measures that could not be applied or were taken back, with the reason, as sentences without their full stops."""
+    counted: tuple[CountedPeak, ...] = ()
+    """Of the first steps: counted bytes of tensors on CPUs, or what CUDA's allocator reserved."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def counted_bytes(self) -> int:
+        """Most that was counted; 0 if nothing was."""
+        return max((each.bytes for each in self.counted), default=0)
+
+
+class FitRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a run: one for each rank that had a plan."""
+
+    format: int = 1
+    runs: tuple[FitRun, ...] = ()

@@ -1,0 +1,82 @@
+"""Traces a program beside which a plan that makes it fit is applied, or without one looks at what can be done to it.
+
+The same code acts here and in the program's own process.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from stoker.core.texts import to_json
+from stoker.perf.features import child
+from stoker.perf.features.tracing.distributed import paths
+from stoker.perf.features.tracing.recorder import DispatchRecorder
+from stoker.perf.features.tracing.watch import StepFollower
+from stoker.records.fitting import FitPlan
+from stoker.run.fitting.looking import ModelLook
+from stoker.train.fitting.applying import AppliedPlan
+
+
+class Looking:
+    """Looks at the program's model while it is traced.
+
+    Args:
+        out: where what was found is written.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._look = ModelLook()
+        self._recorder: DispatchRecorder | None = None
+        self._watch: StepFollower | None = None
+
+    def start(self, recorder: DispatchRecorder, watch: StepFollower) -> None:
+        """Looks from now on."""
+        self._recorder, self._watch = recorder, watch
+        self._look.install()
+
+    def stepped(self) -> None:
+        """Writes what was found."""
+        assert self._recorder is not None
+        assert self._watch is not None
+        watch = self._watch
+        found = self._look.found(watch.root, watch.optimizers.values(), compiled=self._recorder.compiled)
+        self._out.write_bytes(to_json(found))
+
+
+class Applying:
+    """Applies a plan to the program while it is traced.
+
+    Args:
+        plan: that is to be certified.
+        out: where the reasons of what could not be applied are written.
+    """
+
+    def __init__(self, plan: FitPlan, out: Path) -> None:
+        self._out = out
+        self._plan = AppliedPlan(plan, paths)
+
+    def start(self, recorder: DispatchRecorder, watch: StepFollower) -> None:
+        """Applies it from now on."""
+        self._plan.install()
+
+    def stepped(self) -> None:
+        """Writes what could not be applied."""
+        self._out.write_bytes(to_json(self._plan.left))
+
+
+def main() -> None:
+    """Arguments: a file with a plan or ``-``, where to write, then those of tracing."""
+    plan, out = sys.argv[1:3]
+    del sys.argv[1:3]
+    if plan == "-":
+        child.main(Looking(Path(out)))
+    else:
+        child.main(Applying(msgspec.json.decode(Path(plan).read_bytes(), type=FitPlan), Path(out)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+# pyright: reportUnknownMemberType=false
+"""Looks at a program's model while it is traced: which forward passes can be repeated, and who reads gradients.
+
+A forward pass that writes attributes, replaces buffers or changes its input would do so twice, so it is not repeated.
+What averages over batches write into their buffers is known: the repetition spares buffers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Sized
+from typing import Any, cast
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from stoker.perf.features.torch_private import tree_leaves
+from stoker.perf.features.tracing.distributed import paths
+from stoker.perf.memory.fitting import UNCALLED
+from stoker.records.fitting import TracedModel
+from stoker.run.fitting.gradients import asked_for, not_followed
+from stoker.train.fitting.chunking import why_not_cut
+from stoker.train.fitting.recomputing import why_not
+from stoker.train.torch_private import AveragingNorm, version_of
+
+_OWN = ("_parameters", "_buffers", "_modules", "training")
+"""Attributes of modules that are looked at otherwise."""
+_CONTAINERS = (list, dict, set, tuple)
+_State = tuple[dict[str, tuple[int, int]], list[tuple[int, int]], list[tuple[Tensor, int]]]
+
+
+class ModelLook:
+    """What is seen of the modules and optimizers of a process, from :meth:`install` to :meth:`remove`."""
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+        self._running: list[tuple[nn.Module, _State]] = []
+        self._changed: dict[int, str] = {}
+        self._modules: list[nn.Module] = []
+        """Of which something is known: an id is unique while its object lives."""
+        self._called: set[int] = set()
+        self.first: nn.Module | None = None
+        """The first module that was called."""
+        self._gradients = ""
+
+    def install(self) -> None:
+        """Looks from now on."""
+        registry: Any = importlib.import_module("torch.nn.modules.module")
+        steps: Any = importlib.import_module("torch.optim.optimizer")
+        self._handles = [
+            registry.register_module_forward_pre_hook(self._enter),
+            registry.register_module_forward_hook(self._leave, always_call=True),
+            steps.register_optimizer_step_pre_hook(self._step),
+        ]
+
+    def remove(self) -> None:
+        """Ends it."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        self.first = self.first or module
+        if id(module) not in self._called:
+            self._called.add(id(module))
+            self._modules.append(module)
+        self._running.append((module, _state_of(module, args)))
+
+    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
+        while self._running:
+            begun, before = self._running.pop()
+            if begun is module:
+                reason = _change(module, before, _state_of(module, args))
+                if reason and id(module) not in self._changed:
+                    self._changed[id(module)] = reason
+                return
+
+    def _step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # The first argument is the optimizer itself.
+        if len(args) > 1 or any(value is not None for value in kwargs.values()):
+            self._gradients = "a closure computes them"
+        self._gradients = self._gradients or not_followed(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+
+    def found(
+        self, root: nn.Module | None, optimizers: Iterable[Optimizer], *, compiled: bool = False,
+        gradients_read: str = "",
+    ) -> TracedModel:  # fmt: skip
+        """What was seen of a model.
+
+        Args:
+            root: the model, or what was called in its place; None for none.
+            optimizers: that stepped.
+            compiled: whether torch compiles it.
+            gradients_read: who reads gradients, where that is known otherwise.
+        """
+        if root is None:
+            return TracedModel()
+        return TracedModel(
+            model=type(root).__qualname__,
+            num_parameters=sum(parameter.numel() for parameter in root.parameters()),
+            kept_as_is=self._kept_as_is(root),
+            gradients_read=gradients_read or self._gradients or asked_for(),
+            not_cut=why_not_cut(root),
+            compiled=compiled,
+            optimizers=tuple(sorted(map(_name_of, optimizers))),
+        )
+
+    def _kept_as_is(self, root: nn.Module) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for path, module in paths(root):
+            reason = why_not(module) if id(module) in self._called else UNCALLED
+            if not reason:
+                inside = ((part, self._changed.get(id(part))) for part in module.modules())
+                changed = next(((part, text) for part, text in inside if text), None)
+                if changed is not None:
+                    reason = changed[1] if changed[0] is module else f"of a {type(changed[0]).__name__}: {changed[1]}"
+            if reason:
+                found[path] = reason
+        return found
+
+
+def _name_of(optimizer: Optimizer) -> str:
+    """The class, with its module where it is not torch's."""
+    kind = type(optimizer)
+    return kind.__name__ if kind.__module__.startswith("torch.optim.") else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _state_of(module: nn.Module, args: Any) -> _State:
+    attributes = {
+        name: (id(value), len(cast("Sized", value)) if isinstance(value, _CONTAINERS) else 0)
+        for name, value in vars(module).items()
+        if name not in _OWN
+    }
+    buffers = [(id(buffer), _version(module, buffer)) for buffer in module.buffers(recurse=False)]
+    inputs = [(leaf, version_of(leaf)) for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+    return attributes, buffers, inputs
+
+
+def _version(module: nn.Module, buffer: Tensor) -> int:
+    """How often a buffer was written; a forward pass does not read the averages over batches that it writes."""
+    return 0 if isinstance(module, AveragingNorm) and module.training else version_of(buffer)
+
+
+def _change(module: nn.Module, before: _State, after: _State) -> str:
+    attributes, buffers, inputs = before
+    if changed := [name for name, value in after[0].items() if attributes.get(name) != value]:
+        return f"its forward pass writes `{changed[0]}`"
+    if attributes.keys() - after[0].keys():
+        return "its forward pass deletes an attribute"
+    if buffers != after[1]:
+        return "its forward pass writes buffers"
+    if any(version_of(leaf) != version for leaf, version in inputs):
+        return "its forward pass changes its input"
+    return ""

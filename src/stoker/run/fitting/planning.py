@@ -1,0 +1,190 @@
+"""What `stoker run --fit` decides before the program starts: it is traced, a plan is chosen, and certified.
+
+A program of several ranks is planned elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec.structs
+
+from stoker.core.errors import ConfigError, FitError, TracingError
+from stoker.core.extras import require
+from stoker.core.saying import say
+from stoker.core.texts import to_json
+from stoker.perf.memory.fitting import FitQuestion, plan_fit, taken_of
+from stoker.records.fitting import FitMeasure, FitPlan, RejectedFit
+from stoker.run.fitting.devices import FitDevice, device_of
+from stoker.run.fitting.pricing import priced
+from stoker.run.fitting.tracing import Certified, TracedFit, default_folder, trace, trace_plan
+from stoker.run.settings import RunSettings
+from stoker.ui.fitting.words import write_plan
+
+_ROUNDS = 6
+"""Plans that are traced until one is certified; the last ones have less and less to choose from."""
+_CHUNKS = ((2, False), (4, False), (4, True), (8, True), (16, True))
+"""Parts of a batch that are tried, and whether units are repeated as well."""
+
+
+def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan, str]:
+    """Plans, says the plan in one line, and returns it with the file that hands it to the program's processes.
+
+    Raises:
+        ConfigError: there is no budget, or the program is not one of a single process.
+        TracingError: the program cannot be traced.
+        FitError: nothing fits the budget.
+    """
+    require("torch", extra="torch")
+    check_alone(os.environ, program)
+    device = device_of(settings.fitting.device_memory_bytes)
+    plan = plan_of(program, device)
+    if not plan.fits and settings.fitting.fit == "auto":
+        raise FitError(f"`--device-memory` must have room for a step of the program: {write_plan(plan)}")
+    if not settings.report.quiet:
+        say(f"fit: {write_plan(plan)}")
+    return plan, str(_handed(plan))
+
+
+def plan_of(program: Sequence[str], device: FitDevice) -> FitPlan:
+    """The certified plan of a program of one process; the nearest miss where nothing fits.
+
+    Raises:
+        TracingError: the program cannot be traced.
+    """
+    name = program[1] if program[0] == "-m" and len(program) > 1 else program[0]
+    traced = trace(program, device.target)
+    question = FitQuestion(
+        name=os.path.basename(name), features=traced.features, 
+        timeline=priced(traced.features, traced.timeline, device),
+        model=traced.model, budget=device.budget, device=device.name, emulated=device.emulated,
+    )  # fmt: skip
+    return _Certifying(program, device, traced, question).plan()
+
+
+@dataclass(slots=True)
+class _Certifying:
+    """Plans that are traced in their form, until one is what it promises."""
+
+    program: Sequence[str]
+    device: FitDevice
+    traced: TracedFit
+    question: FitQuestion
+
+    def plan(self) -> FitPlan:
+        margin, nearest = 0, None
+        for _ in range(_ROUNDS):
+            plan = plan_fit(self.question, margin=margin)
+            if not plan.measures:
+                return plan
+            certified = self._traced(plan)
+            if certified is None:
+                continue
+            if certified.fits:
+                return certified
+            if nearest is not None and certified.peak_bytes >= nearest.peak_bytes:
+                break
+            nearest = certified
+            margin += certified.lacks_bytes
+        return self._in_chunks(nearest or plan_fit(self.question))
+
+    def _traced(self, plan: FitPlan) -> FitPlan | None:
+        """The plan with the peak of its own trace; None if it could not be applied, which the question knows then."""
+        try:
+            found = trace_plan(self.program, self.device.target, plan)
+        except TracingError as error:
+            self._bar(plan, f"the program does not run with it: {error}")
+            return None
+        if found.left:
+            kinds = {each.kind for each in plan.measures}
+            modules = {name: reason for name, reason in found.left.items() if name not in kinds}
+            barred = {name: reason for name, reason in found.left.items() if name in kinds}
+            self.question = replace(
+                self.question, without={**self.question.without, **modules}, barred={**self.question.barred, **barred}
+            )
+            return None
+        return self._certified(plan, found)
+
+    def _bar(self, plan: FitPlan, reason: str) -> None:
+        """The next plan does without the kind that does most to the program."""
+        barred = self.question.barred
+        keeps_products = any(each.keeps == "products" for each in plan.of("recompute"))
+        kinds = {
+            "products": keeps_products, "used_up": bool(plan.of("used_up")), "recompute": bool(plan.of("recompute")),
+            "one_by_one": True,
+        }  # fmt: skip
+        first = next((kind for kind, is_in in kinds.items() if is_in and kind not in barred), "expandable")
+        self.question = replace(self.question, barred={**barred, first: reason})
+
+    def _in_chunks(self, nearest: FitPlan) -> FitPlan:
+        """The fewest parts of a batch with which it fits, on top of the nearest miss; else the nearest of all.
+
+        The parts' gradients are added in another order, so it is asked last.
+        """
+        reason = self.traced.model.not_cut or ("the program compiles it" if self.traced.model.compiled else "")
+        reason = reason or self.question.barred.get("chunks", "")
+        if not reason:
+            others = tuple(each for each in nearest.measures if each.kind != "recompute")
+            for number, repeats in _CHUNKS:
+                plan = self._cut(nearest, nearest.measures if repeats else others, number)
+                try:
+                    found = trace_plan(self.program, self.device.target, plan)
+                except TracingError as error:
+                    reason = f"the model's output has no parts: {error}"
+                    break
+                certified = self._certified(plan, found)
+                if certified.fits:
+                    return certified
+                nearest = min(nearest, certified, key=lambda each: each.peak_bytes)
+            else:
+                return nearest
+        rejected = RejectedFit(name="chunks of samples", peak_bytes=None, step_s=None, reason=reason)
+        return msgspec.structs.replace(nearest, rejected=(*nearest.rejected, rejected))
+
+    def _cut(self, nearest: FitPlan, measures: tuple[FitMeasure, ...], number: int) -> FitPlan:
+        """A plan with the model called on parts, whose forward passes are all repeated."""
+        again = sum(call.seconds for call in self.question.timeline.calls if call.phase == "forward")
+        measure = FitMeasure(kind="chunks", number=number, added_s=again, promise="within 1e-6")
+        before = sum(each.added_s or 0.0 for each in measures)
+        step_s = None if nearest.plain_step_s is None else nearest.plain_step_s + before + again
+        return msgspec.structs.replace(nearest, measures=(*measures, measure), step_s=step_s, lacks_bytes=0)
+
+    def _certified(self, plan: FitPlan, found: Certified) -> FitPlan:
+        peak = taken_of(found.timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")))
+        return msgspec.structs.replace(
+            plan, peak_bytes=peak, lacks_bytes=max(0, peak - self.device.budget), certified=True
+        )
+
+
+def check_alone(environ: Mapping[str, str], program: Sequence[str]) -> None:
+    """Refuses programs of several ranks.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    size = environ.get("WORLD_SIZE", "1")
+    launched = program[0] == "-m" and len(program) > 1 and program[1].startswith("torch.distributed")
+    if size not in ("", "1") or launched:
+        got = "torch's launcher" if launched else f"one of {size} ranks"
+        raise ConfigError(f"`--fit` must be of a program of one process, got {got}; leave it out")
+
+
+def _handed(plan: FitPlan) -> Path:
+    """A file with the plan, named by its content, for all processes of the program."""
+    content = to_json(plan)
+    name = f"{sha256(content).hexdigest()[:24]}.json"
+    for folder in (default_folder() / "plans", Path(tempfile.gettempdir(), f"stoker-fits-{os.getuid()}")):
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            part = folder / f"{name}.{os.getpid()}.part"
+            part.write_bytes(content)
+            part.replace(folder / name)
+        except OSError:  # the next place will do
+            continue
+        return folder / name
+    raise ConfigError(f"`{default_folder()}` must be a folder that can be written; name another by XDG_CACHE_HOME")

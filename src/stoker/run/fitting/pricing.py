@@ -1,0 +1,55 @@
+"""Predicted seconds of a traced step's calls: what the measures of a plan are compared by."""
+
+from __future__ import annotations
+
+from stoker.perf.catalogue import Gpu, catalogue, gpu
+from stoker.perf.communication.times import PassTimes
+from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.features.records import Operation, StepFeatures
+from stoker.perf.machine import Rates, RatesError, default_path, load
+from stoker.perf.machine.prediction import rank_of
+from stoker.perf.memory.timeline import with_seconds
+from stoker.perf.prediction.predictor import Predictor
+from stoker.run.fitting.devices import FitDevice
+
+_FLOPS_PER_S, _BYTES_PER_S = 40e9, 8e9
+"""What one core of a server reaches in products and in what only moves bytes (assumed where nothing was measured)."""
+_LIKE = "A100-80GB-SXM"
+"""GPU whose times stand for those of one that the catalogue does not know."""
+
+
+def priced(features: StepFeatures, timeline: MemoryTimeline, device: FitDevice) -> MemoryTimeline:
+    """The timeline with seconds: of this machine's calibration, of the GPU, or by assumed rates of a core."""
+    return with_seconds(timeline, features, _times(features, device))
+
+
+def _times(features: StepFeatures, device: FitDevice) -> PassTimes:
+    if device.target == "cuda":
+        rank = Predictor().rank(features, _card(device.name))
+        if rank.tier != "refused":
+            return rank.times
+    else:
+        rates = _rates()
+        if rates is not None:
+            rank = rank_of(features, rates)
+            if rank.tier != "refused":
+                return rank.times
+    return PassTimes.of(features, _roofline)
+
+
+def _roofline(operation: Operation) -> float:
+    return max(operation.flops / _FLOPS_PER_S, operation.eager_bytes / _BYTES_PER_S)
+
+
+def _rates() -> Rates | None:
+    try:
+        return load(default_path())
+    except RatesError:
+        return None
+
+
+def _card(name: str) -> Gpu:
+    """The GPU of the catalogue whose name has all its words in a driver's name for it; with the most words."""
+    driver = name.upper()
+    alike = [known for known in catalogue() if all(word.upper() in driver for word in known.split("-"))]
+    return gpu(max(alike, key=lambda known: known.count("-"), default=_LIKE))

@@ -1,0 +1,172 @@
+"""Traces of a program, as it is and in the form of a plan: each in a child, and kept for the next run of the same.
+
+A trace belongs to the program's files, its arguments, the versions of what computes and the environment that says how.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from stoker import __version__
+from stoker.core.texts import to_json
+from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.features.program import trace_program
+from stoker.perf.features.records import StepFeatures
+from stoker.records.fitting import FitPlan, TracedModel
+
+CHILD = "stoker.run.fitting.child"
+_KEPT = 40
+"""Traces that are kept, the latest used ones."""
+_MOST_FILES = 2000
+"""Python files below the program's folder that its fingerprint reads; of a larger folder, these first by name."""
+_LIBRARIES = ("torch", "transformers", "lightning", "pytorch-lightning", "accelerate", "timm", "torchvision")
+
+
+class TracedFit(msgspec.Struct, frozen=True, kw_only=True):
+    """A program's step, its memory and its model."""
+
+    features: StepFeatures
+    timeline: MemoryTimeline
+    model: TracedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """A program traced in the form of a plan.
+
+    Attributes:
+        features, timeline: of its step.
+        left: what of the plan could not be applied, by the path of a module or the kind of a measure, and why.
+    """
+
+    features: StepFeatures
+    timeline: MemoryTimeline
+    left: dict[str, str]
+
+
+def trace(program: Sequence[str], target: str, *, folder: Path | None = None) -> TracedFit:
+    """The program as it is.
+
+    Args:
+        program: a script, or ``-m`` and a module, and arguments.
+        target: whose kernels are chosen, ``cuda`` or ``cpu``.
+        folder: where traces are kept; None for the user's.
+
+    Raises:
+        TracingError: it cannot be traced.
+    """
+    kept = _Kept(folder or default_folder(), f"{fingerprint(program)}-{target}")
+    if (found := kept.read(TracedFit)) is not None:
+        return found
+    with tempfile.TemporaryDirectory(prefix="stoker-fit-") as place:
+        facts = Path(place, "model.json")
+        features, timeline = trace_program(program, target=target, child=(CHILD, "-", str(facts)))
+        model = msgspec.json.decode(facts.read_bytes(), type=TracedModel)
+    found = TracedFit(features=features, timeline=timeline, model=model)
+    kept.write(found)
+    return found
+
+
+def trace_plan(program: Sequence[str], target: str, plan: FitPlan) -> Certified:
+    """The program in the form of a plan; arguments and errors as of :func:`trace`."""
+    with tempfile.TemporaryDirectory(prefix="stoker-fit-") as place:
+        given, came = Path(place, "plan.json"), Path(place, "applied.json")
+        given.write_bytes(to_json(plan))
+        features, timeline = trace_program(program, target=target, child=(CHILD, str(given), str(came)))
+        left = msgspec.json.decode(came.read_bytes(), type=dict[str, str])
+    return Certified(features, timeline, left)
+
+
+def default_folder() -> Path:
+    """Where this user's traces are: ``$XDG_CACHE_HOME/stoker/fits``, or below ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoker" / "fits"
+
+
+def fingerprint(program: Sequence[str]) -> str:
+    """A hash of what a program's step follows from, as far as it can be read without running it."""
+    digest = hashlib.sha256()
+    for part in (__version__, sys.version, platform.machine(), *_versions(), *program, os.getcwd(), *_environment()):
+        digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
+    for file in _files(program):
+        digest.update(str(file).encode("utf-8", "surrogateescape") + b"\0")
+        try:
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+        except OSError:
+            continue
+    return digest.hexdigest()[:24]
+
+
+def _versions() -> Iterable[str]:
+    for name in _LIBRARIES:
+        try:
+            yield f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
+
+
+def _environment() -> Iterable[str]:
+    """Variables that a program may read for its sizes; those of a run of stoker, a shell or a terminal say nothing."""
+    names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "WORLD_SIZE", "PYTHONPATH")
+    return [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+
+
+def _files(program: Sequence[str]) -> list[Path]:
+    """Files of the program: itself, Python files below its folder, and files that its arguments name."""
+    words = [Path(word) for word in program[1:] if not word.startswith("-")]
+    named = [word for word in words if word.is_file()]
+    home = Path.cwd() if program[0] == "-m" else Path(program[0]).absolute().parent
+    own = [] if program[0] == "-m" else [Path(program[0]).absolute()]
+    return [*own, *sorted(_below(home))[:_MOST_FILES], *named]
+
+
+def _below(home: Path) -> Iterable[Path]:
+    for folder, inner, names in os.walk(home):
+        inner[:] = [each for each in inner if not each.startswith((".", "__")) and each not in _NO_PROGRAM]
+        yield from (Path(folder, name) for name in names if name.endswith((".py", ".json", ".yaml", ".yml", ".toml")))
+
+
+_NO_PROGRAM = ("stoker-runs", "node_modules", "site-packages", "build", "dist")
+
+
+class _Kept:
+    """One trace that is kept in a folder.
+
+    Args:
+        folder: of all that are kept.
+        name: of this one.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._file = folder, folder / f"{name}.json"
+
+    def read(self, kind: type[TracedFit]) -> TracedFit | None:
+        """The trace; None without one, or for one that cannot be read."""
+        try:
+            found = msgspec.json.decode(self._file.read_bytes(), type=kind)
+            os.utime(self._file)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return found
+
+    def write(self, found: TracedFit) -> None:
+        """Keeps it, and forgets the oldest; without room, or a place, nothing is kept."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part = self._file.with_suffix(f".{os.getpid()}.part")
+            part.write_bytes(to_json(found))
+            part.replace(self._file)
+            files = sorted(self._folder.glob("*.json"), key=lambda each: -each.stat().st_mtime_ns)
+            for old in files[_KEPT:]:
+                old.unlink(missing_ok=True)
+        except OSError:
+            return

@@ -1,0 +1,59 @@
+# pyright: reportUnknownMemberType=false
+"""Counts the peak of a program's first steps beside it, without a change of what it computes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+
+from stoker.records.fitting import CountedPeak
+from stoker.train.fitting.live_bytes import LiveBytes
+from stoker.train.torch_private import top_mode
+
+
+class StepCount:
+    """Bytes of tensors in the first steps of an optimizer.
+
+    Args:
+        steps: that are counted.
+        waits: whether the program is inside a loader, whose tensors lie in host memory.
+        done: called when they are over.
+    """
+
+    def __init__(self, steps: int, waits: Callable[[], bool], done: Callable[[], None]) -> None:
+        self._steps, self._waits, self._done = steps, waits, done
+        self._live: LiveBytes | None = None
+        self._first: Optimizer | None = None
+        self._hook: Any = None
+        self.peaks: list[CountedPeak] = []
+
+    def start(self) -> None:
+        """Counts from now on."""
+        steps: Any = importlib.import_module("torch.optim.optimizer")
+        self._hook = steps.register_optimizer_step_post_hook(self._stepped)
+        self._live = LiveBytes(waits=self._waits)
+        self._live.__enter__()
+
+    def stop(self) -> None:
+        """Ends it, now or with the first step at whose end no other mode of the program is in force."""
+        live = self._live
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        if live is not None and top_mode() is live:
+            live.__exit__(None, None, None)
+            self._live = None
+
+    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._live is None:
+            return
+        self._first = self._first or optimizer
+        if optimizer is not self._first:
+            return
+        self.peaks.append(CountedPeak(len(self.peaks) + 1, self._live.begin()))
+        if len(self.peaks) == self._steps:
+            self.stop()
+            self._done()

@@ -1,0 +1,139 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (torch.utils.checkpoint is typed in part)
+"""Modules whose forward pass is repeated in the backward pass, so that its activations are not kept in between.
+
+The class of the module object is changed, not its ``forward``: a copy of the object would compute with the original's
+weights. The new class is not to be seen in files: the object is pickled, and copied, as one of its own class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import functools
+import weakref
+from collections.abc import Callable, Generator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from stoker.core.patching import Patches
+from stoker.records.fitting import Keeps
+from stoker.train.torch_private import buffers_of, has_hooks
+
+PRODUCTS = frozenset({
+    "mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+})  # fmt: skip
+"""Operations whose results a unit keeps that keeps products: those that take longest for what they leave."""
+_COPIED_BY = ("__reduce_ex__", "__reduce__", "__deepcopy__", "__copy__")
+_classes: weakref.WeakKeyDictionary[type[nn.Module], dict[Keeps, type[nn.Module]]] = weakref.WeakKeyDictionary()
+
+
+def why_not(module: nn.Module) -> str:
+    """Why a module's forward pass cannot be repeated unseen, as a part of a sentence; empty if it can."""
+    kind = type(module)
+    if "forward" in vars(module):
+        return "its `forward` is replaced on the object"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "it is a TorchScript module"
+    if any(getattr(kind, name, None) is not getattr(nn.Module, name, None) for name in _COPIED_BY):
+        return "it has its own way to be copied"
+    if any(has_hooks(part) for part in module.modules() if part is not module):
+        return "modules inside it have hooks, which would be called twice"
+    return ""
+
+
+def recompute(module: nn.Module, keeps: Keeps, patches: Patches) -> None:
+    """Repeats the forward pass of a module in its backward pass from now on, until the patches are restored.
+
+    Raises:
+        ValueError: it cannot be repeated unseen.
+        TypeError: python cannot change the object's class.
+    """
+    if reason := why_not(module):
+        raise ValueError(f"`module` must have a forward pass that can be repeated, and {reason}")
+    patches.set_class(module, _class_of(type(module), keeps))
+
+
+def _class_of(original: type[nn.Module], keeps: Keeps) -> type[nn.Module]:
+    """A class like the original, whose objects repeat their forward pass."""
+    made = _classes.setdefault(original, {})
+    if keeps not in made:
+
+        def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            run: Callable[..., Any] = functools.partial(original.forward, self)
+            if not torch.is_grad_enabled():
+                return run(*args, **kwargs)
+
+            def again(*given: Any) -> Any:  # named arguments may have names of those of `checkpoint`
+                return run(*given, **kwargs)
+
+            return checkpoint(again, *args, use_reentrant=False, context_fn=_contexts(self, keeps))
+
+        made[keeps] = derived(original, forward)
+    return made[keeps]
+
+
+def derived(original: type[nn.Module], forward: Callable[..., Any]) -> type[nn.Module]:
+    """A class that calls another ``forward``, and whose objects are copied and saved as those of the original one."""
+
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        return _rebuild, (original, object, None), self.__getstate__()
+
+    names = {
+        "__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__,
+        "forward": functools.wraps(original.forward)(forward), "__reduce_ex__": reduce,
+    }  # fmt: skip
+    make: Any = type(original)
+    return make(original.__name__, (original,), names)
+
+
+_rebuild = copyreg._reconstructor  # pyright: ignore[reportAttributeAccessIssue]
+"""What pickle makes objects with that have no method of their own: known everywhere."""
+
+Contexts = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
+
+
+def _contexts(module: nn.Module, keeps: Keeps) -> Callable[[], Contexts]:
+    """What surrounds the forward pass, and its repetition."""
+
+    def contexts() -> Contexts:
+        restoring = spared(module)
+        if keeps == "nothing":
+            return contextlib.nullcontext(), restoring
+        caching, cached = create_selective_checkpoint_contexts(_policy)
+        return caching, _both(restoring, cached)  # copies are none of the operations that are cached
+
+    return contexts
+
+
+def _policy(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    name = operation.name().partition("::")[2].partition(".")[0]
+    return CheckpointPolicy.MUST_SAVE if name in PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@contextlib.contextmanager
+def _both(first: Any, second: Any) -> Generator[None]:
+    with first, second:
+        yield
+
+
+@contextlib.contextmanager
+def spared(module: nn.Module) -> Generator[None]:
+    """Runs the block on copies of the module's buffers: a forward pass that updates averages has done so already."""
+    copies: dict[int, Tensor] = {}
+    with Patches("buffers of a repeated forward pass") as patches:
+        for part in module.modules():
+            table = buffers_of(part)
+            for name, buffer in list(table.items()):
+                if buffer is not None:
+                    made = copies.get(id(buffer))
+                    if made is None:
+                        with torch.no_grad():
+                            made = copies[id(buffer)] = buffer.detach().clone()
+                    patches.set_item(table, name, made, f"buffers of a {type(part).__qualname__}")
+        yield

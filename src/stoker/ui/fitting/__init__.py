@@ -1,0 +1,1 @@
+"""What makes a program fit, and what a run made of it, as text and page."""
