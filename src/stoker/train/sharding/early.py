@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,12 +65,17 @@ def put_in_place(optimizer: Optimizer, replaced: Mapping[nn.Parameter, ShardedWe
     """An optimizer trains sharded weights in the place of whole ones; its state is theirs."""
     for group in optimizer.param_groups:
         group["params"] = [replaced[each].parameter if each in replaced else each for each in group["params"]]
-    for parameter, weight in replaced.items():
-        if parameter in optimizer.state:
-            values: dict[str, Any] = optimizer.state.pop(parameter)
-            optimizer.state[weight.parameter] = {
-                name: weights.sharded(weight, value)
-                if isinstance(value, Tensor) and value.shape == parameter.shape
-                else value
-                for name, value in values.items()
-            }
+    # Emptied and filled again: files have states in the order of their keys.
+    kept = list(optimizer.state.items())
+    optimizer.state.clear()
+    for parameter, values in kept:
+        weight = replaced.get(parameter)
+        if weight is None:
+            optimizer.state[parameter] = values
+            continue
+        optimizer.state[weight.parameter] = {
+            name: weights.sharded(weight, value)
+            if isinstance(value, Tensor) and value.shape == parameter.shape
+            else value
+            for name, value in values.items()
+        }
