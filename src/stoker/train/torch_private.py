@@ -152,13 +152,14 @@ def new_hooks(module: nn.Module, before: HookNumbers) -> HookNumbers:
     return now[0] - before[0], now[1] - before[1]
 
 
-def wrap_hooks(
-    module: nn.Module, numbers: HookNumbers, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> None:
-    """Puts what a function makes of hooks in their places."""
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def wrap_hooks(module: nn.Module, numbers: HookNumbers, before: Wrap, behind: Wrap) -> None:
+    """Puts what functions make of hooks before and behind forward passes in their places."""
     untyped = cast("Any", module)
     tables: tuple[dict[int, Any], ...] = untyped._forward_pre_hooks, untyped._forward_hooks
-    for table, chosen in zip(tables, numbers, strict=True):
+    for table, chosen, wrap in zip(tables, numbers, (before, behind), strict=True):
         for number in chosen:
             table[number] = wrap(table[number])
 

@@ -8,6 +8,8 @@ hooks rest meanwhile, and the program's hooks run as ever.
 from __future__ import annotations
 
 import functools
+import importlib
+import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +35,10 @@ class ShardedPasses:
         self._weights, self._keeps = weights, keeps
         self._units: dict[nn.Module, list[ShardedWeight]] = {}
         """Weights of each unit, without those of units inside it."""
+        self._inside: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        """Modules whose passes are looked at."""
+        self._rested: set[nn.Module] = set()
+        """Units whose hook of FSDP2 before this pass has rested."""
         self._is_training = False
         self._alone: list[nn.Module] = []
         """Modules whose pass without gradients is under way, outermost first."""
@@ -47,10 +53,13 @@ class ShardedPasses:
             units: its units and the weights of each.
         """
         self._units = dict(units)
-        for module in root.modules():
-            if next(module.parameters(), None) is not None:
-                self._handles.append(module.register_forward_pre_hook(self._begin, prepend=True))
-                self._handles.append(module.register_forward_hook(self._end, always_call=True))
+        self._inside.update(each for each in root.modules() if next(each.parameters(), None) is not None)
+        registry: Any = importlib.import_module("torch.nn.modules.module")
+        # Torch's hooks for all modules: the program's modules have none of ours, in copies, files and questions.
+        self._handles = [
+            registry.register_module_forward_pre_hook(self._begin),
+            registry.register_module_forward_hook(self._end, always_call=True),
+        ]
 
     def remove(self) -> None:
         """Ends it."""
@@ -67,17 +76,32 @@ class ShardedPasses:
         finally:
             self._is_training = False
 
-    def resting(self, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """A hook of FSDP2 that does nothing in a pass of one rank alone."""
+    def resting_before(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """FSDP2's hook before a unit's pass, that does nothing in a pass of one rank alone."""
 
         @functools.wraps(hook)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return None if self._alone else hook(*args, **kwargs)
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._alone:
+                self._rested.add(module)
+                return None
+            return hook(module, *args, **kwargs)
+
+        return call
+
+    def resting_behind(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """FSDP2's hook behind a unit's pass, likewise."""
+
+        @functools.wraps(hook)
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if module in self._rested:
+                self._rested.discard(module)
+                return None
+            return hook(module, *args, **kwargs)
 
         return call
 
     def _begin(self, module: nn.Module, _inputs: Any) -> None:
-        if self._is_training or torch_private.is_in_backward():
+        if module not in self._inside or self._is_training or torch_private.is_in_backward():
             return
         if torch.is_grad_enabled():
             if self._alone:

@@ -210,7 +210,7 @@ class WeightShards:
             put_in_place(optimizer, {whole[name]: each for name, each in sharded.items()}, self.weights)
         self._passes = ShardedPasses(self.weights, keeps=self._keeps_fetched)
         for owner, replaced in hooks:
-            torch_private.wrap_hooks(owner, replaced, self._passes.resting)
+            torch_private.wrap_hooks(owner, replaced, self._passes.resting_before, self._passes.resting_behind)
         units = [module.get_submodule(path) for path in self._units] + [module]
         self._passes.watch(module, _by_unit(sharded, units))
         limit_s = timeout_s(self._group)
@@ -246,6 +246,7 @@ class WeightShards:
     def close(self) -> None:
         """Serves no more; weights stay in shares, as torch has no way back from FSDP2. Of this rank alone."""
         optimizers.discard(self._states)
+        self._passes.remove()
         if self.weights.service is not None:
             self.weights.service.close()
 
