@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from stoker.core.mishaps import reraise_from_handler
 from stoker.core.patching import Patches
 from stoker.train.fitting.recomputing import derived, spared, why_not
 from stoker.train.torch_private import AveragingNorm, Dropout, FakeTensor, tree_flatten, tree_leaves, tree_unflatten
@@ -120,12 +121,16 @@ def independent(model: nn.Module, run: Callable[..., Any], args: Any, kwargs: An
     count = min(_PROBED, size)
     with torch.no_grad(), torch.random.fork_rng(), spared(model):
         before = torch.get_rng_state()
-        given, named = part_of((args, kwargs), size, 0, count)
-        whole = run(*given, **named)
-        halves: list[Any] = []
-        for start, stop in ((0, count // 2), (count // 2, count)):
-            some, others = part_of((given, named), count, start, stop)
-            halves.append(run(*some, **others))
+        try:
+            given, named = part_of((args, kwargs), size, 0, count)
+            whole = run(*given, **named)
+            halves: list[Any] = []
+            for start, stop in ((0, count // 2), (count // 2, count)):
+                some, others = part_of((given, named), count, start, stop)
+                halves.append(run(*some, **others))
+        except Exception as error:  # a tensor that only looks as if it had samples
+            reraise_from_handler(error)
+            return False
         if not torch.equal(before, torch.get_rng_state()):
             return False  # it draws numbers: other ones for parts
     pairs = list(zip(tree_leaves(whole), *(tree_leaves(half) for half in halves), strict=True))

@@ -38,13 +38,16 @@ class StepCount:
         self._live.__enter__()
 
     def stop(self) -> None:
-        """Ends it, now or with the first step at whose end no other mode of the program is in force."""
-        live = self._live
+        """Ends it."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
-        if live is not None and top_mode() is live:
-            live.__exit__(None, None, None)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Leaves the count, unless the program has entered a mode of its own since: then with a later step."""
+        if self._live is not None and top_mode() is self._live:
+            self._live.__exit__(None, None, None)
             self._live = None
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
@@ -53,7 +56,9 @@ class StepCount:
         self._first = self._first or optimizer
         if optimizer is not self._first:
             return
-        self.peaks.append(CountedPeak(len(self.peaks) + 1, self._live.begin()))
-        if len(self.peaks) == self._steps:
-            self.stop()
-            self._done()
+        if len(self.peaks) < self._steps:
+            self.peaks.append(CountedPeak(len(self.peaks) + 1, self._live.begin()))
+            if len(self.peaks) == self._steps:
+                self._done()
+        if len(self.peaks) == self._steps:  # the hook stays: torch is going through its hooks now
+            self._leave()

@@ -82,8 +82,10 @@ class UsedUp:
                 if parameter.requires_grad:
                     self._groups[id(parameter)] = group
                     self._handles.append(parameter.register_post_accumulate_grad_hook(self._use))
-        self._ordered = optimizer.register_step_post_hook(lambda *_: self._order())
-        self._ordered = optimizer.register_step_post_hook(lambda *_: self._order())
+        self._is_ordered = False
+        self._handles.append(optimizer.register_step_post_hook(lambda *_: self._order()))
+        self._is_ordered = False
+        self._handles.append(optimizer.register_step_post_hook(lambda *_: self._order()))
 
     def _use(self, parameter: Tensor) -> None:
         optimizer: Any = self._optimizer
@@ -98,12 +100,14 @@ class UsedUp:
 
     def _order(self) -> None:
         """Puts the states that the first backward pass made into the order of a step's: files are written in it."""
-        self._ordered.remove()
+        if self._is_ordered:  # the hook stays: torch is going through its hooks now
+            return
+        self._is_ordered = True
         state = self._optimizer.state
         known = [parameter for parameter in _parameters(self._optimizer) if parameter in state]
         state.update([(parameter, state.pop(parameter)) for parameter in known])
 
     def close(self) -> None:
         """Ends it."""
-        for handle in (*self._handles, self._ordered):
+        for handle in self._handles:
             handle.remove()
